@@ -522,7 +522,11 @@ typedef struct kvant_prompt_shape {
   /* Since 1.9, with half_products. Not 0: a layer's prompt may have a correction, for which the workspace
    * then has room: of BF16 rows, heads of 64 and 128, groups of up to 8, scores without a cap. */
   int32_t corrected;
-  int32_t shape_reserved; /* 0 */
+  /* Since 1.9, without half_products: protected tokens (of sealed pages: `sink`, `masks`) of all sequences
+   * together, of the KV head that has most, at most. More than 0: they are attended to in half precision,
+   * beside the INT8 tiles of their pages, in the same softmax (VQuant, section 5.2): on Hopper GPUs, with
+   * heads of 64 and 128, and neither window nor SAS. Otherwise they become INT8 with the tokens beside them. */
+  int32_t n_kept_tokens;
 } kvant_prompt_shape;
 
 /* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
@@ -616,6 +620,9 @@ typedef struct kvant_token_weights {
   int64_t key_token_stride, key_head_stride;
   float* weights; /* F32: of row t and KV head h at h * weight_head_stride + t */
   int64_t weight_head_stride;
+  /* Since 1.9, or null: the rows are all that the queries see, and their log-sum-exps are found first and
+   * left here, with lse's strides; lse is not read and may be null. -infinity where a query sees none. */
+  float* found_lse;
 } kvant_token_weights;
 
 /* Adds exp(score - lse) of every query that sees a row, query heads of a KV head summed, to the row's weight.

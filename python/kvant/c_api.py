@@ -137,7 +137,7 @@ class PromptShape(Struct):
     c_name = "kvant_prompt_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
                        (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages half_products"),
-                       (_float, "score_softcap"), (_int, "corrected shape_reserved"))
+                       (_float, "score_softcap"), (_int, "corrected n_kept_tokens"))
 
 
 class PromptPages(Struct):
@@ -161,7 +161,8 @@ class TokenWeights(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_queries n_tokens n_visible"), (ctypes.c_int, "q_type"),
                        (_pointer, "q"), (_long, "q_token_stride q_head_stride"), (_pointer, "lse"),
                        (_long, "lse_token_stride lse_head_stride"), (_pointer, "keys"),
-                       (_long, "key_token_stride key_head_stride"), (_pointer, "weights"), (_long, "weight_head_stride"))
+                       (_long, "key_token_stride key_head_stride"), (_pointer, "weights"), (_long, "weight_head_stride"),
+                       (_pointer, "found_lse"))
 
 
 class ProtectedRows(Struct):

@@ -410,7 +410,8 @@ class Refusals(unittest.TestCase):
         drafts = simple(method="eagle3", num_speculative_tokens=4)
         for changed, sentence in (
                 (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
-                (dict(data_parallel_size=2), "data parallelism"), (dict(enable_sleep_mode=True), "sleep mode"),
+                (dict(data_parallel_size=2), "data parallelism"), (dict(use_ubatching=True), "microbatches"),
+                (dict(enable_sleep_mode=True), "sleep mode"),
                 (dict(pipeline_parallel_size=2), "pipeline parallelism"),
                 (dict(decode_context_parallel_size=2), "decode context parallelism"),
                 (dict(prefill_context_parallel_size=2), "prefill context parallelism"),

@@ -39,7 +39,8 @@ def start(args, max_model_len, **options):
 
     options |= dict(enforce_eager=True) if args.eager else dict(compilation_config=dict(
         mode=3 if args.compile else 0, cudagraph_mode="FULL_AND_PIECEWISE" if args.compile else "FULL_DECODE_ONLY",
-        cudagraph_capture_sizes=[n for n in (1, 2, 4, 8, *range(16, 513, 16)) if n < args.max_seqs] + [args.max_seqs]))
+        cudagraph_capture_sizes=[n * (1 + args.drafts) for n in (1, 2, 4, 8, *range(16, 513, 16)) if n < args.max_seqs] +
+        [args.max_seqs * (1 + args.drafts)]))
     if args.cache_gib:
         options |= dict(kv_cache_memory_bytes=int(args.cache_gib * 2**30), gpu_memory_utilization=0.1)
     if args.blocks:

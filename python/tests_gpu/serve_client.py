@@ -2,7 +2,7 @@
 """Does `vllm serve` with the plug-in answer the openai client, and curl? serve_client.py --model FOLDER [--kv kvant_4bit] [--chat]
 
 Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache), once as a
-stream and once by curl, reads its metrics, and ends it. Without --chat, prompts and answers are token ids: the model needs no
+stream and once by curl, then many questions for the quality guard, reads its metrics, and ends it. Without --chat, prompts and answers are token ids: the model needs no
 tokenizer. The server's command is printed, as are the lines that kvant writes at its start."""
 
 import argparse
@@ -20,7 +20,10 @@ URL = f"http://127.0.0.1:{PORT}"
 START_S = 240
 PROMPT = list(range(100, 400))  # token ids
 METRICS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:prompt_tokens_total",
-           "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:num_preemptions_total")
+           "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:num_preemptions_total",
+           "kvant_guard_attention_error", "kvant_guard_worst_layer_error", "kvant_guard_estimated_divergence_nats",
+           "kvant_guard_checks")
+GUARD_SECONDS = 17  # until the guard reports
 QUESTION = "Write a numbered list of ten facts about canals, a sentence each."
 
 
@@ -61,6 +64,15 @@ def ask_ids(client, model):
     return answers, sum(1 for _ in client.completions.create(**options, stream=True))
 
 
+def ask_for_the_guard(client, model):
+    """New prompts, one in each step: the guard looks at one layer of each."""
+    for i in range(40):
+        client.completions.create(model=model, prompt=[[i + 1] + PROMPT], max_tokens=1)
+    time.sleep(GUARD_SECONDS)
+    for i in range(2):
+        client.completions.create(model=model, prompt=[[i + 50] + PROMPT], max_tokens=2)
+
+
 def ask_chat(client, model):
     options = dict(model=model, messages=[{"role": "user", "content": QUESTION}], max_tokens=200, temperature=0)
     answers = [client.chat.completions.create(**options).choices[0].message.content for _ in range(2)]
@@ -90,6 +102,7 @@ def main():
                   "answer": answers[0] if args.chat else answers[0][:12]}
         if not args.chat:
             result["by curl, equal"] = by_curl(args.model) == answers[1]
+            ask_for_the_guard(client, args.model)
         print("RESULT", json.dumps(result | metrics()), flush=True)
     finally:
         server.terminate()

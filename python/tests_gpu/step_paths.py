@@ -22,7 +22,7 @@ import torch
 
 from kvant import PAGE
 from kvant.torch import TorchLibrary
-from kvant.paged import prompt_pages
+from kvant.paged import prompt_pages, quality_guard
 from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, Recipe
 
 N_TOKENS = (300, 430)
@@ -35,6 +35,17 @@ LOUD = 6  # the first token's keys: what a sink is for
 
 class RowServer(harness.Server):
     attention = staticmethod(cpu_library.varlen_attention)
+
+
+class GuardedServer(harness.Server):
+    """With a quality guard, whose last report is kept."""
+
+    report = None
+
+    def __init__(self, recipe, library, device, max_drafts=0):
+        super().__init__(recipe, library, device, max_drafts=max_drafts)
+        self.state.watcher = lambda report: setattr(GuardedServer, "report", report)
+        self.state.start(library, 8, 1024, self.device)
 
 
 class GraphServer(harness.Server):
@@ -153,20 +164,25 @@ def main():
             on_rows = outputs(recipe, library, 1000, kind=RowServer)
             with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 2):
                 in_parts = outputs(recipe, library, 100)
+            with unittest.mock.patch.object(quality_guard, "REPORT_SECONDS", 0):
+                guarded = outputs(recipe, library, 140, kind=GuardedServer)
             drafted, replayed = (outputs(recipe, library, 1 + DRAFTS, DRAFTS, kind) for kind in (harness.Server, GraphServer))
             error, of_drafts, of_graphs = difference(decoded, prompt), difference(drafted, decoded), difference(replayed, drafted)
-            of_rows, of_parts = difference(on_rows, prompt), difference(in_parts, prompt)
+            of_rows, of_parts, of_guarded = (difference(x, prompt) for x in (on_rows, in_parts, guarded))
+            watched = GuardedServer.report.error
             loss = difference(decoded, unquantized())
             plain_heads = harness.N_HEADS, harness.N_KV_HEADS
             of_ranks, other_bytes, n_bytes = ranks_differ_by(recipe, library)
             harness.N_HEADS, harness.N_KV_HEADS = plain_heads
-            is_right &= max(error, of_rows, of_parts, of_drafts, of_graphs, of_ranks) < TOLERANCE and other_bytes == 0
+            is_right &= max(error, of_rows, of_parts, of_guarded, of_drafts, of_graphs, of_ranks) < TOLERANCE and other_bytes == 0
+            is_right &= 0 < watched < 1
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
                                         "on rows from prompt by": round(of_rows, 6), "in parts by": round(of_parts, 6),
                                         "with drafts from decoding by": round(of_drafts, 6),
                                         "in graphs from these by": round(of_graphs, 6),
-                                        "from unquantized by": round(loss, 4),
+                                        "from unquantized by": round(loss, 4), "as the guard says": round(watched, 4),
+                                        "guarded from prompt by": round(of_guarded, 6),
                                         "two ranks from one by": round(of_ranks, 6),
                                         "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)
     sys.exit(0 if is_right else 1)

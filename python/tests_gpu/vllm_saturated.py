@@ -8,7 +8,8 @@ first requests are those that would be under way: a part of the answer, any from
 When no more of them fit, the others are replaced by whole ones, of which some always wait. A line of JSON for each load: output
 tokens a second in a stretch of time, prompts of new requests included, how many requests were under way at a time, preempted ones
 included, and how many ended. Then, with --prompts, seconds until each of a batch has its first token, the least of three times, or
-of as many as begin within ten seconds."""
+of as many as begin within ten seconds; and with --hits, seconds until each of a batch has its first token whose prompts are found in
+the prefix cache but for some new tokens, the least of five times."""
 
 import argparse
 import json
@@ -93,8 +94,22 @@ def saturated(llm, prompt, answer, args):
 
 def first_tokens(llm, n, length):
     """Seconds until each of n prompts has its first token, each time."""
-    prompts, times = engine.prompts(np.random.default_rng(2).integers(10, 8000, (n, length))), []
+    rng, times = np.random.default_rng(2), []
     while len(times) < 3 and sum(times) < 10:
+        prompts = engine.prompts(rng.integers(10, 8000, (n, length)))
+        start = time.perf_counter()
+        llm.generate(prompts, engine.sampling(1), use_tqdm=False)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def first_tokens_of_hits(llm, n, length, n_new):
+    """Seconds until each of n prompts has its first token, each time, if all but n_new of its tokens are in the prefix cache."""
+    rng = np.random.default_rng(3)
+    before, times = rng.integers(10, 8000, (n, length)), []
+    llm.generate(engine.prompts(before), engine.sampling(1), use_tqdm=False)
+    for _ in range(5):
+        prompts = engine.prompts(np.concatenate([before, rng.integers(10, 8000, (n, n_new))], 1))
         start = time.perf_counter()
         llm.generate(prompts, engine.sampling(1), use_tqdm=False)
         times.append(time.perf_counter() - start)
@@ -108,11 +123,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=20, help="that are measured of each load")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds before them")
     parser.add_argument("--prompts", nargs="*", default=[], help="requests x prompt tokens, at once")
+    parser.add_argument("--hits", nargs="*", default=[], help="requests x tokens that are found + new tokens")
     args = parser.parse_args()
+    hits = [tuple(map(int, hit.replace("+", "x").split("x"))) for hit in args.hits]
     loads = [tuple(map(int, load.split("+"))) for load in args.loads]
     batches = [tuple(map(int, batch.split("x"))) for batch in args.prompts]
-    longest = max(*map(sum, loads), *(length + 1 for _, length in batches), 0)
-    llm = engine.start(args, max_model_len=longest + 8, enable_prefix_caching=False)
+    longest = max([*map(sum, loads), *(length + 1 for _, length in batches), *(found + new + 1 for _, found, new in hits)])
+    llm = engine.start(args, max_model_len=longest + 8, enable_prefix_caching=bool(hits))
     llm.generate(engine.prompts([np.arange(10, 310)]), engine.sampling(8), use_tqdm=False)
     about = {"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "cache_gib": args.cache_gib}
     with engine.turn(args.in_turn, args.engines):
@@ -122,6 +139,9 @@ def main():
             times = first_tokens(llm, n, length)
             print("RESULT", json.dumps({**about, "prompts": f"{n}x{length}", "seconds": round(min(times), 3),
                                         "times": len(times)}), flush=True)
+        for hit in hits:
+            times = first_tokens_of_hits(llm, *hit)
+            print("RESULT", json.dumps({**about, "hits": "{}x{}+{}".format(*hit), "seconds": round(min(times), 4)}), flush=True)
 
 
 if __name__ == "__main__":

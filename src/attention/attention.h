@@ -40,8 +40,10 @@ class RowObserver {
 
   // How much of a layer see() is to be shown. Asked once for each layer of a step, in their order.
   virtual ShownRows wants(const Step& step, int layer) = 0;
-  // Of a layer that has attended, unless the step has failed. Rows are as in run_layer(), in F32, transforms
-  // of the plan undone; what wasn't wanted has none. Failures go to step.fail().
+  // Of a layer that has attended, unless the step has failed: of `none` and `queries` when all of the step's
+  // have, as what the cache holds is there until it ends, and nobody waits for the device in its midst. Rows
+  // are as in run_layer(), in F32, transforms of the plan undone; what wasn't wanted has none. Failures go to
+  // step.fail().
   virtual void see(Step& step, int layer, const LayerRows& rows) = 0;
 };
 

@@ -54,8 +54,8 @@ void DeviceAttention::list_slices(const Step& step) {
 }
 
 bool DeviceAttention::go_the_same_way(const Plan& plan, const StepSlice& a, const StepSlice& b) const {
-  return takes_prompt_kernel(plan, a) == takes_prompt_kernel(plan, b) &&
-         (takes_prompt_kernel(plan, a) || takes_rows_together(plan, a) == takes_rows_together(plan, b));
+  return takes_prompt_kernel(a) == takes_prompt_kernel(b) &&
+         (takes_prompt_kernel(a) || takes_rows_together(plan, a) == takes_rows_together(plan, b));
 }
 
 // Neighbouring slices that go the same way are one run: prompts, and slices of one row and of several, since
@@ -69,7 +69,7 @@ void DeviceAttention::list_runs(const Step& step) {
     ++run.n_slices;
     run.n_rows += slice.n_tokens;
     if (s + 1 < n_slices_ && go_the_same_way(step.plan(), slice, step.slices()[s + 1])) continue;
-    takes_prompt_kernel(step.plan(), slice) ? list_prompt(step, run) : list_rows(step, run);
+    takes_prompt_kernel(slice) ? list_prompt(step, run) : list_rows(step, run);
     run = {s + 1, 0, run.first_row + run.n_rows, 0};
   }
 }
@@ -83,7 +83,11 @@ Status DeviceAttention::begin(Step& step) {
   list_slices(step);
   list_runs(step);
   appends_within_ = n_rows_ == n_slices_ && max_due_ == 0;
-  if (protects_by_score(plan)) KVANT_RETURN_IF_ERROR(protector_.begin(step));
+  if (protects_by_score(plan)) {
+    std::vector<bool> in_blocks;
+    for (const StepSlice& slice : step.slices()) in_blocks.push_back(takes_prompt_kernel(slice));
+    KVANT_RETURN_IF_ERROR(protector_.begin(step, std::move(in_blocks)));
+  }
   if (is_corrected(plan)) KVANT_RETURN_IF_ERROR(sums_.begin(step, indices_));
   if (sized_for_ != step.shared_plan()) workspace_of_rows_.clear();
   sized_for_ = step.shared_plan();

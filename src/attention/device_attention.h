@@ -63,6 +63,7 @@ class DeviceAttention {
   struct PromptTables {
     RowRun run;
     int n_tokens = 0, n_pages = 0;  // in tails, and sealed, of all slices
+    int n_kept = 0;                 // that scores may protect, where they are kept out of INT8 tiles
     IndexBuffer::Part query_begins, token_begins, sealed_begins, first_row_tokens;
     IndexBuffer::Part query_pages;  // that rows see sealed
   };
@@ -95,7 +96,7 @@ class DeviceAttention {
   bool attend_and_protect(Step& step, int layer, const DeviceRows& rows, const kvant_decode_layer& at_layer);
 
   // Prompts in blocks of rows (device_prompt.cc).
-  bool takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const;
+  bool takes_prompt_kernel(const StepSlice& slice) const;
   void list_prompt(const Step& step, const RowRun& run);
   Result<std::size_t> prompt_workspace(const Plan& plan) const;
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,

@@ -5,6 +5,7 @@
 
 #include "attention/device_attention.h"
 #include "attention/visible_tokens.h"
+#include "cache/protected_rows.h"
 
 namespace kvant {
 namespace {
@@ -33,10 +34,14 @@ bool in_integers(const Plan& plan) {
   return plan.recipe.prompt == PromptAttention::flashq;
 }
 
-// Whether the kernel in half precision knows all that the plan asks of scores, weights and values. It reads
-// all of them: values that a recipe lets be skipped, too.
-bool knows_in_half(const Plan& plan) {
-  return plan.recipe.prompt == PromptAttention::exact && !protects_by_score(plan);
+// Tokens that scores may protect of n_sealed pages, in the layer that protects most.
+int most_protected(const Plan& plan, int n_sealed) {
+  int most = 0;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    if (protects_by_score(plan, layer))
+      most = std::max(most, max_protected_tokens(plan.layers[layer], n_sealed));
+  }
+  return most;
 }
 
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
@@ -62,12 +67,14 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
 
 }  // namespace
 
-bool DeviceAttention::takes_prompt_kernel(const Plan& plan, const StepSlice& slice) const {
-  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens && (in_integers(plan) || knows_in_half(plan));
+// The kernel reads all values, those that a recipe lets be skipped too.
+bool DeviceAttention::takes_prompt_kernel(const StepSlice& slice) const {
+  return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
 }
 
 void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
   std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
+  int n_kept = 0;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
     const PageLedger& ledger = step.ledger(s);
     const int first_row = ledger.n_sealed() * kPageTokens;
@@ -76,10 +83,12 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
     tokens.push_back(tokens.back() + ledger.end() - first_row);
     pages.push_back(pages.back() + ledger.end_sealed());
     first_row_tokens.push_back(first_row);
+    if (in_integers(step.plan())) n_kept += most_protected(step.plan(), ledger.end_sealed());
   }
   prompts_.push_back({.run = run,
                       .n_tokens = tokens.back(),
                       .n_pages = pages.back(),
+                      .n_kept = n_kept,
                       .query_begins = indices_.add(queries),
                       .token_begins = indices_.add(tokens),
                       .sealed_begins = indices_.add(pages),
@@ -92,8 +101,9 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
 Result<std::size_t> DeviceAttention::prompt_workspace(const Plan& plan) const {
   std::size_t most = 0;
   for (const PromptTables& prompt : prompts_) {
-    const kvant_prompt_shape shape =
+    kvant_prompt_shape shape =
         prompt_shape(plan, /*layer=*/0, prompt.run, prompt.n_tokens, prompt.n_pages);  // all take as much
+    shape.n_kept_tokens = prompt.n_kept;
     std::size_t bytes = 0;
     KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
                                          device_->library().prompt_workspace(&shape, &bytes)));
@@ -156,6 +166,7 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   at_layer.tail.table += run.first_slice * at_layer.tail.seq_stride;
   at_layer.sealed.table += run.first_slice * at_layer.sealed.seq_stride;
   at_layer.protected_pages.table += run.first_slice * at_layer.protected_pages.seq_stride;
+  if (at_layer.masks != nullptr) at_layer.masks += 4 * run.first_slice * at_layer.mask_seq_stride;
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_slices = formats.of(run.n_slices, plan);
   kvant_prompt_pages pages{};
@@ -189,7 +200,13 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   prompt.q_token_stride = prompt.out_token_stride = row_size(g);
   prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
   prompt.pages = &pages;
-  const kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
+  if (protects_by_score(plan, layer)) {  // for those that observe
+    prompt.lse = protector_.lse_of(run.first_row);
+    prompt.lse_token_stride = protector_.lse_stride();
+    prompt.lse_head_stride = 1;
+  }
+  kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
+  shape.n_kept_tokens = protects_by_score(plan, layer) ? tables.n_kept : 0;
   const kvant_status attended =
       device_->library().prompt_attention(&shape, &prompt, prompt_memory() + before,
                                           workspace_.bytes() - rows_workspace_ - before, device_->stream());

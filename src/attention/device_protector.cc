@@ -11,15 +11,17 @@
 namespace kvant {
 namespace {
 
-// Keys that are rows in BF16 at a time.
-constexpr int kWeighedPages = 64;
-
 // What memory is for.
 constexpr const char* kPurpose = "to choose the tokens that it protects";
 
 // Numbers of all query heads of a token.
 std::ptrdiff_t query_size(const Geometry& g) {
   return std::ptrdiff_t{g.n_heads} * g.head_dim;
+}
+
+// Numbers of all KV heads of a token.
+std::int64_t key_size(const Geometry& g) {
+  return std::int64_t{g.n_kv_heads} * g.head_dim;
 }
 
 // What observers of a layer are in the store.
@@ -38,7 +40,7 @@ int observer_row(int token) {
   return token % kPageTokens - (kPageTokens - kObservers);
 }
 
-void list_slice(const Step& step, int slice, std::vector<ProtectionRound>& rounds) {
+void list_slice(const Step& step, int slice, bool in_blocks, std::vector<ProtectionRound>& rounds) {
   const Plan& plan = step.plan();
   const StepSlice& s = step.slices()[slice];
   const int window = device_window(plan), first = step.first_token(slice);
@@ -51,10 +53,14 @@ void list_slice(const Step& step, int slice, std::vector<ProtectionRound>& round
   seal(seal_point_before(first, s.is_prompt), before);
   if (before.end_sealed > before.n_sealed) rounds.front().then.push_back(before);
   const std::vector<Tile> tiles = schedule(first, s.n_tokens, {s.is_prompt, plan.recipe.prefill});
-  rounds.resize(std::max(rounds.size(), tiles.size() + 1));
+  if (!in_blocks) rounds.resize(std::max(rounds.size(), tiles.size() + 1));
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const Tile& tile = tiles[i];
-    ProtectionRound& round = rounds[i + 1];
+    SealPoint after{slice, tile.query_end % kPageTokens == 0 ? tile.query_end : 0, sealed, sealed};
+    seal(tile.seal_point, after);
+    ProtectionRound& round = rounds[in_blocks ? 0 : i + 1];
+    if (after.page_end > 0 || after.end_sealed > after.n_sealed) round.then.push_back(after);
+    if (in_blocks) continue;
     const RowRun run{slice, 1, step.first_row(slice) + tile.query_first - first,
                      tile.query_end - tile.query_first};
     RowRun* const before_it = round.runs.empty() ? nullptr : &round.runs.back();
@@ -65,17 +71,14 @@ void list_slice(const Step& step, int slice, std::vector<ProtectionRound>& round
     } else {
       round.runs.push_back(run);
     }
-    SealPoint after{slice, tile.query_end % kPageTokens == 0 ? tile.query_end : 0, sealed, sealed};
-    seal(tile.seal_point, after);
-    if (after.page_end > 0 || after.end_sealed > after.n_sealed) round.then.push_back(after);
   }
 }
 
 }  // namespace
 
-std::vector<ProtectionRound> protection_rounds(const Step& step) {
+std::vector<ProtectionRound> protection_rounds(const Step& step, const std::vector<bool>& in_blocks) {
   std::vector<ProtectionRound> rounds(1);
-  for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) list_slice(step, s, rounds);
+  for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) list_slice(step, s, in_blocks[s], rounds);
   return rounds;
 }
 
@@ -87,13 +90,15 @@ DeviceProtector::DeviceProtector(std::shared_ptr<PageDevice> device)
       weights_(device),
       indices_(std::move(device)) {}
 
-Status DeviceProtector::begin(const Step& step) {
+Status DeviceProtector::begin(const Step& step, std::vector<bool> in_blocks) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
   n_slices_ = static_cast<int>(step.slices().size());
   n_kv_heads_ = g.n_kv_heads;
   lse_stride_ = g.n_heads;
-  rounds_ = protection_rounds(step);
+  in_blocks_ = std::move(in_blocks);
+  keys_of_ = {};
+  rounds_ = protection_rounds(step, in_blocks_);
   KVANT_RETURN_IF_ERROR(lse_.reserve(sizeof(float) * step.n_rows() * g.n_heads, kPurpose));
   std::size_t most_tokens = 0, most_chosen = 0;
   for (const ProtectionRound& round : rounds_) {
@@ -102,8 +107,7 @@ Status DeviceProtector::begin(const Step& step) {
       most_chosen = std::max<std::size_t>(most_chosen, (point.end_sealed - point.n_sealed) * kPageTokens);
     }
   }
-  const std::size_t together = std::min<std::size_t>(most_tokens, kWeighedPages * kPageTokens);
-  KVANT_RETURN_IF_ERROR(keys_.reserve(std::size_t{2} * together * g.n_kv_heads * g.head_dim, kPurpose));
+  KVANT_RETURN_IF_ERROR(keys_.reserve(std::size_t{2} * most_tokens * g.n_kv_heads * g.head_dim, kPurpose));
   KVANT_RETURN_IF_ERROR(weights_.reserve(sizeof(float) * most_tokens * g.n_kv_heads, kPurpose));
   // Four numbers of a seal point, and of every row that it protects.
   KVANT_RETURN_IF_ERROR(
@@ -172,7 +176,7 @@ bool DeviceProtector::check(Step& step, const char* doing, kvant_status status) 
 
 void DeviceProtector::add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
                              const RowRun& run) const {
-  at_layer.lse = reinterpret_cast<float*>(lse_.memory()) + run.first_row * lse_stride_;
+  at_layer.lse = lse_of(run.first_row);
   if (!any_rows_) return;
   at_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at(layer, run.first_slice));
   at_layer.mask_head_stride = n_pages_;
@@ -182,6 +186,15 @@ void DeviceProtector::add_to(kvant_decode_layer& at_layer, kvant_decode_lengths&
   of_rows.protected_tokens = counts_at(layer, run.first_slice);
   of_rows.protected_head_stride = 1;
   of_rows.protected_seq_stride = run.one_each() ? n_kv_heads_ : 0;
+}
+
+void DeviceProtector::add_slices_to(kvant_decode_layer& at_layer, int layer) const {
+  if (!any_rows_) return;
+  at_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at(layer, 0));
+  at_layer.mask_head_stride = n_pages_;
+  at_layer.mask_seq_stride = std::int64_t{n_kv_heads_} * n_pages_;
+  at_layer.protected_pages.table = pages_at(0);
+  at_layer.protected_pages.seq_stride = n_protected_;
 }
 
 bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
@@ -198,77 +211,85 @@ bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const 
          (point.end_sealed == point.n_sealed || choose_and_seal(step, layer, point, of_slice));
 }
 
+// Keys of all tokens up to the page's end as BF16 rows. Those of pages that were sealed before the page whose
+// keys were made last are there.
+bool DeviceProtector::make_keys(Step& step, int layer, const SealPoint& point,
+                                const kvant_decode_layer& of_slice) {
+  const Plan& plan = step.plan();
+  const Geometry& g = plan.geometry;
+  const LayerShape formats = layer_shape(plan, layer);
+  const kvant_decode_shape shape = formats.of(1, plan);
+  const std::int32_t counts[] = {point.n_sealed, point.page_end - point.n_sealed * kPageTokens};
+  device_->upload(indices_.memory(), counts, sizeof counts);
+  const auto* on_device = reinterpret_cast<const std::int32_t*>(indices_.memory());
+  kvant_decode_lengths lengths{};
+  lengths.struct_size = sizeof lengths;
+  lengths.sealed_pages = point.n_sealed > 0 ? on_device : nullptr;
+  lengths.tail_tokens = on_device + 1;
+  kvant_decode_layer at_page = of_slice;
+  at_page.tail.table += point.n_sealed - step.ledger(point.slice).n_sealed();
+  const bool go_on = keys_of_.layer == layer && keys_of_.slice == point.slice;
+  kvant_dequantization rows{};
+  rows.struct_size = sizeof rows;
+  rows.n_seqs = 1;
+  rows.first_page = go_on ? keys_of_.n_sealed : 0;
+  rows.n_pages = point.page_end / kPageTokens - rows.first_page;
+  rows.n_heads = g.n_kv_heads;
+  rows.token_stride = key_size(g);
+  rows.head_stride = g.head_dim;
+  rows.keys = keys_.memory() + 2 * rows.first_page * kPageTokens * rows.token_stride;
+  keys_of_ = {layer, point.slice, point.n_sealed};
+  return check(step, "weighing tokens",
+               device_->library().dequantize(&shape, &lengths, &at_page, &rows, device_->stream()));
+}
+
 // Adds up what the observers of the page that ends give each token so far, and scores them.
 bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
                             const float* q) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
-  const PageLibrary& library = device_->library();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape shape = formats.of(1, plan);
-  const int first_token = step.first_token(point.slice), n_before = step.ledger(point.slice).n_sealed();
-  const std::int32_t counts[] = {point.n_sealed, point.page_end - point.n_sealed * kPageTokens};
-  device_->upload(indices_.memory(), counts, sizeof counts);
-  kvant_decode_lengths lengths{};
-  lengths.struct_size = sizeof lengths;
-  const auto* on_device = reinterpret_cast<const std::int32_t*>(indices_.memory());
-  lengths.sealed_pages = point.n_sealed > 0 ? on_device : nullptr;
-  lengths.tail_tokens = on_device + 1;
-  kvant_decode_layer at_page = of_slice;
-  at_page.tail.table += point.n_sealed - n_before;
-  kvant_dequantization rows{};
-  rows.struct_size = sizeof rows;
-  rows.n_seqs = 1;
-  rows.n_heads = g.n_kv_heads;
-  rows.keys = keys_.memory();
-  rows.token_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
-  rows.head_stride = g.head_dim;
-
+  if (!make_keys(step, layer, point, of_slice)) return false;
   kvant_token_weights weights{};
   weights.struct_size = sizeof weights;
+  weights.n_tokens = point.page_end;
   weights.q_type = KVANT_F32;
   weights.q_token_stride = query_size(g);
   weights.q_head_stride = g.head_dim;
   weights.lse_token_stride = g.n_heads;
   weights.lse_head_stride = 1;
   weights.keys = keys_.memory();
-  weights.key_token_stride = rows.token_stride;
-  weights.key_head_stride = rows.head_stride;
+  weights.key_token_stride = key_size(g);
+  weights.key_head_stride = g.head_dim;
+  weights.weights = reinterpret_cast<float*>(weights_.memory());
   weights.weight_head_stride = point.page_end;
+  const int first_token = step.first_token(point.slice);
   const DeviceProtection& before = step.protection(point.slice);
   const int observer = first_observer_of(point.page_end, first_token, before.first_observer);
-  // Queries of tokens [first, end), at q and lse.
-  const auto add = [&](int first, int end, int first_key, const float* queries, const float* lse) {
-    if (first >= end) return true;
+  // Queries of tokens [first, end), at q.
+  const auto add = [&](int first, int end, const float* queries) {
     weights.n_queries = end - first;
-    weights.n_visible = first + 1 - first_key;
+    weights.n_visible = first + 1;
     weights.q = queries;
-    weights.lse = lse;
-    return check(step, "weighing tokens", library.weigh_tokens(&shape, &weights, device_->stream()));
+    return check(step, "weighing tokens",
+                 device_->library().weigh_tokens(&shape, &weights, device_->stream()));
   };
-
   const std::size_t weight_bytes = sizeof(float) * g.n_kv_heads * point.page_end;
   device_->clear_rows(weights_.memory(), weight_bytes, weight_bytes, 1);
-  for (int page = 0; page * kPageTokens < point.page_end; page += kWeighedPages) {
-    const int first_key = page * kPageTokens;
-    rows.first_page = page;
-    rows.n_pages = std::min(kWeighedPages, point.page_end / kPageTokens - page);
-    weights.n_tokens = rows.n_pages * kPageTokens;
-    weights.weights = reinterpret_cast<float*>(weights_.memory()) + first_key;
-    if (!check(step, "weighing tokens",
-               library.dequantize(&shape, &lengths, &at_page, &rows, device_->stream())))
-      return false;
-    if (observer < first_token) {
-      const ObserverRows kept = observer_rows(step.device_pages(), before.observers.entry(), layer);
-      const int row = observer_row(observer);
-      if (!add(observer, first_token, first_key, kept.q + row * query_size(g), kept.lse + row * g.n_heads))
-        return false;
-    }
-    const int first = std::max(observer, first_token),
-              row = step.first_row(point.slice) + first - first_token;
-    if (!add(first, point.page_end, first_key, q + row * query_size(g),
-             reinterpret_cast<const float*>(lse_.memory()) + row * g.n_heads))
-      return false;
+  if (observer < first_token) {
+    const ObserverRows kept = observer_rows(step.device_pages(), before.observers.entry(), layer);
+    const int row = observer_row(observer);
+    weights.lse = kept.lse + row * g.n_heads;
+    if (!add(observer, first_token, kept.q + row * query_size(g))) return false;
+  }
+  const int first = std::max(observer, first_token);
+  if (first < point.page_end) {
+    const int row = step.first_row(point.slice) + first - first_token;
+    weights.lse = lse_of(row);
+    // Rows in blocks have not attended yet.
+    weights.found_lse = in_blocks_[point.slice] ? lse_of(row) : nullptr;
+    if (!add(first, point.page_end, q + row * query_size(g))) return false;
   }
 
   std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
@@ -277,9 +298,9 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
   ProtectedTokens& tokens = *step.next_protection(point.slice).tokens;
+  std::vector<double> of_tokens(point.page_end);
   for (int h = 0; h < g.n_kv_heads; ++h) {
-    const auto of_head = sums.begin() + std::ptrdiff_t{h} * point.page_end;
-    const std::vector<double> of_tokens(of_head, of_head + point.page_end);
+    std::copy_n(sums.begin() + std::ptrdiff_t{h} * point.page_end, point.page_end, of_tokens.begin());
     tokens.heads[g.head_index(layer, h)].scores.end_page(point.page_end, observer, of_tokens);
   }
   return true;
@@ -351,9 +372,7 @@ void DeviceProtector::keep_observers(const Step& step, int layer, const float* q
     const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),
                       to_row = observer_row(first);
     device_->copy(to.q + to_row * query_size(g), q + row * query_size(g), n * query_size(g) * sizeof(float));
-    device_->copy(to.lse + to_row * g.n_heads,
-                  reinterpret_cast<const float*>(lse_.memory()) + row * g.n_heads,
-                  n * g.n_heads * sizeof(float));
+    device_->copy(to.lse + to_row * g.n_heads, lse_of(static_cast<int>(row)), n * g.n_heads * sizeof(float));
   }
 }
 

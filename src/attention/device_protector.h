@@ -2,8 +2,10 @@
 // most attention become protected rows (VQuant section 5).
 //
 // What a page's queries attend to decides what is left out of pages that are sealed behind them, and so what
-// later queries see: a step goes in rounds, each with the tokens of a slice up to the end of a page.
-// Observers' weights are summed on the device and come to the host, which chooses, and sends masks back.
+// later queries see. Rows that are sequences of their own go in rounds, each with the tokens of a slice up to
+// the end of a page. Of prompts whose rows attend in blocks all pages are sealed first: what is left out of a
+// page never changes, and each row then sees as many pages as it would in its round. Observers' weights are
+// summed on the device and come to the host, which chooses, and sends masks back.
 #pragma once
 
 #include <memory>
@@ -28,8 +30,9 @@ struct ProtectionRound {
   std::vector<SealPoint> then;
 };
 
-// The rounds of a step, in the order of schedule.h.
-std::vector<ProtectionRound> protection_rounds(const Step& step);
+// The rounds of a step, in the order of schedule.h. in_blocks: of each slice, whether its rows attend when
+// all rounds are over; what it seals is then done before the first one.
+std::vector<ProtectionRound> protection_rounds(const Step& step, const std::vector<bool>& in_blocks);
 
 class DeviceProtector {
  public:
@@ -38,13 +41,18 @@ class DeviceProtector {
   DeviceProtector& operator=(const DeviceProtector&) = delete;
 
   // Tables for a step whose plan protects by score. An error: memory is exhausted, or the device has failed.
-  Status begin(const Step& step);
+  Status begin(const Step& step, std::vector<bool> in_blocks);
   const std::vector<ProtectionRound>& rounds() const { return rounds_; }
 
   // Makes a layer's description and the lengths those of a run's rows: masks, protected rows, and where the
   // log-sum-exps go.
   void add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
               const RowRun& run) const;
+  // The same of all slices, for rows in blocks.
+  void add_slices_to(kvant_decode_layer& at_layer, int layer) const;
+  // The log-sum-exps of a row's query heads, one after another; rows follow at lse_stride.
+  float* lse_of(int row) const { return reinterpret_cast<float*>(lse_.memory()) + row * lse_stride_; }
+  std::int64_t lse_stride() const { return lse_stride_; }
   // Weighs, chooses and seals. at_layer has the tables of slices. q: [n_rows, n_heads, head_dim], as the
   // keys are transformed. False: the step has failed.
   bool seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
@@ -54,6 +62,7 @@ class DeviceProtector {
 
  private:
   Status send_tables(const Step& step);
+  bool make_keys(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice);
   bool check(Step& step, const char* doing, kvant_status status) const;
   bool weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
              const float* q);
@@ -74,6 +83,11 @@ class DeviceProtector {
 
   std::shared_ptr<PageDevice> device_;
   DeviceBuffer tables_, lse_, keys_, weights_, indices_;
+  std::vector<bool> in_blocks_;  // of each slice
+  // Whose keys lie in keys_ as rows, and how many of their pages were sealed.
+  struct {
+    int layer = -1, slice = -1, n_sealed = 0;
+  } keys_of_;
   std::int32_t *counts_ = nullptr, *pages_ = nullptr;
   std::vector<ProtectionRound> rounds_;
   int n_slices_ = 0, n_kv_heads_ = 0;

@@ -1,4 +1,5 @@
-// Layers that protect tokens by their scores: rounds of attention, each followed by what it seals.
+// Layers that protect tokens by their scores: rounds of attention, each followed by what it seals, and then
+// prompts in blocks of rows.
 #include <algorithm>
 
 #include "attention/device_attention.h"
@@ -12,9 +13,10 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
   const PageLibrary& library = device_->library();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = formats.of(run.n_rows, plan);
-  // Of all rows: no slice goes another way.
-  const RowTables& tables = *std::find_if(row_tables_.begin(), row_tables_.end(),
-                                          [](const RowTables& t) { return t.sliding_window == 0; });
+  // Each row is a sequence of these.
+  const RowTables& tables = *std::find_if(row_tables_.begin(), row_tables_.end(), [&](const RowTables& t) {
+    return t.sliding_window == 0 && t.first_row <= run.first_row && run.first_row < t.first_row + t.n_seqs;
+  });
   char* const workspace = workspace_.memory() + tables.workspace;
   point_to_rows(at_layer, rows, tables, plan.geometry, run.first_row);
   kvant_decode_lengths lengths = tables.lengths(indices_, run.first_row);
@@ -38,6 +40,10 @@ bool DeviceAttention::attend_and_protect(Step& step, int layer, const DeviceRows
     for (const SealPoint& point : round.then) {
       if (!protector_.seal(step, layer, point, with_rows, rows.q)) return false;
     }
+  }
+  protector_.add_slices_to(with_rows, layer);
+  for (const PromptTables& prompt : prompts_) {
+    if (!attend_prompt(step, layer, rows, with_rows, prompt)) return false;
   }
   protector_.keep_observers(step, layer, rows.q);
   return true;

@@ -18,15 +18,26 @@ class DeviceHeadPages {
   // the step leaves, or, for a sequence as it was before its seals, what it found: the tail lasts as long as
   // the step. An error: the device has failed.
   Status read(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
+  // Its two parts: copying, and what any thread can do when the step is over.
+  Status fetch(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
+  void unpack();
 
-  // Of the newest read(), which they live as long as. Bytes are canonical.
+  // Of the newest read() or unpack(), which they live as long as. Bytes are canonical.
   const std::vector<PageView>& pages() const { return pages_; }
 
  private:
-  struct Place;
-  Status add(const Place& place, PageEntry entry, PageView view);
-  Status add_protected(const Place& place, int n_sealed);
+  struct Fetched {
+    bool is_sealed;
+    std::size_t bytes[2];  // of K and V
+  };
+  void list(const Step& step, PageEntry entry, const PageView& view);
+  void list_protected(const Step& step, int slice);
 
+  std::shared_ptr<const Plan> plan_;
+  int layer_ = 0, kv_head_ = 0;
+  std::vector<PageEntry> entries_;
+  std::vector<Fetched> fetched_;
+  std::vector<std::byte> copied_;
   std::vector<PageView> pages_;
   std::vector<std::unique_ptr<std::byte[]>> bytes_;  // of a page's K, then of its V
   std::vector<int> protected_tokens_;

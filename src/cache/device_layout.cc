@@ -81,8 +81,6 @@ Status check_rules(const Plan& plan, const std::string& device) {
   if (recipe.protect > 0 && recipe.correction != Correction::none)
     return refuse("protection by scores with a correction",
                   "leave out one with protect=0 or correction=none");
-  if (recipe.protect > 0 && recipe.prompt == PromptAttention::flashq)
-    return refuse("protection by scores with prompt=flashq", "use prompt=exact or protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
   if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
     return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");

@@ -25,12 +25,11 @@ void expect_refused(const Result<std::shared_ptr<const Plan>>& plan, const std::
 
 TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   EXPECT_TRUE(placed("vquant-k4v2").ok());
+  EXPECT_TRUE(placed("vquant-k4v2,prompt=flashq").ok());
   EXPECT_TRUE(placed("kvant-4bit,prompt=flashq", testing::small_geometry(/*head_dim=*/256)).ok());
   expect_refused(placed("kvlinc-2bit,prompt=flashq"), "without a correction", "prompt=exact");
   expect_refused(placed("vquant-k4v2,k=bf16,v=bf16"), "tokens that are never quantized", "protect=0");
   expect_refused(placed("kvlinc-2bit,protect=0.05"), "protection by scores with a correction", "protect=0");
-  expect_refused(placed("vquant-k4v2,prompt=flashq"), "protection by scores with prompt=flashq",
-                 "prompt=exact");
   expect_refused(placed("h2o-50"), "eviction", "evict=0");
   expect_refused(placed("kvlinc-2bit,k=tok2g64"), "'tok2g64' with", "correction=none");
   expect_refused(placed("kvlinc-2bit", testing::small_geometry(/*head_dim=*/64, 18)), "up to 8 query heads",

@@ -151,11 +151,30 @@ Status DevicePageStore::download(PageEntry entry, std::byte* to) {
   return device_.finish();
 }
 
-Status DevicePageStore::download_head(PageEntry entry, int layer, int kv_head, std::byte* to) {
-  const EntryLayout::Layer& of_layer = layout(entry.room).layers[layer];
+Status DevicePageStore::download_head(std::span<const PageEntry> entries, int layer, int kv_head,
+                                      std::vector<std::byte>& to) {
+  const auto bytes_of = [&](PageEntry entry) {
+    const EntryLayout::Layer& of_layer = layout(entry.room).layers[layer];
+    return of_layer.bytes(kv_head, Side::key) + of_layer.bytes(kv_head, Side::value);
+  };
+  std::size_t bytes = 0;
+  for (const PageEntry entry : entries) bytes += bytes_of(entry);
   device_.enter();
-  device_.download(to, table(entry.room).data(entry.id) + of_layer.place(kv_head, Side::key),
-                   of_layer.bytes(kv_head, Side::key) + of_layer.bytes(kv_head, Side::value));
+  if (gathered_bytes_ < bytes) {
+    gathered_.reset();
+    gathered_ = allocate_on(device_, bytes);
+    gathered_bytes_ = gathered_ == nullptr ? 0 : bytes;
+    if (gathered_ == nullptr)
+      return shortage("out of memory on {}: no room to look at pages", device_.name());
+  }
+  char* gathered = gathered_.get();
+  for (const PageEntry entry : entries) {
+    const std::size_t place = layout(entry.room).layers[layer].place(kv_head, Side::key);
+    device_.copy(gathered, table(entry.room).data(entry.id) + place, bytes_of(entry));
+    gathered += bytes_of(entry);
+  }
+  to.resize(bytes);
+  if (bytes > 0) device_.download(to.data(), gathered_.get(), bytes);
   return device_.finish();
 }
 

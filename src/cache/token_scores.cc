@@ -1,16 +1,55 @@
 #include "cache/token_scores.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <type_traits>
 
 #include "base/check.h"
 #include "base/float16.h"
+#include "base/simd_clones.h"
 
 namespace kvant {
 namespace {
 
 constexpr float kScoreUnit = 1.0F / 256;
+
+// Scores of a page's tokens, in units of kScoreUnit: of n_before observers of its first token (fewer of those
+// of its second half), and then of those from first_observer to `end` as well, tokens of the page counted
+// from its first.
+KVANT_SIMD_CLONES void add_weights(float* scores, const double* weights, int n_before, int first_observer,
+                                   int end) {
+  for (int t = 0; t < kPageTokens; ++t) {
+    const int before = std::max(n_before - std::max(t - (kPageTokens - kObservers), 0), 0);
+    const int now = end - std::max(t, first_observer);  // heads summed
+    const double sum = static_cast<double>(scores[t] * kScoreUnit) * before + weights[t];
+    scores[t] = static_cast<float>(sum / (before + now) / kScoreUnit);
+  }
+}
+
+// How many of so many numbers are at most x.
+KVANT_SIMD_CLONES int count_up_to(const std::uint16_t* numbers, int n, std::uint16_t x) {
+  constexpr int kPart = 1 << 15;  // whose count is a number of 16 bits, of which there are most in a vector
+  int count = 0;
+  for (int first = 0; first < n; first += kPart) {
+    const int end = std::min(n, first + kPart);
+    std::uint16_t of_part = 0;
+    for (int i = first; i < end; ++i) of_part += numbers[i] <= x ? 1 : 0;
+    count += of_part;
+  }
+  return count;
+}
+
+// The number that `rank` others precede in order, of numbers below 2^15. Bit by bit: the smallest that more
+// numbers are at most than `rank`.
+std::uint16_t number_of_rank(const std::uint16_t* numbers, int n, int rank) {
+  std::uint16_t found = 0;
+  for (int bit = 1 << 14; bit > 0; bit /= 2) {
+    const auto below = static_cast<std::uint16_t>(found + bit - 1);
+    if (count_up_to(numbers, n, below) <= rank) found = static_cast<std::uint16_t>(found + bit);
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -53,11 +92,12 @@ void TokenScores::end_page(int end, std::span<const double> weights) {
 
 void TokenScores::end_page(int end, int first_observer, std::span<const double> weights) {
   scores_.resize(end, 0);
-  for (int t = 0; t < end; ++t) {
-    const int n_before = observers_of(t, end - kPageTokens);
-    const int n_now = end - std::max(t, first_observer);  // heads summed
-    const double sum = static_cast<double>(score(t)) * n_before + weights[t];
-    scores_[t] = f16_from_float(static_cast<float>(sum / (n_before + n_now) / kScoreUnit));
+  std::array<float, kPageTokens> scores;
+  for (int first = 0; first < end; first += kPageTokens) {
+    float_row_from_f16(&scores_[first], scores.data(), kPageTokens);
+    add_weights(scores.data(), &weights[first], observers_of(first, end - kPageTokens),
+                first_observer - first, end - first);
+    f16_row_from_float(scores.data(), &scores_[first], kPageTokens);
   }
 }
 
@@ -74,12 +114,9 @@ float TokenScores::score(int token) const {
 }
 
 float TokenScores::quantile(double rho, int end) const {
-  std::vector<float> so_far(end);
-  for (int t = 0; t < end; ++t) so_far[t] = score(t);
-  const auto rank =
-      std::min<std::ptrdiff_t>(end - 1, static_cast<std::ptrdiff_t>(std::ceil((1 - rho) * end)) - 1);
-  std::nth_element(so_far.begin(), so_far.begin() + rank, so_far.end());
-  return so_far[rank];
+  // Scores are not negative: they are in the order of their bits.
+  const int rank = std::min(end - 1, static_cast<int>(std::ceil((1 - rho) * end)) - 1);
+  return float_from_f16(number_of_rank(scores_.data(), end, rank)) * kScoreUnit;
 }
 
 TokenMask TokenScores::select(int page, double rho, int room, int sink) const {

@@ -34,7 +34,9 @@ int parse(CLI::App& program, int argc, char** argv, bool& done) {
   } catch (const CLI::Success& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& wrong) {
-    return fail(std::string(wrong.what()) + "; see kvant --help");
+    const auto commands = program.get_subcommands();  // that were come to
+    const std::string command = commands.empty() ? "" : " " + commands.front()->get_name();
+    return fail(std::string(wrong.what()) + "; see kvant" + command + " --help");
   }
   done = false;
   return 0;

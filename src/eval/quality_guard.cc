@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <random>
+#include <utility>
 
 #include "attention/step_memory.h"
 #include "base/mix_bits.h"
@@ -49,62 +51,98 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
     std::vector<PageView> pages;
     state.list_pages(*first, pages);
     check(
-        step.plan(), layer, rows,
+        step.plan(), layer, rows.q.row(rows.q.rows - 1),
         recent_tokens(step.plan(), layer, watch.found.kv_head, pages, state.n_sealed(), watch.recent, *first),
         watch);
   });
 }
 
+// The first layer of a step: the other thread begins with the step before.
 ShownRows QualityGuard::wants(const Step& step, int layer) {
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
+  if (layer == 0 && !copies_.empty() && join()) {
+    // Where there is no thread to be had, join() does it.
+    looking_ = std::async(std::launch::async | std::launch::deferred,
+                          [this, all = std::exchange(copies_, {})] { return look_at_all(all); });
+  }
   if (!step.slices()[0].is_prompt && due(layer, layers_[layer].steps++)) return ShownRows::queries;
   const PageLedger& ledger = step.ledger(0);
   return ledger.end_sealed() > ledger.n_sealed() ? ShownRows::none : ShownRows::nothing;
 }
 
 void QualityGuard::see(Step& step, int layer, const LayerRows& rows) {
+  if (!join()) step.fail_out_of_memory();
   run_within_memory(step, [&] {
-    Watch& watch = layers_[layer];
-    Status status = keep_tail(step, layer, watch);
-    if (status.ok() && rows.q.data != nullptr) status = check_on_device(step, layer, rows, watch);
-    if (!status.ok()) step.fail(status.error());
+    auto copies = std::make_unique<Copies>();
+    if (const Status status = copy(step, layer, rows, *copies); !status.ok())
+      return step.fail(status.error());
+    copies_.push_back(std::move(copies));
   });
 }
 
-Status QualityGuard::check_on_device(const Step& step, int layer, const LayerRows& rows, Watch& watch) {
-  const auto first = first_compared(step.plan(), layer, watch.recent);
-  if (!first) return {};
-  const int kv_head = watch.found.kv_head, n_sealed = step.ledger(0).end_sealed();
-  KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, *first, n_sealed));
-  check(step.plan(), layer, rows,
-        recent_tokens(step.plan(), layer, kv_head, pages_.pages(), n_sealed, watch.recent, *first), watch);
-  return {};
+bool QualityGuard::join() {
+  return !looking_.valid() || looking_.get();
+}
+
+// Of the tail what it holds, the step's tokens included, before pages of it are sealed; for a check also what
+// the cache holds of the tokens that may be compared.
+Status QualityGuard::copy(const Step& step, int layer, const LayerRows& rows, Copies& copies) const {
+  const Plan& plan = step.plan();
+  const PageLedger& ledger = step.ledger(0);
+  const int oldest = std::max(ledger.end() - capacity(plan, layer), 0);
+  copies.layer = layer;
+  copies.kv_head = layers_[layer].found.kv_head;
+  copies.first_in_tail = std::max(ledger.n_sealed(), oldest / kPageTokens) * kPageTokens;
+  copies.n_sealed = ledger.end_sealed();
+  copies.plan = step.shared_plan();
+  KVANT_RETURN_IF_ERROR(
+      copies.tail.fetch(step, 0, layer, copies.kv_head, copies.first_in_tail, ledger.n_sealed()));
+  if (rows.q.data == nullptr) return {};
+  const float* newest = rows.q.row(rows.q.rows - 1);
+  copies.query.assign(newest, newest + rows.q.cols);
+  return copies.cached.fetch(step, 0, layer, copies.kv_head, pages_for(oldest) * kPageTokens,
+                             ledger.end_sealed());
+}
+
+void QualityGuard::look_at(Copies& copies) {
+  Watch& watch = layers_[copies.layer];
+  const Plan& plan = *copies.plan;
+  copies.tail.unpack();
+  watch.recent.go_to(copies.first_in_tail);
+  const HeadPlan& head = plan.head(copies.layer, copies.kv_head);
+  const std::ptrdiff_t d = geometry_.dim(copies.layer);
+  for (const PageView& page : copies.tail.pages()) {
+    if (page.is_protected) continue;
+    const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens),
+                             v = decoded_rows(page.v, head.v.transform, page.n_tokens);
+    for (int i = 0; i < page.n_tokens; ++i) watch.recent.add(k.data() + i * d, v.data() + i * d);
+  }
+  if (copies.query.empty()) return;
+  const auto first = first_compared(plan, copies.layer, watch.recent);
+  if (!first) return;
+  copies.cached.unpack();
+  std::vector<PageView> pages;
+  for (const PageView& page : copies.cached.pages()) {
+    if (page.is_protected || page.first_token >= *first) pages.push_back(page);
+  }
+  check(plan, copies.layer, copies.query.data(),
+        recent_tokens(plan, copies.layer, copies.kv_head, pages, copies.n_sealed, watch.recent, *first),
+        watch);
+}
+
+bool QualityGuard::look_at_all(const AllCopies& all) {
+  try {
+    for (const auto& copies : all) look_at(*copies);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 void QualityGuard::keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const {
   watch.recent.go_to(step.first_token(0));
   const std::ptrdiff_t column = std::ptrdiff_t{watch.found.kv_head} * geometry_.dim(layer);
   for (int r = 0; r < rows.k.rows; ++r) watch.recent.add(rows.k.row(r) + column, rows.v.row(r) + column);
-}
-
-// Those that the tail holds, the step's included, before pages of it are sealed.
-Status QualityGuard::keep_tail(const Step& step, int layer, Watch& watch) {
-  const Plan& plan = step.plan();
-  const PageLedger& ledger = step.ledger(0);
-  const int kv_head = watch.found.kv_head;
-  const int oldest = (ledger.end() - capacity(plan, layer)) / kPageTokens * kPageTokens;
-  const int first = std::max(ledger.n_sealed() * kPageTokens, oldest);
-  KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, first, ledger.n_sealed()));
-  watch.recent.go_to(first);
-  const HeadPlan& head = plan.head(layer, kv_head);
-  const std::ptrdiff_t d = geometry_.dim(layer);
-  for (const PageView& page : pages_.pages()) {
-    if (page.is_protected) continue;
-    const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens),
-                             v = decoded_rows(page.v, head.v.transform, page.n_tokens);
-    for (int i = 0; i < page.n_tokens; ++i) watch.recent.add(k.data() + i * d, v.data() + i * d);
-  }
-  return {};
 }
 
 // One step of each run of `every`, at random, so that steps don't keep time with pages.
@@ -122,11 +160,11 @@ std::optional<int> QualityGuard::first_compared(const Plan& plan, int layer, con
   return first;
 }
 
-void QualityGuard::check(const Plan& plan, int layer, const LayerRows& rows, const RecentTokens& tokens,
+void QualityGuard::check(const Plan& plan, int layer, const float* query, const RecentTokens& tokens,
                          Watch& watch) const {
   GuardedLayer& found = watch.found;
   if (tokens.quantized == 0) return;
-  const RecentError error = recent_error(plan, layer, found.kv_head, rows.q.row(rows.q.rows - 1), tokens);
+  const RecentError error = recent_error(plan, layer, found.kv_head, query, tokens);
   found.error.add(error.all);
   found.keys.add(error.keys);
   ++found.checks;
@@ -136,7 +174,8 @@ void QualityGuard::check(const Plan& plan, int layer, const LayerRows& rows, con
   watch.recent.forget();
 }
 
-GuardReport QualityGuard::report() const {
+GuardReport QualityGuard::report() {
+  if (join()) look_at_all(std::exchange(copies_, {}));
   GuardReport report;
   report.every = settings_.every;
   double squares = 0;

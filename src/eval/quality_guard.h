@@ -7,9 +7,11 @@
 // measurements behind the constants.
 //
 // On a device rows stay where they are: K and V as they were are copied from the tail, which has them
-// unquantized, when a step seals their page and when it is checked.
+// unquantized, when a step seals their page and when it is checked. What was copied is looked at by another
+// thread while the device makes the next step.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,7 +59,8 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   RowObserver* observer() override { return this; }
 
-  GuardReport report() const;
+  // Waits for what is being looked at.
+  GuardReport report();
 
   // Benchmarks only: as if a sequence of n_tokens had been watched, see Cache::fill_synthetic.
   void fill_synthetic(int n_tokens, std::uint64_t seed);
@@ -71,19 +74,35 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   };
   ShownRows wants(const Step& step, int layer) override;
   void see(Step& step, int layer, const LayerRows& rows) override;
-  Status check_on_device(const Step& step, int layer, const LayerRows& rows, Watch& watch);
+  // What was copied of a layer of a step on a device.
+  struct Copies {
+    int layer = 0, kv_head = 0;
+    int first_in_tail = 0;  // token
+    int n_sealed = 0;       // pages, once the step has sealed
+    std::shared_ptr<const Plan> plan;
+    DeviceHeadPages tail;      // before it did
+    DeviceHeadPages cached;    // all pages that a check may compare
+    std::vector<float> query;  // of the newest token; empty: there is no check
+  };
+  using AllCopies = std::vector<std::unique_ptr<Copies>>;
+  Status copy(const Step& step, int layer, const LayerRows& rows, Copies& copies) const;
+  void look_at(Copies& copies);
+  // False: memory was short.
+  bool look_at_all(const AllCopies& all);
+  // Waits for the other thread. False as above.
+  bool join();
   void keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
-  Status keep_tail(const Step& step, int layer, Watch& watch);
   bool due(int layer, std::int64_t step) const;
   // The first token that is compared; none: there is nothing to compare.
   std::optional<int> first_compared(const Plan& plan, int layer, const RecentRows& recent) const;
-  void check(const Plan& plan, int layer, const LayerRows& rows, const RecentTokens& tokens,
-             Watch& watch) const;
+  // query: of all heads.
+  void check(const Plan& plan, int layer, const float* query, const RecentTokens& tokens, Watch& watch) const;
 
   const Geometry geometry_;
   const GuardSettings settings_;
   std::vector<Watch> layers_;
-  DeviceHeadPages pages_;  // of the layer that is looked at
+  AllCopies copies_;           // of the newest step
+  std::future<bool> looking_;  // at those of the step before: look_at_all(); destroyed first
 };
 
 // The layer with the largest error, of those with at least `least_checks`; -1: none.

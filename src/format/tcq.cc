@@ -99,10 +99,15 @@ void subtract_means(const float* values, const float* means, int d, float* rest)
   for (int i = 0; i < d; ++i) rest[i] = values[i] - means[i];
 }
 
-// x / its root mean square; zeros if that is 0.
+// The power of 2^(1 / kGainSteps) that is nearest to `gain` > 0.
+double rounded_gain(double gain) {
+  return std::exp2(std::nearbyint(kGainSteps * std::log2(gain)) / kGainSteps);
+}
+
+// x / its root mean square, rounded; zeros if that is 0.
 void normalize(const float* x, int d, float* normal) {
   const double squares = dot(x, x, d);
-  const double reciprocal = squares > 0 ? std::sqrt(d / squares) : 0;
+  const double reciprocal = squares > 0 ? rounded_gain(std::sqrt(d / squares)) : 0;
   for (int i = 0; i < d; ++i) normal[i] = static_cast<float>(x[i] * reciprocal);
 }
 
@@ -110,18 +115,21 @@ double unbiased_share(Side side) {
   return side == Side::key ? kUnbiasedKeys : kUnbiasedValues;
 }
 
-double fit(const float* x, const float* shape, int d, Side side) {
-  const double gain = fitted_gain(dot(x, x, d), dot(x, shape, d), dot(shape, shape, d), unbiased_share(side),
+// Of the products <x, x>, <x, c>, <c, c>.
+double fit(double energy, double along, double length, double unbiased_share) {
+  const double gain = fitted_gain(energy, along, length, unbiased_share,
                                   [](double base, double exponent) { return std::pow(base, exponent); });
-  return std::min(gain, kMaxGain);
+  return gain > 0 ? std::min(rounded_gain(gain), kMaxGain) : 0;
+}
+
+double fit(const float* x, const float* shape, int d, Side side) {
+  return fit(dot(x, x, d), dot(x, shape, d), dot(shape, shape, d), unbiased_share(side));
 }
 
 // The gain at which `shape` gives x its own length in the metric, along x: queries find x.M.x on average.
 double fit(const float* x, const float* shape, const ErrorMetric& metric) {
   const ErrorMetric::Products products = metric.products(x, shape);
-  const double gain = fitted_gain(products.aa, products.ab, products.bb, 1.0,
-                                  [](double base, double exponent) { return std::pow(base, exponent); });
-  return std::min(gain, kMaxGain);
+  return fit(products.aa, products.ab, products.bb, 1.0);
 }
 
 class TcqFormat : public Format {

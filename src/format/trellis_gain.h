@@ -14,6 +14,11 @@ KVANT_HOST_DEVICE constexpr Number gain_of_code(int code, Number loudest, const 
   return code == kSilent ? Number{0} : loudest * exp2(static_cast<Number>(code) * (Number{-1} / kGainSteps));
 }
 
+// Gains of all pages are powers of 2^(1 / kGainSteps), the loudest as well. A row is encoded over the one
+// that is nearest to its root mean square: so the search for codes makes up for that rounding. The gain that
+// is fitted to the codes is rounded again, but with 5 and 6 bits hardly moves. Gains that are rounded
+// afterwards alone would leave an error along the token, which alone is as large as that of 6-bit codes.
+//
 // What codes leave is across the values as well as along them: a gain fitted by least squares, <x, c> / <c,
 // c> for values x and their shape c, shortens x by the share of its energy that is left. Shorter keys flatten
 // the softmax, shorter values shrink the output, and both do so for all tokens alike, while errors across

@@ -23,7 +23,8 @@ DeviceExecutor::DeviceExecutor(const Hparams& hparams, const Weights& weights,
       device_(std::move(device)),
       products_(products),
       attention_(device_->pages()),
-      states_(hparams, device_) {}
+      states_(hparams, device_),
+      observed_(device_->pages()) {}
 
 Result<const PlanTransforms*> DeviceExecutor::transforms_for(const Step& step) {
   const auto found = std::find_if(transforms_.begin(), transforms_.end(),
@@ -97,6 +98,33 @@ void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
   for (float& x : embedded_) x *= hparams_.embedding_scale;
 }
 
+Status DeviceExecutor::attend(Step& step, RowObserver* observer, const DeviceGraph& g,
+                              const LayerTransforms& t, int layer) {
+  const ShownRows shown = observer == nullptr ? ShownRows::nothing : observer->wants(step, layer);
+  const bool shows_now = shown >= ShownRows::inputs;
+  if (shows_now) observed_.read_inputs(g, step.plan(), layer, t);
+  device_->pages_after_graph();
+  if (shown == ShownRows::queries) KVANT_RETURN_IF_ERROR(observed_.keep_queries(g, step.plan(), n_kept_));
+  attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
+  device_->graph_after_pages();
+  if (shown == ShownRows::none || shown == ShownRows::queries)
+    shown_later_.push_back({layer, shown == ShownRows::queries ? n_kept_++ : -1});
+  if (!shows_now || step.failed()) return {};
+  observed_.read_outputs(g, step.plan(), layer, t, shown);
+  observer->see(step, layer, observed_.rows());
+  return {};
+}
+
+void DeviceExecutor::show_later(Step& step, RowObserver& observer, const DeviceGraph& g,
+                                const PlanTransforms& transforms) {
+  for (const auto [layer, nth] : shown_later_) {
+    if (step.failed()) return;
+    observed_.clear();
+    if (nth >= 0) observed_.read_kept(g, step.plan(), layer, transforms.layer(layer), nth);
+    observer.see(step, layer, observed_.rows());
+  }
+}
+
 Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                            MatrixView<float> logits) {
   KVANT_CHECK(step.plan().device == device_->pages(), "a cache whose pages lie elsewhere");
@@ -115,23 +143,18 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   KVANT_RETURN_IF_ERROR(attention_.begin(step));
   if (hparams_.n_recurrent() > 0) states_.load(step, g);
   RowObserver* observer = backend.observer();
+  shown_later_.clear();
+  n_kept_ = 0;
   const int n_sites = step.plan().geometry.n_layers;
   for (int layer = 0; layer < n_sites; ++layer) {
     if (layer > 0 || !starts_early) KVANT_RETURN_IF_ERROR(g.start(layer));
-    const LayerTransforms& t = (*transforms)->layer(layer);
-    const ShownRows shown = observer == nullptr ? ShownRows::nothing : observer->wants(step, layer);
-    if (shown != ShownRows::nothing) observed_.read_inputs(g, step.plan(), layer, t, shown);
-    device_->pages_after_graph();
-    attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
-    device_->graph_after_pages();
-    if (shown == ShownRows::nothing || step.failed()) continue;
-    observed_.read_outputs(g, step.plan(), layer, t, shown);
-    observer->see(step, layer, observed_.rows());
+    KVANT_RETURN_IF_ERROR(attend(step, observer, g, (*transforms)->layer(layer), layer));
   }
   KVANT_RETURN_IF_ERROR(g.start(n_sites));
   if (hparams_.n_recurrent() > 0) states_.store(step, g);
+  if (logits.rows > 0) g.read_logits(logits);
+  if (!shown_later_.empty()) show_later(step, *observer, g, **transforms);
   if (logits.rows == 0) return {};
-  g.read_logits(logits);
   KVANT_RETURN_IF_ERROR(device_->pages()->finish());
   for (int r = 0; r < logits.rows; ++r) {
     if (!std::isfinite(logits.row(r)[0]))

@@ -29,6 +29,12 @@ class DeviceExecutor final : public Executor {
   GraphShape shape_of(const Step& step, const ForwardRows& rows) const;
   Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, const GraphShape& shape);
   void embed(std::span<const std::int32_t> tokens);
+  // One layer's attention, and what an observer is to see of it now.
+  Status attend(Step& step, RowObserver* observer, const DeviceGraph& graph,
+                const LayerTransforms& transforms, int layer);
+  // What it is to see when all layers have attended.
+  void show_later(Step& step, RowObserver& observer, const DeviceGraph& graph,
+                  const PlanTransforms& transforms);
 
   const Hparams& hparams_;
   const Weights& weights_;
@@ -37,7 +43,13 @@ class DeviceExecutor final : public Executor {
   DeviceAttention attention_;
   DeviceStates states_;
   std::vector<float> embedded_;  // [n_rows, n_embd]
+  struct ShownLater {
+    int layer;
+    int nth_queries;  // of those that were kept; -1: it wants none
+  };
   ObservedRows observed_;
+  std::vector<ShownLater> shown_later_;  // of the step
+  int n_kept_ = 0;
   std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the latest first
   std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // likewise; they refer to transforms_
 };

@@ -71,6 +71,7 @@ const MixedCase kMixedCases[] = {
     {plain_model, "vecinfer-2bit"},
     {plain_model, "kvlinc-2bit"},
     {plain_model, "vquant-k4v2"},
+    {plain_model, "vquant-k4v2,prompt=flashq"},
     {plain_model, "bf16,prompt=flashq"},
     {plain_model, "kvant-4bit,prompt=flashq"},
     {plain_model,
@@ -202,7 +203,7 @@ void count_calls(PageLibrary& functions) {
 TEST(DeviceMixedStepCalls, AreThoseOfThePromptKernelForItsSlicesAlone) {
   const TinyFile file("mixed_calls.gguf");
   TinyModelWriter(TinyModel{}).write(file.path());
-  for (const char* recipe : {"kvant-4bit", "bf16,prompt=flashq", "kvlinc-2bit"}) {
+  for (const char* recipe : {"kvant-4bit", "bf16,prompt=flashq", "kvlinc-2bit", "vquant-k4v2"}) {
     const auto device = std::make_shared<HostDevice>();
     Machine machine(file.path(), recipe, device);
     count_calls(device->host_pages().functions());
@@ -222,8 +223,9 @@ TEST(DeviceMixedStepCalls, AreThoseOfThePromptKernelForItsSlicesAlone) {
       sequences.together();
       EXPECT_EQ(counted_calls.prompts, expected.prompts) << recipe;
       EXPECT_EQ(counted_calls.prompt_rows, expected.prompt_rows) << recipe;
-      EXPECT_EQ(counted_calls.decodes, expected.decodes) << recipe;
       EXPECT_EQ(counted_calls.decode_rows, expected.decode_rows) << recipe;
+      if (recipe == std::string("vquant-k4v2")) continue;  // whose rows go in rounds
+      EXPECT_EQ(counted_calls.decodes, expected.decodes) << recipe;
       EXPECT_EQ(counted_calls.decode_sequences, expected.decode_sequences)
           << recipe << ", step " << &step - kMixedSteps;
     }

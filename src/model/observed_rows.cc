@@ -13,19 +13,41 @@ LayerRows ObservedRows::rows() {
   return {view(q_), view(k_), view(v_), view(out_)};
 }
 
-// A graph transforms by matrices; what is left to the library is as the model made it, before and after.
-void ObservedRows::read_inputs(const DeviceGraph& graph, const Plan& plan, int layer,
-                               const LayerTransforms& transforms, ShownRows shown) {
-  n_rows_ = graph.shape().n_rows;
+void ObservedRows::set_rows(int n) {
+  n_rows_ = n;
   for (std::vector<float>* values : {&q_, &k_, &v_, &out_}) values->clear();
-  if (shown < ShownRows::queries) return;
+}
+
+// A graph transforms by matrices; what is left to the library is as the model made it, before and after.
+void ObservedRows::undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms) {
+  if (transforms.q.matrix == nullptr) return;
+  for_each_head_transform(plan, layer, Side::key, view(q_),
+                          [](const Transform& t, MatrixView<float> q) { t.inverse_query(q); });
+}
+
+Status ObservedRows::keep_queries(const DeviceGraph& graph, const Plan& plan, int n) {
+  const Geometry& g = plan.geometry;
+  const std::size_t bytes = sizeof(float) * graph.shape().n_rows * g.n_heads * g.head_dim;
+  KVANT_RETURN_IF_ERROR(kept_.reserve(g.n_layers * bytes, "for what is looked at"));
+  device_->copy(kept_.memory() + n * bytes, graph.q(), bytes);
+  return {};
+}
+
+void ObservedRows::read_kept(const DeviceGraph& graph, const Plan& plan, int layer,
+                             const LayerTransforms& transforms, int nth) {
+  set_rows(graph.shape().n_rows);
+  q_.resize(std::size_t{1} * n_rows_ * plan.geometry.n_heads * plan.geometry.head_dim);
+  const std::size_t bytes = sizeof(float) * q_.size();
+  device_->download(q_.data(), kept_.memory() + nth * bytes, bytes);
+  undo_query_transforms(plan, layer, transforms);
+}
+
+void ObservedRows::read_inputs(const DeviceGraph& graph, const Plan& plan, int layer,
+                               const LayerTransforms& transforms) {
+  set_rows(graph.shape().n_rows);
   graph.read_queries(q_);
+  undo_query_transforms(plan, layer, transforms);
   const auto inverse = [](const Transform& t, MatrixView<float> x) { t.inverse(x); };
-  if (transforms.q.matrix != nullptr) {
-    for_each_head_transform(plan, layer, Side::key, view(q_),
-                            [](const Transform& t, MatrixView<float> q) { t.inverse_query(q); });
-  }
-  if (shown < ShownRows::inputs) return;
   graph.read_keys_and_values(k_, v_);
   if (transforms.k.matrix != nullptr) for_each_head_transform(plan, layer, Side::key, view(k_), inverse);
   if (transforms.v.matrix != nullptr) for_each_head_transform(plan, layer, Side::value, view(v_), inverse);

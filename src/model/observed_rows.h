@@ -1,28 +1,45 @@
 // ObservedRows: the rows of one layer's attention on a device, copied to host memory as the model made them.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention/attention.h"
+#include "attention/device_buffer.h"
 #include "model/device_graph.h"
 
 namespace kvant {
 
 class ObservedRows {
  public:
-  // Of a layer whose segment was started, before it attends.
-  void read_inputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
-                   ShownRows shown);
-  // And after it.
+  explicit ObservedRows(std::shared_ptr<PageDevice> device) : device_(device), kept_(std::move(device)) {}
+
+  // Queries, keys and values of a layer whose segment was started, before it attends.
+  void read_inputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms);
+  // And after it what it attended to, if that is shown.
   void read_outputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                     ShownRows shown);
+
+  // Keeps a layer's queries on the device, before the library's part of its attention, until the next step;
+  // n: so many layers' were kept in this step. An error: memory is exhausted, or the device has failed.
+  Status keep_queries(const DeviceGraph& graph, const Plan& plan, int n);
+  // Reads the nth that were kept.
+  void read_kept(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
+                 int nth);
+  // There are none.
+  void clear() { set_rows(0); }
 
   // What was read since.
   LayerRows rows();
 
  private:
   MatrixView<float> view(std::vector<float>& values) const;
+  void set_rows(int n);
+  void undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms);
 
+  std::shared_ptr<PageDevice> device_;
+  DeviceBuffer kept_;  // queries by layer
   int n_rows_ = 0;
   std::vector<float> q_, k_, v_, out_;
 };

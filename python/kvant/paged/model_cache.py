@@ -57,10 +57,9 @@ class ModelCache:
         return self._shapes[n_seqs, max_queries]
 
     def _queries_together(self, max_rows: int) -> int:
-        """How many rows of a request are queries of one sequence: as many as the kernel for one query takes. (The generic one
-        takes up to 8 in place of some that don't, and is not worth it.)"""
-        n = min(max_rows, MAX_QUERIES)
-        return next((m for m in range(n, 1, -1) if self.library.decode_kernel(self.shape(1, m)) == self.kernel), 1)
+        """How many rows of a request are queries of one sequence. With heads of 256 the kernels that take several are slower than
+        as many sequences."""
+        return min(max_rows, MAX_QUERIES) if self.layout.head_dim <= 128 else 1
 
     @property
     def kernel(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from kvant.paged.block_layout import BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.filled_pages import FilledPages
 from kvant.paged.model_cache import ModelCache
+from kvant.paged.quality_guard import Check, GuardReport, QualityGuard
 from kvant.paged.recipes import Recipe
 
 
@@ -30,6 +32,8 @@ class Step:
     n_rows: int = 0
     has_drafts: bool = False  # decoded requests may have several rows
     prefill: prefill.PrefillStep | None = None
+    check: Check | None = None  # of the quality guard
+    checked: int = 0  # the address of the blocks of the layer that it is of
     # Made by the first layer, so that a captured step makes it anew in each replay.
     _decode: decode.DecodeStep | draft_rows.DraftStep | None = field(default=None, repr=False)
 
@@ -59,6 +63,8 @@ class ModelState:
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
         self.is_all = True  # or there are others, which have blocks of the pool as well
         self.cache: ModelCache | None = None
+        self.watcher: Callable[[GuardReport], None] | None = None  # whom the quality guard reports to; None: there is no guard
+        self._guard: QualityGuard | None = None
         self._filled: FilledPages | None = None
         self._step: Step | None = None
         self._max_model_len = 0
@@ -69,6 +75,7 @@ class ModelState:
         self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale, max_seqs, device,
                                 1 + self.max_drafts)
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
+        self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
 
     def add(self, kind: str, common) -> Step:
         """kind: "sealed" or "tail"; common: vLLM's CommonAttentionMetadata."""
@@ -92,6 +99,8 @@ class ModelState:
 
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache
+        if self._guard is not None:
+            self._guard.tell()
         self._filled.seal([layer.kv_cache for layer in self.layers])
         step.n_rows = common.num_actual_tokens
         starts = common.query_start_loc_cpu.numpy()
@@ -108,6 +117,9 @@ class ModelState:
         if n < common.num_reqs:
             plan = step_rules.plan_prefill(seq_lens[n:] - query_lens[n:], query_lens[n:])
             step.prefill = prefill.prepare(cache, plan, table[n:], tail_table[n:])
+            if self._guard is not None:
+                step.check = self._guard.choose(plan, table[n:])
+                step.checked = self.layers[step.check.layer].kv_cache.data_ptr() if step.check else 0
 
     def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
         n = step.n_decodes
@@ -143,6 +155,7 @@ def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor
     library's."""
     n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:  # first: what it seals may be another request's prefix
-        prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention)
+        check = step.check if step.check is not None and step.checked == blocks.data_ptr() else None
+        prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention, check)
     if n:
         step.decoding.attend(step.cache, step.decode(), blocks, q[:n], keys[:n], values[:n], out[:n])

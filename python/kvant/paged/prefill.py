@@ -9,6 +9,7 @@ from kvant.paged import prompt_pages, prompt_rows
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.prompt_rows import VarlenAttention
+from kvant.paged.quality_guard import Check
 from kvant.paged.scratch_pages import PrefillStep, append_and_seal, prepare
 
 __all__ = ["PrefillStep", "VarlenAttention", "append_and_seal", "attend", "prepare", "scratch_bytes"]
@@ -20,10 +21,12 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 
 def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
-           values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None) -> None:
+           values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None, check: Check | None = None) -> None:
     """q, out: BF16 [n_rows, n_heads, head_dim]; keys, values: BF16 [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
-    attention: on rows, or None: the library's on pages."""
+    attention: on rows, or None: the library's on pages; check: of the quality guard, if it has one here."""
     scratch = append_and_seal(cache, step, blocks, keys, values)
+    if check is not None:
+        check.measure(scratch, blocks, q)
     if attention is None:
         prompt_pages.attend(cache, step, scratch, blocks, q, out)
     else:

@@ -40,7 +40,7 @@ class PrefillStep:
     zeros: torch.Tensor  # int32, as many as there are full pieces
     sinks: Sinks | None  # None: there are none
     entering: torch.Tensor  # int64
-    entering_units: torch.Tensor  # int64 [n, 2 * n_kv_heads, units of a page]: where they are in the layer's blocks
+    entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: where they are in the layer's blocks
     leaving: torch.Tensor
     leaving_units: torch.Tensor
     attention: Any = field(default=None, repr=False)  # what the first layer's attention leaves for the others'
@@ -62,7 +62,7 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
 
     def units_of(name):
         ids = cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"]).long()
-        return ids[:, :, None] + torch.arange(of_page, device=cache.device)
+        return (ids[:, :, None] + torch.arange(of_page, device=cache.device)).flatten()
 
     sinks = None
     if cache.layout.sink_tokens and len(plan.first):
@@ -97,7 +97,7 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
                        device=blocks.device)
     units = blocks.view(-1, layout.unit_bytes)
     if len(plan.entering):
-        pool[step.entering] = units[step.entering_units]
+        pool.index_copy_(0, step.entering, units.index_select(0, step.entering_units).view(-1, *pool.shape[1:]))
     scratch = ScratchPages(pool, layout.tail_page_bytes)
     library.append(cache.shape(plan.n_pieces), Layer(tail=scratch.pages(step.piece_numbers)), step.row_piece, step.row_token,
                    keys, values, recipe.key_hadamard, recipe.value_hadamard)
@@ -108,5 +108,5 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
     if step.sinks is not None:
         cache.keep_sinks(step.sinks.rows, scratch.pages(step.sinks.pieces), cache.sink_pages(step.sinks.ids, blocks))
     if len(plan.leaving):
-        units[step.leaving_units] = pool[step.leaving]
+        units.index_copy_(0, step.leaving_units, pool.index_select(0, step.leaving).view(-1, layout.unit_bytes))
     return scratch

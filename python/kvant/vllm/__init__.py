@@ -22,4 +22,7 @@ def register() -> None:
                       stacklevel=2)
     elif not _is_registered:
         _is_registered = True
+        from kvant.vllm import guard_metrics
+
+        guard_metrics.prepare()
         import_module(f"kvant.vllm.{release}").register()

@@ -11,6 +11,7 @@ from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged import prefill
 from kvant.paged.model_state import ModelState, Step, attend
+from kvant.vllm import guard_metrics
 from kvant.vllm.recipes import CACHE_TYPES
 
 logger = init_logger("vllm.kvant")
@@ -126,6 +127,7 @@ class SealedBuilder(_Builder):
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.state.watcher = guard_metrics.reporter(vllm_config.parallel_config.rank, logger.info, logger.warning)
         self.state.start(TorchLibrary(), vllm_config.scheduler_config.max_num_seqs,
                          vllm_config.model_config.max_model_len, device)
 

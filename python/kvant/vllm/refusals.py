@@ -19,6 +19,7 @@ def refuse_unsupported(config, drafts_of=()) -> None:
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+        "microbatches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,  # two steps at once, of one workspace
         "sleep mode": config.model_config.enable_sleep_mode,
         "--kv-cache-dtype-skip-layers": bool(cache.kv_cache_dtype_skip_layers),
         "prefix hits within a page (prefix_match_unit)": getattr(cache, "prefix_match_unit", None) not in (None, PAGE),

@@ -530,8 +530,11 @@ class HostLibrary {
           for (int g = 0; g < shape->n_heads / shape->n_kv_heads; ++g) {
             const int query_head = head * (shape->n_heads / shape->n_kv_heads) + g;
             read_query(*prompt, first + i, query_head, q);
+            float* const lse = prompt->lse == nullptr ? nullptr
+                                                      : prompt->lse + (first + i) * prompt->lse_token_stride +
+                                                            query_head * prompt->lse_head_stride;
             attend(of_scores, q, rows[KVANT_KEY], rows[KVANT_VALUE], prompt->correction, prompt->sink_logits,
-                   first + i, query_head, out.data());
+                   first + i, query_head, out.data(), lse);
             write_output(*prompt, first + i, query_head, out);
           }
         }
@@ -571,35 +574,44 @@ class HostLibrary {
     return KVANT_OK;
   }
 
+  // The scores that a query's head gives the rows that it sees.
+  static std::vector<double> scores_of(const kvant_decode_shape& shape, const kvant_token_weights& w,
+                                       int query, int query_head) {
+    const int d = shape.head_dim;
+    std::vector<float> q(d), k(d);
+    read_numbers(w.q, w.q_type, query * w.q_token_stride + query_head * w.q_head_stride, q);
+    std::vector<double> scores(std::clamp(w.n_visible + query, 0, w.n_tokens));
+    for (std::size_t t = 0; t < scores.size(); ++t) {
+      read_numbers(
+          w.keys, KVANT_BF16,
+          static_cast<std::int64_t>(t) * w.key_token_stride + query_head / shape.group * w.key_head_stride,
+          k);
+      for (int c = 0; c < d; ++c) scores[t] += double{q[c]} * k[c];
+      scores[t] *= shape.softmax_scale;
+      if (shape.score_softcap > 0)
+        scores[t] = shape.score_softcap * std::tanh(scores[t] / shape.score_softcap);
+    }
+    return scores;
+  }
   static kvant_status weigh_tokens(const kvant_decode_shape* shape, const kvant_token_weights* w,
                                    kvant_stream) {
-    const int d = shape->head_dim;
-    std::vector<float> q(d), k(d);
     for (int head = 0; head < shape->n_kv_heads; ++head) {
-      for (int t = 0; t < w->n_tokens; ++t) {
-        float_row_from_bf16(
-            static_cast<const std::uint16_t*>(w->keys) + t * w->key_token_stride + head * w->key_head_stride,
-            k.data(), d);
-        double sum = 0;
-        for (int i = std::max(0, t + 1 - w->n_visible); i < w->n_queries; ++i) {
-          for (int g = 0; g < shape->group; ++g) {
-            const int query_head = head * shape->group + g;
-            const std::int64_t at = i * w->q_token_stride + query_head * w->q_head_stride;
-            if (w->q_type == KVANT_F32) {
-              std::copy_n(static_cast<const float*>(w->q) + at, d, q.begin());
-            } else {
-              float_row_from_bf16(static_cast<const std::uint16_t*>(w->q) + at, q.data(), d);
-            }
-            double score = 0;
-            for (int c = 0; c < d; ++c) score += double{q[c]} * k[c];
-            score *= shape->softmax_scale;
-            if (shape->score_softcap > 0)
-              score = shape->score_softcap * std::tanh(score / shape->score_softcap);
-            sum += std::exp(score - w->lse[i * w->lse_token_stride + query_head * w->lse_head_stride]);
+      std::vector<double> sums(w->n_tokens);
+      for (int i = 0; i < w->n_queries; ++i) {
+        for (int query_head = head * shape->group; query_head < (head + 1) * shape->group; ++query_head) {
+          const std::vector<double> scores = scores_of(*shape, *w, i, query_head);
+          const std::int64_t at = i * w->lse_token_stride + query_head * w->lse_head_stride;
+          if (w->found_lse != nullptr) {
+            double sum = 0;
+            for (const double score : scores) sum += std::exp(score);
+            w->found_lse[at] = static_cast<float>(std::log(sum));
           }
+          const float lse = (w->found_lse != nullptr ? w->found_lse : w->lse)[at];
+          for (std::size_t t = 0; t < scores.size(); ++t) sums[t] += std::exp(scores[t] - lse);
         }
-        w->weights[head * w->weight_head_stride + t] += static_cast<float>(sum);
       }
+      for (int t = 0; t < w->n_tokens; ++t)
+        w->weights[head * w->weight_head_stride + t] += static_cast<float>(sums[t]);
     }
     return KVANT_OK;
   }

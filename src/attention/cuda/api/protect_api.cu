@@ -5,6 +5,7 @@
 #include "attention/cuda/api/page_source.h"
 #include "attention/cuda/device/gpu.h"
 #include "attention/cuda/protect/protect_kernel.cuh"
+#include "attention/cuda/protect/score_sums_kernel.cuh"
 #include "attention/cuda/protect/token_weights_kernel.cuh"
 #include "kvant/kvant.h"
 
@@ -21,8 +22,8 @@ Reason fault_of(const kvant_decode_shape& shape) {
 Reason fault_of(const kvant_token_weights& w) {
   return first_failing({
       {w.n_queries > 0 && w.n_tokens > 0, "weights: n_queries and n_tokens must be at least 1"},
-      {w.q != nullptr && w.lse != nullptr && w.keys != nullptr && w.weights != nullptr,
-       "weights: q, lse, keys or weights is null"},
+      {w.q != nullptr && w.keys != nullptr && w.weights != nullptr, "weights: q, keys or weights is null"},
+      {w.lse != nullptr || w.found_lse != nullptr, "weights: both lse and found_lse are null"},
       {(w.q_token_stride | w.q_head_stride | w.key_token_stride | w.key_head_stride) % 8 == 0,
        "weights: strides of q and keys must be multiples of 8"},
       {is_aligned(w.q, 16) && is_aligned(w.keys, 16), "weights: q and keys must be 16-byte aligned"},
@@ -41,16 +42,18 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_protected_rows& row
   });
 }
 
+int parts_of(int n, int of_part) {
+  return (n + of_part - 1) / of_part;
+}
+
 template <int D>
-cudaError_t launch_weights(const TokenWeightsArgs& args, int n_kv_heads, cudaStream_t stream) {
-  constexpr int kSharedBytes = sizeof(TokenWeightsShared<D>);
-  static_assert(kSharedBytes <= Gpu::kLeastSharedBytes);
-  const cudaError_t error = cudaFuncSetAttribute(token_weights_kernel<D>,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  const dim3 grid((args.n_tokens + kWeighedTokens - 1) / kWeighedTokens, n_kv_heads);
-  token_weights_kernel<D><<<grid, kWeighThreads, kSharedBytes, stream>>>(args);
-  return cudaGetLastError();
+void launch_weights(const TokenWeightsArgs& args, bool finds_lse, int n_kv_heads, cudaStream_t stream) {
+  if (finds_lse) {
+    const dim3 rows(parts_of(args.n_queries * args.group, kRowSets * kScoredRows), n_kv_heads);
+    score_sums_kernel<D><<<rows, kScoreSumThreads, 0, stream>>>(args);
+  }
+  const dim3 tokens(parts_of(args.n_tokens, kWeighedTokens), n_kv_heads);
+  token_weights_kernel<D><<<tokens, kWeighThreads, 0, stream>>>(args);
 }
 
 }  // namespace
@@ -71,6 +74,7 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  const bool finds_lse = w.found_lse != nullptr;
   const TokenWeightsArgs args{.n_queries = w.n_queries,
                               .n_tokens = w.n_tokens,
                               .n_visible = w.n_visible,
@@ -84,16 +88,15 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
                               .q_head_stride = w.q_head_stride,
                               .key_token_stride = w.key_token_stride,
                               .key_head_stride = w.key_head_stride,
-                              .lse = w.lse,
+                              .lse = finds_lse ? w.found_lse : const_cast<float*>(w.lse),
                               .lse_token_stride = w.lse_token_stride,
                               .lse_head_stride = w.lse_head_stride,
                               .weights = w.weights,
                               .weight_head_stride = w.weight_head_stride};
-  cudaError_t error = cudaSuccess;
   with_head_dim(shape.head_dim, [&](auto d) {
-    error = launch_weights<d.value>(args, shape.n_kv_heads, static_cast<cudaStream_t>(stream));
+    launch_weights<d.value>(args, finds_lse, shape.n_kv_heads, static_cast<cudaStream_t>(stream));
   });
-  return status_of(error);
+  return launch_status();
 }
 
 kvant_status kvant_protect(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,

@@ -1,4 +1,5 @@
 #include "attention/cuda/api/head_dim.h"
+#include "attention/cuda/seal/seal_pairs.cuh"
 #include "attention/cuda/seal/seal_registry.h"
 #include "attention/cuda/seal/seal_trellis.cuh"
 
@@ -7,6 +8,11 @@ namespace {
 
 template <int Bits, int D>
 SealKernel kernel(bool is_hopper) {
+  if constexpr (Bits == 4) {
+    if (is_hopper)
+      return {reinterpret_cast<const void*>(&seal_pairs_kernel<Bits, D>), kPairThreads,
+              static_cast<int>(sizeof(PairsShared<Bits, D>)), 0};
+  }
   const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, true>)
                                : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);
   return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D>), kTrellisThreads,

@@ -9,6 +9,21 @@
 
 namespace kvant::cuda {
 
+// How many kept rows there are before each page, and, once the channels' ranges are known, their tiles.
+inline void launch_kept_count(const PromptArgs& args, const PromptLaunch& launch) {
+  if (launch.kept != nullptr)
+    count_kept_kernel<kQuantizeThreads>
+        <<<args.n_kv_heads, kQuantizeThreads, 0, launch.stream>>>(args, *launch.kept);
+}
+template <int D>
+cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch) {
+  if (launch.kept != nullptr)
+    kept_tiles_kernel<D>
+        <<<dim3(launch.kept->slots, args.n_kv_heads, 2), kQuantizeThreads, 0, launch.stream>>>(args,
+                                                                                               *launch.kept);
+  return cudaGetLastError();
+}
+
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
@@ -24,29 +39,34 @@ cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, cons
                            PromptShape<D>::kRows);
 }
 
-template <int D, class Weight, bool IsHalf>
-cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch) {
+template <int D, class Weight, bool IsHalf, class Kept = NothingKept>
+cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch, const Kept& kept = {}) {
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
-  auto* kernel = prompt_kernel<D, Weight, IsHalf>;
+  auto* kernel = prompt_kernel<D, Weight, IsHalf, Kept>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
-  return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args);
+  return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args, kept);
 }
 
 template <int D>
 PromptSizes prompt_sizes(const Gpu&) {
   return {
-      PromptShape<D>::kRows, PromptTile<D>::kBytes,
+      PromptShape<D>::kRows,
+      PromptTile<D>::kBytes,
       static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups * HalfSums<D, kGroupThreads>::kNumbers,
-      kMostHalves * PromptShape<D>::kGroups * 2, /*ctas=*/1};
+      kMostHalves * PromptShape<D>::kGroups * 2,
+      /*ctas=*/1,
+      HalfTile<D>::kBytes};
 }
 
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch) {
-  const cudaError_t error =
-      with_source(launch, [&]<bool IsHalf>(std::bool_constant<IsHalf>, const auto& source) {
-        return launch_first_pass<D, IsHalf>(args, source, launch);
-      });
+  launch_kept_count(args, launch);
+  cudaError_t error = with_source(launch, [&]<bool IsHalf>(std::bool_constant<IsHalf>, const auto& source) {
+    return launch_first_pass<D, IsHalf>(args, source, launch);
+  });
+  if (error == cudaSuccess) error = launch_kept_tiles<D>(args, launch);
   if (error != cudaSuccess) return error;
+  if (launch.kept != nullptr) return launch_attention<D, ExactWeight, false>(args, launch, *launch.kept);
   if (launch.is_half)
     return launch.sas ? launch_attention<D, SasWeight, true>(args, launch)
                       : launch_attention<D, ExactWeight, true>(args, launch);

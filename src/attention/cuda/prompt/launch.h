@@ -7,6 +7,7 @@
 
 #include "attention/cuda/device/gpu.h"
 #include "attention/cuda/prefill/dequantize_args.h"
+#include "attention/cuda/prompt/kept_rows.h"
 #include "attention/cuda/prompt/prompt_args.h"
 
 namespace kvant::cuda {
@@ -17,6 +18,7 @@ struct PromptLaunch {
   bool is_half, sas;
   const DequantizeArgs* pages;  // or null: there are none
   bool rows_in_tail;            // with pages: rows are those of tail pages
+  const KeptRows* kept;         // or null: there are none, or the kernel has none
   cudaStream_t stream;
 };
 
@@ -33,7 +35,8 @@ struct PromptSizes {
   // Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
   std::size_t half_numbers;
   int claims;
-  int ctas;  // that run side by side on a multiprocessor
+  int ctas;                 // that run side by side on a multiprocessor
+  int kept_tile_bytes = 0;  // 0: the kernel attends to protected tokens in the tiles of their pages
 };
 // In 8-bit integers, by warpgroups (sm_90a) or by warps, and in half precision likewise.
 template <int D>

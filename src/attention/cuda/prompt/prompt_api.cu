@@ -67,6 +67,7 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
+      {shape.n_kept_tokens >= 0, "shape.n_kept_tokens is negative"},
       {shape.score_softcap >= 0, "shape.score_softcap must not be negative"},
       {shape.half_products != 0 || shape.score_softcap == 0, "shape.score_softcap is for half_products"},
       {shape.corrected == 0 || (shape.half_products != 0 && shape.half == 0 && shape.score_softcap == 0),
@@ -167,9 +168,15 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
   return set_decodings(of_pages, groups, layer, decoding);
 }
 
+// Whether protected tokens are kept rows, beside the INT8 tiles of their pages.
+bool keeps_rows(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
+  return shape.n_kept_tokens > 0 && shape.n_sealed_pages > 0 && sizes.kept_tile_bytes > 0 && shape.sas == 0 &&
+         shape.window == 0;
+}
+
 // Deals out the workspace and says how large it must be. features: of a correction.
 std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, void* memory, PromptArgs* args,
-                    float** features) {
+                    KeptRows* kept, float** features) {
   WorkspaceCursor cursor(memory);
   const std::size_t heads = shape.n_kv_heads;
   args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * sizes.tile_bytes);
@@ -182,12 +189,30 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
   args->claims = cursor.take<std::int32_t>(args->n_claims);
   args->n_items = cursor.take<std::int32_t>(2);
   args->next = args->n_items == nullptr ? nullptr : args->n_items + 1;
+  if (keeps_rows(shape, sizes)) {
+    kept->slots = shape.n_kept_tokens / kTileTokens + shape.n_seqs;
+    kept->tiles = cursor.take<unsigned char>(kept->slots * heads * sizes.kept_tile_bytes);
+    kept->n_before = shape.n_sealed_pages + shape.n_seqs;
+    kept->before = cursor.take<std::int32_t>(kept->n_before * heads);
+  }
   if (shape.corrected != 0) {
     const std::size_t at_once = std::min(shape.n_queries, PromptCorrection::kRowsAtOnce);
     args->row_sums = cursor.take<PromptRowSums>(std::size_t{1} * shape.n_queries * shape.n_heads);
     *features = cursor.take<float>(at_once * shape.n_heads * kFeatures);
   }
   return cursor.used();
+}
+
+// Protected tokens become kept rows; in the tiles of their pages stands what codes make of them, which
+// widens no range, and which no query sees.
+void leave_out_protected(DequantizeArgs* pages, KeptRows* kept) {
+  kept->masks = pages->masks;
+  kept->mask_seq_stride = pages->mask_seq_stride;
+  kept->mask_head_stride = pages->mask_head_stride;
+  kept->sink = pages->sink;
+  kept->protected_pages = pages->protected_pages;
+  pages->masks = nullptr;
+  pages->sink = 0;
 }
 
 // What corrects the rows that kernels have left.
@@ -236,8 +261,9 @@ kvant_status kvant_prompt_workspace(const kvant_prompt_shape* caller_shape, size
   const Gpu gpu = gpu_or_h100();
   if (const kvant_status status = read_shape(caller_shape, gpu, &shape); status != KVANT_OK) return status;
   PromptArgs args{};
+  KeptRows kept{};
   float* features = nullptr;
-  *bytes = lay_out(shape, sizes_of(shape, gpu), nullptr, &args, &features);
+  *bytes = lay_out(shape, sizes_of(shape, gpu), nullptr, &args, &kept, &features);
   return KVANT_OK;
 }
 
@@ -266,15 +292,19 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
     return refuse_argument("workspace is null or not 256-byte aligned");
   const PromptKernel kernel = kernel_of(shape, gpu);
   const PromptSizes sizes = kernel.sizes(gpu);
+  KeptRows kept{};
+  const bool are_kept = keeps_rows(shape, sizes) && args.sealed_begins != nullptr;
+  if (are_kept) leave_out_protected(&pages, &kept);
   const PromptLaunch launch{static_cast<int>(tile_slots(shape)),
                             gpu,
                             shape.half != 0,
                             shape.sas != 0,
                             prompt.pages != nullptr ? &pages : nullptr,
                             prompt.k == nullptr,
+                            are_kept ? &kept : nullptr,
                             static_cast<cudaStream_t>(stream)};
   float* features = nullptr;
-  if (lay_out(shape, sizes, workspace, &args, &features) > workspace_bytes)
+  if (lay_out(shape, sizes, workspace, &args, &kept, &features) > workspace_bytes)
     return refuse(KVANT_WORKSPACE_TOO_SMALL, "workspace_bytes is less than kvant_prompt_workspace says");
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};

@@ -4,12 +4,17 @@
 // keys and values to a ring in shared memory, and make the next block's queries INT8. Each of three other
 // groups has 64 of the block's rows; while one makes weights, others' products keep the tensor cores busy.
 // Sums of values become F32 after every tile, which lets each row of a tile have a scale for its weights.
+// With kept rows (kept_rows.h) protected tokens of pages are masked in INT8 tiles; their own tiles, in half
+// precision, come behind a block's others and take two slots of the ring each.
 #pragma once
+
+#include <type_traits>
 
 #include "attention/cuda/prompt/blocks.cuh"
 #include "attention/cuda/prompt/integer_rows.cuh"
 #include "attention/cuda/prompt/integer_wgmma.cuh"
 #include "attention/cuda/prompt/join_halves.cuh"
+#include "attention/cuda/prompt/kept_attention.cuh"
 
 namespace kvant::cuda {
 
@@ -47,9 +52,14 @@ struct PromptShared {
   int claims[Shape::kGroups];
 };
 
-template <int D>
-__device__ __forceinline__ void copy_tiles(const PromptArgs& args, PromptShared<D>& shared) {
+template <class Kept>
+inline constexpr bool kKeepsRows = std::is_same_v<Kept, KeptRows>;
+
+template <int D, class Kept>
+__device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& kept,
+                                           PromptShared<D>& shared) {
   using Tile = PromptTile<D>;
+  static_assert(HalfTile<D>::kSideBytes <= PromptShape<D>::kStageBytes);
   RingPlace<2> block;
   RingPlace<PromptShape<D>::kStages> stage;
   for (;; block.advance()) {
@@ -58,18 +68,28 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, PromptShared<
     const int head = shared.blocks[block.slot].head;
     barrier_arrive(shared_address(&shared.block_free[block.slot]));
     if (item.n_rows == 0) return;
-    const auto copy = [&](int slot) {
+    const auto copy_bytes = [&](const unsigned char* from, std::uint32_t bytes) {
       barrier_wait(shared_address(&shared.tile_free[stage.slot]), stage.parity ^ 1);
       const std::uint32_t full = shared_address(&shared.tile_full[stage.slot]);
-      expect_bytes(full, Tile::kBytes);
-      copy_tile(
-          shared_address(shared.stages[stage.slot]),
-          args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * Tile::kBytes,
-          Tile::kBytes, full);
+      expect_bytes(full, bytes);
+      copy_tile(shared_address(shared.stages[stage.slot]), from, bytes, full);
       stage.advance();
+    };
+    const auto copy = [&](int slot) {
+      copy_bytes(
+          args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * Tile::kBytes,
+          Tile::kBytes);
     };
     for (int page = item.page; page < item.end_page; ++page) copy(item.page_slot + page);
     for (int tile = item.tile; tile < item.end_tile; ++tile) copy(item.row_slot + tile);
+    if constexpr (kKeepsRows<Kept>) {
+      const int n_kept = kept_tiles_of(args, kept, item, head);
+      for (int n = 0; n < n_kept; ++n) {
+        const unsigned char* from = kept_tile<D>(args, kept, item, head, n);
+        copy_bytes(from, HalfTile<D>::kSideBytes);
+        copy_bytes(from + HalfTile<D>::kSideBytes, HalfTile<D>::kSideBytes);
+      }
+    }
   }
 }
 
@@ -120,9 +140,9 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const P
   }
 }
 
-template <int D, class Weight, bool IsHalf>
-__device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& shared, int group,
-                                       int thread) {
+template <int D, class Weight, bool IsHalf, class Kept>
+__device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept, PromptShared<D>& shared,
+                                       int group, int thread) {
   using Tile = PromptTile<D>;
   const int lane = thread % 32;
   const int pair = lane % 4;
@@ -175,7 +195,15 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       const SeenByAll all = block.all[group][note().is_rows];
       return first + kTileTokens > all.end || first < all.first;
     };
-    const auto weigh_tile = [&](bool cut) {
+    // The tile's tokens that it leaves to kept rows: asked for at the same time.
+    const auto left_out = [&] {
+      if constexpr (kKeepsRows<Kept>) {
+        if (note().is_rows == 0)
+          return kept_mask(kept, block.item.seq, block.head / args.group, note().first_token / kTileTokens);
+      }
+      return make_uint4(0, 0, 0, 0);
+    };
+    const auto weigh_tile = [&](bool cut, const uint4& mask) {
       if (cut) {
         const int first = note().first_token;
         const bool is_rows = note().is_rows != 0;
@@ -187,6 +215,9 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
           find_columns(args, block.item, limit, sealed_end, is_rows, first, low[i], high[i]);
         }
         mask_scores(s, low, high, pair);
+      }
+      if constexpr (kKeepsRows<Kept>) {
+        if ((mask.x | mask.y | mask.z | mask.w) != 0) mask_kept(s, mask, pair);
       }
       weigh<Weight>(s, p, query_scale, note().key_scale, note().value_scale, rows, factor, sums);
     };
@@ -205,9 +236,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       begin_products();
       begin_scores();
       bool cut = is_cut();
+      uint4 mask = left_out();
       finish_products<0>();
       hold_registers(s);
-      weigh_tile(cut);
+      weigh_tile(cut, mask);
       while (++n < n_seen) {
         const int before = stage.slot;
         stage.advance();
@@ -218,6 +250,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         begin_values(o, before);
         begin_scores();
         cut = is_cut();
+        mask = left_out();
         finish_products<1>();
         hold_registers(o);
         hold_registers(p);
@@ -225,7 +258,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         add_values(o);
         finish_products<0>();
         hold_registers(s);
-        weigh_tile(cut);
+        weigh_tile(cut, mask);
       }
       hold_registers(p);
       begin_products();
@@ -245,9 +278,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
         begin_products();
         begin_scores();
         const bool cut = is_cut();
+        const uint4 mask = left_out();
         finish_products<0>();
         hold_registers(s);
-        weigh_tile(cut);
+        weigh_tile(cut, mask);
         hold_registers(p);
         begin_products();
         begin_values(o, stage.slot);
@@ -262,6 +296,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
       wait_for_tile();
       free_tile(stage.slot);
     }
+    if constexpr (kKeepsRows<Kept>)
+      attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
     if (block.item.split >= 0) {
       using Half = HalfSums<D, kGroupThreads>;
@@ -278,9 +314,9 @@ __device__ __forceinline__ void attend(const PromptArgs& args, PromptShared<D>& 
   }
 }
 
-template <int D, class Weight, bool IsHalf>
+template <int D, class Weight, bool IsHalf, class Kept>
 __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
-    prompt_kernel(const __grid_constant__ PromptArgs args) {
+    prompt_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Kept kept) {
   using Shape = PromptShape<D>;
   extern __shared__ unsigned char memory[];
   auto& shared = *reinterpret_cast<PromptShared<D>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
@@ -304,7 +340,7 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));
     const int warp = thread / 32 - 1, lane = thread % 32;
     if (thread < 32) {
-      if (thread == 0) copy_tiles<D>(args, shared);
+      if (thread == 0) copy_tiles<D>(args, kept, shared);
     } else {
       prepare_blocks(args, shared, warp, lane, [&](const PromptItem& item, int head, int slot) {
         quantize_queries<D, IsHalf>(args, item, head, warp, lane, shared.queries[slot], shared.blocks[slot]);
@@ -312,7 +348,7 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
-    attend<D, Weight, IsHalf>(args, shared, group - 1, thread % kGroupThreads);
+    attend<D, Weight, IsHalf>(args, kept, shared, group - 1, thread % kGroupThreads);
   }
 }
 

@@ -29,6 +29,19 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
+// Whether kernels are Hopper's: others attend to kept rows in the tiles of their pages.
+bool have_hopper_kernels() {
+  kvant_decode_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = shape.n_kv_heads = shape.group = 1;
+  shape.head_dim = 64;
+  shape.softmax_scale = 1;
+  shape.key_format = "ch4g128";
+  shape.value_format = "tok4g128";
+  const char* name = kvant_decode_kernel(&shape);
+  return name != nullptr && std::string(name).find("sm90") != std::string::npos;
+}
+
 struct Sequence {
   int sealed;       // pages
   int first_token;  // of the rows
@@ -53,6 +66,7 @@ struct Case {
   bool half_products = false;  // with queries and outputs in F32
   float softcap = 0;           // of scores; only with half_products
   bool rotated = false;        // queries and outputs, by the call; only with half_products, both in BF16 then
+  bool kept = false;           // protected tokens are kept rows; only without half_products
   Correction correction = Correction::none;  // only with half_products
   int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
 };
@@ -197,6 +211,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
   shape.n_sealed_pages = sealed_begins.back();
   shape.half_products = c.half_products ? 1 : 0;
   shape.score_softcap = c.softcap;
+  if (c.kept) shape.n_kept_tokens = sealed_begins.back() * kPageTokens;
   shape.corrected = c.correction != Correction::none ? 1 : 0;
   std::size_t bytes = 0;
   EXPECT_EQ(kvant_prompt_workspace(&shape, &bytes), KVANT_OK) << kvant_last_error();
@@ -302,14 +317,18 @@ void expect_accurate_in_half(Case c, const char* what) {
 }
 
 // As good as the scheme on what the pages stand for, but for rounding to BF16.
-void expect_accurate(const Case& c, const char* what) {
-  expect_accurate_in_half(c, what);
+void expect_accurate_in_integers(const Case& c, const char* what) {
   const Errors errors = errors_of(c, 14);
   std::printf("%-10s %s + %s, d = %d: error %.4f  integers %.4f  lse %.4f  integers %.4f\n", what,
               c.formats[0].key, c.formats[0].value, c.head_dim, errors.kernel, errors.integers, errors.lse,
               errors.integers_lse);
   EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005) << what;
   EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.06) << what;
+}
+
+void expect_accurate(const Case& c, const char* what) {
+  expect_accurate_in_half(c, what);
+  expect_accurate_in_integers(c, what);
 }
 
 class PromptOverPages : public testing::TestWithParam<std::tuple<PageTestCache::Formats, int>> {
@@ -431,6 +450,52 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
   c.unquantized = 0;
   c.sink = 5;
   expect_accurate_and_capped(c, "rule");
+}
+
+// Protected tokens of pages that some of the block's rows see sealed and others as rows.
+TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
+  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  c.unquantized = 128;
+  c.sink = 5;
+  c.masks = true;
+  c.in_tail = true;
+  expect_accurate_and_capped(c, "protected by rule");
+}
+
+TEST_P(PromptOverPagesOf4Bits, AttendsToKeptRowsBesideItsTiles) {
+  Case c = with({{7, 896, 140, 140}, {0, 0, 50, 50}, {40, 40 * 128, 300, 300}, {2, 256, 300, 210}});
+  c.sink = 5;
+  c.masks = true;
+  expect_accurate_in_integers(c, "in tiles");
+  c.kept = true;
+  expect_accurate_in_integers(c, "kept");
+  c.masks = false;
+  expect_accurate_in_integers(c, "kept sink");
+}
+
+TEST_P(PromptOverPagesOf4Bits, AttendsToKeptRowsOfThePagesThatAQuerySees) {
+  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  c.masks = true;
+  c.kept = true;
+  for (const int unquantized : {0, 128}) {
+    c.sink = unquantized == 0 ? 5 : 0;
+    c.unquantized = unquantized;
+    c.in_tail = unquantized == 0;
+    expect_accurate_in_integers(c, "kept by rule");
+  }
+}
+
+// All but one or two tokens are kept rows.
+TEST_P(PromptOverPagesOf4Bits, LosesNothingOfKeptRows) {
+  Case c = with({{1, 128, 1, 1}, {1, 128, 2, 2}, {1, 128, 0, 0}});
+  c.sink = 128;
+  const double rounded = errors_of(c, 2).kernel;
+  c.kept = true;
+  const double kept = errors_of(c, 2).kernel;
+  std::printf("d = %d: error in integers %.5f  kept %.5f\n", c.head_dim, rounded, kept);
+  if (GetParam() <= 128 && have_hopper_kernels()) {
+    EXPECT_LT(kept, 0.004);
+  }
 }
 
 TEST_P(PromptOverPagesOf4Bits, SeesAWindow) {

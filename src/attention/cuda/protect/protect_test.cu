@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <random>
 #include <string>
 #include <tuple>
@@ -68,53 +69,108 @@ struct Observation {
   }
 };
 
-class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, kvant_type>> {};
+class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, kvant_type>> {
+ protected:
+  static constexpr int kTokens = Observation::kTokens, kQueries = Observation::kQueries,
+                       kKvHeads = Observation::kKvHeads;
 
-TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU";
-  const auto [d, group, softcap, q_type] = GetParam();
-  constexpr int kTokens = Observation::kTokens, kQueries = Observation::kQueries,
-                kKvHeads = Observation::kKvHeads;
-  const Observation expected(d, group, softcap);
-  const DeviceArray<float> wide_q(expected.q), lse(expected.lse);
-  const DeviceArray<std::uint16_t> q(as_bf16(expected.q)), keys(as_bf16(expected.keys));
-  const DeviceArray<float> weights(std::vector<float>(kKvHeads * kTokens));
-  kvant_decode_shape shape{};
-  shape.struct_size = sizeof shape;
-  shape.n_kv_heads = kKvHeads;
-  shape.group = group;
-  shape.head_dim = d;
-  shape.softmax_scale = expected.scale();
-  shape.score_softcap = softcap;
-  const std::int64_t q_stride = std::int64_t{kKvHeads} * group * d, key_stride = std::int64_t{kKvHeads} * d;
-  // The first queries, then the others; keys in parts of any length.
-  for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
-    for (const auto& [first_key, end_key] : {std::pair{0, 128}, {128, 256}, {256, 290}, {290, kTokens}}) {
-      kvant_token_weights w{};
-      w.struct_size = sizeof w;
-      w.n_queries = end_query - first_query;
-      w.n_tokens = end_key - first_key;
-      w.n_visible = kTokens - kQueries + first_query + 1 - first_key;
-      w.q_type = q_type;
-      w.q = q_type == KVANT_F32 ? static_cast<const void*>(wide_q.get() + first_query * q_stride)
-                                : q.get() + first_query * q_stride;
-      w.q_token_stride = q_stride;
-      w.q_head_stride = d;
-      w.lse = lse.get() + first_query * kKvHeads * group;
-      w.lse_token_stride = kKvHeads * group;
-      w.lse_head_stride = 1;
-      w.keys = keys.get() + first_key * key_stride;
-      w.key_token_stride = key_stride;
-      w.key_head_stride = d;
-      w.weights = weights.get() + first_key;
-      w.weight_head_stride = kTokens;
-      ASSERT_EQ(kvant_weigh_tokens(&shape, &w, nullptr), KVANT_OK) << kvant_last_error();
-    }
+  TokenWeights()
+      : expected_(std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())),
+        n_heads_(kKvHeads * expected_.group) {}
+
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+    wide_q_ = std::make_unique<DeviceArray<float>>(expected_.q);
+    q_ = std::make_unique<DeviceArray<std::uint16_t>>(as_bf16(expected_.q));
+    keys_ = std::make_unique<DeviceArray<std::uint16_t>>(as_bf16(expected_.keys));
+    lse_ = std::make_unique<DeviceArray<float>>(expected_.lse);
+    weights_ = std::make_unique<DeviceArray<float>>(std::vector<float>(kKvHeads * kTokens));
   }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  const std::vector<float> found = weights.read();
-  for (std::size_t i = 0; i < found.size(); ++i)
-    ASSERT_NEAR(found[i], expected.weights[i], 1e-5 + 2e-4 * expected.weights[i]) << i;
+
+  // Of some queries and some keys.
+  kvant_token_weights weights_of(int first_query, int end_query, int first_key, int end_key) const {
+    const int d = expected_.d;
+    const std::int64_t q_stride = std::int64_t{n_heads_} * d, key_stride = std::int64_t{kKvHeads} * d;
+    const std::int64_t q_at = first_query * q_stride;
+    kvant_token_weights w{};
+    w.struct_size = sizeof w;
+    w.n_queries = end_query - first_query;
+    w.n_tokens = end_key - first_key;
+    w.n_visible = kTokens - kQueries + first_query + 1 - first_key;
+    w.q_type = std::get<3>(GetParam());
+    w.q = w.q_type == KVANT_F32 ? static_cast<const void*>(wide_q_->get() + q_at) : q_->get() + q_at;
+    w.q_token_stride = q_stride;
+    w.q_head_stride = d;
+    w.lse = lse_->get() + first_query * n_heads_;
+    w.lse_token_stride = n_heads_;
+    w.lse_head_stride = 1;
+    w.keys = keys_->get() + first_key * key_stride;
+    w.key_token_stride = key_stride;
+    w.key_head_stride = d;
+    w.weights = weights_->get() + first_key;
+    w.weight_head_stride = kTokens;
+    return w;
+  }
+  void weigh(const kvant_token_weights& w) const {
+    kvant_decode_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_kv_heads = kKvHeads;
+    shape.group = expected_.group;
+    shape.head_dim = expected_.d;
+    shape.softmax_scale = expected_.scale();
+    shape.score_softcap = expected_.softcap;
+    ASSERT_EQ(kvant_weigh_tokens(&shape, &w, nullptr), KVANT_OK) << kvant_last_error();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  void expect_weights() const {
+    const std::vector<float> found = weights_->read();
+    for (std::size_t i = 0; i < found.size(); ++i)
+      ASSERT_NEAR(found[i], expected_.weights[i], 1e-5 + 2e-4 * expected_.weights[i]) << i;
+  }
+
+  Observation expected_;
+  int n_heads_;
+  std::unique_ptr<DeviceArray<float>> wide_q_, lse_, weights_;
+  std::unique_ptr<DeviceArray<std::uint16_t>> q_, keys_;
+};
+
+// The first queries, then the others; keys in parts of any length.
+TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
+  for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
+    for (const auto& [first_key, end_key] : {std::pair{0, 128}, {128, 256}, {256, 290}, {290, kTokens}})
+      weigh(weights_of(first_query, end_query, first_key, end_key));
+  }
+  expect_weights();
+}
+
+TEST_P(TokenWeights, FindTheLogSumExpsOfTheirQueries) {
+  const DeviceArray<float> found(std::vector<float>(expected_.lse.size(), NAN));
+  for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
+    kvant_token_weights w = weights_of(first_query, end_query, 0, kTokens);
+    w.lse = nullptr;
+    w.found_lse = found.get() + first_query * n_heads_;
+    weigh(w);
+  }
+  expect_weights();
+  const std::vector<float> lse = found.read();
+  for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected_.lse[i], 1e-4) << i;
+}
+
+// The first two see nothing.
+TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
+  const DeviceArray<float> found(std::vector<float>(4 * n_heads_, NAN));
+  kvant_token_weights w = weights_of(0, 4, 0, 40);
+  w.n_visible = -1;
+  w.found_lse = found.get();
+  weigh(w);
+  const std::vector<float> lse = found.read(), weights = weights_->read();
+  for (int i = 0; i < 4 * n_heads_; ++i) EXPECT_EQ(lse[i] == -INFINITY, i < 2 * n_heads_) << i;
+  for (int head = 0; head < kKvHeads; ++head) {
+    const float* of_head = weights.data() + head * kTokens;
+    EXPECT_NEAR(of_head[0] + of_head[1], 2.0F * expected_.group, 1e-3F);
+    EXPECT_GT(of_head[1], 0);
+    EXPECT_EQ(of_head[2], 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
@@ -188,7 +244,9 @@ TEST(ProtectionRefusals, NameTheArgument) {
   weights.n_queries = weights.n_tokens = 1;
   refuses_weights("is null");
   weights.q = weights.keys = some;
-  weights.lse = weights.weights = reinterpret_cast<float*>(some);
+  weights.weights = reinterpret_cast<float*>(some);
+  refuses_weights("found_lse");
+  weights.lse = weights.weights;
   weights.key_token_stride = 4;
   refuses_weights("multiples of 8");
   weights.key_token_stride = 64;

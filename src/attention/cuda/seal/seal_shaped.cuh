@@ -89,7 +89,7 @@ struct alignas(16) ShapedToken {
   uint4 along[L::kNodes];
   float2 paths[L::kNodes];  // the target of the next value times the root of its weight, and the cost
   unsigned char trace[D][kTokenLanes];
-  float values[D];  // over their root mean square
+  float values[D];  // over their root mean square, rounded
   unsigned char states[D];
 };
 
@@ -136,7 +136,7 @@ class ShapedPath {
     trace_back(seam, 0, D);
     __syncwarp();
     store_codes(tail.side, token);
-    return fminf(fit() * loudness, 0x1p126F);
+    return fminf(rounded_gain(fit() * loudness), 0x1p126F);
   }
 
  private:
@@ -158,7 +158,7 @@ class ShapedPath {
     return over_lanes(x, [](float a, float b) { return a + b; });
   }
 
-  // Gives the root mean square.
+  // Gives the root mean square, rounded to a gain.
   __device__ float take_values(const TailPage<D>& tail, int token) {
     float squares = 0;
 #pragma unroll
@@ -174,11 +174,12 @@ class ShapedPath {
     }
     squares = sum(squares);
     __syncwarp();
-    const float reciprocal = squares > 0 ? sqrtf(D / squares) : 0;
+    const float loudness = rounded_gain(sqrtf(squares / D));
+    const float reciprocal = loudness > 0 ? 1 / loudness : 0;
 #pragma unroll
     for (int i = lane_; i < D; i += kTokenLanes) own_.values[i] *= reciprocal;
     __syncwarp();
-    return sqrtf(squares / D);
+    return loudness;
   }
 
   // Takes n values of the circle from `first` on, in the metric or as if all errors counted alike, from a

@@ -16,8 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attention/cuda/seal/trellis_levels.cuh"
-#include "attention/cuda/seal/trellis_page.cuh"
+#include "attention/cuda/seal/trellis_token.cuh"
 
 namespace kvant::cuda {
 
@@ -278,18 +277,7 @@ class TokenPath {
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
-      : shared_(shared), tail_(tail), token_(token) {
-    float squares = 0;
-#pragma unroll 2
-    for (int i = 0; i < D; i += kOctetValues) {
-      float x[kOctetValues];
-      rests_from(i, x);
-#pragma unroll
-      for (const float value : x) squares += value * value;
-    }
-    to_levels_ = squares > 0 ? sqrtf(D / squares) / T::kCode.scale : 0;
-    energy_ = squares;
-  }
+      : shared_(shared), index_(token), token_(shared.page, tail, token) {}
 
   // Gives the gain.
   __device__ float encode() {
@@ -318,33 +306,22 @@ class TokenPath {
         emit(first - kWindow, first, node);
       }
     }
-    const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
-    return fminf(fitted_gain(energy_, along_, length_, share,
-                             [](float base, float exponent) { return powf(base, exponent); }),
-                 0x1p126F);
+    return token_.gain();
   }
 
  private:
-  __device__ float rest(int i) const {
-    return tail_.value(token_, i) - shared_.page.means[i];
-  }
-  __device__ void rests_from(int i, float (&x)[kOctetValues]) const {
-    tail_.channels_from(token_, i, x);
-#pragma unroll
-    for (int j = 0; j < kOctetValues; ++j) x[j] -= shared_.page.means[i + j];
-  }
-  __device__ float in_levels(float rest) const {
-    return fminf(fmaxf(rest * to_levels_, -T::kMax), T::kMax);
+  static __device__ float limited(float in_levels) {
+    return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
   }
 
   // Takes the values [first, end); keep(i, choices).
   template <class Keep>
   __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) const {
-    float ahead = in_levels(rest(first));
+    float ahead = limited(token_.in_levels(first));
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
       const float x = ahead;
-      ahead = in_levels(rest(min(i + 1, D - 1)));
+      ahead = limited(token_.in_levels(min(i + 1, D - 1)));
       keep(i, costs.step(x, shared_.levels));
     }
   }
@@ -356,29 +333,24 @@ class TokenPath {
   __device__ int node_before(int i, int node) const {
     return (node << Bits | choice_of(i, node)) % T::kNodes;
   }
-  __device__ int state_before(int i, int node, float rest) const {
-    if constexpr (T::kBetween > 1) return shared_.levels.state_of(in_levels(rest), node, choice_of(i, node));
+  __device__ int state_before(int i, int node, float in_levels) const {
+    if constexpr (T::kBetween > 1)
+      return shared_.levels.state_of(limited(in_levels), node, choice_of(i, node));
     return node << Bits | choice_of(i, node);
   }
 
   // Writes the codes of values [first, end), after which the path is at `node`.
   __device__ void emit(int first, int end, int node) {
-    constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
-      std::uint64_t codes = 0;
-      float x[kOctetValues];
-      rests_from(octet, x);
+      token_.begin_octet(octet);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int state = state_before(octet + i, node, x[i]);
-        codes |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
-        const float shape = static_cast<float>(level_of_state<Bits>(state)) * T::kCode.scale;
-        along_ += x[i] * shape;
-        length_ += shape * shape;
+        const int state = state_before(octet + i, node, token_.octet_in_levels(i));
+        token_.take_state(i, state);
         node = state % T::kNodes;
       }
-      shared_.page.store_codes(tail_.side, token_, octet, codes);
+      token_.end_octet(octet);
     }
   }
 
@@ -388,7 +360,7 @@ class TokenPath {
   }
   __device__ __forceinline__ std::uint32_t& choice(int word) {
     if constexpr (kShares) {
-      return shared_.choices[word][token_];
+      return shared_.choices[word][index_];
     } else {
       return own_choices_[word];
     }
@@ -398,10 +370,8 @@ class TokenPath {
   }
 
   Shared& shared_;
-  const TailPage<D>& tail_;
-  int token_;
-  float to_levels_, energy_;
-  float along_ = 0, length_ = 0;
+  int index_;
+  TrellisToken<Bits, D> token_;
   std::uint32_t own_choices_[kShares ? 1 : kChoiceWords<Bits, D>];
 };
 

@@ -17,6 +17,11 @@ __device__ __forceinline__ int within(int i) {
   return static_cast<int>(static_cast<unsigned>(i) % N);
 }
 
+// The power of 2^(1 / kGainSteps) that is nearest to `gain` (format/trellis_gain.h says why), 0 for 0.
+__device__ __forceinline__ float rounded_gain(float gain) {
+  return gain > 0 ? exp2f(rintf(kGainSteps * log2f(gain)) / kGainSteps) : 0;
+}
+
 // Values of a tail page, which stays in the first-level cache.
 template <int D>
 struct TailPage {
@@ -43,8 +48,15 @@ struct TailPage {
   static __device__ float number(const __nv_bfloat16* from) {
     return __bfloat162float(__ldg(from));
   }
-  __device__ const __nv_bfloat16* at(int token, int channel) const {
-    return numbers + plain_index(side, D, within<kPageTokens>(token), within<D>(channel));
+  __device__ __forceinline__ const __nv_bfloat16* at(int token, int channel) const {
+    token = within<kPageTokens>(token);
+    channel = within<D>(channel);
+    // A sum, whose first part need not be computed for each channel; and each side by itself: for both at
+    // once the compiler would divide.
+    return side == PageSide::key
+               ? numbers + plain_index(PageSide::key, D, token, 0) + plain_index(PageSide::key, D, 0, channel)
+               : numbers + plain_index(PageSide::value, D, token, 0) +
+                     plain_index(PageSide::value, D, 0, channel);
   }
 };
 
@@ -73,9 +85,13 @@ struct alignas(16) TrellisPage {
   __device__ void store_codes(PageSide side, int token, int octet, std::uint64_t codes) {
     constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll
-    for (int i = 0; i < Bits; ++i)
-      bytes[code_bit(kLayout, side, D, within<kPageTokens>(token), within<D>(octet), 8 * i) / 8] =
-          static_cast<unsigned char>(codes >> (8 * i));
+    for (int i = 0; i < Bits; ++i) {
+      const int bit =
+          side == PageSide::key
+              ? code_bit(kLayout, PageSide::key, D, within<kPageTokens>(token), within<D>(octet), 8 * i)
+              : code_bit(kLayout, PageSide::value, D, within<kPageTokens>(token), within<D>(octet), 8 * i);
+      bytes[bit / 8] = static_cast<unsigned char>(codes >> (8 * i));
+    }
   }
 
   // Gains of tokens are noted first, all of them; after __syncthreads() they can be stored, as powers of

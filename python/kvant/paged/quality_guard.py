@@ -1,0 +1,154 @@
+"""Watches what quantization does to attention while a server runs, as `kvant run --guard` does. In some of the steps that begin
+prompts, another layer each time, the last token of a prompt attends to its sink, to the newest two sealed pages and to what isn't
+sealed twice: to keys and values as they were, which the step still has, and to what the cache gives back. Nothing waits for it:
+sums stay on the device until someone asks, and are read a step later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.paged.block_layout import SIDES
+from kvant.paged.device_arrays import DeviceArrays
+from kvant.paged.model_cache import ModelCache
+from kvant.paged.scratch_pages import ScratchPages
+from kvant.paged.step_rules import PrefillPlan
+from kvant.torch import Layer, Lengths
+
+WATCHED_PAGES = 2
+FIRST_CHECKS = 4  # of each layer, in every step that has one; later in one of RARELY
+RARELY = 16
+REPORT_SECONDS = 15.0
+# Where the engine's guard warns, too (docs/guide/tune.md).
+BROKEN_ERROR, BROKEN_RATIO = 0.7, 4.0
+NATS_PER_SQUARED_ERROR, MANY_NATS = 2.2, 1.0
+CHECKS_TO_WARN = 3  # of each layer
+
+
+@dataclass(frozen=True)
+class GuardReport:
+    """Of the layers that have been checked."""
+
+    errors: dict[int, float]  # by layer: of attention outputs, relative
+    checks: int  # the fewest of a layer; 0: some layers haven't been checked so far
+
+    @property
+    def error(self) -> float:
+        """Root mean square over layers."""
+        return float(np.sqrt(np.mean(np.square(list(self.errors.values())))))
+
+    @property
+    def worst_layer(self) -> int:
+        return max(self.errors, key=self.errors.get)
+
+    @property
+    def nats(self) -> float:
+        """About what the recipe costs in KL divergence: an order of magnitude."""
+        return NATS_PER_SQUARED_ERROR * self.error ** 2
+
+    @property
+    def warning(self) -> str | None:
+        if self.checks < CHECKS_TO_WARN:
+            return None
+        middle, worst = float(np.median(list(self.errors.values()))), self.errors[self.worst_layer]
+        if worst > BROKEN_ERROR and worst > BROKEN_RATIO * middle:
+            return (f"attention of layer {self.worst_layer} is off by {100 * worst:.0f} %, {worst / middle:.1f} times the middle "
+                    "layer: it is broken rather than coarse")
+        if NATS_PER_SQUARED_ERROR * middle ** 2 > MANY_NATS:
+            return f"attention is off by {100 * middle:.0f} % in the middle layer: the recipe is too coarse for this model"
+        return None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Of one layer in one step."""
+
+    guard: QualityGuard
+    layer: int
+    row: int  # the prompt's last, of the step's prefilled rows
+    plain_pages: torch.Tensor  # int32 [1, pages]: numbers of scratch pages: those watched, the one that isn't full, the sink's
+    sealed_blocks: torch.Tensor  # int32 [1, watched]
+    plain_tokens: torch.Tensor  # int32 [1]
+    sealed_pages: torch.Tensor  # int32 [1]
+    first: int  # of the watched tokens: those before are the sink's
+    end: int  # of those that aren't sealed, behind the watched
+
+    def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor) -> None:
+        """blocks: the layer's; q: BF16 [n_rows, n_heads, head_dim]."""
+        self.guard.measure(self, scratch, blocks, q)
+
+
+class QualityGuard:
+    def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None]):
+        """report: is told every quarter of a minute, if there is news."""
+        self._cache, self._n_layers, self._report = cache, n_layers, report
+        self._sums = torch.zeros(n_layers, 3, device=cache.device)  # squared differences, squares, checks
+        self._n_steps = self._n_checks = self._n_reported = 0
+        self._last = time.monotonic()
+        self._copy: torch.Tensor | None = None  # on its way
+        self._arrived: torch.cuda.Event | None = None
+
+    def choose(self, plan: PrefillPlan, block_table: torch.Tensor) -> Check | None:
+        """What to check in a step. block_table: int32 [prefilled requests, pages]."""
+        n_full = (plan.computed + plan.query_lens) // PAGE
+        request = int(np.argmax(np.where(plan.computed == 0, n_full, 0)))
+        if plan.computed[request] > 0 or n_full[request] == 0:
+            return None
+        self._n_steps += 1
+        if self._n_steps > FIRST_CHECKS * self._n_layers and self._n_steps % RARELY != 0:
+            return None
+        layer, self._n_checks = self._n_checks % self._n_layers, self._n_checks + 1
+        n_full, n_tokens, piece = int(n_full[request]), int(plan.query_lens[request]), int(plan.first_pieces[request])
+        watched = np.arange(max(n_full - WATCHED_PAGES, 0), n_full)
+        n_unsealed, n_sink = n_tokens - n_full * PAGE, self._cache.layout.sink_tokens
+        plain = [*(piece + watched), *([piece + n_full] if n_unsealed else []), piece]
+        arrays = DeviceArrays({"plain": np.array([plain]), "watched": watched, "n_plain": np.array([len(plain) * PAGE]),
+                               "n_sealed": np.array([len(watched)])}, self._cache.device)
+        return Check(self, layer, int(plan.query_lens[:request + 1].sum()) - 1, arrays["plain"],
+                     block_table[request, arrays["watched"].long()][None].contiguous(), arrays["n_plain"], arrays["n_sealed"],
+                     n_sink if watched[0] == 0 else 0, len(watched) * PAGE + n_unsealed)
+
+    def measure(self, check: Check, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor) -> None:
+        cache, n_watched = self._cache, check.sealed_blocks.shape[1] * PAGE
+        plain, sealed = (torch.empty(SIDES, 1, table.shape[1] * PAGE, cache.layout.n_kv_heads, cache.layout.head_dim,
+                                     dtype=torch.bfloat16, device=cache.device) for table in (check.plain_pages, check.sealed_blocks))
+        n_plain, shape = check.plain_pages.shape[1], cache.shape(1)
+        cache.library.dequantize(shape, Lengths(tail_tokens=check.plain_tokens), Layer(tail=scratch.pages(check.plain_pages)), 0,
+                                 n_plain, *plain)
+        cache.library.dequantize(shape, Lengths(sealed_pages=check.sealed_pages),
+                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks)), 0, n_watched // PAGE, *sealed)
+        sink = plain[:, 0, (n_plain - 1) * PAGE:][:, :cache.layout.sink_tokens]
+        unsealed = plain[:, 0, n_watched:check.end]
+        query = cache.rotated(q[check.row:check.row + 1])[0].float().view(cache.layout.n_kv_heads, -1, cache.layout.head_dim)
+        outputs = []
+        for watched in (plain[:, 0, check.first:n_watched], sealed[:, 0, check.first:]):
+            keys, values = torch.cat([sink, watched, unsealed], 1).float().transpose(1, 2)
+            weights = (cache.softmax_scale * query @ keys.transpose(1, 2)).softmax(-1)
+            outputs.append(weights @ values)
+        was, found = outputs
+        self._sums[check.layer] += torch.stack([(found - was).square().sum(), was.square().sum(), was.new_ones(())])
+
+    def tell(self) -> None:
+        """Before every step: reports, if it is time to."""
+        if self._copy is None:
+            now = time.monotonic()
+            if self._n_checks == self._n_reported or now < self._last + REPORT_SECONDS:
+                return
+            self._last, self._n_reported = now, self._n_checks
+            is_cuda = self._sums.is_cuda
+            self._copy = torch.empty(self._sums.shape, pin_memory=is_cuda)
+            self._copy.copy_(self._sums, non_blocking=True)
+            if is_cuda:
+                self._arrived = torch.cuda.Event()
+                self._arrived.record()
+        if self._arrived is None or self._arrived.query():
+            sums, self._copy, self._arrived = self._copy.numpy(), None, None
+            checked = np.flatnonzero(sums[:, 2] > 0)
+            errors = {int(i): float(np.sqrt(sums[i, 0] / max(sums[i, 1], 1e-30))) for i in checked}
+            if errors:
+                self._report(GuardReport(errors, int(sums[:, 2].min())))

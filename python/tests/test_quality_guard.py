@@ -1,0 +1,129 @@
+"""What the quality guard measures, against attention computed from a request's own rows; what it says; and that it disturbs
+nothing."""
+
+import tempfile
+import unittest
+import unittest.mock
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise unittest.SkipTest("no PyTorch")
+
+import cpu_library
+import paged_server as harness
+from paged_server import LONG_SINK, PLAIN, SINK, Request, Server
+
+import numpy as np
+import torch
+
+from kvant import PAGE
+from kvant.paged import quality_guard
+from kvant.paged.quality_guard import GuardReport
+from kvant.vllm import guard_metrics
+
+
+def expected_error(request, layer, recipe, n):
+    """Of the prompt's last token, all heads together: to the sink, the newest two full pages and the rest, as they were and as codes."""
+    first, end, sink = max(n // PAGE - 2, 0) * PAGE, n // PAGE * PAGE, recipe.sink
+    difference = square = 0
+    for head in range(harness.N_HEADS):
+        outputs = []
+        for is_coded in (False, True):
+            sides = []
+            for x, is_rotated in ((request.k, recipe.key_hadamard), (request.v, recipe.value_hadamard)):
+                x = x[layer, :n, head * harness.N_KV_HEADS // harness.N_HEADS].float().numpy()
+                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ cpu_library.hadamard(harness.D))) if is_rotated else x
+                pages = [cpu_library.decode(cpu_library.encode(x[at:at + PAGE]), harness.D) if is_coded else x[at:at + PAGE]
+                         for at in range(first, end, PAGE)]
+                watched = np.concatenate(pages)[sink if first == 0 else 0:]
+                sides.append(np.concatenate([x[:sink], watched, x[end:]]))
+            q = request.q[layer, n - 1, head].float().numpy()
+            q = q @ cpu_library.hadamard(harness.D) if recipe.key_hadamard else q
+            scores = harness.SCALE * sides[0] @ q
+            weights = np.exp(scores - scores.max())
+            outputs.append(weights @ sides[1] / weights.sum())
+        difference += np.square(outputs[1] - outputs[0]).sum()
+        square += np.square(outputs[0]).sum()
+    return np.sqrt(difference / square)
+
+
+class Guard(unittest.TestCase):
+    def setUp(self):
+        self.reports = []
+        patch = unittest.mock.patch.object(quality_guard, "REPORT_SECONDS", 0)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def server(self, recipe, **options):
+        server = Server(recipe, **options)
+        server.state.watcher = self.reports.append
+        server.state.start(server.state.cache.library, 8, 1024, server.device)
+        return server
+
+    def test_errors_are_those_of_the_last_token_of_the_longest_new_prompt(self):
+        for recipe in (PLAIN, SINK, LONG_SINK):
+            for n in (130, 256, 300, 700):
+                self.reports.clear()
+                server, rng = self.server(recipe), np.random.default_rng(n)
+                requests = [Request(m, rng) for m in (n, 129, n)]
+                server.step([(requests[1], 100)])  # not long enough
+                server.step([(requests[0], n), (requests[1], 29)])  # of which the first is new
+                server.step([(requests[2], n)])
+                server.step([(Request(3, rng), 3)])  # in which it reports
+                report = self.reports[-1]
+                self.assertEqual((sorted(report.errors), report.checks), ([0, 1], 1))
+                for checked, request in zip((0, 1), (requests[0], requests[2])):
+                    # The state's first layer is the model's second here.
+                    self.assertAlmostEqual(report.errors[checked], expected_error(request, 1 - checked, recipe, n), delta=0.003)
+
+    def test_outputs_are_the_same_with_it(self):
+        rng = np.random.default_rng(3)
+        request = Request(600, rng)
+        outputs = []
+        for server in (Server(SINK), self.server(SINK)):
+            request.computed, request.blocks, request.tail = 0, [], []
+            server.step([(request, 500)])
+            server.step([(request, 1)])
+            outputs.append(request.out.clone())
+        self.assertTrue(torch.equal(outputs[0][:, :501], outputs[1][:, :501]))
+
+    def test_layers_take_turns_and_checks_become_rare(self):
+        server, rng = self.server(PLAIN, n_blocks=512), np.random.default_rng(4)
+        request = Request(128, rng)
+        for _ in range(40):
+            request.computed, request.blocks, request.tail = 0, [], []
+            server.free = list(range(1, 64))
+            server.step([(request, 128)])
+        server.step([(Request(3, rng), 3)])
+        self.assertEqual(self.reports[-1].checks, (4 * 2 + 2) // 2)  # 4 of each of 2 layers, then those of steps 16 and 32
+
+    def test_warnings(self):
+        sound = {i: 0.1 + 0.01 * i for i in range(5)}
+        self.assertIsNone(GuardReport(sound, 3).warning)
+        self.assertAlmostEqual(GuardReport({0: 0.3, 1: 0.4}, 3).nats, 2.2 * 0.125)
+        broken = GuardReport(sound | {3: 0.9}, 3)
+        self.assertEqual(broken.worst_layer, 3)
+        self.assertRegex(broken.warning, "layer 3 is off by 90 %, 7.5 times")
+        self.assertIsNone(GuardReport(broken.errors, 2).warning)
+        self.assertRegex(GuardReport(dict.fromkeys(range(4), 0.8), 3).warning, "too coarse")
+
+    def test_workers_figures_are_among_vllms_metrics(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict("os.environ", {guard_metrics.FOLDER: folder}):
+            said, collector = [], guard_metrics.Collector()
+            report = guard_metrics.reporter(1, said.append, lambda line: said.append("warning: " + line))
+            report(GuardReport({0: 0.1}, 0))
+            self.assertEqual(said, [])  # not all layers have been checked
+            for _ in range(2):
+                report(GuardReport({0: 0.1, 1: 0.9, 2: 0.1}, 3))
+            self.assertEqual(len(said), 2)
+            self.assertRegex(said[0], "off by 52.6 % of itself, 90.0 % in layer 1")
+            self.assertRegex(said[1], "^warning: kvant: guard: attention of layer 1 .* broken")
+            if find_spec("prometheus_client") is not None:
+                found = {family.name: family.samples[0] for family in collector.collect()}
+                self.assertEqual(set(found), set(guard_metrics.METRICS))
+                self.assertEqual(found["kvant_guard_worst_layer"].labels, {"rank": "1"})
+                self.assertAlmostEqual(found["kvant_guard_worst_layer_error"].value, 0.9)
+
+
+if __name__ == "__main__":
+    unittest.main()

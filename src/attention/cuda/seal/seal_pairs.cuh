@@ -1,0 +1,155 @@
+// Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
+// (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
+#pragma once
+
+#include "attention/cuda/seal/paired_costs.cuh"
+#include "attention/cuda/seal/trellis_token.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kPairThreads = kPageTokens / 2;
+
+template <int Bits, int D>
+struct alignas(16) PairsShared {
+  static constexpr int kWindow = Bits == 2 ? 48 : 32;  // values
+  static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
+  std::uint32_t choices[kKept][PairedTrellis<Bits>::kWords][kPairThreads];
+  TrellisPage<Bits, D> page;
+};
+
+template <int Bits, int D>
+class PairPath {
+ public:
+  using T = PairedTrellis<Bits>;
+  using Shared = PairsShared<Bits, D>;
+
+  __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
+      : shared_(shared),
+        thread_(thread),
+        tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}} {}
+
+  __device__ void encode() {
+    PairedCosts<Bits> costs(blockDim.y);
+    run(costs, D - kRunIn, D, [](int, const PairedChoices<Bits>&) {});
+    int seam[2] = {};
+#pragma unroll 1
+    for (int first = 0;; first += kWindow) {
+      const int end = min(first + kWindow, D);
+      run(costs, first, end, [&](int i, const PairedChoices<Bits>& choices) {
+#pragma unroll
+        for (int word = 0; word < T::kWords; ++word) choice(i, word) = choices.words[word];
+      });
+      if (end == D) {
+        // The stream is a circle: it ends where it has begun.
+        emit(max(first - kWindow, 0), D, seam[0], seam[1]);
+        break;
+      }
+      const std::uint32_t cheapest = costs.cheapest();
+      int nodes[2] = {static_cast<int>(cheapest & 0xffff), static_cast<int>(cheapest >> 16)};
+#pragma unroll 1
+      for (int i = end - 1; i >= first; --i) {
+        nodes[0] = state_before(i, nodes[0], 0) % T::kNodes;
+        nodes[1] = state_before(i, nodes[1], 1) % T::kNodes;
+      }
+      forbid_others(costs, first, end, nodes);
+      if (first == 0) {
+        seam[0] = nodes[0];
+        seam[1] = nodes[1];
+      } else {
+        emit(first - kWindow, first, nodes[0], nodes[1]);
+      }
+    }
+  }
+  __device__ float gain(int of) const {
+    return tokens_[of].gain();
+  }
+
+ private:
+  static constexpr int kWindow = Shared::kWindow;
+  static constexpr int kRunIn = 16;  // values before the seam that choose its node
+
+  // Takes the values [first, end); keep(i, choices).
+  template <class Keep>
+  __device__ __forceinline__ void run(PairedCosts<Bits>& costs, int first, int end, const Keep& keep) const {
+    float ahead[2] = {tokens_[0].in_levels(first), tokens_[1].in_levels(first)};
+#pragma unroll 1
+    for (int i = first; i < end; ++i) {
+      const int x[2] = {costs.in_units(ahead[0]), costs.in_units(ahead[1])};
+      const int next = min(i + 1, D - 1);
+      ahead[0] = tokens_[0].in_levels(next);
+      ahead[1] = tokens_[1].in_levels(next);
+      keep(i, costs.step(x[0], x[1]));
+      if (i % T::kSteps == 0) costs.lower();
+    }
+  }
+
+  // Forbids all paths that are not at these nodes where the window [first, end) begins.
+  __device__ __forceinline__ void forbid_others(PairedCosts<Bits>& costs, int first, int end,
+                                                const int (&nodes)[2]) const {
+    PathOrigins<Bits> origins[2] = {PathOrigins<Bits>(nodes[0]), PathOrigins<Bits>(nodes[1])};
+#pragma unroll 1
+    for (int i = first; i < end; ++i) {
+      origins[0].advance([&](int word) { return choice(i, word); });
+      origins[1].advance([&](int word) { return choice(i, word) >> 16; });
+    }
+    costs.forbid_others(origins[0], origins[1]);
+  }
+
+  // How the path of a token to `node` got there by value i: in which state it was then.
+  __device__ __forceinline__ int state_before(int i, int node, int of) const {
+    return node << Bits | PairedChoices<Bits>::of(node, of, [&](int word) { return choice(i, word); });
+  }
+
+  // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
+  __device__ void emit(int first, int end, int node0, int node1) {
+#pragma unroll 1
+    for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
+      tokens_[0].begin_octet(octet);
+      tokens_[1].begin_octet(octet);
+#pragma unroll
+      for (int i = kOctetValues - 1; i >= 0; --i) {
+        const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
+        tokens_[0].take_state(i, states[0]);
+        tokens_[1].take_state(i, states[1]);
+        node0 = states[0] % T::kNodes;
+        node1 = states[1] % T::kNodes;
+      }
+      tokens_[0].end_octet(octet);
+      tokens_[1].end_octet(octet);
+    }
+  }
+
+  __device__ __forceinline__ std::uint32_t& choice(int i, int word) const {
+    return shared_.choices[i % Shared::kKept][word][thread_];
+  }
+
+  Shared& shared_;
+  int thread_;
+  TrellisToken<Bits, D> tokens_[2];
+};
+
+template <int Bits, int D>
+__global__ void __launch_bounds__(kPairThreads, 3)
+    seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
+  if constexpr (Architecture::kPackedMaxima) {
+    extern __shared__ __align__(16) unsigned char bytes[];
+    auto& shared = *reinterpret_cast<PairsShared<Bits, D>*>(bytes);
+    const int head = args.heads.at[blockIdx.y];
+    const int side = first_side + static_cast<int>(blockIdx.z);
+    const auto thread = static_cast<int>(threadIdx.x);
+    DuePage due;
+    if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
+    const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
+    shared.page.template begin<kPairThreads>(args, due, head, tail);
+    __syncthreads();
+    PairPath<Bits, D> path(shared, tail, thread);
+    path.encode();
+    const float gains[2] = {path.gain(0), path.gain(1)};
+    for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
+    __syncthreads();
+    for (int i = 0; i < 2; ++i) shared.page.store_gain(thread + i * kPairThreads, gains[i]);
+    shared.page.template finish<kPairThreads>(args, due, head, args.sides[side]);
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,79 @@
+// A token of a trellis-coded page that is being sealed: its values as a search takes them, and what becomes
+// of the path that is found.
+#pragma once
+
+#include "attention/cuda/seal/trellis_levels.cuh"
+#include "attention/cuda/seal/trellis_page.cuh"
+
+namespace kvant::cuda {
+
+template <int Bits, int D>
+class TrellisToken {
+ public:
+  static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+
+  // After page.begin().
+  __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
+      : page_(page), tail_(tail), token_(token) {
+    float squares = 0;
+#pragma unroll 2
+    for (int i = 0; i < D; i += kOctetValues) {
+      float x[kOctetValues];
+      rests_from(i, x);
+#pragma unroll
+      for (const float value : x) squares += value * value;
+    }
+    const float loudness = rounded_gain(sqrtf(squares / D));
+    to_levels_ = loudness > 0 ? 1 / (loudness * kCode.scale) : 0;
+    energy_ = squares;
+  }
+
+  // Value i.
+  __device__ __forceinline__ float in_levels(int i) const {
+    return (tail_.value(token_, i) - page_.means[i]) * to_levels_;
+  }
+  // Value i of the octet that has begun.
+  __device__ __forceinline__ float octet_in_levels(int i) const {
+    return octet_[i] * to_levels_;
+  }
+
+  // Codes are taken from the last value to the first, an octet of values at a time.
+  __device__ __forceinline__ void begin_octet(int first) {
+    rests_from(first, octet_);
+    codes_ = 0;
+  }
+  __device__ __forceinline__ void take_state(int i, int state) {
+    codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
+    const float shape = static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
+    along_ += octet_[i] * shape;
+    length_ += shape * shape;
+  }
+  __device__ __forceinline__ void end_octet(int first) {
+    page_.store_codes(tail_.side, token_, first, codes_);
+  }
+
+  // Of the states that have been taken.
+  __device__ float gain() const {
+    const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
+    const float gain = fitted_gain(energy_, along_, length_, share,
+                                   [](float base, float exponent) { return powf(base, exponent); });
+    return fminf(rounded_gain(gain), 0x1p126F);
+  }
+
+ private:
+  __device__ __forceinline__ void rests_from(int i, float (&x)[kOctetValues]) const {
+    tail_.channels_from(token_, i, x);
+#pragma unroll
+    for (int j = 0; j < kOctetValues; ++j) x[j] -= page_.means[i + j];
+  }
+
+  TrellisPage<Bits, D>& page_;
+  const TailPage<D>& tail_;
+  int token_;
+  float to_levels_, energy_;
+  float along_ = 0, length_ = 0;
+  float octet_[kOctetValues];
+  std::uint64_t codes_;
+};
+
+}  // namespace kvant::cuda
