@@ -1,5 +1,5 @@
-"""Steps that are planned where their lengths lie, against the rules as PyTorch computes them for the plug-in, here on the CPU model of
-the library."""
+"""Steps that are planned where their lengths lie, against the rules as PyTorch computes them for the plug-in and, whole, against the
+rule of visibility: here on the CPU model of the library."""
 
 import unittest
 from importlib.util import find_spec
@@ -9,6 +9,7 @@ if find_spec("torch") is None:
 
 import cpu_library
 import numpy as np
+import paged_server as harness
 import torch
 
 from kvant import PAGE
@@ -17,7 +18,7 @@ from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.recipes import Recipe
 from kvant.paged.sink_layout import UNIT_BYTES
-from kvant.torch import Layer, StepPlan, step_table
+from kvant.torch import BF16, Layer, StepPlan, step_table
 
 N_KV_HEADS, N_HEADS, D, MAX_PAGES = 2, 4, 64, 12
 RECIPE = Recipe("sink", "tcq4", "tcq4", sink=2)
@@ -142,6 +143,89 @@ class Plans(unittest.TestCase):
         self.assertEqual(int(is_first.sum()), 2)
         self.assertTrue(torch.equal(together[:, 1:], alone[:, 1:]))
         self.assertFalse(torch.equal(together[:, 1:], random.bfloat16().to(self.device).view(torch.uint8)[:, 1:]))
+
+    def test_whole_steps_show_tokens_what_the_rule_says(self):
+        """Requests that grow over page ends, rest, are cut back within a page, and are replaced; arrays keep their place."""
+        n, n_steps = 3, 330
+        server = harness.Server(harness.SINK, self.library, self.device, max_seqs=n)
+        steps = PlannedSteps(server, n, MAX_PAGES)
+        requests, slots = [harness.Request(300, self.rng) for _ in range(n + 1)], list(range(n))
+        for step in range(n_steps):
+            if step == 165:
+                slots[1] = n  # another one in its place, and its tail
+                steps.lens[1] = 0
+            if step in (100, 135, 270):
+                steps.lens[0] -= 3
+            steps.run([requests[r] if step % (5 + i) and steps.lens[i] < 300 else None for i, r in enumerate(slots)])
+        for i in (0, 1, 2, n):
+            request, computed = requests[i], steps.computed[id(requests[i])]
+            self.assertGreater(computed, PAGE)
+            for layer in range(harness.N_LAYERS):
+                error = request.out[layer, :computed].float().numpy() - request.expected(layer, server.state.recipe)[:computed]
+                self.assertLess(np.abs(error).max(), 0.03)
+
+
+class PlannedSteps:
+    """Steps of requests with a token each: a plan, a call a layer, and one that seals what is due in all layers."""
+
+    def __init__(self, server, n, max_pages):
+        self.cache, self.library, device = server.state.cache, server.state.cache.library, server.device
+        layout = self.cache.layout
+        self.plan = StepPlan(n, sink=layout.sink_tokens, device=device)
+        self.lens, self.computed = [0] * n, {}
+        numbers = np.arange(1, 1 + n * (max_pages + layout.tail_blocks)).reshape(n, -1)
+        self.blocks = torch.as_tensor(numbers[:, :max_pages].copy(), dtype=torch.int32).to(device)
+        self.tail_blocks = torch.as_tensor(numbers[:, max_pages:].copy(), dtype=torch.int32).to(device)
+        self.pool = torch.zeros(harness.N_LAYERS, numbers.size + 1, layout.block_bytes, dtype=torch.uint8, device=device)
+        self.offsets = torch.arange(harness.N_LAYERS, dtype=torch.int64, device=device) * self.pool[0].numel()
+        self.seq_lens = torch.zeros(n, dtype=torch.int32, device=device)
+        pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
+        self.tail, self.sinks = (torch.zeros(n, len(pages), 1, dtype=torch.int32, device=device) for _ in range(2))
+        places = [[(0, layout.sink.place(*page) // UNIT_BYTES) for page in pages]], [[layout.tail_place(*page) for page in pages]]
+        sink_places, tail_places = (torch.tensor(x, dtype=torch.int32, device=device) for x in places)
+        self.step = self.plan.step(
+            self.seq_lens, tail=step_table(self.tail, self.tail_blocks, tail_places, layout.block_bytes // layout.unit_bytes),
+            protected_pages=step_table(self.sinks, self.blocks, sink_places, layout.block_bytes // UNIT_BYTES))
+
+    def run(self, requests):
+        """None: there is none."""
+        cache, library, plan = self.cache, self.library, self.plan
+        self.lens = [n + (request is not None) for n, request in zip(self.lens, requests)]
+        self.seq_lens.copy_(torch.tensor([n if request else 0 for n, request in zip(self.lens, requests)], dtype=torch.int32))
+        shape, lengths = cache.shape(len(requests)), plan.lengths()
+        library.plan_step(self.step)
+        library.decode_schedule(shape, lengths, cache.workspace)
+        for layer in range(harness.N_LAYERS):
+            q, k, v = (self.rows(name, layer, requests) for name in "qkv")
+            out = torch.zeros_like(q)
+            library.append(shape, self.at(layer), plan.row_seq, plan.row_tail_token, k, v, cache.recipe.key_hadamard,
+                           cache.recipe.value_hadamard)
+            q = cache.rotated(q)
+            library.decode_attention(shape, lengths, self.at(
+                layer, q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out, out_type=BF16,
+                out_seq_stride=out.stride(0), out_head_stride=out.stride(1)), cache.workspace)
+            cache.rotate_back(out)
+            for i, request in enumerate(requests):
+                if request:
+                    request.out[layer, self.lens[i] - 1] = out[i].cpu()
+        library.seal_layers(shape, self.at(0), plan, self.offsets)
+        for n, request in zip(self.lens, requests):
+            if request:
+                self.computed[id(request)] = n
+
+    def rows(self, name, layer, requests):
+        """Of the newest tokens: BF16 [n, heads, d], zeros where there is none."""
+        n_heads = harness.N_HEADS if name == "q" else harness.N_KV_HEADS
+        rows = torch.zeros(len(requests), n_heads, harness.D, dtype=torch.bfloat16)
+        for i, request in enumerate(requests):
+            if request:
+                rows[i] = getattr(request, name)[layer, self.lens[i] - 1]
+        return rows.to(self.pool.device)
+
+    def at(self, layer, **members):
+        cache, pool = self.cache, self.pool[layer]
+        return Layer(sealed=cache.sealed_pages(self.blocks, pool), tail=cache.tail_pages(self.tail[:, :, 0], pool),
+                     protected_pages=cache.sink_pages(self.sinks[:, :, 0], pool), sink=cache.layout.sink_tokens, **members)
 
 
 if __name__ == "__main__":
