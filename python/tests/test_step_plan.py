@@ -64,12 +64,12 @@ class Plans(unittest.TestCase):
         blocks, tail_blocks, seq_lens = self.blocks(n, MAX_PAGES), self.blocks(n, cache.layout.tail_blocks), self.int32(lens)
         self.library.plan_step(plan.step(seq_lens, **self.tables(cache, plan, blocks, tail_blocks)))
         there = torch.from_numpy(lens > 0).to(self.device)
-        sealed = step_rules.sealed_pages(seq_lens)
+        sealed = np.maximum(lens - 1, 0) // PAGE
         self.assertEqual(plan.sealed_pages.tolist(), sealed.tolist())
-        self.assertEqual(plan.tail_tokens.tolist(), step_rules.tail_tokens(seq_lens).tolist())
-        self.assertEqual(plan.row_tail_token.tolist(), (step_rules.tail_tokens(seq_lens) - 1).tolist())
+        self.assertEqual(plan.tail_tokens.tolist(), (lens - PAGE * sealed).tolist())
+        self.assertEqual(plan.row_tail_token.tolist(), (lens - PAGE * sealed - 1).tolist())
         self.assertEqual(plan.row_seq[there].tolist(), np.flatnonzero(lens).tolist())
-        self.assertEqual(plan.protected_tokens.tolist(), (RECIPE.sink * sealed.clip(max=1)).tolist())
+        self.assertEqual(plan.protected_tokens.tolist(), (RECIPE.sink * np.minimum(sealed, 1)).tolist())
         self.assertEqual(self.tail[there][:, :, 0].tolist(), cache.tail_ids(tail_blocks)[there].tolist())
         self.assertEqual(self.sinks[there][:, :, 0].tolist(), cache.sink_ids(blocks[:, 0])[there].tolist())
         for seq in range(n):
