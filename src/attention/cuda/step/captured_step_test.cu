@@ -465,8 +465,8 @@ class Session {
           << "step " << step << ", sequence " << i << ", token " << t << ", layer " << layer << ", "
           << host_.length(i) << " tokens";
     }
-    if ((step + 5 * i) % 16 != 0) return;
-    const int layer = step / 16 % Model::kLayers;
+    if ((step + 5 * i) % 32 != 0) return;
+    const int layer = step / 32 % Model::kLayers;
     const double error = error_of(captured_.out(layer, i, t), host_.expected(layer, i));
     ASSERT_LE(error, kTolerance) << "step " << step << ", sequence " << i << ", layer " << layer << ", "
                                  << host_.length(i) << " tokens";
