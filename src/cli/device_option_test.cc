@@ -59,6 +59,11 @@ TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --backend cpu"), "--backend cpu");
 }
 
+TEST_F(DeviceOption, LayersOfAGpuNeedOne) {
+  expect_one_sentence(run("run -m model.gguf -p abc -ngl 3"), "--gpu-layers");
+  expect_one_sentence(run("run -m model.gguf -p abc --gpu-layers -1"), "--gpu-layers");
+}
+
 TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   if (have_nvidia_gpu()) GTEST_SKIP() << "there is a GPU";
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda"), "no driver");

@@ -53,6 +53,9 @@ void print(const Session& session, const CacheInfo& info) {
   const Geometry& g = session.engine().geometry();
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
+  if (const std::int64_t bytes = session.engine().host_weight_bytes(); bytes > 0)
+    fmt::print("  {} of them stay in the host's memory, where {} reads them in every step\n",
+               readable_bytes(static_cast<double>(bytes)), session.options().device);
   fmt::print("  {} layers{}, {} query heads, {}, trained context {} tokens\n", g.n_layers,
              g.is_recurrent() ? " with attention" : "", g.n_heads, heads_text(g), g.trained_context);
   if (g.is_recurrent()) {

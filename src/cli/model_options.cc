@@ -62,6 +62,12 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
       .add_option("--device", options.device,
                   "what runs the model and keeps its caches: cpu, cuda, or cuda:N for the GPU of that number")
       ->capture_default_str();
+  command
+      .add_option(
+          "--gpu-layers,--ngl", options.device_layers,
+          "with --device cuda: so many layers lie in the GPU's memory, the others in the host's, where "
+          "the GPU reads them (also -ngl; default: all)")
+      ->check(CLI::Range(0, 1 << 20));
 }
 
 void add_weights_option(CLI::App& command, std::string& weights) {

@@ -23,7 +23,7 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
 // Adds -m, those, and --calibration.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 
-// Adds --device.
+// Adds --device and --gpu-layers.
 void add_device_option(CLI::App& command, ModelOptions& options);
 
 // Adds --weights, of commands that judge caches.

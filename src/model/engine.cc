@@ -32,6 +32,7 @@ class GgufEngine : public Engine {
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   int n_vocab() const override { return hparams_.n_vocab; }
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
+  std::int64_t host_weight_bytes() const override { return weights_->host_bytes(); }
   std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
   ModelParts parts() const override { return {*file_, hparams_, *weights_}; }
   int independent_sequences() const override {
@@ -115,9 +116,14 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path, const Engi
   if (!hparams.ok()) return hparams.error();
   if (options.device != nullptr)
     KVANT_RETURN_IF_ERROR(DeviceGraph::check(*hparams, options.device->backend()));
-  ggml_backend_buffer_type* memory =
-      options.device == nullptr ? nullptr : ggml_backend_get_default_buffer_type(options.device->backend());
-  auto weights = Weights::load(*file, *hparams, options.weights, options.n_threads, memory);
+  DeviceWeights on_device;
+  if (options.device != nullptr) {
+    ggml_backend* backend = options.device->backend();
+    on_device.memory = ggml_backend_get_default_buffer_type(backend);
+    on_device.host_memory = ggml_backend_dev_host_buffer_type(ggml_backend_get_device(backend));
+    on_device.n_host_layers = std::max(hparams->n_layers - options.device_layers, 0);
+  }
+  auto weights = Weights::load(*file, *hparams, options.weights, options.n_threads, on_device);
   if (!weights.ok()) return weights.error();
   auto tokenizer = Tokenizer::load(path);
   if (!tokenizer.ok()) return tokenizer.error();

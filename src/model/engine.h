@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,6 +32,9 @@ struct EngineOptions {
   // What runs the model and keeps its caches; null: the CPU.
   std::shared_ptr<ComputeDevice> device = nullptr;
   const std::atomic<bool>* stop = nullptr;  // once true, steps are refused with the error "interrupted"
+  // Layers whose matrices lie in the device's memory: the last ones. Those of the others stay in the host's,
+  // where the device reads them in every step: for models that are larger than its memory.
+  int device_layers = std::numeric_limits<int>::max();
 };
 
 // The new tokens of one sequence in a step, and the rows whose logits are wanted.
@@ -57,7 +61,9 @@ class Engine {
   virtual int n_vocab() const = 0;
   virtual std::string description() const = 0;    // "llama 135M Q4_1"
   virtual std::int64_t weight_bytes() const = 0;  // in memory
-  virtual std::string fingerprint() const = 0;    // GgufFile::content_hash
+  // Of these, what a device reads where it lies in the host's memory (EngineOptions::device_layers).
+  virtual std::int64_t host_weight_bytes() const = 0;
+  virtual std::string fingerprint() const = 0;  // GgufFile::content_hash
   virtual ModelParts parts() const = 0;
   // Sequences that may get a token in one step so that each gets the bits that it would get alone. Tries
   // products: not for every step.

@@ -15,6 +15,7 @@ class EngineDecorator : public Engine {
   int n_vocab() const override { return engine_.n_vocab(); }
   std::string description() const override { return engine_.description(); }
   std::int64_t weight_bytes() const override { return engine_.weight_bytes(); }
+  std::int64_t host_weight_bytes() const override { return engine_.host_weight_bytes(); }
   std::string fingerprint() const override { return engine_.fingerprint(); }
   ModelParts parts() const override { return engine_.parts(); }
   int independent_sequences() const override { return engine_.independent_sequences(); }

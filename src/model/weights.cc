@@ -33,14 +33,14 @@ ContextPointer new_context(std::size_t n_tensors) {
 }
 
 // What is done with a tensor's values.
-enum class Place : std::uint8_t { mapped, dequantized, repacked, device };
+enum class Place : std::uint8_t { mapped, dequantized, repacked, device, host_of_device };
 
 struct Planned {
   const ggml_tensor* source;
   Place place;
   ggml_backend_buffer_type* repacked_type;  // place == repacked
   ggml_tensor** target;
-  bool expands = false;  // place == device: to F32
+  bool expands = false;  // place == device or host_of_device: to F32
 };
 
 void dequantize_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
@@ -82,7 +82,7 @@ Weights::~Weights() = default;
 class Weights::Loader {
  public:
   Loader(Weights& weights, std::shared_ptr<GgufFile> file, Hparams& hparams, WeightMode mode, int n_threads,
-         ggml_backend_buffer_type* device)
+         const DeviceWeights& device)
       : weights_(weights),
         file_(std::move(file)),
         h_(hparams),
@@ -92,7 +92,10 @@ class Weights::Loader {
 
   Status run() {
     plan_model();
-    for (int i = 0; i < h_.n_layers; ++i) plan_layer(i);
+    for (int i = 0; i < h_.n_layers; ++i) {
+      stays_in_host_ = i < device_.n_host_layers;
+      plan_layer(i);
+    }
     if (failure_) return *failure_;
     for (const std::string& name : file_->tensor_names()) {
       if (used_.count(name) == 0 && !of_left_out_layer(name)) {
@@ -105,6 +108,7 @@ class Weights::Loader {
     KVANT_RETURN_IF_ERROR(place_dequantized());
     KVANT_RETURN_IF_ERROR(place_repacked());
     KVANT_RETURN_IF_ERROR(place_on_device());
+    KVANT_RETURN_IF_ERROR(place_in_host());
     if (weights_.output_ == nullptr) weights_.output_ = weights_.embedding_;
     for (LayerWeights& w : weights_.layers_) {
       if (w.v == nullptr) w.v = w.k;
@@ -145,8 +149,12 @@ class Weights::Loader {
     if (use == Use::matrix || use == Use::experts) values_by_type_[t->type] += ggml_nelements(t);
     const bool wants_f32 = use == Use::vector || mode_ == WeightMode::f32;
     if (use == Use::table) return {t, Place::mapped, nullptr, target};
-    if (device_ != nullptr && use == Use::embedding) return {t, Place::mapped, nullptr, target};
-    if (device_ != nullptr) return {t, Place::device, nullptr, target, wants_f32};
+    const bool on_device = device_.memory != nullptr;
+    if (on_device && use == Use::embedding) return {t, Place::mapped, nullptr, target};
+    const bool is_large = use == Use::matrix || use == Use::experts;
+    if (on_device && is_large && stays_in_host_)
+      return {t, Place::host_of_device, nullptr, target, wants_f32};
+    if (on_device) return {t, Place::device, nullptr, target, wants_f32};
     if (wants_f32 && t->type != GGML_TYPE_F32) return {t, Place::dequantized, nullptr, target};
     if (use == Use::matrix) {
       if (ggml_backend_buffer_type* type = repacked_buffer_type(t)) return {t, Place::repacked, type, target};
@@ -160,7 +168,7 @@ class Weights::Loader {
     take("output_norm.weight", {e, 1, 1}, Need::required, Use::vector, &weights_.output_norm_);
     take("output_norm.bias", {e, 1, 1}, norm_bias(), Use::vector, &weights_.output_norm_bias_);
     take("output.weight", {e, h_.n_vocab, 1}, Need::optional, Use::matrix, &weights_.output_);
-    if (device_ != nullptr && file_->tensor("output.weight") == nullptr)
+    if (device_.memory != nullptr && file_->tensor("output.weight") == nullptr)
       take("token_embd.weight", {e, h_.n_vocab, 1}, Need::required, Use::tied_output, &weights_.output_);
     take("output.bias", {h_.n_vocab, 1, 1}, Need::optional, Use::vector, &weights_.output_bias_);
     const Shape factors{h_.n_rot / 2, 1, 1};
@@ -359,6 +367,13 @@ class Weights::Loader {
     return error("out of memory: the weights of '{}' need {} MB more", file_->path(), bytes >> 20);
   }
 
+  Error out_of_device_memory(std::size_t bytes) const {
+    return error(
+        "out of memory: the weights of '{}' need {} MB of the device's: leave some of the {} layers in the "
+        "host's memory with -ngl, the number of the others",
+        file_->path(), bytes >> 20, h_.n_layers);
+  }
+
   std::vector<Planned> planned(Place place) const {
     std::vector<Planned> some;
     for (const Planned& p : planned_) {
@@ -404,7 +419,8 @@ class Weights::Loader {
       bytes += ggml_nbytes(*p.target);
     }
     BufferPointer buffer(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), buffer_type));
-    if (buffer == nullptr) return out_of_memory(bytes);
+    if (buffer == nullptr)
+      return buffer_type == device_.memory ? out_of_device_memory(bytes) : out_of_memory(bytes);
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     weights_.bytes_ += static_cast<std::int64_t>(ggml_backend_buffer_get_size(buffer.get()));
     weights_.storage_->contexts.push_back(std::move(context));
@@ -438,8 +454,14 @@ class Weights::Loader {
   Status place_on_device() {
     const std::vector<Planned> some = planned(Place::device);
     if (some.empty()) return {};
-    KVANT_RETURN_IF_ERROR(
-        allocate(some, device_, [](const Planned& p) { return p.expands ? GGML_TYPE_F32 : p.source->type; }));
+    KVANT_RETURN_IF_ERROR(allocate(some, device_.memory, [](const Planned& p) { return stored_type(p); }));
+    fill(some);
+    return {};
+  }
+
+  static ggml_type stored_type(const Planned& p) { return p.expands ? GGML_TYPE_F32 : p.source->type; }
+
+  void fill(const std::vector<Planned>& some) const {
     std::vector<float> values;
     for (const Planned& p : some) {
       const void* from = file_->tensor_data(p.source);
@@ -450,6 +472,41 @@ class Weights::Loader {
       }
       ggml_backend_tensor_set(*p.target, from, 0, ggml_nbytes(*p.target));
     }
+  }
+
+  // As the device has its own: kernels read beyond the last row of some types, where there must be zeros.
+  Status place_in_host() {
+    const std::vector<Planned> some = planned(Place::host_of_device);
+    if (some.empty()) return {};
+    constexpr std::size_t kAlignment = 128;
+    auto context = new_context(some.size());
+    std::vector<std::size_t> places;
+    std::size_t bytes = 0;
+    for (const Planned& p : some) {
+      *p.target = ggml_new_tensor(context.get(), stored_type(p), ggml_n_dims(p.source), p.source->ne);
+      ggml_set_name(*p.target, p.source->name);
+      places.push_back(bytes);
+      const std::size_t size = ggml_backend_buft_get_alloc_size(device_.memory, *p.target);
+      bytes += (size + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    ggml_backend_buffer_type* type =
+        device_.host_memory != nullptr ? device_.host_memory : ggml_backend_cpu_buffer_type();
+    BufferPointer buffer(ggml_backend_buft_alloc_buffer(type, bytes + kAlignment));
+    // ggml takes other memory where the device can read no more.
+    if (buffer == nullptr || ggml_backend_buffer_get_type(buffer.get()) != type) return out_of_memory(bytes);
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ggml_backend_buffer_clear(buffer.get(), 0);
+    auto* base = static_cast<char*>(ggml_backend_buffer_get_base(buffer.get()));
+    base += (kAlignment - reinterpret_cast<std::uintptr_t>(base) % kAlignment) % kAlignment;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if (ggml_backend_tensor_alloc(buffer.get(), *some[i].target, base + places[i]) != GGML_STATUS_SUCCESS)
+        return out_of_memory(bytes);
+    }
+    fill(some);
+    weights_.bytes_ += static_cast<std::int64_t>(bytes);
+    weights_.host_bytes_ = static_cast<std::int64_t>(bytes);
+    weights_.storage_->contexts.push_back(std::move(context));
+    weights_.storage_->buffers.push_back(std::move(buffer));
     return {};
   }
 
@@ -468,7 +525,8 @@ class Weights::Loader {
   Hparams& h_;
   WeightMode mode_;
   int n_threads_;
-  ggml_backend_buffer_type* device_;
+  const DeviceWeights device_;
+  bool stays_in_host_ = false;  // what is planned now
   std::vector<Planned> planned_;
   std::set<std::string> used_;
   std::map<ggml_type, std::int64_t> values_by_type_;
@@ -477,8 +535,7 @@ class Weights::Loader {
 };
 
 Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<GgufFile> file, Hparams& hparams,
-                                               WeightMode mode, int n_threads,
-                                               ggml_backend_buffer_type* device) {
+                                               WeightMode mode, int n_threads, const DeviceWeights& device) {
   const ggml_tensor* embedding = file->tensor("token_embd.weight");
   if (embedding == nullptr)
     return error("'{}' has no tensor 'token_embd.weight': is it a model?", file->path());

@@ -83,15 +83,21 @@ struct LayerWeights {
   float scale = 1;                        // of what the layer hands on
 };
 
+// Where a device's weights lie.
+struct DeviceWeights {
+  ggml_backend_buffer_type* memory = nullptr;       // the device's; null: there is no device
+  ggml_backend_buffer_type* host_memory = nullptr;  // the host's, as the device can read it; null: any
+  int n_host_layers = 0;                            // so many first layers have their matrices there
+};
+
 class Weights {
  public:
   // Takes every tensor of the file; sets hparams.n_vocab and sink_logits. Errors: a missing or misshapen
   // tensor, one that the architecture has no place for, out of memory. The file stays mapped for as long as
-  // the weights live. device: memory of a device, which then gets all but the embedding; null: they stay in
-  // the host's.
+  // the weights live. With a device, that has all but the embedding.
   static Result<std::unique_ptr<Weights>> load(std::shared_ptr<GgufFile> file, Hparams& hparams,
                                                WeightMode mode, int n_threads,
-                                               ggml_backend_buffer_type* device = nullptr);
+                                               const DeviceWeights& device = {});
   ~Weights();
 
   ggml_tensor* token_embedding() const { return embedding_; }  // [n_embd, n_vocab]
@@ -110,6 +116,7 @@ class Weights {
   const LayerWeights& layer(int i) const { return layers_[i]; }
 
   std::int64_t bytes() const { return bytes_; }                // in memory, mapped pages included
+  std::int64_t host_bytes() const { return host_bytes_; }      // that a device reads in the host's memory
   const std::string& type_name() const { return type_name_; }  // of most matrix values in the file: "Q4_1"
 
  private:
@@ -128,7 +135,7 @@ class Weights {
   ggml_tensor* layer_projection_ = nullptr;
   ggml_tensor* layer_projection_norm_ = nullptr;
   std::vector<LayerWeights> layers_;
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes_ = 0, host_bytes_ = 0;
   std::string type_name_;
 };
 

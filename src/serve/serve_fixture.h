@@ -51,6 +51,7 @@ class FakeEngine : public Engine {
   int n_vocab() const override { return kFakeVocabulary; }
   std::string description() const override { return "fake"; }
   std::int64_t weight_bytes() const override { return 0; }
+  std::int64_t host_weight_bytes() const override { return 0; }
   std::string fingerprint() const override { return "0000000000000000"; }
   ModelParts parts() const override { KVANT_CHECK(false, "a fake engine has no weights"); }
   int independent_sequences() const override { return most_decoded; }

@@ -70,6 +70,7 @@ nlohmann::ordered_json info_to_json(const Session& session, const CacheInfo& inf
           {"head_dim", head_dim},
           {"trained_context", g.trained_context},
           {"weight_bytes", session.engine().weight_bytes()},
+          {"host_weight_bytes", session.engine().host_weight_bytes()},
           {"recipe", label(info.preview.plan->recipe)},
           {"context", info.context},
           {"batch", info.batch},

@@ -37,6 +37,10 @@ Session::Session(const SessionOptions& options, WeightMode weights, int context,
 
 Result<Session> Session::open(const SessionOptions& options, WeightMode weights, int context) {
   std::shared_ptr<ComputeDevice> device;
+  if (options.device == "cpu" && options.device_layers != EngineOptions{}.device_layers)
+    return error(
+        "--gpu-layers says what lies in a GPU's memory, and the model runs on the CPU: leave it out, or "
+        "use --device cuda");
   if (options.device != "cpu") {
     auto opened = open_device(options.device);
     if (!opened.ok()) return opened.error();
@@ -44,7 +48,8 @@ Result<Session> Session::open(const SessionOptions& options, WeightMode weights,
   }
   auto backend = device == nullptr ? make_backend(options.backend) : make_device_backend(device->pages());
   if (!backend.ok()) return backend.error();
-  auto engine = Engine::load(options.model, {options.n_threads, weights, context, device, options.stop});
+  auto engine = Engine::load(
+      options.model, {options.n_threads, weights, context, device, options.stop, options.device_layers});
   if (!engine.ok()) return engine.error();
   return Session(options, weights, context, std::move(engine).value(), std::move(backend).value(),
                  std::move(device));

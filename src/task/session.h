@@ -17,9 +17,10 @@ struct SessionOptions {
   std::string backend = "cpu";  // attention/attention.h
   std::string device = "cpu";   // model/compute_device.h
   int n_threads = 1;
-  bool verbose = false;                     // prints plans to stderr
-  bool strict = false;                      // a fall-back to something slower is an error
-  const std::atomic<bool>* stop = nullptr;  // of EngineOptions; null: Ctrl-C ends calibrations
+  int device_layers = EngineOptions{}.device_layers;  // of EngineOptions
+  bool verbose = false;                               // prints plans to stderr
+  bool strict = false;                                // a fall-back to something slower is an error
+  const std::atomic<bool>* stop = nullptr;            // of EngineOptions; null: Ctrl-C ends calibrations
 };
 
 // A plan before anything of the model is known.

@@ -1,41 +1,63 @@
 // Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
 // (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
+// That one's search is taken where a page has values that are far beyond all levels, as keys have in some
+// channels unless they are rotated: pairs would not count their errors as much as they should.
 #pragma once
 
 #include "attention/cuda/seal/paired_costs.cuh"
-#include "attention/cuda/seal/trellis_token.cuh"
+#include "attention/cuda/seal/seal_trellis.cuh"
 
 namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-template <int Bits, int D>
+template <int D>
 struct alignas(16) PairsShared {
-  static constexpr int kWindow = Bits == 2 ? 48 : 32;  // values
+  static constexpr int kWindow = 32;  // values
   static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
-  std::uint32_t choices[kKept][PairedTrellis<Bits>::kWords][kPairThreads];
-  TrellisPage<Bits, D> page;
+  union {
+    std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
+    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPageTokens];
+  };
+  float shapes[kTrellisStates];
+  TrellisPage<kPairedBits, D> page;
 };
 
-template <int Bits, int D>
+// The same, as TokenPath sees it.
+template <int D>
+struct OneByOne {
+  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPageTokens];
+  TrellisPage<kPairedBits, D>& page;
+  NoLevels levels;
+};
+
+// Pages with values beyond this are searched token by token: five times the root mean square. Of normal
+// values that is one in two million.
+inline constexpr float kLargestPaired = 5 / PairedTrellis::kCode.scale;
+
+template <int D>
 class PairPath {
  public:
-  using T = PairedTrellis<Bits>;
-  using Shared = PairsShared<Bits, D>;
+  using T = PairedTrellis;
+  using Shared = PairsShared<D>;
 
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
         thread_(thread),
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}} {}
 
+  __device__ bool has_outliers() const {
+    return fmaxf(tokens_[0].largest(), tokens_[1].largest()) > kLargestPaired;
+  }
+
   __device__ void encode() {
-    PairedCosts<Bits> costs(blockDim.y);
-    run(costs, D - kRunIn, D, [](int, const PairedChoices<Bits>&) {});
+    PairedCosts costs(blockDim.y);
+    run(costs, D - kRunIn, D, [](int, const PairedChoices&) {});
     int seam[2] = {};
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
-      run(costs, first, end, [&](int i, const PairedChoices<Bits>& choices) {
+      run(costs, first, end, [&](int i, const PairedChoices& choices) {
 #pragma unroll
         for (int word = 0; word < T::kWords; ++word) choice(i, word) = choices.words[word];
       });
@@ -70,7 +92,7 @@ class PairPath {
 
   // Takes the values [first, end); keep(i, choices).
   template <class Keep>
-  __device__ __forceinline__ void run(PairedCosts<Bits>& costs, int first, int end, const Keep& keep) const {
+  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) const {
     float ahead[2] = {tokens_[0].in_levels(first), tokens_[1].in_levels(first)};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
@@ -84,9 +106,9 @@ class PairPath {
   }
 
   // Forbids all paths that are not at these nodes where the window [first, end) begins.
-  __device__ __forceinline__ void forbid_others(PairedCosts<Bits>& costs, int first, int end,
+  __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
                                                 const int (&nodes)[2]) const {
-    PathOrigins<Bits> origins[2] = {PathOrigins<Bits>(nodes[0]), PathOrigins<Bits>(nodes[1])};
+    PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
       origins[0].advance([&](int word) { return choice(i, word); });
@@ -97,7 +119,7 @@ class PairPath {
 
   // How the path of a token to `node` got there by value i: in which state it was then.
   __device__ __forceinline__ int state_before(int i, int node, int of) const {
-    return node << Bits | PairedChoices<Bits>::of(node, of, [&](int word) { return choice(i, word); });
+    return node << kPairedBits | PairedChoices::of(node, of, [&](int word) { return choice(i, word); });
   }
 
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
@@ -109,8 +131,8 @@ class PairPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
-        tokens_[0].take_state(i, states[0]);
-        tokens_[1].take_state(i, states[1]);
+        tokens_[0].take_state(i, states[0], shared_.shapes[states[0]]);
+        tokens_[1].take_state(i, states[1], shared_.shapes[states[1]]);
         node0 = states[0] % T::kNodes;
         node1 = states[1] % T::kNodes;
       }
@@ -125,15 +147,15 @@ class PairPath {
 
   Shared& shared_;
   int thread_;
-  TrellisToken<Bits, D> tokens_[2];
+  TrellisToken<kPairedBits, D> tokens_[2];
 };
 
-template <int Bits, int D>
+template <int D>
 __global__ void __launch_bounds__(kPairThreads, 3)
     seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
-    auto& shared = *reinterpret_cast<PairsShared<Bits, D>*>(bytes);
+    auto& shared = *reinterpret_cast<PairsShared<D>*>(bytes);
     const int head = args.heads.at[blockIdx.y];
     const int side = first_side + static_cast<int>(blockIdx.z);
     const auto thread = static_cast<int>(threadIdx.x);
@@ -141,10 +163,20 @@ __global__ void __launch_bounds__(kPairThreads, 3)
     if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
     const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
     shared.page.template begin<kPairThreads>(args, due, head, tail);
+    for (int state = thread; state < kTrellisStates; state += kPairThreads)
+      shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     __syncthreads();
-    PairPath<Bits, D> path(shared, tail, thread);
-    path.encode();
-    const float gains[2] = {path.gain(0), path.gain(1)};
+    float gains[2];
+    PairPath<D> path(shared, tail, thread);
+    if (__syncthreads_or(path.has_outliers()) == 0) {
+      path.encode();
+      for (int i = 0; i < 2; ++i) gains[i] = path.gain(i);
+    } else {
+      OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        gains[i] = TokenPath<kPairedBits, D, OneByOne<D>>(each, tail, thread + i * kPairThreads).encode();
+    }
     for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
     __syncthreads();
     for (int i = 0; i < 2; ++i) shared.page.store_gain(thread + i * kPairThreads, gains[i]);
