@@ -41,8 +41,8 @@ void DeviceHeadPages::list_protected(const Step& step, int slice) {
   }
 }
 
-Status DeviceHeadPages::fetch(const Step& step, int slice, int layer, int kv_head, int first_visible,
-                              int n_sealed) {
+Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_head, int first_visible,
+                               int n_sealed) {
   plan_ = step.shared_plan();
   layer_ = layer;
   kv_head_ = kv_head;
@@ -65,7 +65,10 @@ Status DeviceHeadPages::fetch(const Step& step, int slice, int layer, int kv_hea
     view.n_tokens = std::min(kPageTokens, ledger.end() - view.first_token);
     list(step, ledger.tail(page), view);
   }
-  return step.device_pages().download_head(entries_, layer, kv_head, copied_);
+  const auto first = step.device_pages().gather_head(entries_, layer, kv_head);
+  if (!first.ok()) return first.error();
+  first_ = *first;
+  return {};
 }
 
 void DeviceHeadPages::unpack() {
@@ -76,7 +79,7 @@ void DeviceHeadPages::unpack() {
     const PageContext& context = head.side(side).context;
     (side == Side::key ? key_rows_ : value_rows_) = PageContext{context.head_dim, context.constants, {}};
   }
-  auto from = copied_.begin();
+  auto from = downloaded_->begin() + static_cast<std::ptrdiff_t>(first_);
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     for (const Side side : kSides) {
       const Format& format = fetched_[i].is_sealed ? *head.side(side).sealed : *plan_->tail;
@@ -96,7 +99,10 @@ void DeviceHeadPages::unpack() {
 
 Status DeviceHeadPages::read(const Step& step, int slice, int layer, int kv_head, int first_visible,
                              int n_sealed) {
-  KVANT_RETURN_IF_ERROR(fetch(step, slice, layer, kv_head, first_visible, n_sealed));
+  KVANT_RETURN_IF_ERROR(gather(step, slice, layer, kv_head, first_visible, n_sealed));
+  auto downloaded = std::make_shared<std::vector<std::byte>>();
+  KVANT_RETURN_IF_ERROR(step.device_pages().download_gathered(*downloaded));
+  take(std::move(downloaded));
   unpack();
   return {};
 }

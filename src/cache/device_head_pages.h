@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cache/cache.h"
@@ -18,8 +19,10 @@ class DeviceHeadPages {
   // the step leaves, or, for a sequence as it was before its seals, what it found: the tail lasts as long as
   // the step. An error: the device has failed.
   Status read(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
-  // Its two parts: copying, and what any thread can do when the step is over.
-  Status fetch(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
+  // Its parts, so that the host waits once for several: gathering on the device; what the store then
+  // downloads; and what any thread can do with it when the step is over.
+  Status gather(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
+  void take(std::shared_ptr<const std::vector<std::byte>> downloaded) { downloaded_ = std::move(downloaded); }
   void unpack();
 
   // Of the newest read() or unpack(), which they live as long as. Bytes are canonical.
@@ -37,7 +40,8 @@ class DeviceHeadPages {
   int layer_ = 0, kv_head_ = 0;
   std::vector<PageEntry> entries_;
   std::vector<Fetched> fetched_;
-  std::vector<std::byte> copied_;
+  std::shared_ptr<const std::vector<std::byte>> downloaded_;
+  std::size_t first_ = 0;  // of its bytes
   std::vector<PageView> pages_;
   std::vector<std::unique_ptr<std::byte[]>> bytes_;  // of a page's K, then of its V
   std::vector<int> protected_tokens_;

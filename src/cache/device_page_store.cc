@@ -151,8 +151,19 @@ Status DevicePageStore::download(PageEntry entry, std::byte* to) {
   return device_.finish();
 }
 
-Status DevicePageStore::download_head(std::span<const PageEntry> entries, int layer, int kv_head,
-                                      std::vector<std::byte>& to) {
+Status DevicePageStore::make_room_to_gather(std::size_t bytes) {
+  if (gathered_bytes_ + bytes <= gathered_room_) return {};
+  const std::size_t room = 2 * (gathered_bytes_ + bytes);
+  DeviceMemory larger = allocate_on(device_, room);
+  if (larger == nullptr) return shortage("out of memory on {}: no room to look at pages", device_.name());
+  if (gathered_bytes_ > 0) device_.copy(larger.get(), gathered_.get(), gathered_bytes_);
+  KVANT_RETURN_IF_ERROR(device_.finish());
+  gathered_ = std::move(larger);
+  gathered_room_ = room;
+  return {};
+}
+
+Result<std::size_t> DevicePageStore::gather_head(std::span<const PageEntry> entries, int layer, int kv_head) {
   const auto bytes_of = [&](PageEntry entry) {
     const EntryLayout::Layer& of_layer = layout(entry.room).layers[layer];
     return of_layer.bytes(kv_head, Side::key) + of_layer.bytes(kv_head, Side::value);
@@ -160,21 +171,22 @@ Status DevicePageStore::download_head(std::span<const PageEntry> entries, int la
   std::size_t bytes = 0;
   for (const PageEntry entry : entries) bytes += bytes_of(entry);
   device_.enter();
-  if (gathered_bytes_ < bytes) {
-    gathered_.reset();
-    gathered_ = allocate_on(device_, bytes);
-    gathered_bytes_ = gathered_ == nullptr ? 0 : bytes;
-    if (gathered_ == nullptr)
-      return shortage("out of memory on {}: no room to look at pages", device_.name());
-  }
-  char* gathered = gathered_.get();
+  KVANT_RETURN_IF_ERROR(make_room_to_gather(bytes));
+  const std::size_t first = gathered_bytes_;
   for (const PageEntry entry : entries) {
     const std::size_t place = layout(entry.room).layers[layer].place(kv_head, Side::key);
-    device_.copy(gathered, table(entry.room).data(entry.id) + place, bytes_of(entry));
-    gathered += bytes_of(entry);
+    device_.copy(gathered_.get() + gathered_bytes_, table(entry.room).data(entry.id) + place,
+                 bytes_of(entry));
+    gathered_bytes_ += bytes_of(entry);
   }
-  to.resize(bytes);
-  if (bytes > 0) device_.download(to.data(), gathered_.get(), bytes);
+  return first;
+}
+
+Status DevicePageStore::download_gathered(std::vector<std::byte>& to) {
+  to.resize(gathered_bytes_);
+  device_.enter();
+  if (gathered_bytes_ > 0) device_.download(to.data(), gathered_.get(), gathered_bytes_);
+  gathered_bytes_ = 0;
   return device_.finish();
 }
 

@@ -120,10 +120,11 @@ class DevicePageStore final : public EntryStore {
   // The bytes of an entry, in host memory and back: layout(entry.room).bytes. An error: the device has
   // failed.
   Status download(PageEntry entry, std::byte* to);
-  // Of one head alone, of each entry in turn: the bytes of its key page, then of its value page. The host
-  // waits once. An error: the device has failed, or has no memory to put them side by side.
-  Status download_head(std::span<const PageEntry> entries, int layer, int kv_head,
-                       std::vector<std::byte>& to);
+  // Of one head alone, of each entry in turn: the bytes of its key page, then of its value page. They are put
+  // behind what was gathered since the last download, for which the host waits once; returns where they begin
+  // in it. An error: the device has failed, or has no memory for them.
+  Result<std::size_t> gather_head(std::span<const PageEntry> entries, int layer, int kv_head);
+  Status download_gathered(std::vector<std::byte>& to);
   void upload(const std::byte* from, PageEntry entry);
   const EntryLayout& layout(int room) const { return table(room).layout(); }
 
@@ -153,8 +154,10 @@ class DevicePageStore final : public EntryStore {
   PageDevice& device_;
   bool has_sink_;
   DeviceEntryTable sealed_, tails_, sinks_, sums_, protected_, observers_;
-  DeviceMemory gathered_{nullptr, {nullptr}};  // what is downloaded, side by side
-  std::size_t gathered_bytes_ = 0;
+  Status make_room_to_gather(std::size_t bytes);
+
+  DeviceMemory gathered_{nullptr, {nullptr}};
+  std::size_t gathered_room_ = 0, gathered_bytes_ = 0;
 };
 
 }  // namespace kvant

@@ -60,24 +60,40 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
 // The first layer of a step: the other thread begins with the step before.
 ShownRows QualityGuard::wants(const Step& step, int layer) {
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
+  if (layer == 0 && copies_.size() < n_wanted_) copies_.clear();  // a step that failed
+  if (layer == 0) n_wanted_ = 0;
   if (layer == 0 && !copies_.empty() && join()) {
     // Where there is no thread to be had, join() does it.
     looking_ = std::async(std::launch::async | std::launch::deferred,
                           [this, all = std::exchange(copies_, {})] { return look_at_all(all); });
   }
-  if (!step.slices()[0].is_prompt && due(layer, layers_[layer].steps++)) return ShownRows::queries;
   const PageLedger& ledger = step.ledger(0);
-  return ledger.end_sealed() > ledger.n_sealed() ? ShownRows::none : ShownRows::nothing;
+  const ShownRows rest = ledger.end_sealed() > ledger.n_sealed() ? ShownRows::none : ShownRows::nothing;
+  const bool checks = !step.slices()[0].is_prompt && due(layer, layers_[layer].steps++);
+  const ShownRows wanted = checks ? ShownRows::queries : rest;
+  if (wanted != ShownRows::nothing) ++n_wanted_;
+  return wanted;
 }
 
 void QualityGuard::see(Step& step, int layer, const LayerRows& rows) {
   if (!join()) step.fail_out_of_memory();
   run_within_memory(step, [&] {
-    auto copies = std::make_unique<Copies>();
-    if (const Status status = copy(step, layer, rows, *copies); !status.ok())
-      return step.fail(status.error());
-    copies_.push_back(std::move(copies));
+    copies_.push_back(std::make_unique<Copies>());
+    Status status = gather(step, layer, rows, *copies_.back());
+    if (status.ok() && copies_.size() == n_wanted_) status = download(step);
+    if (!status.ok()) step.fail(status.error());
   });
+  if (step.failed()) copies_.clear();
+}
+
+Status QualityGuard::download(const Step& step) {
+  auto downloaded = std::make_shared<std::vector<std::byte>>();
+  KVANT_RETURN_IF_ERROR(step.device_pages().download_gathered(*downloaded));
+  for (const auto& copies : copies_) {
+    copies->tail.take(downloaded);
+    copies->cached.take(downloaded);
+  }
+  return {};
 }
 
 bool QualityGuard::join() {
@@ -86,7 +102,7 @@ bool QualityGuard::join() {
 
 // Of the tail what it holds, the step's tokens included, before pages of it are sealed; for a check also what
 // the cache holds of the tokens that may be compared.
-Status QualityGuard::copy(const Step& step, int layer, const LayerRows& rows, Copies& copies) const {
+Status QualityGuard::gather(const Step& step, int layer, const LayerRows& rows, Copies& copies) const {
   const Plan& plan = step.plan();
   const PageLedger& ledger = step.ledger(0);
   const int oldest = std::max(ledger.end() - capacity(plan, layer), 0);
@@ -94,25 +110,27 @@ Status QualityGuard::copy(const Step& step, int layer, const LayerRows& rows, Co
   copies.kv_head = layers_[layer].found.kv_head;
   copies.first_in_tail = std::max(ledger.n_sealed(), oldest / kPageTokens) * kPageTokens;
   copies.n_sealed = ledger.end_sealed();
+  copies.sealed = ledger.end_sealed() > ledger.n_sealed();
   copies.plan = step.shared_plan();
-  KVANT_RETURN_IF_ERROR(
-      copies.tail.fetch(step, 0, layer, copies.kv_head, copies.first_in_tail, ledger.n_sealed()));
+  if (copies.sealed)
+    KVANT_RETURN_IF_ERROR(
+        copies.tail.gather(step, 0, layer, copies.kv_head, copies.first_in_tail, ledger.n_sealed()));
   if (rows.q.data == nullptr) return {};
   const float* newest = rows.q.row(rows.q.rows - 1);
   copies.query.assign(newest, newest + rows.q.cols);
-  return copies.cached.fetch(step, 0, layer, copies.kv_head, pages_for(oldest) * kPageTokens,
-                             ledger.end_sealed());
+  return copies.cached.gather(step, 0, layer, copies.kv_head, oldest, ledger.end_sealed());
 }
 
 void QualityGuard::look_at(Copies& copies) {
   Watch& watch = layers_[copies.layer];
   const Plan& plan = *copies.plan;
-  copies.tail.unpack();
+  DeviceHeadPages& with_tail = copies.sealed ? copies.tail : copies.cached;
+  with_tail.unpack();
   watch.recent.go_to(copies.first_in_tail);
   const HeadPlan& head = plan.head(copies.layer, copies.kv_head);
   const std::ptrdiff_t d = geometry_.dim(copies.layer);
-  for (const PageView& page : copies.tail.pages()) {
-    if (page.is_protected) continue;
+  for (const PageView& page : with_tail.pages()) {
+    if (page.is_protected || page.first_token < copies.first_in_tail) continue;
     const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens),
                              v = decoded_rows(page.v, head.v.transform, page.n_tokens);
     for (int i = 0; i < page.n_tokens; ++i) watch.recent.add(k.data() + i * d, v.data() + i * d);
@@ -120,7 +138,7 @@ void QualityGuard::look_at(Copies& copies) {
   if (copies.query.empty()) return;
   const auto first = first_compared(plan, copies.layer, watch.recent);
   if (!first) return;
-  copies.cached.unpack();
+  if (copies.sealed) copies.cached.unpack();
   std::vector<PageView> pages;
   for (const PageView& page : copies.cached.pages()) {
     if (page.is_protected || page.first_token >= *first) pages.push_back(page);

@@ -80,12 +80,14 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
     int first_in_tail = 0;  // token
     int n_sealed = 0;       // pages, once the step has sealed
     std::shared_ptr<const Plan> plan;
-    DeviceHeadPages tail;      // before it did
+    bool sealed = false;       // by the step
+    DeviceHeadPages tail;      // before it did; where it didn't, `cached` has these pages
     DeviceHeadPages cached;    // all pages that a check may compare
     std::vector<float> query;  // of the newest token; empty: there is no check
   };
   using AllCopies = std::vector<std::unique_ptr<Copies>>;
-  Status copy(const Step& step, int layer, const LayerRows& rows, Copies& copies) const;
+  Status gather(const Step& step, int layer, const LayerRows& rows, Copies& copies) const;
+  Status download(const Step& step);
   void look_at(Copies& copies);
   // False: memory was short.
   bool look_at_all(const AllCopies& all);
@@ -102,6 +104,7 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   const GuardSettings settings_;
   std::vector<Watch> layers_;
   AllCopies copies_;           // of the newest step
+  std::size_t n_wanted_ = 0;   // so many there will be
   std::future<bool> looking_;  // at those of the step before: look_at_all(); destroyed first
 };
 
