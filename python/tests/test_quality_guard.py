@@ -87,6 +87,16 @@ class Guard(unittest.TestCase):
             outputs.append(request.out.clone())
         self.assertTrue(torch.equal(outputs[0][:, :501], outputs[1][:, :501]))
 
+    def test_what_is_not_a_number_is_left_out(self):
+        server, rng = self.server(PLAIN), np.random.default_rng(5)
+        broken, sound = Request(200, rng), [Request(200, rng) for _ in range(2)]
+        broken.v[:] = float("nan")
+        server.step([(broken, 200)])
+        for request in sound:
+            server.step([(request, 200)])
+        server.step([(Request(3, rng), 3)])
+        self.assertLess(self.reports[-1].error, 1)
+
     def test_layers_take_turns_and_checks_become_rare(self):
         server, rng = self.server(PLAIN, n_blocks=512), np.random.default_rng(4)
         request = Request(128, rng)

@@ -16,6 +16,7 @@
 #include "attention/cuda/bench/median_time.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
+#include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

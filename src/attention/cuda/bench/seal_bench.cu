@@ -30,8 +30,23 @@ struct Settings {
   std::vector<std::string> pairs;
 };
 
-// Tail pages [head][page][side] of Gaussian values.
-std::vector<std::uint16_t> tail_pages(int heads, int pages, int d) {
+// Multiplies rows of d numbers by the Hadamard matrix.
+void rotate(std::vector<float>& rows, int d) {
+  const float scale = 1 / std::sqrt(static_cast<float>(d));
+  for (std::size_t row = 0; row < rows.size(); row += d) {
+    for (int step = 1; step < d; step *= 2)
+      for (int i = 0; i < d; ++i) {
+        if ((i & step) != 0) continue;
+        const float a = rows[row + i], b = rows[row + i + step];
+        rows[row + i] = a + b;
+        rows[row + i + step] = a - b;
+      }
+    for (int i = 0; i < d; ++i) rows[row + i] *= scale;
+  }
+}
+
+// Tail pages [head][page][side] of Gaussian values, whose keys are rotated or differ in variance by channel.
+std::vector<std::uint16_t> tail_pages(int heads, int pages, int d, bool rotated) {
   constexpr int kUnique = 16;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<std::uint16_t> unique[2];
@@ -39,7 +54,8 @@ std::vector<std::uint16_t> tail_pages(int heads, int pages, int d) {
     std::vector<std::uint16_t>& all = unique[static_cast<int>(side)];
     all.resize(kUnique * size);
     for (int i = 0; i < kUnique; ++i) {
-      const std::vector<float> values = page_values(side, d, i);
+      std::vector<float> values = page_values(side, d, i);
+      if (rotated) rotate(values, d);
       const PageSide of = side == Side::key ? PageSide::key : PageSide::value;
       for (std::size_t j = 0; j < size; ++j)
         all[i * size + plain_index(of, d, static_cast<int>(j) / d, static_cast<int>(j) % d)] =
@@ -164,17 +180,21 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
 void run(const Settings& settings) {
   const int pages = settings.tokens / kPageTokens;
   const int d = settings.head_dim;
-  const DeviceArray<std::uint16_t> pool(tail_pages(settings.kv_heads, pages, d));
+  // Recipes of trellis codes rotate keys, and the time of their search depends on it.
+  const DeviceArray<std::uint16_t> plain(tail_pages(settings.kv_heads, pages, d, false)),
+      rotated(tail_pages(settings.kv_heads, pages, d, true));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);
   std::iota(ids.begin(), ids.end(), 0);
   const DeviceArray<std::int32_t> table(ids);
   kvant_pages tail{};
   tail.table = table.get();
   tail.head_stride = pages;
-  tail.pool = pool.get();
   tail.side_offset = static_cast<std::int64_t>(kPageTokens) * d * 2;
   tail.page_stride = 2 * tail.side_offset;
-  for (const std::string& pair : settings.pairs) run_pair(settings, pair, tail, pages);
+  for (const std::string& pair : settings.pairs) {
+    tail.pool = pair.starts_with("tcq") ? rotated.get() : plain.get();
+    run_pair(settings, pair, tail, pages);
+  }
 }
 
 Settings parse(int argc, char** argv) {

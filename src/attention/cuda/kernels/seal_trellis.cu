@@ -8,10 +8,10 @@ namespace {
 
 template <int Bits, int D>
 SealKernel kernel(bool is_hopper) {
-  if constexpr (Bits == 4) {
+  if constexpr (Bits == kPairedBits) {
     if (is_hopper)
-      return {reinterpret_cast<const void*>(&seal_pairs_kernel<Bits, D>), kPairThreads,
-              static_cast<int>(sizeof(PairsShared<Bits, D>)), 0};
+      return {reinterpret_cast<const void*>(&seal_pairs_kernel<D>), kPairThreads,
+              static_cast<int>(sizeof(PairsShared<D>)), 0};
   }
   const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, true>)
                                : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);

@@ -73,8 +73,6 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
   const auto seen = [&](int of_row) { return before[block.sealed_end[of_row] / kTileTokens] - before[0]; };
   const int seen_by_any = seen(group * kGroupRows + kGroupRows - 1);
   const int high[2] = {seen(row), seen(row + 8)};
-  std::uint32_t q[D / 4];
-  load_kept_queries<D>(args, item, block.head, row, pair, q);
   // Weights were subnormal numbers, times 2^(kSumExponent - reference).
   const auto change_unit = [&](float factor) {
 #pragma unroll
@@ -108,8 +106,12 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
     for (int first = 0; first < kTileTokens; first += kKeptChunk) {
       const int begin = n * kTileTokens + first;
       if (begin >= seen_by_any) break;
+      // Anew for each chunk: the assembler of CUDA 13.0 doesn't keep registers that wgmma reads for longer.
+      std::uint32_t q[D / 4];
+      load_kept_queries<D>(args, item, block.head, row, pair, q);
       float s[kKeptChunk / 2] = {};
       hold_registers(s);
+      hold_registers(q);
       begin_products();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
@@ -117,6 +119,7 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
       commit_products();
       finish_products<0>();
       hold_registers(s);
+      hold_registers(q);
       const int low[2] = {0, 0}, end[2] = {high[0] - begin, high[1] - begin};
       mask_scores(s, low, end, pair);
       float shrink[2];

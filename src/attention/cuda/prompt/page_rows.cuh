@@ -18,6 +18,41 @@ struct PageRows {
   alignas(16) unsigned short rows[kTokens][kStride];
 };
 
+// Tokens [first, end) of an unquantized page as rows in shared memory, by all threads: 16 bytes at a time as
+// they lie in the page (plain_index), of keys four channels of two tokens, of values two channels of four.
+template <PageSide Side, int D>
+__device__ __forceinline__ void spread_plain_page(const unsigned char* page, int first, int end,
+                                                  unsigned short* rows, int stride) {
+  constexpr int kTokens = 16;  // of a tile of the page
+  constexpr int kPieces = D / 16 * kLanes;
+  const auto* pieces = reinterpret_cast<const uint4*>(page);
+  const auto place = [&](int token, int channel) { return rows + (token - first) * stride + channel; };
+#pragma unroll 4
+  for (int i = first / kTokens * kPieces + static_cast<int>(threadIdx.x);
+       i < (end + kTokens - 1) / kTokens * kPieces; i += kQuantizeThreads) {
+    const uint4 piece = __ldg(pieces + i);
+    const int lane = i % kLanes;
+    const int column = i / kLanes % (D / 16);
+    const int tile_token = i / kPieces * kTokens;
+    if constexpr (Side == PageSide::key) {
+      const int token = tile_token + lane / 4;
+      const int channel = lane % 4 * (D / 4) + 4 * column;
+      if (token < end) *reinterpret_cast<uint2*>(place(token, channel)) = make_uint2(piece.x, piece.z);
+      if (token + 8 < end)
+        *reinterpret_cast<uint2*>(place(token + 8, channel)) = make_uint2(piece.y, piece.w);
+    } else {
+      const int channel = lane / 4 * (D / 8) + 2 * column;
+      const auto put_two = [&](int token, std::uint32_t of_channel, std::uint32_t of_next) {
+        auto* const to = reinterpret_cast<std::uint32_t*>(place(token, channel));
+        if (token < end) *to = __byte_perm(of_channel, of_next, 0x5410);
+        if (token + 1 < end) to[stride / 2] = __byte_perm(of_channel, of_next, 0x7632);
+      };
+      put_two(tile_token + lane % 4 * 2, piece.x, piece.y);
+      put_two(tile_token + lane % 4 * 2 + 8, piece.z, piece.w);
+    }
+  }
+}
+
 struct PagesAndRows {
   static constexpr int kSamplingCtas = 2;  // decoding takes registers
 
@@ -34,17 +69,27 @@ struct PagesAndRows {
                                            int first = 0) const {
     if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory, first);
     auto& shared = *reinterpret_cast<PageRows<D>*>(memory);
-    const DequantizedPage page{at.seq,      at.head, at.number,         at.n_tokens,
-                               !at.is_rows, first,   first + kTokens<D>};
-    auto* rows = reinterpret_cast<unsigned char*>(shared.rows);
     __syncthreads();  // the rows before have been read
     if (at.is_value) {
-      dequantize_page<PageSide::value, D>(pages, page, rows, shared.page);
+      read_side<PageSide::value, D>(at, shared, first);
     } else {
-      dequantize_page<PageSide::key, D>(pages, page, rows, shared.page);
+      read_side<PageSide::key, D>(at, shared, first);
     }
     __syncthreads();
     return {&shared.rows[0][0], PageRows<D>::kStride};
+  }
+
+ private:
+  template <PageSide Side, int D>
+  __device__ __forceinline__ void read_side(const TileAt& at, PageRows<D>& shared, int first) const {
+    const int end = first + kTokens<D>;
+    if (at.is_rows) {
+      spread_plain_page<Side, D>(pages.tail.find(at.seq, at.head, static_cast<int>(Side), at.number), first,
+                                 min(at.n_tokens, end), &shared.rows[0][0], PageRows<D>::kStride);
+    } else {
+      const DequantizedPage page{at.seq, at.head, at.number, at.n_tokens, true, first, end};
+      dequantize_page<Side, D>(pages, page, reinterpret_cast<unsigned char*>(shared.rows), shared.page);
+    }
   }
 };
 

@@ -58,6 +58,7 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"tcq1", "tcq2", kOtherPaths},
                            {"tcq1", "tcq3", kOtherPaths, "tcq3", "tcq1"},
                            {"tcq3", "tcq4", kOtherPaths},
+                           {"tcq4", "tcq6", kOtherPaths},
                            {"tcq5", "tcq3", kOtherPaths}};
 
 // Rows of some pages for each sequence, in an order of their own, and a cache with as many tail and sealed

@@ -1,41 +1,74 @@
 // Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
 // (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
+// That one's search is taken for pages whose values are too large for the costs of pairs, or turn out to have
+// been, as those of keys that are not rotated.
 #pragma once
 
 #include "attention/cuda/seal/paired_costs.cuh"
-#include "attention/cuda/seal/trellis_token.cuh"
+#include "attention/cuda/seal/seal_trellis.cuh"
 
 namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-template <int Bits, int D>
+template <int D>
 struct alignas(16) PairsShared {
-  static constexpr int kWindow = Bits == 2 ? 48 : 32;  // values
+  static constexpr int kWindow = 32;  // values
   static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
-  std::uint32_t choices[kKept][PairedTrellis<Bits>::kWords][kPairThreads];
-  TrellisPage<Bits, D> page;
+  union {
+    std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
+    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPageTokens];
+  };
+  float shapes[kTrellisStates];
+  int excess;  // of the page
+  TrellisPage<kPairedBits, D> page;
 };
 
-template <int Bits, int D>
+// The same, as TokenPath sees it.
+template <int D>
+struct OneByOne {
+  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPageTokens];
+  TrellisPage<kPairedBits, D>& page;
+  NoLevels levels;
+};
+
+// What the largest values of tokens have beyond PairedTrellis::kMax, in levels: the sum of its squares over a
+// page is at most so much for a value of the page. Of normal values it is less than a third of that; codes
+// leave an error of 10 of each value.
+inline constexpr float kMostExcess = 0.5F;
+// A larger error may have counted as less, in levels; paths of normal values don't have it.
+inline constexpr float kMostDistance = 48;
+
+template <int D>
 class PairPath {
  public:
-  using T = PairedTrellis<Bits>;
-  using Shared = PairsShared<Bits, D>;
+  using T = PairedTrellis;
+  using Shared = PairsShared<D>;
 
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
         thread_(thread),
-        tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}} {}
+        tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
+        counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
+
+  // Adds up the page's excess.
+  __device__ void add_excess() const {
+    int excess = 0;
+    for (int i = 0; i < 2; ++i) {
+      const float beyond = tokens_[i].largest() - T::kMax;
+      if (beyond > 0 && counts_[i]) excess += static_cast<int>(fminf(beyond * beyond, 0x1p20F));
+    }
+    if (excess > 0) atomicAdd(&shared_.excess, excess);
+  }
 
   __device__ void encode() {
-    PairedCosts<Bits> costs(blockDim.y);
-    run(costs, D - kRunIn, D, [](int, const PairedChoices<Bits>&) {});
+    PairedCosts costs(blockDim.y);
+    run(costs, D - kRunIn, D, [](int, const PairedChoices&) {});
     int seam[2] = {};
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
-      run(costs, first, end, [&](int i, const PairedChoices<Bits>& choices) {
+      run(costs, first, end, [&](int i, const PairedChoices& choices) {
 #pragma unroll
         for (int word = 0; word < T::kWords; ++word) choice(i, word) = choices.words[word];
       });
@@ -60,6 +93,10 @@ class PairPath {
       }
     }
   }
+  // Whether an error is so large that it may be a mistake.
+  __device__ bool is_doubtful() const {
+    return largest_error_ > kMostDistance;
+  }
   __device__ float gain(int of) const {
     return tokens_[of].gain();
   }
@@ -70,7 +107,7 @@ class PairPath {
 
   // Takes the values [first, end); keep(i, choices).
   template <class Keep>
-  __device__ __forceinline__ void run(PairedCosts<Bits>& costs, int first, int end, const Keep& keep) const {
+  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) const {
     float ahead[2] = {tokens_[0].in_levels(first), tokens_[1].in_levels(first)};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
@@ -84,9 +121,9 @@ class PairPath {
   }
 
   // Forbids all paths that are not at these nodes where the window [first, end) begins.
-  __device__ __forceinline__ void forbid_others(PairedCosts<Bits>& costs, int first, int end,
+  __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
                                                 const int (&nodes)[2]) const {
-    PathOrigins<Bits> origins[2] = {PathOrigins<Bits>(nodes[0]), PathOrigins<Bits>(nodes[1])};
+    PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
       origins[0].advance([&](int word) { return choice(i, word); });
@@ -97,7 +134,7 @@ class PairPath {
 
   // How the path of a token to `node` got there by value i: in which state it was then.
   __device__ __forceinline__ int state_before(int i, int node, int of) const {
-    return node << Bits | PairedChoices<Bits>::of(node, of, [&](int word) { return choice(i, word); });
+    return node << kPairedBits | PairedChoices::of(node, of, [&](int word) { return choice(i, word); });
   }
 
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
@@ -109,8 +146,8 @@ class PairPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
-        tokens_[0].take_state(i, states[0]);
-        tokens_[1].take_state(i, states[1]);
+        take_state(0, i, states[0]);
+        take_state(1, i, states[1]);
         node0 = states[0] % T::kNodes;
         node1 = states[1] % T::kNodes;
       }
@@ -119,32 +156,63 @@ class PairPath {
     }
   }
 
+  // Value i of a token's octet is in this state.
+  __device__ __forceinline__ void take_state(int of, int i, int state) {
+    const float shape = shared_.shapes[state];
+    tokens_[of].take_state(i, state, shape);
+    const float taken = fminf(fmaxf(tokens_[of].octet_in_levels(i), -T::kMax), T::kMax);
+    const float error = fabsf(__fmaf_rn(shape, -1 / T::kCode.scale, taken));
+    if (counts_[of]) largest_error_ = fmaxf(largest_error_, error);
+  }
+
   __device__ __forceinline__ std::uint32_t& choice(int i, int word) const {
     return shared_.choices[i % Shared::kKept][word][thread_];
   }
 
   Shared& shared_;
   int thread_;
-  TrellisToken<Bits, D> tokens_[2];
+  TrellisToken<kPairedBits, D> tokens_[2];
+  bool counts_[2];  // what is not left out of the page
+  float largest_error_ = 0;
 };
 
-template <int Bits, int D>
+template <int D>
 __global__ void __launch_bounds__(kPairThreads, 3)
     seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
-    auto& shared = *reinterpret_cast<PairsShared<Bits, D>*>(bytes);
+    auto& shared = *reinterpret_cast<PairsShared<D>*>(bytes);
     const int head = args.heads.at[blockIdx.y];
     const int side = first_side + static_cast<int>(blockIdx.z);
     const auto thread = static_cast<int>(threadIdx.x);
     DuePage due;
     if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
     const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
+    if (thread == 0) shared.excess = 0;
     shared.page.template begin<kPairThreads>(args, due, head, tail);
+    for (int state = thread; state < kTrellisStates; state += kPairThreads)
+      shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     __syncthreads();
-    PairPath<Bits, D> path(shared, tail, thread);
-    path.encode();
-    const float gains[2] = {path.gain(0), path.gain(1)};
+    float gains[2];
+    PairPath<D> path(shared, tail, thread);
+    path.add_excess();
+    __syncthreads();
+    bool one_by_one = static_cast<float>(shared.excess) > kMostExcess * kPageTokens * D;
+    if (!one_by_one) {
+      path.encode();
+      gains[0] = path.gain(0);
+      gains[1] = path.gain(1);
+      one_by_one = __syncthreads_or(path.is_doubtful() ? 1 : 0) != 0;
+    }
+    if (one_by_one) {
+      OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads);
+        gains[1] = one.encode();
+        if (i == 0) gains[0] = gains[1];
+      }
+    }
     for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
     __syncthreads();
     for (int i = 0; i < 2; ++i) shared.page.store_gain(thread + i * kPairThreads, gains[i]);

@@ -118,7 +118,7 @@ class ShapedPath {
 
   // By the lanes of a token. Both tokens of a warp do the same.
   __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
-      : shared_(shared), own_(own), lane_(lane) {
+      : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
 #pragma unroll
     for (int n = 0; n < L::kOwn; ++n) {
 #pragma unroll
@@ -253,7 +253,7 @@ class ShapedPath {
         const auto cost = [&](int k) {
           const float2 parent = parents[k % L::kParents];
           const float error = __fmaf_rn(-root, levels_[n][k], parent.x);
-          return (__float_as_int(__fmaf_rn(error, error, parent.y)) & ~L::kChoice) | k;
+          return (__float_as_int(__fmaf_rn(error, error, parent.y)) & not_choice_) | k;
         };
         best[n] = min(cost(0), cost(1));
 #pragma unroll
@@ -345,6 +345,8 @@ class ShapedPath {
   Shared& shared_;
   ShapedToken<Bits, D>& own_;
   int lane_;
+  int not_choice_;  // ~kChoice, of which the compiler doesn't know that: with two constants it takes two
+                    // operations
   float levels_[L::kOwn][L::kBranches];
 };
 

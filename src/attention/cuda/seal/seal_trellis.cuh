@@ -133,7 +133,8 @@ class PathCosts {
  public:
   using T = Trellis<Bits>;
 
-  __device__ PathCosts() {
+  // one: 1, of which the compiler doesn't know that.
+  __device__ explicit PathCosts(int one) : not_choice_(-one << T::kParentBits) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
@@ -148,7 +149,7 @@ class PathCosts {
       take_branches(in_units, levels, levels.bin_of(x), next);
     }
 #pragma unroll
-    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & ~kChoice) | (node & kChoice);
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & not_choice_) | (node & kChoice);
     return Choices<Bits>(next);
   }
 
@@ -236,6 +237,7 @@ class PathCosts {
     }
   }
 
+  int not_choice_;  // ~kChoice: with two constants an operation would be two
   int costs_[T::kNodes];
 };
 
@@ -267,13 +269,15 @@ struct alignas(16) TrellisShared
   BranchLevels<Bits> levels;
 };
 
-// One token's search and its codes.
 template <int Bits, int D>
+inline constexpr bool kSharesChoices = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
+
+// One token's search and its codes.
+template <int Bits, int D, class Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>>
 class TokenPath {
  public:
   using T = Trellis<Bits>;
-  static constexpr bool kShares = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
-  using Shared = TrellisShared<Bits, D, kShares>;
+  static constexpr bool kShares = kSharesChoices<Bits, D>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
@@ -281,7 +285,7 @@ class TokenPath {
 
   // Gives the gain.
   __device__ float encode() {
-    PathCosts<Bits> costs;
+    PathCosts<Bits> costs(static_cast<int>(blockDim.y));
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
     int seam = 0;
 #pragma unroll 1
@@ -347,7 +351,7 @@ class TokenPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const int state = state_before(octet + i, node, token_.octet_in_levels(i));
-        token_.take_state(i, state);
+        token_.take_state(i, state, token_.shape_of(state));
         node = state % T::kNodes;
       }
       token_.end_octet(octet);
@@ -381,7 +385,7 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
                                                                : 3)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = typename TokenPath<Bits, D>::Shared;
+  using Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int head = args.heads.at[blockIdx.y];
   const int side = first_side + static_cast<int>(blockIdx.z);

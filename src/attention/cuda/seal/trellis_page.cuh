@@ -11,7 +11,7 @@ namespace kvant::cuda {
 
 inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
 
-// i, which lies in [0, N), told the compiler: for both sides of a page at once it would divide.
+// i, which lies in [0, N), told the compiler.
 template <int N>
 __device__ __forceinline__ int within(int i) {
   return static_cast<int>(static_cast<unsigned>(i) % N);
@@ -20,6 +20,12 @@ __device__ __forceinline__ int within(int i) {
 // The power of 2^(1 / kGainSteps) that is nearest to `gain` (format/trellis_gain.h says why), 0 for 0.
 __device__ __forceinline__ float rounded_gain(float gain) {
   return gain > 0 ? exp2f(rintf(kGainSteps * log2f(gain)) / kGainSteps) : 0;
+}
+
+// What holds for a side of what holds for keys and for values. Both are there before one is chosen: of a
+// choice of divisors the compiler would make a division.
+__device__ __forceinline__ int of_side(PageSide side, int of_keys, int of_values) {
+  return side == PageSide::key ? of_keys : of_values;
 }
 
 // Values of a tail page, which stays in the first-level cache.
@@ -51,12 +57,11 @@ struct TailPage {
   __device__ __forceinline__ const __nv_bfloat16* at(int token, int channel) const {
     token = within<kPageTokens>(token);
     channel = within<D>(channel);
-    // A sum, whose first part need not be computed for each channel; and each side by itself: for both at
-    // once the compiler would divide.
-    return side == PageSide::key
-               ? numbers + plain_index(PageSide::key, D, token, 0) + plain_index(PageSide::key, D, 0, channel)
-               : numbers + plain_index(PageSide::value, D, token, 0) +
-                     plain_index(PageSide::value, D, 0, channel);
+    // A sum, whose first part is the same for all channels.
+    return numbers +
+           of_side(side, plain_index(PageSide::key, D, token, 0), plain_index(PageSide::value, D, token, 0)) +
+           of_side(side, plain_index(PageSide::key, D, 0, channel),
+                   plain_index(PageSide::value, D, 0, channel));
   }
 };
 
@@ -86,19 +91,22 @@ struct alignas(16) TrellisPage {
     constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll
     for (int i = 0; i < Bits; ++i) {
-      const int bit =
-          side == PageSide::key
-              ? code_bit(kLayout, PageSide::key, D, within<kPageTokens>(token), within<D>(octet), 8 * i)
-              : code_bit(kLayout, PageSide::value, D, within<kPageTokens>(token), within<D>(octet), 8 * i);
+      const int bit = of_side(
+          side, code_bit(kLayout, PageSide::key, D, within<kPageTokens>(token), within<D>(octet), 8 * i),
+          code_bit(kLayout, PageSide::value, D, within<kPageTokens>(token), within<D>(octet), 8 * i));
       bytes[bit / 8] = static_cast<unsigned char>(codes >> (8 * i));
     }
+  }
+
+  // Whether a token is not left out.
+  __device__ bool keeps(int token) const {
+    return (left_out[token / 32] >> (token % 32) & 1) == 0;
   }
 
   // Gains of tokens are noted first, all of them; after __syncthreads() they can be stored, as powers of
   // 2^(-1/32) of the largest.
   __device__ void note_gain(int token, float gain) {
-    if ((left_out[token / 32] >> (token % 32) & 1) == 0)
-      atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));  // not negative
+    if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));  // not negative
   }
   __device__ void store_gain(int token, float gain) {
     const float loudest = largest;

@@ -12,20 +12,33 @@ class TrellisToken {
  public:
   static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
 
+  static __device__ __forceinline__ float shape_of(int state) {
+    return static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
+  }
+
   // After page.begin().
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
-    float squares = 0;
+    float squares = 0, largest = 0;
 #pragma unroll 2
     for (int i = 0; i < D; i += kOctetValues) {
       float x[kOctetValues];
       rests_from(i, x);
 #pragma unroll
-      for (const float value : x) squares += value * value;
+      for (const float value : x) {
+        squares += value * value;
+        largest = fmaxf(largest, fabsf(value));
+      }
     }
     const float loudness = rounded_gain(sqrtf(squares / D));
     to_levels_ = loudness > 0 ? 1 / (loudness * kCode.scale) : 0;
     energy_ = squares;
+    largest_ = largest * to_levels_;
+  }
+
+  // The largest magnitude of its values, in levels.
+  __device__ __forceinline__ float largest() const {
+    return largest_;
   }
 
   // Value i.
@@ -42,9 +55,9 @@ class TrellisToken {
     rests_from(first, octet_);
     codes_ = 0;
   }
-  __device__ __forceinline__ void take_state(int i, int state) {
+  // shape: what a value in this state is, at a gain of 1.
+  __device__ __forceinline__ void take_state(int i, int state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
-    const float shape = static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
     along_ += octet_[i] * shape;
     length_ += shape * shape;
   }
@@ -70,7 +83,7 @@ class TrellisToken {
   TrellisPage<Bits, D>& page_;
   const TailPage<D>& tail_;
   int token_;
-  float to_levels_, energy_;
+  float to_levels_, energy_, largest_;
   float along_ = 0, length_ = 0;
   float octet_[kOctetValues];
   std::uint64_t codes_;

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "attention/cuda/page/page_format.h"
+#include "attention/cuda/test/attention_oracle.h"
 #include "attention/cuda/test/captured_heads.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
@@ -35,18 +36,6 @@ inline bool have_gpu() {
 // Whether every head and side has page table entries of its own, or an entry stands for all of them: then
 // pages are equally far apart, or sealed ones take as much as they have bytes (packed_entry.h).
 enum class Tables { own, shared, packed };
-
-enum class Softmax { exact, sas };
-
-inline constexpr float kSharpest = 24;  // at which rounded queries cost more than other errors are allowed to
-
-// TurboAttention's exponential, of x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
-inline double sas_exponential(double x) {
-  if (x < -6) return 0;
-  const double whole = std::floor(-x);
-  const double f = -x - whole;
-  return std::exp(-whole) * (-0.1025 * f * f * f + 0.4626 * f * f - 0.9922 * f + 0.9996);
-}
 
 // Formats of keys and values.
 struct FormatPair {
@@ -176,7 +165,7 @@ class TestCache {
     shape.max_queries = max_queries_;
     const DeviceArray<std::int32_t> hidden(hidden_.empty() ? std::vector<std::int32_t>(n_seqs) : hidden_);
     std::vector<float> logits;
-    for (int head = 0; head < n_heads; ++head) logits.push_back(sink_logit(head));
+    for (int head = 0; head < n_heads; ++head) logits.push_back(AttentionOracle::sink_logit(head));
     const DeviceArray<float> sink_logits(logits);
     kvant_decode_lengths lengths{};
     lengths.struct_size = sizeof lengths;
@@ -269,10 +258,7 @@ class TestCache {
     std::unique_ptr<DeviceArray<std::int32_t>> table;
     kvant_pages pages{};
   };
-  struct Token {
-    const float* key;
-    const float* value;
-  };
+  using Token = AttentionOracle::Token;
 
   // Pages after rows were appended. Numbers that are the small difference of large ones may be rounded to a
   // neighbour.
@@ -565,11 +551,6 @@ class TestCache {
     }
   }
 
-  static float sink_logit(int head) {
-    constexpr float kLogits[] = {0, 2, -INFINITY, 30, -40};
-    return kLogits[head % 5];
-  }
-
   // The tokens of a sequence and KV head that a query sees; behind: it, the last one.
   std::vector<Token> visible(std::size_t seq, int kv_head, int behind) const {
     const std::size_t of_head = seq * kKvHeads + kv_head;
@@ -582,48 +563,15 @@ class TestCache {
     return {tokens.begin() + hidden, tokens.end()};
   }
 
-  // The score that SAS takes a token's relative to: of a cache without sealed pages, the largest up to the
-  // end of the token's tile of 16; of others the largest of all, which tests with SAS keep within reach.
-  std::vector<double> largest_so_far(const std::vector<double>& scores, double max) const {
-    constexpr std::size_t kTile = 16;
-    std::vector<double> largest(scores.size(), max);
-    if (std::any_of(lengths_.begin(), lengths_.end(), [](const auto& l) { return l.sealed > 0; }))
-      return largest;
-    double before = -INFINITY;
-    for (std::size_t first = 0; first < scores.size(); first += kTile) {
-      const std::size_t end = std::min(first + kTile, scores.size());
-      before = std::max(before, *std::max_element(scores.begin() + static_cast<std::ptrdiff_t>(first),
-                                                  scores.begin() + static_cast<std::ptrdiff_t>(end)));
-      std::fill(largest.begin() + static_cast<std::ptrdiff_t>(first),
-                largest.begin() + static_cast<std::ptrdiff_t>(end), before);
-    }
-    return largest;
-  }
-
-  std::vector<double> exact(const float* q, const std::vector<Token>& tokens, int head,
-                            double* log_sum_exp) const {
-    std::vector<double> scores;
-    for (const Token& token : tokens) {
-      double score = 0;
-      for (int i = 0; i < d_; ++i) score += double{q[i]} * token.key[i];
-      score *= softmax_scale();
-      scores.push_back(softcap_ > 0 ? softcap_ * std::tanh(score / softcap_) : score);
-    }
-    double max = *std::max_element(scores.begin(), scores.end());
-    if (has_sink_logits_) max = std::max(max, double{sink_logit(head)});
-    double sum = has_sink_logits_ ? std::exp(sink_logit(head) - max) : 0;
-    std::vector<double> out(d_);
-    const std::vector<double> so_far = largest_so_far(scores, max);
-    for (std::size_t j = 0; j < tokens.size(); ++j) {
-      const double weight = expected_ == Softmax::sas
-                                ? sas_exponential(scores[j] - so_far[j]) * std::exp(so_far[j] - max)
-                                : std::exp(scores[j] - max);
-      sum += weight;
-      for (int i = 0; i < d_; ++i) out[i] += weight * tokens[j].value[i];
-    }
-    for (double& x : out) x /= sum;
-    *log_sum_exp = max + std::log(sum);
-    return out;
+  AttentionOracle oracle() const {
+    const bool has_pages =
+        std::any_of(lengths_.begin(), lengths_.end(), [](const auto& l) { return l.sealed > 0; });
+    return {.d = d_,
+            .softmax_scale = softmax_scale(),
+            .softcap = softcap_,
+            .has_sink_logits = has_sink_logits_,
+            .softmax = expected_,
+            .rises_by_tiles = !has_pages};
   }
 
   double compare(const std::vector<float>& q, const std::vector<std::uint8_t>& out,
@@ -653,23 +601,16 @@ class TestCache {
       std::vector<double> expected(d_);  // of a query that sees nothing
       if (tokens.empty()) {
         if (tokens_[seq * kKvHeads + head / group].empty()) continue;
-        EXPECT_FLOAT_EQ(lse[of_row], has_sink_logits_ ? sink_logit(head) : -INFINITY);
+        EXPECT_FLOAT_EQ(lse[of_row], has_sink_logits_ ? AttentionOracle::sink_logit(head) : -INFINITY);
       } else {
-        expected = exact(q.data() + first, tokens, head, &log_sum_exp);
+        expected = oracle().attend(q.data() + first, tokens, head, &log_sum_exp);
         if (rotates_) expected = rotated(expected, head / group);
         if (expected_ == softmax_ && sharpness_ < kSharpest) {
           EXPECT_NEAR(lse[of_row], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
         }
       }
       for (int i = 0; i < d_; ++i) {
-        float x;
-        if (out_type == KVANT_F32) {
-          std::memcpy(&x, out.data() + 4 * (first + i), 4);
-        } else {
-          std::uint16_t half;
-          std::memcpy(&half, out.data() + 2 * (first + i), 2);
-          x = float_from_bf16(half);
-        }
+        const float x = number_at(out, out_type, first + i);
         error += (x - expected[i]) * (x - expected[i]);
         energy += expected[i] * expected[i];
       }

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <vector>
 
+#include "attention/cuda/test/attention_oracle.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "attention/cuda/test/step_model.h"
@@ -58,15 +60,19 @@ class HostDrivenCache {
         entries_(n_seqs * Model::kMaxPages, n_seqs * (2 + tail_pages())),
         seqs_(n_seqs),
         key_codebooks_(codebooks.packed[0]),
-        value_codebooks_(codebooks.packed[1]) {
+        value_codebooks_(codebooks.packed[1]),
+        host_tables_(begin(n_parts)),
+        tables_(host_tables_),
+        numbers_(all_seqs()),
+        out_(row_numbers(Model::kHeads)) {
+    for (const int n_heads : {Model::kKvHeads, Model::kKvHeads, Model::kHeads})
+      rows_.emplace_back(row_numbers(n_heads));
     const std::int64_t plain = 2 * Model::kKvHeads * model.plain_bytes();
     for (int layer = 0; layer < Model::kLayers; ++layer) {
       sealed_.push_back(
           std::make_unique<DeviceArray<std::byte>>(n_seqs * Model::kMaxPages * model.sealed_bytes()));
       tails_.push_back(std::make_unique<DeviceArray<std::byte>>(n_seqs * (2 + tail_pages()) * plain));
       sinks_.push_back(std::make_unique<DeviceArray<std::byte>>(n_seqs * plain));
-      out_.push_back(std::make_unique<DeviceArray<float>>(static_cast<std::size_t>(n_seqs) * Model::kHeads *
-                                                          model.rules.d));
     }
     const kvant_decode_shape shape = model.shape(n_seqs, 1);
     EXPECT_EQ(kvant_decode_workspace(&shape, &workspace_bytes_), KVANT_OK);
@@ -100,23 +106,25 @@ class HostDrivenCache {
 
   // One more token of each of these sequences, which attends. out(): its outputs.
   void step(const std::vector<bool>& takes_part) {
-    Tables tables(n_seqs_);
-    for (int i = 0; i < n_seqs_; ++i)
-      if (takes_part[i]) prepare(i, tables);
-    for (int layer = 0; layer < Model::kLayers; ++layer) {
-      append_tokens(layer, tables);
-      seal(layer, tables);
-      attend(layer, tables);
+    std::fill(host_tables_.begin(), host_tables_.end(), 0);
+    for (int i = 0; i < n_seqs_; ++i) {
+      number(due_tail_page, i) = number(appended, i) = -1;
+      if (takes_part[i]) prepare(i);
     }
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+    tables_.write(host_tables_);
+    for (int layer = 0; layer < Model::kLayers; ++layer) {
+      append_tokens(layer);
+      seal(layer);
+      attend(layer);
+      last_out_[layer] = out_.read();
+    }
     for (int i = 0; i < n_seqs_; ++i)
       if (takes_part[i]) seqs_[i].ledger->commit();
   }
   // Of sequence i: [heads][d].
   std::vector<float> out(int layer, int i) const {
-    const std::vector<float> all = out_[layer]->read();
     const auto size = static_cast<std::ptrdiff_t>(Model::kHeads) * model_.rules.d;
-    return {all.begin() + i * size, all.begin() + (i + 1) * size};
+    return {last_out_[layer].begin() + i * size, last_out_[layer].begin() + (i + 1) * size};
   }
 
   // Keeps the first tokens. Rows of the page that was sealed and is now the tail's last; empty: none is.
@@ -140,28 +148,28 @@ class HostDrivenCache {
   // Attention of the token of the last step in double precision, from the rule of visibility, the bytes of
   // sealed pages and the rows that were given: [heads][d].
   std::vector<double> expected(int layer, int i) const {
-    const Seq& seq = seqs_[i];
     const int d = model_.rules.d;
+    const AttentionOracle oracle{.d = d,
+                                 .softmax_scale = model_.softmax_scale(),
+                                 .softcap = 0,
+                                 .has_sink_logits = false,
+                                 .softmax = Softmax::exact,
+                                 .rises_by_tiles = false};
     std::vector<double> out;
-    for (int head = 0; head < Model::kHeads; ++head) {
-      const std::vector<float> keys = visible_rows(i, layer, KVANT_KEY, head / Model::kGroup);
-      const std::vector<float> values = visible_rows(i, layer, KVANT_VALUE, head / Model::kGroup);
-      const std::uint16_t* q = model_.row(seq.sequence, layer, Model::queries, head, seq.last.token);
-      std::vector<double> scores;
-      for (std::size_t at = 0; at < keys.size(); at += d) {
-        double score = 0;
-        for (int c = 0; c < d; ++c) score += double{float_from_bf16(q[c])} * keys[at + c];
-        scores.push_back(score * model_.softmax_scale());
+    for (int kv_head = 0; kv_head < Model::kKvHeads; ++kv_head) {
+      const std::vector<float> keys = visible_rows(i, layer, KVANT_KEY, kv_head);
+      const std::vector<float> values = visible_rows(i, layer, KVANT_VALUE, kv_head);
+      std::vector<AttentionOracle::Token> tokens;
+      for (std::size_t at = 0; at < keys.size(); at += d)
+        tokens.push_back({keys.data() + at, values.data() + at});
+      for (int head = kv_head * Model::kGroup; head < (kv_head + 1) * Model::kGroup; ++head) {
+        std::vector<float> q(d);
+        float_row_from_bf16(model_.row(seqs_[i].sequence, layer, Model::queries, head, seqs_[i].last.token),
+                            q.data(), d);
+        double log_sum_exp = 0;
+        const std::vector<double> row = oracle.attend(q.data(), tokens, head, &log_sum_exp);
+        out.insert(out.end(), row.begin(), row.end());
       }
-      const double most = *std::max_element(scores.begin(), scores.end());
-      double sum = 0;
-      std::vector<double> row(d);
-      for (std::size_t t = 0; t < scores.size(); ++t) {
-        const double weight = std::exp(scores[t] - most);
-        sum += weight;
-        for (int c = 0; c < d; ++c) row[c] += weight * values[t * d + c];
-      }
-      for (const double x : row) out.push_back(x / sum);
     }
     return out;
   }
@@ -195,31 +203,33 @@ class HostDrivenCache {
     std::vector<std::vector<float>> truth;  // [layer][side][head]: rows [tokens][d] as they were appended
     Seen last;
   };
-  // What the calls of one step read.
-  struct Tables {
-    Ids sealed_pages, tail_tokens, n_protected, hidden;  // [n_seqs]
-    Ids due_tail_page, due_sealed_page, n_due;           // [n_seqs]
-    Ids appended;                                        // [n_seqs]: tokens, -1: none
-    Ids sealed, sealed_seen;  // [n_seqs][kMaxPages]: from page 0; from the first seen
-    Ids tail, tail_seen;      // likewise
-    explicit Tables(int n)
-        : sealed_pages(n),
-          tail_tokens(n),
-          n_protected(n),
-          hidden(n),
-          due_tail_page(n, -1),
-          due_sealed_page(n),
-          n_due(n),
-          appended(n, -1),
-          sealed(n * Model::kMaxPages),
-          sealed_seen(sealed),
-          tail(sealed),
-          tail_seen(sealed) {}
+  // What the calls of a step read: numbers of each sequence, and page tables with kMaxPages entries each.
+  enum Part {
+    sealed_pages,
+    tail_tokens,
+    n_protected,
+    hidden,
+    due_tail_page,  // from page 0, as due_sealed_page
+    due_sealed_page,
+    n_due,
+    appended,  // tokens, -1: none
+    n_numbers,
+    sealed = n_numbers,  // from page 0
+    sealed_seen,         // from the first that is seen
+    tail,
+    tail_seen,
+    n_parts
   };
+  int begin(int part) const {
+    return n_seqs_ * (std::min<int>(part, n_numbers) + std::max(part - n_numbers, 0) * Model::kMaxPages);
+  }
+  std::int32_t& number(Part part, int i) { return host_tables_[begin(part) + i]; }
+  std::int32_t& entry(Part part, int i, int page) { return number(part, i * Model::kMaxPages + page); }
+  const std::int32_t* of(Part part) const { return tables_.get() + begin(part); }
 
   int tail_pages() const { return pages_for(model_.rules.window + 2 * kPageTokens); }
 
-  void prepare(int i, Tables& tables) {
+  void prepare(int i) {
     Seq& seq = seqs_[i];
     PageLedger& ledger = *seq.ledger;
     const StepCase& rules = model_.rules;
@@ -231,26 +241,25 @@ class HostDrivenCache {
     EXPECT_GE(ledger.end_sealed(), seen);  // a page that this token fills is sealed behind it
     const int first_token = rules.sliding_window == 0 ? 0 : std::max(0, token + 1 - rules.sliding_window);
     const int first_page = first_token / kPageTokens, first_tail = std::max(seen, first_page);
-    tables.sealed_pages[i] = std::max(0, seen - first_page);
-    tables.tail_tokens[i] = token + 1 - first_tail * kPageTokens;
-    tables.n_protected[i] = seen > 0 ? rules.sink : 0;
-    tables.hidden[i] = first_token - first_page * kPageTokens;
-    tables.appended[i] = token;
+    number(sealed_pages, i) = std::max(0, seen - first_page);
+    number(tail_tokens, i) = token + 1 - first_tail * kPageTokens;
+    number(n_protected, i) = seen > 0 ? rules.sink : 0;
+    number(hidden, i) = first_token - first_page * kPageTokens;
+    number(appended, i) = token;
     if (ledger.end_sealed() > before) {
-      tables.due_tail_page[i] = tables.due_sealed_page[i] = before;
-      tables.n_due[i] = ledger.end_sealed() - before;
+      number(due_tail_page, i) = number(due_sealed_page, i) = before;
+      number(n_due, i) = ledger.end_sealed() - before;
     }
     seq.last = {token, first_token, seen, {}};
     for (int page = ledger.first_page(); page < ledger.end_sealed(); ++page) {
-      tables.sealed[i * Model::kMaxPages + page] = ledger.sealed(page).id;
+      entry(sealed, i, page) = ledger.sealed(page).id;
       if (page < first_page || page >= seen) continue;
-      tables.sealed_seen[i * Model::kMaxPages + page - first_page] = ledger.sealed(page).id;
+      entry(sealed_seen, i, page - first_page) = ledger.sealed(page).id;
       seq.last.entries.push_back(ledger.sealed(page));
     }
     for (int page = before; page <= token / kPageTokens; ++page) {
-      tables.tail[i * Model::kMaxPages + page] = ledger.tail(page).id;
-      if (page >= first_tail)
-        tables.tail_seen[i * Model::kMaxPages + page - first_tail] = ledger.tail(page).id;
+      entry(tail, i, page) = ledger.tail(page).id;
+      if (page >= first_tail) entry(tail_seen, i, page - first_tail) = ledger.tail(page).id;
     }
     add_to_truth(i, token, 1, rows_of(i, token, 1));
   }
@@ -282,30 +291,28 @@ class HostDrivenCache {
     return layer;
   }
 
-  void seal(int layer, const Tables& tables) {
-    const DeviceArray<std::int32_t> sealed(tables.sealed), tail(tables.tail), tail_page(tables.due_tail_page),
-        sealed_page(tables.due_sealed_page), n_due(tables.n_due);
+  void seal(int layer) {
     kvant_decode_layer at = empty_layer();
     at.sink = model_.rules.sink;
-    at.sealed = sealed_pages_of(sealed.get(), layer);
-    at.tail = plain_pages(tail.get(), Model::kMaxPages, *tails_[layer]);
+    at.sealed = sealed_pages_of(of(sealed), layer);
+    at.tail = plain_pages(of(tail), Model::kMaxPages, *tails_[layer]);
     const kvant_decode_shape shape = model_.shape(n_seqs_, 1);
     kvant_seal_range range{};
     range.struct_size = sizeof range;
-    range.tail_page = tail_page.get();
-    range.sealed_page = sealed_page.get();
-    range.n_pages = n_due.get();
+    range.tail_page = of(due_tail_page);
+    range.sealed_page = of(due_sealed_page);
+    range.n_pages = of(n_due);
     range.max_pages = 2;
     EXPECT_EQ(kvant_seal_pages(&shape, &at, &range, nullptr), KVANT_OK) << kvant_last_error();
     Ids seqs, heads, tokens;
     for (int i = 0; i < n_seqs_; ++i)
-      for (int head = 0; head < Model::kKvHeads && tables.n_due[i] > 0 && tables.due_sealed_page[i] == 0;
+      for (int head = 0; head < Model::kKvHeads && number(n_due, i) > 0 && number(due_sealed_page, i) == 0;
            ++head)
         for (int token = 0; token < model_.rules.sink; ++token)
           seqs.push_back(i), heads.push_back(head), tokens.push_back(token);
     if (seqs.empty()) return;
-    const DeviceArray<std::int32_t> of_seq(seqs), of_head(heads), of_token(tokens), numbers(all_seqs());
-    at.protected_pages = plain_pages(numbers.get(), 1, *sinks_[layer]);
+    const DeviceArray<std::int32_t> of_seq(seqs), of_head(heads), of_token(tokens);
+    at.protected_pages = plain_pages(numbers_.get(), 1, *sinks_[layer]);
     const kvant_protected_rows rows{
         sizeof rows,   static_cast<std::int32_t>(seqs.size()), 0, of_seq.get(), of_head.get(), of_token.get(),
         of_token.get()};
@@ -325,40 +332,36 @@ class HostDrivenCache {
     return rows;
   }
 
-  void append_tokens(int layer, const Tables& tables) {
-    const DeviceArray<std::int32_t> tail(tables.tail), appended(tables.appended), numbers(all_seqs());
-    const DeviceArray<std::uint16_t> keys(last_rows(layer, Model::keys)),
-        values(last_rows(layer, Model::values));
+  void append_tokens(int layer) {
+    rows_[Model::keys].write(last_rows(layer, Model::keys));
+    rows_[Model::values].write(last_rows(layer, Model::values));
     kvant_decode_layer at = empty_layer();
-    at.tail = plain_pages(tail.get(), Model::kMaxPages, *tails_[layer]);
-    append_to(model_.shape(n_seqs_, 1), at, n_seqs_, numbers.get(), appended.get(), keys.get(), values.get());
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    at.tail = plain_pages(of(tail), Model::kMaxPages, *tails_[layer]);
+    append_to(model_.shape(n_seqs_, 1), at, n_seqs_, numbers_.get(), of(appended), rows_[Model::keys].get(),
+              rows_[Model::values].get());
   }
 
-  void attend(int layer, const Tables& tables) {
-    const DeviceArray<std::int32_t> sealed(tables.sealed_seen), tail(tables.tail_seen),
-        sealed_pages(tables.sealed_pages), tail_tokens(tables.tail_tokens), n_protected(tables.n_protected),
-        hidden(tables.hidden), numbers(all_seqs());
-    const DeviceArray<std::uint16_t> q(last_rows(layer, Model::queries));
+  void attend(int layer) {
+    rows_[Model::queries].write(last_rows(layer, Model::queries));
     const kvant_decode_shape shape = model_.shape(n_seqs_, 1);
     kvant_decode_layer at = empty_layer();
-    at.sealed = sealed_pages_of(sealed.get(), layer);
-    at.tail = plain_pages(tail.get(), Model::kMaxPages, *tails_[layer]);
-    at.protected_pages = plain_pages(numbers.get(), 1, *sinks_[layer]);
+    at.sealed = sealed_pages_of(of(sealed_seen), layer);
+    at.tail = plain_pages(of(tail_seen), Model::kMaxPages, *tails_[layer]);
+    at.protected_pages = plain_pages(numbers_.get(), 1, *sinks_[layer]);
     at.sink = model_.rules.sink;
-    at.q = q.get();
+    at.q = rows_[Model::queries].get();
     at.q_head_stride = at.out_head_stride = model_.rules.d;
     at.q_seq_stride = at.out_seq_stride = std::int64_t{Model::kHeads} * model_.rules.d;
-    at.out = out_[layer]->get();
+    at.out = out_.get();
     at.out_type = KVANT_F32;
     at.reproducible = 1;
     kvant_decode_lengths lengths{};
     lengths.struct_size = sizeof lengths;
-    lengths.sealed_pages = sealed_pages.get();
-    lengths.tail_tokens = tail_tokens.get();
-    if (model_.rules.sink > 0) lengths.protected_tokens = n_protected.get();
+    lengths.sealed_pages = of(sealed_pages);
+    lengths.tail_tokens = of(tail_tokens);
+    if (model_.rules.sink > 0) lengths.protected_tokens = of(n_protected);
     lengths.protected_seq_stride = 1;
-    if (model_.rules.sliding_window > 0) lengths.first_tokens = hidden.get();
+    if (model_.rules.sliding_window > 0) lengths.first_tokens = of(hidden);
     EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace_->get(), workspace_bytes_, nullptr),
               KVANT_OK);
     EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &at, workspace_->get(), workspace_bytes_, nullptr),
@@ -367,6 +370,9 @@ class HostDrivenCache {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
   }
 
+  std::size_t row_numbers(int n_heads) const {
+    return static_cast<std::size_t>(n_seqs_) * n_heads * model_.rules.d;
+  }
   Ids all_seqs() const {
     Ids numbers;
     for (int i = 0; i < n_seqs_; ++i) numbers.push_back(i);
@@ -520,8 +526,12 @@ class HostDrivenCache {
   NumberedEntries entries_;
   std::vector<Seq> seqs_;
   DeviceArray<std::uint16_t> key_codebooks_, value_codebooks_;
+  Ids host_tables_;
+  DeviceArray<std::int32_t> tables_, numbers_;
+  std::deque<DeviceArray<std::uint16_t>> rows_;  // of a layer: keys, values and queries of each sequence
+  DeviceArray<float> out_;                       // of a layer
+  std::vector<float> last_out_[Model::kLayers];
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> sealed_, tails_, sinks_;  // [layers]
-  std::vector<std::unique_ptr<DeviceArray<float>>> out_;
   std::size_t workspace_bytes_ = 0;
   std::unique_ptr<DeviceArray<std::byte>> workspace_;
 };

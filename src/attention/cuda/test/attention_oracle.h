@@ -1,0 +1,104 @@
+// Attention of a query in double precision: what the tests of the decode kernels expect.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/float16.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+enum class Softmax { exact, sas };
+
+inline constexpr float kSharpest = 24;  // at which rounded queries cost more than other errors are allowed to
+
+// TurboAttention's exponential, of x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
+inline double sas_exponential(double x) {
+  if (x < -6) return 0;
+  const double whole = std::floor(-x);
+  const double f = -x - whole;
+  return std::exp(-whole) * (-0.1025 * f * f * f + 0.4626 * f * f - 0.9922 * f + 0.9996);
+}
+
+// Number i of an output's bytes.
+inline float number_at(const std::vector<std::uint8_t>& out, kvant_type type, std::size_t i) {
+  if (type == KVANT_F32) {
+    float x;
+    std::memcpy(&x, out.data() + 4 * i, sizeof x);
+    return x;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, out.data() + 2 * i, sizeof bits);
+  return float_from_bf16(bits);
+}
+
+struct AttentionOracle {
+  struct Token {
+    const float* key;
+    const float* value;
+  };
+
+  int d;
+  double softmax_scale;
+  float softcap;  // or 0
+  bool has_sink_logits;
+  Softmax softmax;
+  bool rises_by_tiles;  // SAS is relative to the largest score up to the end of a token's tile of 16
+
+  // The logit that joins the denominators of a query head: of some far above all scores.
+  static float sink_logit(int head) {
+    constexpr float kLogits[] = {0, 2, -INFINITY, 30, -40};
+    return kLogits[head % 5];
+  }
+
+  // The output of a query, [d], and its log-sum-exp. tokens: one at least.
+  std::vector<double> attend(const float* q, const std::vector<Token>& tokens, int head,
+                             double* log_sum_exp) const {
+    std::vector<double> scores;
+    for (const Token& token : tokens) {
+      double score = 0;
+      for (int i = 0; i < d; ++i) score += double{q[i]} * token.key[i];
+      score *= softmax_scale;
+      scores.push_back(softcap > 0 ? softcap * std::tanh(score / softcap) : score);
+    }
+    double max = *std::max_element(scores.begin(), scores.end());
+    if (has_sink_logits) max = std::max(max, double{sink_logit(head)});
+    double sum = has_sink_logits ? std::exp(sink_logit(head) - max) : 0;
+    std::vector<double> out(d);
+    const std::vector<double> so_far = largest_so_far(scores, max);
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      const double weight = softmax == Softmax::sas
+                                ? sas_exponential(scores[j] - so_far[j]) * std::exp(so_far[j] - max)
+                                : std::exp(scores[j] - max);
+      sum += weight;
+      for (int i = 0; i < d; ++i) out[i] += weight * tokens[j].value[i];
+    }
+    for (double& x : out) x /= sum;
+    *log_sum_exp = max + std::log(sum);
+    return out;
+  }
+
+ private:
+  // The score that SAS takes a token's relative to: of a cache without sealed pages, the largest up to the
+  // end of the token's tile of 16; of others the largest of all, which tests with SAS keep within reach.
+  std::vector<double> largest_so_far(const std::vector<double>& scores, double max) const {
+    constexpr std::size_t kTile = 16;
+    std::vector<double> largest(scores.size(), max);
+    if (!rises_by_tiles) return largest;
+    double before = -INFINITY;
+    for (std::size_t first = 0; first < scores.size(); first += kTile) {
+      const std::size_t end = std::min(first + kTile, scores.size());
+      before = std::max(before, *std::max_element(scores.begin() + static_cast<std::ptrdiff_t>(first),
+                                                  scores.begin() + static_cast<std::ptrdiff_t>(end)));
+      std::fill(largest.begin() + static_cast<std::ptrdiff_t>(first),
+                largest.begin() + static_cast<std::ptrdiff_t>(end), before);
+    }
+    return largest;
+  }
+};
+
+}  // namespace kvant::cuda
