@@ -22,7 +22,7 @@ struct HalfShape {
   static constexpr int kSlots = D == 64 ? 8 : 5;
   static constexpr int kGroupBytes = kGroupRows * D * 2;  // of queries
   static constexpr int kConsumerRegisters = D == 64 ? 160 : 232;
-  static constexpr int kProducerRegisters = D == 64 ? 32 : 48;
+  static constexpr int kProducerRegisters = D == 64 ? 32 : 40;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= 512);
 };
 
