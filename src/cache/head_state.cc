@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "cache/page_counts.h"
-#include "format/page_metric.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
@@ -61,19 +60,10 @@ void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
   for (int done = 0; done < k.rows;) {
     const int n = std::min(k.rows - done, kPageTokens - length_ % kPageTokens);
     pages_.store->append(pages_.ledger->tail(length_ / kPageTokens), index_, length_ % kPageTokens,
-                         k.slice(done, n), v.slice(done, n), row_metric(length_ / kPageTokens));
+                         k.slice(done, n), v.slice(done, n));
     length_ += n;
     done += n;
   }
-}
-
-const ErrorMetric* HeadState::row_metric(int page) {
-  if (!plan_.tail->shapes_rows()) return nullptr;
-  if (page != row_metric_page_) {
-    row_metric_ = metric_of_page(head_.k.context.constants, head_.k.transform, dim(), page * kPageTokens);
-    row_metric_page_ = page;
-  }
-  return row_metric_ ? &*row_metric_ : nullptr;
 }
 
 // A step that seals, or ends a page, changes masks, scores and correction in place.

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/matrix_view.h"
@@ -23,7 +22,6 @@
 #include "cache/page_store.h"
 #include "cache/protected_rows.h"
 #include "cache/token_scores.h"
-#include "format/error_metric.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -170,8 +168,6 @@ class HeadState {
   void save_for_abort(int pages_due);
   void correct(int page, const TokenMask& mask);
   void read_tail(Side side, int page, std::vector<float>& values) const;
-  // By which rows of K in that page are rounded: as its codes will be; null: by their squares.
-  const ErrorMetric* row_metric(int page);
 
   // What attention leaves behind, and what a step that seals or ends a page would overwrite.
   struct Attended {
@@ -192,9 +188,6 @@ class HeadState {
   int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
   bool seals_ahead_ = false;  // in this step
   bool ahead_ = false;        // page n_sealed_ is encoded already: in the ledger's ahead()
-
-  std::optional<ErrorMetric> row_metric_;  // of page row_metric_page_
-  int row_metric_page_ = -1;
 
   int length_ = 0;  // how far this head is; between steps, what the ledger says
   int n_sealed_ = 0;

@@ -108,23 +108,17 @@ void HostPageStore::drop(PageEntry sealed, int head) noexcept {
 }
 
 void HostPageStore::append(PageEntry tail, int head, int first, MatrixView<const float> k,
-                           MatrixView<const float> v, const ErrorMetric* metric) {
+                           MatrixView<const float> v) {
   KVANT_CHECK(first + k.rows <= tail.room, "rows beyond a tail entry");
   for (const Side side : kSides) {
     const MatrixView<const float>& rows = side == Side::key ? k : v;
-    const ErrorMetric* of_side = side == Side::key ? metric : nullptr;
-    for (int r = 0; r < rows.rows; ++r) write_rows(tail, head, side, first + r, 1, rows.row(r), of_side);
+    for (int r = 0; r < rows.rows; ++r) write_rows(tail, head, side, first + r, 1, rows.row(r));
   }
 }
 
-void HostPageStore::write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values,
-                               const ErrorMetric* metric) {
+void HostPageStore::write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values) {
   const int at = part(head, side);
-  std::byte* page = table(tail.room).data(tail.id, at);
-  if (metric == nullptr) return plan_.tail->encode_rows(values, first, n, tail_context(at, tail.room), page);
-  PageContext shaped = tail_context(at, tail.room);
-  shaped.metric = metric;
-  plan_.tail->encode_rows(values, first, n, shaped, page);
+  plan_.tail->encode_rows(values, first, n, tail_context(at, tail.room), table(tail.room).data(tail.id, at));
 }
 
 void HostPageStore::seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out,

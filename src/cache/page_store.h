@@ -63,17 +63,14 @@ class HostPageStore final : public EntryStore {
   bool hold(PageEntry sealed, int head);
   void drop(PageEntry sealed, int head) noexcept;  // gives it back, if there is any
 
-  // Writes rows of both sides, [n, d], as tokens [first, first + n) of a tail's entry. metric: by which rows
-  // of K are rounded; null: errors count by their squares.
-  void append(PageEntry tail, int head, int first, MatrixView<const float> k, MatrixView<const float> v,
-              const ErrorMetric* metric = nullptr);
+  // Writes rows of both sides, [n, d], as tokens [first, first + n) of a tail's entry.
+  void append(PageEntry tail, int head, int first, MatrixView<const float> k, MatrixView<const float> v);
   // Encodes page `page` of a sequence, [kPageTokens, d], into a sealed entry that the head holds.
   void seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out, const float* values);
   // Decodes the first n tokens of an entry: [n, d].
   void read(PageEntry entry, int head, Side side, int n, float* values) const;
   // Writes n rows of one side, [n, d], from token `first` on: what a page that is opened again held.
-  void write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values,
-                  const ErrorMetric* metric = nullptr);
+  void write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values);
 
   PageSide side(PageEntry entry, int head, Side side) const {
     const int at = part(head, side);

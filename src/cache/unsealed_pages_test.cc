@@ -1,9 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "cache/cache_fixture.h"
-#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
@@ -52,44 +49,6 @@ TEST_P(TailFormat, ReadsTheSameRowsHoweverItGrew) {
   }
   ASSERT_TRUE(append_tokens(at_once, expected, 228).ok());
   EXPECT_EQ(contents(cache, s), contents(at_once, expected));
-}
-
-// The mean cost of a head's errors of K, in the metric of its first page.
-double cost_in_metric(const Cache& cache, SequenceId s, int head, int n, const ErrorMetric& metric) {
-  const int d = 64;
-  std::vector<PageView> pages;
-  cache.head(s, 0, head).list_pages(0, pages);
-  std::vector<float> rows(static_cast<std::size_t>(n) * d);
-  pages.front().k.format->decode(pages.front().k.bytes, n, *pages.front().k.context, rows.data());
-  double sum = 0;
-  for (int t = 0; t < n; ++t) {
-    std::vector<float> error = testing::token_values(0, head, 0, t, d);
-    for (int i = 0; i < d; ++i) error[i] -= rows[static_cast<std::size_t>(t) * d + i];
-    sum += metric.product(error.data(), error.data());
-  }
-  return sum / n;
-}
-
-TEST(ShapedTail, RoundsKButNotVByTheQueriesMetric) {
-  const std::string recipe = "k=tcq4,v=tcq4,tail=tok8g16,encode=";
-  const auto constants = testing::made_up_constants(*parse_recipe(recipe + "shaped"), small_geometry());
-  const auto shaped_plan = plan_for(recipe + "shaped", small_geometry(), constants);
-  Cache shaped(shaped_plan, 0), plain(plan_for(recipe + "plain", small_geometry()), 0);
-  const SequenceId s = shaped.add(), p = plain.add();
-  ASSERT_TRUE(append_tokens(shaped, s, 100).ok());
-  ASSERT_TRUE(append_tokens(plain, p, 100).ok());
-  for (int head = 0; head < 2; ++head) {
-    const auto metric = metric_of_page({constants.get(), 0, head, Side::key},
-                                       shaped_plan->head(0, head).k.transform, 64, /*first_position=*/0);
-    ASSERT_TRUE(metric);
-    EXPECT_LT(cost_in_metric(shaped, s, head, 100, *metric),
-              0.7 * cost_in_metric(plain, p, head, 100, *metric));
-    std::vector<PageView> ours, others;
-    shaped.head(s, 0, head).list_pages(0, ours);
-    plain.head(p, 0, head).list_pages(0, others);
-    EXPECT_EQ(std::memcmp(ours[0].v.bytes, others[0].v.bytes, ours[0].v.format->short_page_bytes(64, 100)),
-              0);
-  }
 }
 
 TEST_P(TailFormat, ShrinksWhenItIsCut) {

@@ -43,8 +43,7 @@ struct PageContext {
   // Tokens that the page has room for: fewer than kPageTokens in a short page, which only row-wise formats
   // have. Its parts are those of a whole page (Format::row_parts), each for so many tokens.
   int page_tokens = kPageTokens;
-  // What errors cost, for encode() of formats that shape them (page_metric.h) and encode_rows() of those that
-  // shape rows; null: their squares.
+  // What errors cost, for encode() of formats that shape them (page_metric.h); null: their squares.
   const ErrorMetric* metric = nullptr;
 };
 
@@ -83,9 +82,6 @@ class Format {
   // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
   virtual bool row_wise() const { return false; }
   virtual RowParts row_parts(int /*head_dim*/) const { return {}; }
-  // Whether encode_rows() rounds by the context's metric, if it has one. Rows are the same to whoever reads
-  // them.
-  virtual bool shapes_rows() const { return false; }
   // Row-wise formats: bytes of a page with room for n tokens.
   std::size_t short_page_bytes(int head_dim, int n) const { return page_bytes(head_dim) / kPageTokens * n; }
   // Row-wise formats: copies tokens [0, n) as they are stored into a page with another room.

@@ -18,7 +18,6 @@
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
 // Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): before all that, the token's values are clamped to
 //   +-t, t the magnitude of rank floor(P d / 100) of its d, counted from 0. P: 50 to 99.
-// Where the rows' context has a metric, codes are rounded by it (shaped_row.h), on the same grids.
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
 // Row-wise; left-out tokens are stored like the others, since no other token shares their groups.
@@ -36,7 +35,6 @@
 #include "format/code_block.h"
 #include "format/families.h"
 #include "format/name_reader.h"
-#include "format/shaped_row.h"
 
 namespace kvant {
 namespace {
@@ -185,7 +183,6 @@ class TokFormat : public RowWiseFormat {
   std::size_t page_bytes(int head_dim) const override {
     return tok_page_bytes(shape_.bits, shape_.group, shape_.symmetric, head_dim);
   }
-  bool shapes_rows() const override { return true; }
   RowParts row_parts(int head_dim) const override {
     const std::size_t parameter = 2 * static_cast<std::size_t>(shape_.groups(head_dim));
     return {static_cast<std::size_t>(head_dim) * shape_.bits / 8, parameter,
@@ -213,14 +210,8 @@ class TokFormat : public RowWiseFormat {
         grids.fill(begin, size, grid_of(fitted, shape_));
       }
       reciprocal_row(grids.step.data(), d, reciprocal.data());
-      if (context.metric != nullptr) {
-        const int lowest = shape_.symmetric && shape_.bits == 8 ? 1 : 0;
-        encode_shaped_row(token, d, shape_.bits, lowest, grids.step.data(), reciprocal.data(),
-                          grids.offset.data(), *context.metric, out.codes(first + row));
-      } else {
-        encode_affine_row(token, d, shape_.bits, reciprocal.data(), grids.offset.data(),
-                          out.codes(first + row));
-      }
+      encode_affine_row(token, d, shape_.bits, reciprocal.data(), grids.offset.data(),
+                        out.codes(first + row));
     }
   }
 
