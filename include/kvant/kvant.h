@@ -414,7 +414,7 @@ typedef struct kvant_step {
   int32_t *due_tail_page, *due_sealed_page, *n_due_pages, *sealed_after;
   /* Out, or null. Those of sealed pages are needed where requests have parts or a sliding window, and
    * otherwise are block tables. Of protected pages: of the page with the sink, in a ring of 1. Tails that are
-   * a ring need pages for window + max_new_tokens + 127 tokens. */
+   * a ring need pages for window + max_new_tokens + 127 tokens, rows of tables for window + 128. */
   const kvant_step_table *sealed, *tail, *protected_pages;
 } kvant_step;
 

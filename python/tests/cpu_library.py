@@ -229,8 +229,11 @@ class CpuLibrary(TorchLibrary):
             if not getattr(step, name):
                 continue
             table = StepTable.from_address(getattr(step, name))
+            if name == "tail":
+                assert table.n_pages * PAGE >= step.window + PAGE
+                assert not table.ring or table.ring * PAGE >= step.window + step.max_new_tokens + PAGE - 1
             for entry in range(table.n_entries):
-                for i, page in enumerate(numbers):
+                for i, page in enumerate(numbers[:table.n_pages]):
                     place, offset = (page % table.ring if table.ring else page) * table.n_entries + entry, 0
                     if table.places:
                         place, offset = memory(table.places + 8 * place, np.int32, 2)

@@ -142,6 +142,7 @@ TEST(LastError, NamesTheArgumentOfAStepThatIsWrong) {
   expect_refused("step.sealed.places", [](auto& s, auto& t) { t.places = some, s.sealed = &t; });
   expect_refused("step.tail: n_entries", [](auto& s, auto& t) { t.units = 0, s.tail = &t; });
   expect_refused("step.tail: n_pages", [](auto& s, auto& t) { t.ring = 1, s.tail = &t; });
+  expect_refused("step.tail: n_pages", [](auto& s, auto& t) { s.window = 500, s.tail = &t; });
   expect_refused("step.sealed: n_pages",
                  [](auto& s, auto& t) { s.sliding_window = 1000, s.first_tokens = some, s.sealed = &t; });
 }

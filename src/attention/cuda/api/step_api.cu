@@ -54,15 +54,20 @@ constexpr TableReasons kSealedReasons{
 constexpr TableReasons kTailReasons{
     "step.tail: blocks or table is null", "step.tail.places must be null without a ring",
     "step.tail: n_entries, units and n_pages must be at least 1, and ring not negative",
-    "step.tail: n_pages, and a ring, must hold window + max_new_tokens + 127 tokens"};
+    "step.tail: n_pages must hold window + 128 tokens, a ring window + max_new_tokens + 127"};
 constexpr TableReasons kProtectedReasons{
     "step.protected_pages: blocks or table is null",
     "step.protected_pages.places must be null without a ring",
     "step.protected_pages: n_entries, units and n_pages must be at least 1, and ring not negative",
     "step.protected_pages.n_pages must be at least 1"};
 
-// least_pages: of a row, and of a ring.
-Reason read_table(const kvant_step_table* from, const TableReasons& reasons, int least_pages, StepTable* to) {
+// What a table has room for, at least.
+struct LeastPages {
+  int of_row, of_ring;
+};
+
+Reason read_table(const kvant_step_table* from, const TableReasons& reasons, const LeastPages& least,
+                  StepTable* to) {
   *to = {};
   if (from == nullptr) return nullptr;
   kvant_step_table table;
@@ -73,17 +78,18 @@ Reason read_table(const kvant_step_table* from, const TableReasons& reasons, int
       {{table.blocks != nullptr && table.table != nullptr, reasons.null},
        {table.ring > 0 || table.places == nullptr, reasons.places},
        {table.ring >= 0 && table.n_entries > 0 && table.units > 0 && table.n_pages > 0, reasons.counts},
-       {table.n_pages >= least_pages && (table.ring == 0 || table.ring >= least_pages), reasons.width}});
+       {table.n_pages >= least.of_row && (table.ring == 0 || table.ring >= least.of_ring), reasons.width}});
 }
 
 Reason read_tables(const kvant_step& step, StepArgs* args) {
-  Reason reason =
-      read_table(step.sealed, kSealedReasons, std::max(pages_for(step.sliding_window), 1), &args->sealed);
+  const int reached = std::max(pages_for(step.sliding_window), 1);  // sealed ones, of a sliding window
+  // A part sees one number of pages sealed: its last token is in the page behind the window, at most.
+  const LeastPages of_tail{pages_for(step.window + kPageTokens),
+                           tail_pages_of(step.max_new_tokens, step.window)};
+  Reason reason = read_table(step.sealed, kSealedReasons, {reached, reached}, &args->sealed);
+  if (reason == nullptr) reason = read_table(step.tail, kTailReasons, of_tail, &args->tail);
   if (reason == nullptr)
-    reason =
-        read_table(step.tail, kTailReasons, tail_pages_of(step.max_new_tokens, step.window), &args->tail);
-  if (reason == nullptr)
-    reason = read_table(step.protected_pages, kProtectedReasons, 1, &args->protected_pages);
+    reason = read_table(step.protected_pages, kProtectedReasons, {1, 1}, &args->protected_pages);
   return reason;
 }
 
