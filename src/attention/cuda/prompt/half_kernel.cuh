@@ -22,8 +22,10 @@ struct HalfShape {
   static constexpr int kSlots = D == 64 ? 8 : 5;
   static constexpr int kGroupBytes = kGroupRows * D * 2;  // of queries
   static constexpr int kConsumerRegisters = D == 64 ? 160 : 232;
-  static constexpr int kProducerRegisters = D == 64 ? 32 : 48;
-  static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= 512);
+  static constexpr int kProducerRegisters = D == 64 ? 32 : 40;
+  // Of a thread, as the CTA is launched: groups that ask for more than all are given wait for ever.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * kLaunchRegisters);
 };
 
 template <int D>

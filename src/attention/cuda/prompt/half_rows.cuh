@@ -18,30 +18,21 @@ __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t
   return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
-// Eight numbers of a query as they lie in memory, 16 or 32 bits each, and what they are.
-struct StoredOctet {
-  uint4 low, high;
-};
-__device__ __forceinline__ StoredOctet load_stored_query(const PromptArgs& args, std::int64_t at) {
-  if (args.q_is_f32 == 0)
-    return {*reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at), {}};
-  const auto* from = reinterpret_cast<const uint4*>(static_cast<const float*>(args.q.data) + at);
-  return {from[0], from[1]};
-}
-__device__ __forceinline__ void unpack_query(const PromptArgs& args, const StoredOctet& stored,
-                                             float (&x)[8]) {
+// Likewise, to be rotated: as numbers that are read once more as they were stored.
+__device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t at, float (&x)[8]) {
   if (args.q_is_f32 == 0) {
+    const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
     if (args.q_is_half != 0) {
-      unpack_octet<true>(stored.low, x);
+      unpack_octet<true>(octet, x);
     } else {
-      unpack_octet<false>(stored.low, x);
+      unpack_octet<false>(octet, x);
     }
     return;
   }
-  const std::uint32_t words[8] = {stored.low.x,  stored.low.y,  stored.low.z,  stored.low.w,
-                                  stored.high.x, stored.high.y, stored.high.z, stored.high.w};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = __uint_as_float(words[i]);
+  const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q.data) + at);
+  const float4 low = from[0], high = from[1];
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
 // Queries of a block into shared memory, rows [first, end) by warps that take them in turn, D / 8 lanes a
@@ -60,21 +51,12 @@ __device__ __forceinline__ void load_queries(const PromptArgs& args, const Promp
       store(row, octet, row < item.n_rows ? load_query(args, place_of(row)) : make_uint4(0, 0, 0, 0));
     return;
   }
-  // The next row is on its way while one is rotated, where the warps' registers hold both.
-  constexpr bool kLoadsAhead = D > 64;
-  const auto load = [&](int row) {
-    return row < end && row < item.n_rows ? load_stored_query(args, place_of(row)) : StoredOctet{};
-  };
-  int row = first + lane / kLanesOfRow;
-  StoredOctet stored = load(row);
 #pragma unroll 1
-  for (; row < end; row += step) {
-    float x[8];
-    unpack_query(args, stored, x);
-    if (kLoadsAhead) stored = load(row + step);
+  for (int row = first + lane / kLanesOfRow; row < end; row += step) {
+    float x[8] = {};
+    if (row < item.n_rows) load_query(args, place_of(row), x);
     rotate_channels<kLanesOfRow>(lane, x);
     store(row, octet, half_octet_of(x));
-    if (!kLoadsAhead) stored = load(row + step);
   }
 }
 

@@ -47,6 +47,11 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch,
   return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args, kept);
 }
 
+// Kept rows have tiles of their own (kept_tiles.cuh). With heads of 128 more than a chunk of them has not run
+// on a GPU, so that they are rounded within the tiles of their pages there.
+template <int D>
+inline constexpr int kKeptTileBytes = D == 64 ? HalfTile<D>::kBytes : 0;
+
 template <int D>
 PromptSizes prompt_sizes(const Gpu&) {
   return {
@@ -55,7 +60,7 @@ PromptSizes prompt_sizes(const Gpu&) {
       static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups * HalfSums<D, kGroupThreads>::kNumbers,
       kMostHalves * PromptShape<D>::kGroups * 2,
       /*ctas=*/1,
-      HalfTile<D>::kBytes};
+      kKeptTileBytes<D>};
 }
 
 template <int D>
