@@ -222,7 +222,11 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
 TEST_P(SchedulerOnEngine, ASessionHasNothingOfAStopText) {
   const TinyFile folder("sessions");
   auto stopped = request(random_tokens(300, 1), 60, 1);
-  const std::string whole = ask(*scheduler(), {stopped}).front().text;
+  std::string whole = ask(*scheduler(), {stopped}).front().text;
+  for (int seed = 2; whole.size() < 16 && seed < 10; ++seed) {  // some answers end soon
+    stopped = request(random_tokens(300, 1), 60, seed);
+    whole = ask(*scheduler(), {stopped}).front().text;
+  }
   ASSERT_GE(whole.size(), 16U);
   stopped.generation.stops = {whole.substr(10, 6)};
   stopped.session = "chat";

@@ -11,8 +11,10 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from kvant.paged.quality_guard import GuardReport
+if TYPE_CHECKING:  # registering the plug-in needs neither NumPy nor PyTorch
+    from kvant.paged.quality_guard import GuardReport
 
 FOLDER = "KVANT_GUARD_FOLDER"  # set by the first of a server's processes
 METRICS = {
