@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "attention/cuda/test/correction_reference.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/page_test_cache.h"
+#include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -54,6 +54,10 @@ struct Sequence {
 
 enum class Correction { none, relative, absolute };
 
+// Of which some rows see pages sealed that others have as rows; and one with nothing sealed.
+const std::vector<Sequence> kSeenByRule = {
+    {6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}};
+
 struct Case {
   std::vector<PageTestCache::Formats> formats;
   int head_dim;
@@ -83,15 +87,6 @@ std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
   const int shift = s.sealed * kPageTokens - s.first_token;
   return {{first, std::max(std::min(limit, sealed), first)},
           {shift + std::max(first, sealed), shift + std::max({limit, first, sealed})}};
-}
-
-// By the orthonormal Walsh-Hadamard matrix.
-std::vector<double> rotated(const std::vector<double>& x) {
-  std::vector<double> y(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i)
-    for (std::size_t j = 0; j < x.size(); ++j) y[i] += std::popcount(i & j) % 2 == 0 ? x[j] : -x[j];
-  for (double& value : y) value /= std::sqrt(static_cast<double>(x.size()));
-  return y;
 }
 
 // Random maps and sums: each query has those of as many pages as it sees sealed.
@@ -280,10 +275,10 @@ Errors errors_of(const Case& c, int rows_of_head) {
         std::vector<double> x(d);
         for (int channel = 0; channel < d; ++channel)
           x[channel] = float_from_bf16(q_bits[place * d + channel]);
-        if (c.rotated) x = rotated(x);
+        if (c.rotated) x = rotated(x, c.head_dim);
         const std::vector<Seen> seen = seen_by(c, sequence, query);
         auto exact = attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact, c.softcap);
-        if (c.rotated) exact.out = rotated(exact.out);
+        if (c.rotated) exact.out = rotated(exact.out, c.head_dim);
         if (corrections)
           corrections->join(query_begins[s] + query, kv_head * kGroup + i % kGroup, x, exact.top, exact);
         const auto integers =
@@ -358,7 +353,7 @@ TEST_P(PromptOverPages, TakesSinkAndProtectedTokensFromTheirPages) {
 // Pages of the prompt itself are sealed before it attends; each query sees those that the rule lets it.
 TEST_P(PromptOverPages, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
   for (const int unquantized : {0, 128, 200}) {
-    Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+    Case c = with(kSeenByRule);
     c.unquantized = unquantized;
     c.in_tail = unquantized != 200;
     expect_accurate(c, "rule");
@@ -416,7 +411,7 @@ TEST_P(PromptOverPagesOf4Bits, TakesFormatsByHead) {
 }
 
 TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
-  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  Case c = with(kSeenByRule);
   c.unquantized = 0;
   c.sink = 1;
   c.in_tail = true;
@@ -431,7 +426,7 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   if (GetParam() == 256) GTEST_SKIP() << "there is no correction of these";
   for (const Correction correction : {Correction::relative, Correction::absolute}) {
-    Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+    Case c = with(kSeenByRule);
     c.unquantized = 0;
     c.sink = 5;
     c.in_tail = true;
@@ -446,7 +441,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesLongPrefixes) {
 }
 
 TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
-  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  Case c = with(kSeenByRule);
   c.unquantized = 0;
   c.sink = 5;
   expect_accurate_and_capped(c, "rule");
@@ -454,7 +449,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
 
 // Protected tokens of pages that some of the block's rows see sealed and others as rows.
 TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
-  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  Case c = with(kSeenByRule);
   c.unquantized = 128;
   c.sink = 5;
   c.masks = true;
@@ -474,7 +469,7 @@ TEST_P(PromptOverPagesOf4Bits, AttendsToKeptRowsBesideItsTiles) {
 }
 
 TEST_P(PromptOverPagesOf4Bits, AttendsToKeptRowsOfThePagesThatAQuerySees) {
-  Case c = with({{6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}});
+  Case c = with(kSeenByRule);
   c.masks = true;
   c.kept = true;
   for (const int unquantized : {0, 128}) {

@@ -1,6 +1,7 @@
 // Appending many rows at once, as prompts have them, to tail pages.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -8,6 +9,7 @@
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/page/page_layout.h"
 #include "attention/cuda/test/device_memory.h"
+#include "attention/cuda/test/walsh_hadamard.h"
 #include "base/float16.h"
 #include "kvant/kvant.h"
 
@@ -57,16 +59,10 @@ class AppendingPrompts : public testing::TestWithParam<std::tuple<int, kvant_typ
 };
 
 // What a row becomes: times the head's factors, then by the Walsh-Hadamard matrix, in double precision.
-std::vector<double> transformed(const float* row, const float* factors, int d, bool rotated) {
-  std::vector<double> scaled(d), result(d);
-  for (int c = 0; c < d; ++c) scaled[c] = static_cast<double>(row[c]) * (factors == nullptr ? 1 : factors[c]);
-  if (!rotated) return scaled;
-  for (int i = 0; i < d; ++i) {
-    for (int c = 0; c < d; ++c)
-      result[i] += (__builtin_popcount(static_cast<unsigned>(i & c)) % 2 == 0 ? 1 : -1) * scaled[c];
-    result[i] /= std::sqrt(d);
-  }
-  return result;
+std::vector<double> transformed(const float* row, const float* factors, int d, bool is_rotated) {
+  std::vector<double> scaled(row, row + d);
+  for (int c = 0; c < d && factors != nullptr; ++c) scaled[c] *= factors[c];
+  return is_rotated ? rotated(scaled, d) : scaled;
 }
 
 TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {

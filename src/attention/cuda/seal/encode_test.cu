@@ -12,6 +12,7 @@
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "attention/cuda/test/packed_entry.h"
+#include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -252,19 +253,6 @@ class SealedCache {
   std::vector<std::uint16_t> tail_;
   std::vector<std::byte> sealed_;
 };
-
-std::vector<double> rotated(const std::vector<float>& values, int d) {
-  std::vector<double> result(values.begin(), values.end());
-  for (std::size_t row = 0; row < values.size(); row += d) {
-    for (int i = 0; i < d; ++i) {
-      double sum = 0;
-      for (int j = 0; j < d; ++j)
-        sum += (std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1) * values[row + j];
-      result[row + i] = sum / std::sqrt(d);
-    }
-  }
-  return result;
-}
 
 class Encoding : public testing::TestWithParam<std::tuple<Case, int>> {
  protected:

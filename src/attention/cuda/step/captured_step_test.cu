@@ -140,7 +140,7 @@ class CapturedStep {
       const DeviceArray<std::uint16_t> keys(rows[2 * layer]), values(rows[2 * layer + 1]);
       kvant_decode_layer at = at_layer(layer);
       at.tail = plain_pages(table.get(), kEntries, 1, layer, tail_begin());
-      const kvant_new_rows appended = new_rows(n, seq.get(), token.get(), keys.get(), values.get());
+      const kvant_new_rows appended = model_.new_rows(n, seq.get(), token.get(), keys.get(), values.get());
       EXPECT_EQ(kvant_append(&shape, &at, &appended, nullptr), KVANT_OK) << kvant_last_error();
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     }
@@ -239,20 +239,6 @@ class CapturedStep {
   }
   bool needs_tables() const { return n_parts_ > 1 || rules_.sliding_window > 0; }
 
-  kvant_new_rows new_rows(int n, const std::int32_t* seq, const std::int32_t* token, const void* keys,
-                          const void* values) const {
-    kvant_new_rows rows{};
-    rows.struct_size = sizeof rows;
-    rows.n_rows = n;
-    rows.seq = seq;
-    rows.tail_token = token;
-    rows.keys = keys;
-    rows.values = values;
-    rows.key_head_stride = rows.value_head_stride = rules_.d;
-    rows.key_row_stride = rows.value_row_stride = std::int64_t{Model::kKvHeads} * rules_.d;
-    return rows;
-  }
-
   void plan() const {
     kvant_step_table sealed{sizeof sealed,    blocks_.get(),      Model::kMaxPages, nullptr, 0, 1, 1,
                             Model::kMaxPages, sealed_table_.get()};
@@ -334,9 +320,9 @@ class CapturedStep {
       at.q_seq_stride = at.out_seq_stride = std::int64_t{Model::kHeads} * rules_.d;
       at.reproducible = 1;
       const bool is_one = n_parts_ == 1;
-      const kvant_new_rows rows =
-          new_rows(n_rows_, is_one ? nullptr : row_seq_.get(), is_one ? nullptr : row_tail_token_.get(),
-                   rows_[Model::keys][layer].get(), rows_[Model::values][layer].get());
+      const kvant_new_rows rows = model_.new_rows(
+          n_rows_, is_one ? nullptr : row_seq_.get(), is_one ? nullptr : row_tail_token_.get(),
+          rows_[Model::keys][layer].get(), rows_[Model::values][layer].get());
       if (is_one) {
         at.new_rows = &rows;
         at.settled = 1;

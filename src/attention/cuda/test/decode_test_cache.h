@@ -16,6 +16,7 @@
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "attention/cuda/test/packed_entry.h"
+#include "attention/cuda/test/walsh_hadamard.h"
 #include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
@@ -426,12 +427,8 @@ class TestCache {
   // Of channel i of all KV heads.
   static float out_factor(std::size_t i) { return 0.5F + static_cast<float>(i % 7); }
   std::vector<double> rotated(const std::vector<double>& x, int kv_head) const {
-    std::vector<double> y(d_);
-    for (int i = 0; i < d_; ++i) {
-      for (int j = 0; j < d_; ++j)
-        y[i] += std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? x[j] : -x[j];
-      y[i] *= out_factor(static_cast<std::size_t>(kv_head) * d_ + i) / std::sqrt(d_);
-    }
+    std::vector<double> y = cuda::rotated(x, d_);
+    for (int i = 0; i < d_; ++i) y[i] *= out_factor(static_cast<std::size_t>(kv_head) * d_ + i);
     return y;
   }
 

@@ -379,18 +379,10 @@ class HostDrivenCache {
     return numbers;
   }
 
-  static void append_to(const kvant_decode_shape& shape, const kvant_decode_layer& at, int n_rows,
-                        const std::int32_t* seq, const std::int32_t* token, const void* keys,
-                        const void* values) {
-    kvant_new_rows rows{};
-    rows.struct_size = sizeof rows;
-    rows.n_rows = n_rows;
-    rows.seq = seq;
-    rows.tail_token = token;
-    rows.keys = keys;
-    rows.values = values;
-    rows.key_head_stride = rows.value_head_stride = shape.head_dim;
-    rows.key_row_stride = rows.value_row_stride = std::int64_t{Model::kKvHeads} * shape.head_dim;
+  void append_to(const kvant_decode_shape& shape, const kvant_decode_layer& at, int n_rows,
+                 const std::int32_t* seq, const std::int32_t* token, const void* keys,
+                 const void* values) const {
+    const kvant_new_rows rows = model_.new_rows(n_rows, seq, token, keys, values);
     EXPECT_EQ(kvant_append(&shape, &at, &rows, nullptr), KVANT_OK) << kvant_last_error();
   }
 

@@ -60,6 +60,20 @@ struct StepModel {
     shape.max_queries = max_queries;
     return shape;
   }
+  // n rows of one layer; seq and token: as kvant_new_rows has them.
+  kvant_new_rows new_rows(int n, const std::int32_t* seq, const std::int32_t* token, const void* keys,
+                          const void* values) const {
+    kvant_new_rows rows{};
+    rows.struct_size = sizeof rows;
+    rows.n_rows = n;
+    rows.seq = seq;
+    rows.tail_token = token;
+    rows.keys = keys;
+    rows.values = values;
+    rows.key_head_stride = rows.value_head_stride = rules.d;
+    rows.key_row_stride = rows.value_row_stride = std::int64_t{kKvHeads} * rules.d;
+    return rows;
+  }
   float softmax_scale() const { return rules.d == 64 ? 0.125F : 0.09F; }
 
  private:
