@@ -36,7 +36,7 @@ function(kvant_cuda)
     return()
   endif()
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
-  set(pages ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
+  set(pages ${room}/page/known_format.cc ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
   file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/api/*_api.cu ${room}/prompt/*_api.cu
     ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
@@ -70,7 +70,7 @@ function(kvant_cuda)
   install(TARGETS kvant_cuda)
   install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-  file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
+  file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu ${room}/api/*_test.cc)
   # What tests compare steps with knows lengths from the cache's ledger.
   add_executable(cuda_test ${tests} ${pages} ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
   target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format)

@@ -18,8 +18,8 @@
 #include "attention/cuda/decode/page_copier.cuh"
 #include "attention/cuda/decode/schedule.cuh"
 #include "attention/cuda/decode/short_attention.h"
+#include "attention/cuda/page/known_format.h"
 #include "attention/cuda/page/page_format.h"
-#include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -196,7 +196,7 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
 // Of the codes of `format`: their width, the levels that they stand for, and what these are to be multiplied
 // by, where the factors of tokens are taken for their largest numbers.
 void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
-  const FormatDescription described = *find_format(format)->describe();
+  const FormatDescription& described = *find_known_format(format)->description;
   *bits = described.page.bits;
   *unit = described.unit / described.largest;
   if (described.of_unit_vectors) *unit /= std::sqrt(static_cast<float>(d));
@@ -275,7 +275,7 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
 Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths, int head_dim,
                 const DecodeKernel& kernel) {
   const auto complete = [](const char* format, const void* codebooks) {
-    return codebooks != nullptr || find_format(format)->needed_constants().empty();
+    return codebooks != nullptr || !find_known_format(format)->has_constants;
   };
   return first_failing({
       {layer.q != nullptr && layer.out != nullptr, "layer: q or out is null"},
@@ -333,7 +333,7 @@ extern "C" {
 size_t kvant_page_bytes(const char* format, int head_dim) {
   PageFormat page;
   if (format == nullptr || !is_head_dim(head_dim) || !find_page_format(format, head_dim, page)) return 0;
-  return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
+  return round_up_16(static_cast<int>(find_known_format(format)->format->page_bytes(head_dim)));
 }
 
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {

@@ -9,12 +9,12 @@
 #include "attention/cuda/api/page_source.h"
 #include "attention/cuda/correction/correction.h"
 #include "attention/cuda/device/gpu.h"
+#include "attention/cuda/page/known_format.h"
 #include "attention/cuda/page/page_format.h"
 #include "attention/cuda/seal/append_kernel.cuh"
 #include "attention/cuda/seal/append_tiles.cuh"
 #include "attention/cuda/seal/keep_sink_kernel.cuh"
 #include "attention/cuda/seal/seal_registry.h"
-#include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -37,7 +37,7 @@ bool find_encoding(const char* name, PageEncoding* encoding) {
 
 void set_levels(const char* format, int d, PageEncoding* encoding) {
   set_unit_levels(format, d, encoding->levels);
-  const std::span<const double> levels = find_format(format)->describe()->levels;
+  const std::span<const double> levels = find_known_format(format)->description->levels;
   for (std::size_t i = 0; i + 1 < levels.size(); ++i)
     encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
 }

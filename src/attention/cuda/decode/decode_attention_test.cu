@@ -200,7 +200,7 @@ std::vector<std::tuple<std::string, int>> every_format() {
   PageFormat format;
   for (const int d : kHeadDims)
     for (const std::string& name : format_names())
-      if (name != "bf16" && find_page_format(name, d, format)) cases.emplace_back(name, d);
+      if (name != "bf16" && find_page_format(name.c_str(), d, format)) cases.emplace_back(name, d);
   return cases;
 }
 
