@@ -16,6 +16,7 @@ std::atomic<long> allocations{0};
 
 }  // namespace
 
+#ifndef __CUDA_ARCH__  // nvcc takes these for functions of the device as well
 void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
@@ -28,6 +29,7 @@ __attribute__((noinline)) void operator delete(void* memory) noexcept {
 __attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
+#endif
 
 namespace kvant::cuda {
 namespace {
