@@ -356,20 +356,26 @@ class CpuLibrary(TorchLibrary):
                 lse[rows, 0] = np.log(weights.sum(1)) + scores.max(1)
 
     def _dequantize(self, shape, lengths, layer, what):
-        d = shape.head_dim
-        for i in range(what.n_seqs):
+        d, n = shape.head_dim, what.n_seqs
+        n_channels = what.channels or d
+        seqs = memory(what.seqs, np.int32, n) if what.seqs else range(n)
+        first_pages = memory(what.first_pages, np.int32, n) if what.first_pages else [what.first_page] * n
+        n_pages = memory(what.page_counts, np.int32, n) if what.page_counts else [what.n_pages] * n
+        begins = ([begin * what.token_stride for begin in memory(what.row_begins, np.int32, n).tolist()] if what.row_begins else
+                  [i * what.seq_stride for i in range(n)])
+        for i, seq in enumerate(seqs):
             for head in range(what.n_heads):
-                for side, rows in enumerate((what.keys, what.values)):
-                    at = (shape, layer.protected_pages, i, what.first_head + head, side)
-                    sink = self._plain_rows(*at, layer.sink) if counts(lengths.sealed_pages, i + 1)[i] else []
-                    x = self._rows(shape, lengths, layer, i, what.first_head + head, side)
+                for side, (rows, is_rotated) in enumerate(((what.keys, what.key_hadamard), (what.values, what.value_hadamard))):
+                    at = (shape, layer.protected_pages, seq, what.first_head + head, side)
+                    sink = self._plain_rows(*at, layer.sink) if counts(lengths.sealed_pages, seq + 1)[seq] else []
+                    x = self._rows(shape, lengths, layer, seq, what.first_head + head, side)
                     x = np.concatenate([sink, x]) if len(sink) else x
-                    first = what.first_page * PAGE
-                    x = x[first:first + what.n_pages * PAGE]
-                    at = rows + 2 * (i * what.seq_stride + head * what.head_stride)
+                    x = x[first_pages[i] * PAGE:(first_pages[i] + min(n_pages[i], what.n_pages)) * PAGE]
+                    x = x @ hadamard(d) if is_rotated else x
+                    at = rows + 2 * (begins[i] + head * what.head_stride)
                     if len(x):
                         dtype, _, back = NUMBERS[what.type]
-                        matrix(at, dtype, len(x), what.token_stride, d)[:] = back(x)
+                        matrix(at, dtype, len(x), what.token_stride, n_channels)[:] = back(x[:, :n_channels])
 
     def merge(self, into, into_lse, other, other_lse):
         total = torch.logaddexp(into_lse, other_lse)

@@ -103,6 +103,19 @@ class TorchLibrary(Library):
                                  n_heads=keys.shape[2], keys=keys, values=values, seq_stride=keys.stride(0),
                                  token_stride=keys.stride(1), head_stride=keys.stride(2), type=type_of(keys)))
 
+    def dequantize_ranges(self, shape: Shape, lengths: Lengths, layer: Layer, first_pages: torch.Tensor,
+                          page_counts: torch.Tensor, max_pages: int, row_begins: torch.Tensor, keys: torch.Tensor,
+                          values: torch.Tensor, seqs: torch.Tensor | None = None, key_hadamard: bool = False,
+                          value_hadamard: bool = False) -> None:
+        """Pages first_pages[i] to first_pages[i] + page_counts[i], max_pages at most, of sequence i (or seqs[i]) as rows from
+        row_begins[i] on: keys, values, BF16 or F16 [n_rows, n_kv_heads, channels], the first channels of heads. Hadamard: rows
+        that were rotated when they were appended come back. All int32 [sequences]."""
+        self.call("dequantize", shape, lengths, layer,
+                  Dequantization(n_seqs=len(first_pages), seqs=seqs, n_pages=max_pages, first_pages=first_pages,
+                                 page_counts=page_counts, row_begins=row_begins, n_heads=keys.shape[1], keys=keys, values=values,
+                                 token_stride=keys.stride(0), head_stride=keys.stride(1), type=type_of(keys),
+                                 channels=keys.shape[2], key_hadamard=key_hadamard, value_hadamard=value_hadamard))
+
     def merge(self, into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
         """Merges attention to other tokens into `into` [n_tokens, n_heads, head_dim]; log-sum-exps are F32
         [n_tokens, n_heads], of which -infinity stands for no tokens. Any strides."""
