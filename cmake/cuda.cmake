@@ -36,7 +36,7 @@ function(kvant_cuda)
     return()
   endif()
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
-  set(pages ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
+  set(pages ${room}/page/known_format.cc ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
   file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/api/*_api.cu ${room}/prompt/*_api.cu
     ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)

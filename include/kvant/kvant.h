@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1009
+#define KVANT_VERSION 1010
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -57,7 +57,9 @@ KVANT_API const char* kvant_last_error(void);
 KVANT_API kvant_status kvant_check_device(void);
 
 typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
-typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1 } kvant_type;
+/* Of numbers of rows: queries, keys, values and outputs. Pages of unquantized tokens are BF16. F16 since
+ * 1.10. */
+typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1, KVANT_F16 = 2 } kvant_type;
 typedef void* kvant_stream; /* cudaStream_t */
 
 /* Bytes of a page of `format` ("ch4g128", "bf16", ...) in GPU memory, a multiple of 16; 0 if no kernel reads
@@ -80,9 +82,12 @@ typedef struct kvant_pages {
 typedef struct kvant_decode_shape {
   size_t struct_size;
   int32_t n_seqs;
-  int32_t n_kv_heads;     /* at most 64 */
-  int32_t group;          /* query heads of a KV head: 1 to 16; more than 8 read all pages twice */
-  int32_t head_dim;       /* 64, 128 or 256 */
+  int32_t n_kv_heads; /* at most 64 */
+  int32_t group;      /* query heads of a KV head: 1 to 16; more than 8 read all pages twice */
+  /* 64, 128 or 256. Heads of another size, such as 80 or 96, are served as ones of the next larger of these
+   * whose last channels are zeros, which pages have and rows need not have: q_channels, out_channels,
+   * key_channels, value_channels, row_channels, source_channels, channels. */
+  int32_t head_dim;
   float softmax_scale;    /* scores are softmax_scale * q.k */
   const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
   const char* value_format;
@@ -236,6 +241,9 @@ typedef struct kvant_decode_layer {
    * place is not defined. With several queries of a sequence its rows are those of its queries, and n_rows is
    * theirs, or with query_begins at least the last of these. */
   const struct kvant_new_rows* new_rows;
+  /* Since 1.10: channels that rows of q and of out have, multiples of 8 up to head_dim, 0: head_dim. Of q the
+   * others are zeros, of out they are not stored. With a correction q has all. */
+  int32_t q_channels, out_channels;
 } kvant_decode_layer;
 
 /* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
@@ -278,7 +286,7 @@ typedef struct kvant_new_rows {
   const float* key_factors; /* [n_kv_heads][head_dim] */
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
-  /* Since 1.4. Of keys, values and queries: BF16 (0) or F32. */
+  /* Since 1.4. Of keys, values and queries. */
   kvant_type type;
   int32_t rows_reserved; /* 0 */
   /* Since 1.4: the rows' queries, [n_rows][n_kv_heads * group][head_dim], which are transformed in place to
@@ -287,6 +295,10 @@ typedef struct kvant_new_rows {
   void* queries;
   int64_t query_row_stride, query_head_stride;
   const float* query_factors;
+  /* Since 1.10: channels that rows of keys and of values have, multiples of 8 up to head_dim, 0: head_dim.
+   * The others are zeros before rows are transformed. Queries have as many as keys, and can't be rotated in
+   * rows of less than head_dim: kvant_transform makes others of them. */
+  int32_t key_channels, value_channels;
 } kvant_new_rows;
 
 /* Writes rows into the tail pages of `layer` (of which only `layer` and `tail` are used). */
@@ -378,6 +390,9 @@ typedef struct kvant_step_table {
   int32_t units;         /* of a block: 1, or more where entries count smaller pieces */
   int32_t n_pages;       /* that a row has entries for */
   int32_t* table; /* out: [n_seqs][n_entries][n_pages], as kvant_pages counts from a sequence's first page */
+  /* Since 1.10, without places: pages of a block, one behind another, so many units apart. Page p is then
+   * page p % pages_of_block of the block that page p / pages_of_block would have alone. 0: 1. */
+  int32_t pages_of_block, page_units;
 } kvant_step_table;
 
 /* Arrays are in device memory; a null output is not wanted. */
@@ -440,6 +455,22 @@ typedef struct kvant_dequantization {
   void* keys;
   void* values;
   int64_t seq_stride, token_stride, head_stride;
+  /* Since 1.10: ranges of pages by sequence, in device memory, [n_seqs], or null. Sequence i (of those
+   * chosen) has pages [first_pages[i], first_pages[i] + page_counts[i]), of which n_pages is the most;
+   * without one of them its number is that above. Its first token is row row_begins[i], in place of i *
+   * seq_stride: rows of all sequences may so follow one another. */
+  const int32_t* first_pages;
+  const int32_t* page_counts;
+  const int32_t* row_begins;
+  /* Since 1.10: rows go back from the basis in which they are stored, as by kvant_transform: not 0: the
+   * orthonormal Walsh-Hadamard matrix; then channels times these factors, [n_kv_heads][head_dim], or null. */
+  const float* key_factors;
+  const float* value_factors;
+  int32_t key_hadamard, value_hadamard;
+  /* Since 1.10: KVANT_BF16 or KVANT_F16; and how many channels rows have, a multiple of 8 up to head_dim, 0:
+   * head_dim. */
+  kvant_type type;
+  int32_t channels;
 } kvant_dequantization;
 
 /* Decodes pages into rows. Tokens in protected pages (`sink`, `masks`) are taken from there, at their place
@@ -484,6 +515,11 @@ typedef struct kvant_transformation {
   int64_t source_row_stride, source_head_stride;
   int32_t source_is_bf16; /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
   int32_t source_is_f32;  /* since 1.4: not 0: the source is F32, and rows that are BF16 are made of it */
+  int32_t source_is_f16;  /* since 1.10: not 0: the source is F16, whatever rows are */
+  /* Since 1.10, with a source: channels that its rows have, and those that are made of them: multiples of 8
+   * up to head_dim, 0: head_dim. Of the source the others are zeros, and of rows they are not stored. */
+  int32_t source_channels, row_channels;
+  int32_t reserved; /* 0 */
 } kvant_transformation;
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);
@@ -571,7 +607,7 @@ typedef struct kvant_prompt {
    * its tail pages, the layer's `tail`. */
   const kvant_prompt_pages* pages;
   /* Since 1.6, with half_products: KVANT_F32, or KVANT_BF16 for the 16 bits of k and v. F32 queries are read
-   * with 11 bits. */
+   * with 11 bits. Since 1.10: or KVANT_F16, beside pages in BF16 too. */
   kvant_type q_type, out_type;
   /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
    * [n_heads]; or null. */

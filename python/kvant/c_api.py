@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import pathlib
 
-BF16, F32 = 0, 1  # kvant_type
+BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 9  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 10  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -87,7 +87,7 @@ class Layer(Struct):
                        (_long, "out_seq_stride out_head_stride"), (_int, "settled"), (_pointer, "lse correction"),
                        (_int, "reproducible"), (_pointer, "skip_counts pages_out_of_range sink_logits"),
                        (ctypes.c_int, "q_type"), (_int, "out_hadamard"),
-                       (_pointer, "out_factors key_metrics sealed_offsets new_rows"))
+                       (_pointer, "out_factors key_metrics sealed_offsets new_rows"), (_int, "q_channels out_channels"))
 
 
 class NewRows(Struct):
@@ -96,7 +96,8 @@ class NewRows(Struct):
                        (_long, "key_row_stride key_head_stride"), (_pointer, "values"),
                        (_long, "value_row_stride value_head_stride"), (_pointer, "key_factors value_factors"),
                        (_int, "key_hadamard value_hadamard"), (ctypes.c_int, "type"), (_int, "rows_reserved"),
-                       (_pointer, "queries"), (_long, "query_row_stride query_head_stride"), (_pointer, "query_factors"))
+                       (_pointer, "queries"), (_long, "query_row_stride query_head_stride"), (_pointer, "query_factors"),
+                       (_int, "key_channels value_channels"))
 
 
 class SealRange(Struct):
@@ -115,7 +116,9 @@ class Dequantization(Struct):
     c_name = "kvant_dequantization"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs"), (_pointer, "seqs"),
                        (_int, "first_page n_pages first_head n_heads"), (_pointer, "keys values"),
-                       (_long, "seq_stride token_stride head_stride"))
+                       (_long, "seq_stride token_stride head_stride"),
+                       (_pointer, "first_pages page_counts row_begins key_factors value_factors"),
+                       (_int, "key_hadamard value_hadamard"), (ctypes.c_int, "type"), (_int, "channels"))
 
 
 class Partial(Struct):
@@ -130,7 +133,8 @@ class Transformation(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_rows n_heads head_dim"), (_pointer, "rows"),
                        (ctypes.c_int, "type"), (_long, "row_stride head_stride"), (_pointer, "factors factors_after"),
                        (_int, "heads_of_factors hadamard"), (_pointer, "source"),
-                       (_long, "source_row_stride source_head_stride"), (_int, "source_is_bf16 source_is_f32"))
+                       (_long, "source_row_stride source_head_stride"),
+                       (_int, "source_is_bf16 source_is_f32 source_is_f16 source_channels row_channels reserved"))
 
 
 class PromptShape(Struct):
@@ -174,7 +178,7 @@ class ProtectedRows(Struct):
 class StepTable(Struct):
     c_name = "kvant_step_table"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "blocks"), (_long, "block_stride"), (_pointer, "places"),
-                       (_int, "ring n_entries units n_pages"), (_pointer, "table"))
+                       (_int, "ring n_entries units n_pages"), (_pointer, "table"), (_int, "pages_of_block page_units"))
 
 
 class Step(Struct):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.c_api import BF16, Layer, PromptPages, Shape, StepTable
+from kvant.c_api import BF16, F16, F32, Layer, PromptPages, Shape, StepTable
 from kvant.torch import TorchLibrary
 
 torch.set_num_threads(1)
@@ -42,6 +42,22 @@ def from_bf16(words):
 
 def to_bf16(x):
     return torch.from_numpy(np.ascontiguousarray(x, np.float32)).bfloat16().view(torch.uint16).numpy()
+
+
+def from_f16(words):
+    return words.view(np.float16).astype(np.float32)
+
+
+def to_f16(x):
+    return np.asarray(x, np.float16).view(np.uint16)
+
+
+# Of a kvant_type: a NumPy type of as many bits, and what makes F32 of it and it of F32.
+NUMBERS = {BF16: (np.uint16, from_bf16, to_bf16), F16: (np.uint16, from_f16, to_f16), F32: (np.float32, np.array, np.array)}
+
+
+def number_bytes(kind):
+    return np.dtype(NUMBERS[kind][0]).itemsize
 
 
 @functools.cache
@@ -130,9 +146,11 @@ class CpuLibrary(TorchLibrary):
         seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
         sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard),
                  (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard))
+        dtype, convert, _ = NUMBERS[rows.type]
         for head in range(shape.n_kv_heads):
             for side, (address, row_stride, head_stride, is_rotated) in enumerate(sides):
-                new = from_bf16(matrix(address + 2 * head * head_stride, np.uint16, rows.n_rows, row_stride, d))
+                at = address + number_bytes(rows.type) * head * head_stride
+                new = convert(matrix(at, dtype, rows.n_rows, row_stride, d))
                 new = to_bf16(new @ hadamard(d) if is_rotated else new)
                 for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
@@ -277,13 +295,14 @@ class CpuLibrary(TorchLibrary):
 
     def _attend_query(self, shape, layer, row, head, keys, values):
         d = shape.head_dim
+        (of_q, convert, _), (of_out, _, back) = NUMBERS[layer.q_type], NUMBERS[layer.out_type]
         for query_head in range(head * shape.group, (head + 1) * shape.group):
-            at = layer.q + 2 * (row * layer.q_seq_stride + query_head * layer.q_head_stride)
-            scores = shape.softmax_scale * keys @ from_bf16(memory(at, np.uint16, d))
+            at = layer.q + number_bytes(layer.q_type) * (row * layer.q_seq_stride + query_head * layer.q_head_stride)
+            scores = shape.softmax_scale * keys @ convert(memory(at, of_q, d))
             weights = np.exp(scores - scores.max())
-            at = layer.out + 2 * (row * layer.out_seq_stride + query_head * layer.out_head_stride)
+            at = layer.out + number_bytes(layer.out_type) * (row * layer.out_seq_stride + query_head * layer.out_head_stride)
             out = weights @ values / weights.sum()
-            memory(at, np.uint16, d)[:] = to_bf16(out @ hadamard(d) if layer.out_hadamard else out)
+            memory(at, of_out, d)[:] = back(out @ hadamard(d) if layer.out_hadamard else out)
 
     def _prompt_attention(self, shape, prompt, *workspace):
         n, d = shape.n_seqs, shape.head_dim
@@ -322,33 +341,41 @@ class CpuLibrary(TorchLibrary):
         group, d = shape.n_heads // shape.n_kv_heads, shape.head_dim
         n_rows = rows[-1] + 1
         for query_head in range(head * group, (head + 1) * group):
-            q = from_bf16(matrix(prompt.q + 2 * query_head * prompt.q_head_stride, np.uint16, n_rows, prompt.q_token_stride, d)[rows])
+            (of_q, convert, _), (of_out, _, back) = NUMBERS[prompt.q_type], NUMBERS[prompt.out_type]
+            at = prompt.q + number_bytes(prompt.q_type) * query_head * prompt.q_head_stride
+            q = convert(matrix(at, of_q, n_rows, prompt.q_token_stride, d)[rows])
             q = q @ hadamard(d) if prompt.q_hadamard else q
             scores = np.where(hidden, -np.inf, shape.softmax_scale * q @ keys.T)
             weights = np.exp(scores - scores.max(1, keepdims=True))
-            kind, convert = (np.uint16, to_bf16) if prompt.out_type == BF16 else (np.float32, np.asarray)
-            at = prompt.out + np.dtype(kind).itemsize * query_head * prompt.out_head_stride
+            at = prompt.out + number_bytes(prompt.out_type) * query_head * prompt.out_head_stride
             out = weights @ values / weights.sum(1, keepdims=True)
             out = out @ hadamard(d) if prompt.out_hadamard else out
-            matrix(at, kind, n_rows, prompt.out_token_stride, d)[rows] = convert(out)
+            matrix(at, of_out, n_rows, prompt.out_token_stride, d)[rows] = back(out)
             if prompt.lse:
                 lse = matrix(prompt.lse + 4 * query_head * prompt.lse_head_stride, np.float32, n_rows, prompt.lse_token_stride, 1)
                 lse[rows, 0] = np.log(weights.sum(1)) + scores.max(1)
 
     def _dequantize(self, shape, lengths, layer, what):
-        d = shape.head_dim
-        for i in range(what.n_seqs):
+        d, n = shape.head_dim, what.n_seqs
+        n_channels = what.channels or d
+        seqs = memory(what.seqs, np.int32, n) if what.seqs else range(n)
+        first_pages = memory(what.first_pages, np.int32, n) if what.first_pages else [what.first_page] * n
+        n_pages = memory(what.page_counts, np.int32, n) if what.page_counts else [what.n_pages] * n
+        begins = ([begin * what.token_stride for begin in memory(what.row_begins, np.int32, n).tolist()] if what.row_begins else
+                  [i * what.seq_stride for i in range(n)])
+        for i, seq in enumerate(seqs):
             for head in range(what.n_heads):
-                for side, rows in enumerate((what.keys, what.values)):
-                    at = (shape, layer.protected_pages, i, what.first_head + head, side)
-                    sink = self._plain_rows(*at, layer.sink) if counts(lengths.sealed_pages, i + 1)[i] else []
-                    x = self._rows(shape, lengths, layer, i, what.first_head + head, side)
+                for side, (rows, is_rotated) in enumerate(((what.keys, what.key_hadamard), (what.values, what.value_hadamard))):
+                    at = (shape, layer.protected_pages, seq, what.first_head + head, side)
+                    sink = self._plain_rows(*at, layer.sink) if counts(lengths.sealed_pages, seq + 1)[seq] else []
+                    x = self._rows(shape, lengths, layer, seq, what.first_head + head, side)
                     x = np.concatenate([sink, x]) if len(sink) else x
-                    first = what.first_page * PAGE
-                    x = x[first:first + what.n_pages * PAGE]
-                    at = rows + 2 * (i * what.seq_stride + head * what.head_stride)
+                    x = x[first_pages[i] * PAGE:(first_pages[i] + min(n_pages[i], what.n_pages)) * PAGE]
+                    x = x @ hadamard(d) if is_rotated else x
+                    at = rows + 2 * (begins[i] + head * what.head_stride)
                     if len(x):
-                        matrix(at, np.uint16, len(x), what.token_stride, d)[:] = to_bf16(x)
+                        dtype, _, back = NUMBERS[what.type]
+                        matrix(at, dtype, len(x), what.token_stride, n_channels)[:] = back(x[:, :n_channels])
 
     def merge(self, into, into_lse, other, other_lse):
         total = torch.logaddexp(into_lse, other_lse)
@@ -356,7 +383,7 @@ class CpuLibrary(TorchLibrary):
         into_lse.copy_(total)
 
     def _transform(self, what):
-        kind, convert, back = (np.uint16, from_bf16, to_bf16) if what.type == BF16 else (np.float32, np.array, np.array)
+        kind, convert, back = NUMBERS[what.type]
         source = ((what.source, what.source_row_stride, what.source_head_stride) if what.source else
                   (what.rows, what.row_stride, what.head_stride))
         for head in range(what.n_heads):

@@ -21,10 +21,10 @@ LONG_SINK = Recipe("long sink", "any", "any", sink=4)
 
 
 class Request:
-    def __init__(self, n_tokens, rng):
-        self.q, self.k, self.v = (torch.from_numpy(rng.standard_normal((N_LAYERS, n_tokens, heads, D))).bfloat16()
+    def __init__(self, n_tokens, rng, dtype=torch.bfloat16):
+        self.q, self.k, self.v = (torch.from_numpy(rng.standard_normal((N_LAYERS, n_tokens, heads, D))).to(dtype)
                                   for heads in (N_HEADS, N_KV_HEADS, N_KV_HEADS))
-        self.out = torch.full((N_LAYERS, n_tokens, N_HEADS, D), float("nan"), dtype=torch.bfloat16)
+        self.out = torch.full((N_LAYERS, n_tokens, N_HEADS, D), float("nan"), dtype=dtype)
         self.computed, self.blocks, self.tail = 0, [], []
 
     def expected(self, layer, recipe):
@@ -36,7 +36,7 @@ class Request:
             sides = []
             for x, is_rotated in ((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard)):
                 x = x[layer, :, head * N_KV_HEADS // N_HEADS].float().numpy()
-                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h)) if is_rotated else x
+                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))  # as a tail keeps it
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
@@ -114,9 +114,9 @@ class Server:
             step = self.describe(kind, block_table_tensor=self._table(blocks), **common)
         for layer, of_layer in zip((1, 0), self.state.layers):
             q, k, v = (torch.cat([self._rows(getattr(r, name)[layer], r.computed, n, rejected.get(r, 0)) for r, n in work]
-                                 + [torch.zeros(padding, *getattr(work[0][0], name).shape[2:], dtype=torch.bfloat16)]).to(self.device)
+                                 + [torch.zeros(padding, *getattr(work[0][0], name).shape[2:], dtype=work[0][0].q.dtype)]).to(self.device)
                        for name in "qkv")
-            out = torch.zeros(len(q), N_HEADS, D, dtype=torch.bfloat16, device=self.device)
+            out = torch.zeros(len(q), N_HEADS, D, dtype=q.dtype, device=self.device)
             self.attend(step, of_layer, q, k, v, out)
             row = 0
             for request, n in work:
@@ -140,5 +140,5 @@ class Server:
 
     def _rows(self, x, first, n, n_wrong):
         """Of a request's tokens; in the place of wrong drafts, others."""
-        wrong = torch.from_numpy(self.rng.standard_normal((n_wrong, *x.shape[1:]))).bfloat16()
+        wrong = torch.from_numpy(self.rng.standard_normal((n_wrong, *x.shape[1:]))).to(x.dtype)
         return torch.cat([x[first:first + n - n_wrong], 3 * wrong])

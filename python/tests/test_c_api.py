@@ -24,7 +24,7 @@ def layout_in_c(header: str, structs) -> dict[str, tuple[int, int]]:
         for name, _ in struct._fields_:
             member = f"(({struct.c_name}*)0)->{name}"
             lines.append(f'printf("{struct.c_name}.{name} %zu %zu\\n", offsetof({struct.c_name}, {name}), sizeof({member}));')
-    for name in ("KVANT_BF16", "KVANT_F32", "KVANT_KEY", "KVANT_VALUE", "KVANT_VERSION"):
+    for name in ("KVANT_BF16", "KVANT_F32", *(["KVANT_F16"] if header == HEADER else []), "KVANT_KEY", "KVANT_VALUE", "KVANT_VERSION"):
         lines.append(f'printf("{name} %d 0\\n", (int){name});')
     source = f'#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ class Structures(unittest.TestCase):
             self.assertEqual(offset + size, self.layout[struct.c_name][1], struct.c_name)
 
     def test_enumerators_have_the_same_values(self):
-        for name, value in (("BF16", c_api.BF16), ("F32", c_api.F32), ("KEY", c_api.KEY), ("VALUE", c_api.VALUE)):
+        for name, value in (("BF16", c_api.BF16), ("F32", c_api.F32), ("F16", c_api.F16), ("KEY", c_api.KEY), ("VALUE", c_api.VALUE)):
             self.assertEqual(self.layout["KVANT_" + name][0], value)
         self.assertEqual(divmod(self.layout["KVANT_VERSION"][0], 1000), (c_api.MAJOR_VERSION, c_api.MINOR_VERSION))
 

@@ -13,6 +13,7 @@ import cpu_library
 from paged_server import LONG_SINK, N_LAYERS, PLAIN, ROTATED, SINK, Request, Server
 
 import numpy as np
+import torch
 
 from kvant.paged import filled_pages, prompt_pages, prompt_rows
 from kvant.paged.sink_layout import UNIT_BYTES
@@ -44,6 +45,16 @@ class Steps(unittest.TestCase):
             server.step([(b, 150), (a, 1), (c, 1)])
             server.step([(a, 40), (c, 5)])
             self.check(recipe, a, b, c)
+
+    def test_activations_in_f16(self):
+        for kind, recipe in itertools.product((Server, RowServer), (PLAIN, ROTATED, LONG_SINK)):
+            rng = np.random.default_rng(3)
+            server, a, b = kind(recipe), *(Request(n, rng, torch.float16) for n in (300, 140))
+            server.step([(a, 200)])
+            server.step([(a, 60), (b, 126)])
+            for _ in range(4):
+                server.step([(a, 1), (b, 1)])
+            self.check(recipe, a, b)
 
     def test_a_page_filled_by_decoding_is_sealed_before_the_next_step(self):
         for recipe in (PLAIN, SINK, LONG_SINK):

@@ -11,7 +11,7 @@ import cpu_library
 import torch
 
 from kvant import PAGE
-from kvant.torch import ops, page_pool
+from kvant.torch import Layer, Lengths, ops, page_pool
 
 N_SEQS, N_KV_HEADS, N_HEADS, D, N_PAGES = 3, 2, 4, 64, 2
 FORMATS = dict(key_format="any", value_format="any")
@@ -117,6 +117,20 @@ class Operators(unittest.TestCase):
             self.assertLess((out[seq].float() - wanted).abs().max(), 0.02)
             torch.testing.assert_close(keys[seq, :n].float(), cache.rows[0, seq, :n].float(), atol=0.4, rtol=0)
             self.assertFalse(keys[seq, n:].any())
+
+    def test_ranges_of_pages_are_packed(self):
+        cache, library, channels = self.cache, ops.library(), D - 16
+        whole = ops.dequantize(cache.sealed, cache.table, cache.counts, **FORMATS, head_dim=D, first_page=0, n_pages=2)
+        for dtype, is_rotated in ((torch.bfloat16, False), (torch.float16, True)):
+            packed = [torch.zeros(2 * PAGE, N_KV_HEADS, channels, dtype=dtype) for _ in range(2)]
+            library.dequantize_ranges(
+                ops._shape(cache.table, D, "any", "any"), Lengths(sealed_pages=cache.counts),
+                Layer(sealed=ops._sealed_pages(cache.sealed, cache.table, "any", "any", D)), int32(0, 1), int32(1, 1), 1,
+                int32(0, PAGE), *packed, seqs=int32(1, 0), key_hadamard=is_rotated)
+            for side, rows in enumerate(packed):
+                wanted = torch.cat([whole[side][1, :PAGE], whole[side][0, PAGE:]])
+                wanted = ops.rotate(wanted) if is_rotated and side == 0 else wanted
+                torch.testing.assert_close(rows.float(), wanted[..., :channels].float(), atol=0.03, rtol=0.01)
 
     def test_several_tokens_of_a_sequence_see_what_each_would_see_alone(self):
         n_tail, q = int32(5, 4, 127), torch.randn(N_SEQS, 4, N_HEADS, D).bfloat16()

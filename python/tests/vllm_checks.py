@@ -441,7 +441,7 @@ class Refusals(unittest.TestCase):
         newer = [(dict(use_dcp=True), "DCP"), (dict(use_rswa=True), "R-SWA"),
                  (dict(use_adaptive_verification=True), "adaptive verification")]
         for changed, sentence in [
-                (dict(dtype=torch.float16), "--dtype bfloat16"), (dict(dtype=torch.float32), "takes bfloat16"),
+                (dict(dtype=torch.float32), "takes bfloat16 and float16.*--dtype bfloat16"),
                 (dict(head_size=80), "64, 128, 256 channels, not 80"), (dict(head_size=512), "not 512"),
                 (dict(kv_cache_dtype="fp8"), "kvant_4bit.*, not fp8"), (dict(kv_cache_dtype="auto"), "not auto"),
                 (dict(block_size=16), "--block-size 128, not 16"), (dict(block_size=256), "--block-size 128"),

@@ -241,6 +241,34 @@ TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
   EXPECT_LE(cache.bytes_reserved(), 40 * plain);
 }
 
+// Whoever goes on opens a page for its own tail, and takes no more.
+TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
+  constexpr int kPrefix = 16384, kForks = 64;
+  for (const char* recipe : {"k=ch4g64,v=tok4g64", kSinkRecipe, "k=tcq2,v=tcq2,sink=4,window=128"}) {
+    const auto plan = plan_on(std::make_shared<HostPages>(), recipe);
+    const auto tail = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes);
+    Cache cache(plan, 0);
+    const SequenceId prefix = cache.add();
+    ASSERT_TRUE(cache.fill_synthetic(prefix, kPrefix, 1).ok());
+    const CacheBytes one = cache.bytes();
+    const std::int64_t reserved = cache.bytes_reserved();
+    std::vector<SequenceId> forks;
+    for (int i = 0; i < kForks; ++i) forks.push_back(*cache.fork(prefix));
+    EXPECT_EQ(cache.bytes().all(), one.all()) << recipe << ": forks that have not gone on";
+    for (int i = 0; i < kForks; ++i) {
+      auto step = cache.reserve({{forks[i], 1 + i % 40, false}});
+      ASSERT_TRUE(step.ok());
+      ASSERT_TRUE((*step)->commit().ok());
+    }
+    EXPECT_EQ(cache.bytes().sealed, one.sealed) << recipe;
+    EXPECT_EQ(cache.bytes().sink, one.sink) << recipe;
+    EXPECT_EQ(cache.bytes().all(), one.all() + kForks * tail) << recipe;
+    EXPECT_LE(cache.bytes_reserved(), reserved + 2 * kForks * tail) << recipe;  // whole slabs
+    for (const SequenceId fork : forks) cache.free(fork);
+    EXPECT_EQ(cache.bytes().all(), one.all()) << recipe;
+  }
+}
+
 // The most that a sequence takes while it grows in steps of both kinds, whatever their cut.
 TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256,prefill=256",

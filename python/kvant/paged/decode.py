@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvant.torch import BF16, Layer, Lengths, Shape
+from kvant.torch import Layer, Lengths, Shape, type_of
 from kvant.paged import step_rules
 from kvant.paged.model_cache import ModelCache
 
@@ -47,7 +47,7 @@ def describe(cache: ModelCache, shape: Shape, block_table: torch.Tensor, tail_id
 
 
 def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """New tokens into the tails of their sequences. keys, values: BF16 [n_rows, n_kv_heads, head_dim]."""
+    """New tokens into the tails of their sequences. keys, values: BF16 or F16 [n_rows, n_kv_heads, head_dim]."""
     cache.library.append(step.shape, Layer(tail=cache.tail_pages(step.tail_ids, blocks)), step.row_seq, step.row_token, keys,
                          values, cache.recipe.key_hadamard, cache.recipe.value_hadamard)
 
@@ -55,18 +55,18 @@ def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torc
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor) -> None:
     """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail. blocks: the
-    layer's. q, out: BF16 [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]."""
+    layer's. q, out: BF16 or F16 [n_seqs, n_heads, head_dim]; keys, values: likewise [n_seqs, n_kv_heads, head_dim]."""
     append(cache, step, blocks, keys, values)
     read(cache, step, blocks, q, out)
 
 
 def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor) -> None:
-    """Attention of tokens that are in their tails; q, out: BF16 [n_rows, n_heads, head_dim]."""
+    """Attention of tokens that are in their tails; q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     q = cache.rotated(q)
     sink = {} if step.sink_ids is None else dict(sink=cache.layout.sink_tokens,
                                                  protected_pages=cache.sink_pages(step.sink_ids, blocks))
     layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
-                  q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out, out_type=BF16,
+                  q_seq_stride=q.stride(0), q_head_stride=q.stride(1), q_type=type_of(q), out=out, out_type=type_of(out),
                   out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=step.settled,
                   out_hadamard=cache.recipe.value_hadamard, **sink)
     cache.library.decode_attention(step.shape, step.lengths, layer, cache.workspace)

@@ -90,7 +90,7 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, row_begins: torch.Tensor,
 
 
 def append(cache: ModelCache, step: DraftStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Rows into the tails, and on into pages whose end they reach. keys, values: BF16 [n_rows, n_kv_heads, head_dim]."""
+    """Rows into the tails, and on into pages whose end they reach. keys, values: BF16 or F16 [n_rows, n_kv_heads, head_dim]."""
     decode.append(cache, step.rows, blocks, keys, values)
     tail = cache.tail_pages(step.tail_ids, blocks)
     cache.library.seal_pages(cache.shape(len(step.page)), Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=tail,

@@ -150,8 +150,8 @@ def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.T
 
 def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor,
            attention: prefill.VarlenAttention | None) -> None:
-    """A layer of a step. blocks: uint8 [n_blocks, block_bytes], the layer's; q, out: BF16 [at least n_rows, n_heads, head_dim];
-    keys, values: BF16 [at least n_rows, n_kv_heads, head_dim]; attention: of prompts, the same in all layers of a step; None: the
+    """A layer of a step. blocks: uint8 [n_blocks, block_bytes], the layer's; q, out: BF16 or F16 [at least n_rows, n_heads, head_dim];
+    keys, values: likewise [at least n_rows, n_kv_heads, head_dim]; attention: of prompts, the same in all layers of a step; None: the
     library's."""
     n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:  # first: what it seals may be another request's prefix

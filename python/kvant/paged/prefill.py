@@ -22,7 +22,7 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None, check: Check | None = None) -> None:
-    """q, out: BF16 [n_rows, n_heads, head_dim]; keys, values: BF16 [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; keys, values: likewise [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
     attention: on rows, or None: the library's on pages; check: of the quality guard, if it has one here."""
     scratch = append_and_seal(cache, step, blocks, keys, values)
     if check is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.torch import BF16, F32, Layer, Prompt, PromptPages, PromptShape
+from kvant.torch import Layer, Prompt, PromptPages, PromptShape, type_of
 from kvant.paged import step_rules
 from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
@@ -90,7 +90,7 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor) -> None:
-    """q, out: BF16 [n_rows, n_heads, head_dim]. The library rotates both where it reads and writes them."""
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]. The library rotates both where it reads and writes them."""
     if step.attention is None:
         step.attention = prepare(cache, step)
     for call in step.attention:
@@ -111,7 +111,7 @@ def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: 
 
 def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor,
             lse: torch.Tensor | None = None) -> None:
-    """out: BF16 or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
+    """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
     q = q[call.rows]
     sealed, sink = {}, {}
     if call.shape.n_sealed_pages:
@@ -124,5 +124,5 @@ def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=BF16, out_type=BF16 if out.dtype == torch.bfloat16 else F32, q_hadamard=cache.recipe.key_hadamard,
+        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard,
         out_hadamard=cache.recipe.value_hadamard, **of_lse), cache.device)

@@ -91,12 +91,12 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor, attention: VarlenAttention) -> None:
-    """q, out: BF16 [n_rows, n_heads, head_dim]."""
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     q = cache.rotated(q)
     if step.attention is None:
         step.attention = prepare(cache, step)
     plan, mine = step.plan, step.attention
-    _, lse = attention(q, *_visible_rows(cache, step, scratch, blocks), out=out, cu_seqlens_q=mine.first_rows,
+    _, lse = attention(q, *_visible_rows(cache, step, scratch, blocks, q.dtype), out=out, cu_seqlens_q=mine.first_rows,
                        max_seqlen_q=int(plan.n_rows.max()), seqused_k=mine.n_visible_tokens,
                        max_seqlen_k=int(plan.n_visible_tokens.max()), block_table=mine.visible,
                        softmax_scale=cache.softmax_scale, causal=True, return_softmax_lse=True)
@@ -104,12 +104,12 @@ def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: 
     cache.rotate_back(out)
 
 
-def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages,
-                  blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, BF16 [pages, 128, n_kv_heads, head_dim], in the order of `visible`."""
+def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor,
+                  dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [pages, 128, n_kv_heads, head_dim], in the order of `visible`."""
     layout, library, plan, mine = cache.layout, cache.library, step.plan, step.attention
     n_seen = len(plan.seen)
-    rows = torch.empty((SIDES, n_seen + plan.n_pieces, PAGE, layout.n_kv_heads, layout.head_dim), dtype=torch.bfloat16,
+    rows = torch.empty((SIDES, n_seen + plan.n_pieces, PAGE, layout.n_kv_heads, layout.head_dim), dtype=dtype,
                        device=blocks.device)
     if len(plan.leaving):  # what lies behind the last token of a page has no weight, but must be finite
         rows.index_fill_(1, step.leaving + n_seen, 0)
@@ -130,7 +130,7 @@ def _merge_prefixes(cache, stretches, blocks, q, out, lse, attention) -> None:
         of_request = slice(stretch.first_row, stretch.end_row)
         if stretch.first_page == 0:
             total = out[of_request].float()
-        rows = torch.empty((SIDES, 1, stretch.n_pages * PAGE, layout.n_kv_heads, layout.head_dim), dtype=torch.bfloat16,
+        rows = torch.empty((SIDES, 1, stretch.n_pages * PAGE, layout.n_kv_heads, layout.head_dim), dtype=q.dtype,
                            device=blocks.device)
         sink = {} if stretch.sink_ids is None else dict(sink=layout.sink_tokens,
                                                         protected_pages=cache.sink_pages(stretch.sink_ids, blocks))

@@ -79,7 +79,7 @@ class Check:
     end: int  # of those that aren't sealed, behind the watched
 
     def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor) -> None:
-        """blocks: the layer's; q: BF16 [n_rows, n_heads, head_dim]."""
+        """blocks: the layer's; q: BF16 or F16 [n_rows, n_heads, head_dim]."""
         self.guard.measure(self, scratch, blocks, q)
 
 

@@ -90,7 +90,7 @@ class ScratchPages:
 
 def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor,
                     values: torch.Tensor) -> ScratchPages:
-    """New rows, BF16 [n_rows, n_kv_heads, head_dim], into scratch pages and on into sealed pages, sinks and tails."""
+    """New rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], into scratch pages and on into sealed pages, sinks and tails."""
     layout, recipe, library, plan = cache.layout, cache.recipe, cache.library, step.plan
     of_page = layout.tail_page_bytes // layout.unit_bytes
     pool = torch.empty((plan.n_pieces, SIDES * layout.n_kv_heads, of_page, layout.unit_bytes), dtype=torch.uint8,

@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from kvant.c_api import (BF16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
+from kvant.c_api import (BF16, F16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
                          ProtectedRows, SealRange, Shape, Step, Transformation)
 from kvant.torch.step_plan import StepPlan
 
@@ -17,7 +17,9 @@ def type_of(x: torch.Tensor) -> int:
         return BF16
     if x.dtype == torch.float32:
         return F32
-    raise TypeError(f"kvant takes bfloat16 and float32, not {x.dtype}")
+    if x.dtype == torch.float16:
+        return F16
+    raise TypeError(f"kvant takes bfloat16, float16 and float32, not {x.dtype}")
 
 
 def _memory(x: torch.Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
@@ -39,7 +41,7 @@ class TorchLibrary(Library):
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
-        its row out; keys, values: BF16 [n_rows, n_kv_heads, head_dim], the last dimension without gaps."""
+        its row out; keys, values: [n_rows, n_kv_heads, head_dim], of one type, the last dimension without gaps."""
         n_rows = tail_token.shape[0]
         if n_rows == 0:
             return
@@ -47,7 +49,7 @@ class TorchLibrary(Library):
                   NewRows(n_rows=n_rows, seq=seq, tail_token=tail_token, keys=keys, key_row_stride=keys.stride(0),
                           key_head_stride=keys.stride(1), values=values, value_row_stride=values.stride(0),
                           value_head_stride=values.stride(1), key_hadamard=key_hadamard,
-                          value_hadamard=value_hadamard))
+                          value_hadamard=value_hadamard, type=type_of(keys)))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
                    n_pages: torch.Tensor | None = None) -> None:
@@ -94,12 +96,25 @@ class TorchLibrary(Library):
 
     def dequantize(self, shape: Shape, lengths: Lengths, layer: Layer, first_page: int, n_pages: int, keys: torch.Tensor,
                    values: torch.Tensor, seqs: torch.Tensor | None = None) -> None:
-        """Pages first_page to first_page + n_pages of sequences (seqs, int32; None: all) as rows: keys, values, BF16
-        [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows behind a sequence's last token are left as they are."""
+        """Pages first_page to first_page + n_pages of sequences (seqs, int32; None: all) as rows: keys, values, BF16 or
+        F16 [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows behind a sequence's last token are left as they are."""
         self.call("dequantize", shape, lengths, layer,
                   Dequantization(n_seqs=keys.shape[0], seqs=seqs, first_page=first_page, n_pages=n_pages,
                                  n_heads=keys.shape[2], keys=keys, values=values, seq_stride=keys.stride(0),
-                                 token_stride=keys.stride(1), head_stride=keys.stride(2)))
+                                 token_stride=keys.stride(1), head_stride=keys.stride(2), type=type_of(keys)))
+
+    def dequantize_ranges(self, shape: Shape, lengths: Lengths, layer: Layer, first_pages: torch.Tensor,
+                          page_counts: torch.Tensor, max_pages: int, row_begins: torch.Tensor, keys: torch.Tensor,
+                          values: torch.Tensor, seqs: torch.Tensor | None = None, key_hadamard: bool = False,
+                          value_hadamard: bool = False) -> None:
+        """Pages first_pages[i] to first_pages[i] + page_counts[i], max_pages at most, of sequence i (or seqs[i]) as rows from
+        row_begins[i] on: keys, values, BF16 or F16 [n_rows, n_kv_heads, channels], the first channels of heads. Hadamard: rows
+        that were rotated when they were appended come back. All int32 [sequences]."""
+        self.call("dequantize", shape, lengths, layer,
+                  Dequantization(n_seqs=len(first_pages), seqs=seqs, n_pages=max_pages, first_pages=first_pages,
+                                 page_counts=page_counts, row_begins=row_begins, n_heads=keys.shape[1], keys=keys, values=values,
+                                 token_stride=keys.stride(0), head_stride=keys.stride(1), type=type_of(keys),
+                                 channels=keys.shape[2], key_hadamard=key_hadamard, value_hadamard=value_hadamard))
 
     def merge(self, into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
         """Merges attention to other tokens into `into` [n_tokens, n_heads, head_dim]; log-sum-exps are F32

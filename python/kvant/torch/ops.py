@@ -9,8 +9,8 @@ import functools
 import torch
 
 from kvant import PAGE
-from kvant.c_api import BF16, Layer, Lengths, Pages, Shape
-from kvant.torch.library import TorchLibrary
+from kvant.c_api import Layer, Lengths, Pages, Shape
+from kvant.torch.library import TorchLibrary, type_of
 
 # Annotations are read as they stand here: `from __future__ import annotations` would make texts of them.
 
@@ -43,7 +43,7 @@ def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_forma
 
 @torch.library.custom_op("kvant::rotate", mutates_args=())
 def rotate(rows: torch.Tensor) -> torch.Tensor:
-    """rows [n_rows, n_heads, head_dim], BF16 or F32, times the orthonormal Walsh-Hadamard matrix, its own inverse."""
+    """rows [n_rows, n_heads, head_dim], BF16, F16 or F32, times the orthonormal Walsh-Hadamard matrix, its own inverse."""
     rotated = torch.empty_like(rows, memory_format=torch.contiguous_format)
     library().rotate(rotated, rows)
     return rotated
@@ -69,7 +69,7 @@ def _(into, into_lse, other, other_lse):
 @torch.library.custom_op("kvant::append", mutates_args=("tail_pool",))
 def append(tail_pool: torch.Tensor, tail_table: torch.Tensor, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, key_hadamard: bool, value_hadamard: bool) -> None:
-    """Rows into tail pages: seq, tail_token int32 [n_rows] say where, a negative tail_token leaves a row out; keys, values BF16
+    """Rows into tail pages: seq, tail_token int32 [n_rows] say where, a negative tail_token leaves a row out; keys, values
     [n_rows, n_kv_heads, head_dim]."""
     d = keys.shape[2]
     library().append(_shape(tail_table, d), Layer(tail=_tail_pages(tail_pool, tail_table, d)), seq, tail_token, keys, values,
@@ -100,8 +100,8 @@ def _(sealed_pool, sealed_table, tail_pool, tail_table, tail_page, sealed_page, 
 def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: torch.Tensor, sealed_pages: torch.Tensor,
                      tail_pool: torch.Tensor, tail_table: torch.Tensor, tail_tokens: torch.Tensor, key_format: str,
                      value_format: str, softmax_scale: float) -> torch.Tensor:
-    """Attention of a token of each sequence, q BF16 [n_seqs, n_heads, head_dim], to its sealed pages and its tail's tokens
-    (counts: int32 [n_seqs]): BF16, like q. Or of a sequence's last 2 to 8 tokens, q [n_seqs, tokens, n_heads, head_dim], of which
+    """Attention of a token of each sequence, q [n_seqs, n_heads, head_dim], to its sealed pages and its tail's tokens
+    (counts: int32 [n_seqs]), as numbers of q's type. Or of a sequence's last 2 to 8 tokens, q [n_seqs, tokens, n_heads, head_dim], of which
     each sees those up to itself."""
     max_queries = q.shape[1] if q.dim() == 4 else 1
     rows = q.reshape(-1, *q.shape[-2:])
@@ -113,7 +113,7 @@ def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: t
     library().decode_schedule(shape, lengths, workspace)
     library().decode_attention(shape, lengths, Layer(
         sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, d), tail=_tail_pages(tail_pool, tail_table, d),
-        q=rows, q_seq_stride=rows.stride(0), q_head_stride=rows.stride(1), out=out_rows, out_type=BF16,
+        q=rows, q_seq_stride=rows.stride(0), q_head_stride=rows.stride(1), q_type=type_of(rows), out=out_rows, out_type=type_of(out),
         out_seq_stride=out_rows.stride(0), out_head_stride=out_rows.stride(1), settled=1), workspace)
     return out
 

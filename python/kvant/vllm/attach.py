@@ -83,7 +83,7 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
     if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
         return
     arguments["cache_config"] = copy.copy(cache)
-    arguments["cache_config"].cache_dtype = "bfloat16"
+    arguments["cache_config"].cache_dtype = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
     vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)  # None: vLLM chooses
 
 

@@ -17,6 +17,7 @@ from kvant.vllm.recipes import CACHE_TYPES
 logger = init_logger("vllm.kvant")
 
 HEAD_SIZES = (64, 128, 256)
+ACTIVATIONS = (torch.bfloat16, torch.float16)
 MAX_GROUP = 16
 MAX_KV_HEADS = 64
 # Sentences of the base class, which says less.
@@ -27,7 +28,7 @@ REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_
 class KvantBackend(AttentionBackend):
     """Sealed pages. Subclasses know their model's block size."""
 
-    supported_dtypes = [torch.bfloat16]
+    supported_dtypes = list(ACTIVATIONS)
     supported_kv_cache_dtypes = list(CACHE_TYPES)
     block_bytes = 0
 
@@ -77,8 +78,8 @@ class KvantBackend(AttentionBackend):
             reasons.append(f"kvant needs --kv-cache-dtype {', '.join(CACHE_TYPES)}, not {kv_cache_dtype}")
         if head_size not in HEAD_SIZES:
             reasons.append(f"kvant has kernels for heads of {', '.join(map(str, HEAD_SIZES))} channels, not {head_size}")
-        if dtype != torch.bfloat16:
-            reasons.append(f"kvant takes bfloat16 activations, not {dtype}: --dtype bfloat16")
+        if dtype not in ACTIVATIONS:
+            reasons.append(f"kvant takes bfloat16 and float16 activations, not {dtype}: --dtype bfloat16")
         if block_size not in (None, PAGE):
             reasons.append(f"a page has {PAGE} tokens: --block-size {PAGE}, not {block_size}")
         if device_capability.major < 8:
@@ -158,7 +159,7 @@ class KvantImpl(AttentionImpl[Step]):
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
                 output_block_scale=None):
-        """query, output: BF16 [n_tokens, num_heads, head_size]; key, value: BF16 [n_tokens, num_kv_heads, head_size]."""
+        """query, output: BF16 or F16 [n_tokens, num_heads, head_size]; key, value: likewise [n_tokens, num_kv_heads, head_size]."""
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("kvant does not support quantized attention outputs")
         if attn_metadata is None:  # vLLM measures the memory that a step takes

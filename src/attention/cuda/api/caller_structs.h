@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "attention/cuda/api/refusal.h"
+#include "attention/cuda/page/number_type.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -29,6 +30,10 @@ template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_dequantization> = offsetof(kvant_dequantization, first_pages);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_step_table> = offsetof(kvant_step_table, pages_of_block);
 
 // What a structure is refused with that is missing or of no known version.
 template <class T>
@@ -67,6 +72,25 @@ Reason read_struct(const T* from, T* to) {
 
 inline bool is_aligned(const void* address, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+constexpr bool is_number_type(kvant_type type) {
+  return type == KVANT_BF16 || type == KVANT_F32 || type == KVANT_F16;
+}
+// Of one that is_number_type.
+constexpr NumberType number_type(kvant_type type) {
+  static_assert(KVANT_BF16 == static_cast<int>(NumberType::bf16) &&
+                KVANT_F32 == static_cast<int>(NumberType::f32) &&
+                KVANT_F16 == static_cast<int>(NumberType::f16));
+  return static_cast<NumberType>(type);
+}
+
+// Whether rows may have so many of a head's channels; 0: all.
+constexpr bool is_channel_count(int channels, int head_dim) {
+  return channels >= 0 && channels <= head_dim && channels % 8 == 0;
+}
+constexpr int channels_or_all(int channels, int head_dim) {
+  return channels == 0 ? head_dim : channels;
 }
 
 inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {

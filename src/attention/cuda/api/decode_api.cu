@@ -18,8 +18,8 @@
 #include "attention/cuda/decode/page_copier.cuh"
 #include "attention/cuda/decode/schedule.cuh"
 #include "attention/cuda/decode/short_attention.h"
+#include "attention/cuda/page/known_format.h"
 #include "attention/cuda/page/page_format.h"
-#include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -196,7 +196,7 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
 // Of the codes of `format`: their width, the levels that they stand for, and what these are to be multiplied
 // by, where the factors of tokens are taken for their largest numbers.
 void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
-  const FormatDescription described = *find_format(format)->describe();
+  const FormatDescription& described = *find_known_format(format)->description;
   *bits = described.page.bits;
   *unit = described.unit / described.largest;
   if (described.of_unit_vectors) *unit /= std::sqrt(static_cast<float>(d));
@@ -228,7 +228,7 @@ cudaError_t launch(const void* kernel, const Gpu& gpu, int shared_bytes, Several
 
 // Points the arguments at the query heads of a launch, and its queries.
 void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
-  const int q_bytes = args->q_f32 != 0 ? 4 : 2, out_bytes = args->out_f32 != 0 ? 4 : 2;
+  const int q_bytes = bytes_of(args->q_type), out_bytes = bytes_of(args->out_type);
   args->n_queries = plan.n_heads;
   args->q = static_cast<const std::byte*>(args->q) + plan.first_head * args->q_head_stride * q_bytes;
   args->out = static_cast<std::byte*>(args->out) + plan.first_head * args->out_head_stride * out_bytes;
@@ -272,13 +272,19 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   return error == cudaSuccess ? launch(function, gpu, shared_bytes, args, stream) : error;
 }
 
-Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths,
+Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths, int head_dim,
                 const DecodeKernel& kernel) {
   const auto complete = [](const char* format, const void* codebooks) {
-    return codebooks != nullptr || find_format(format)->needed_constants().empty();
+    return codebooks != nullptr || !find_known_format(format)->has_constants;
   };
   return first_failing({
       {layer.q != nullptr && layer.out != nullptr, "layer: q or out is null"},
+      {is_number_type(layer.q_type) && is_number_type(layer.out_type),
+       "layer: q_type or out_type is no kvant_type"},
+      {is_channel_count(layer.q_channels, head_dim) && is_channel_count(layer.out_channels, head_dim),
+       "layer: q_channels and out_channels must be multiples of 8 up to shape.head_dim"},
+      {layer.correction == nullptr || channels_or_all(layer.q_channels, head_dim) == head_dim,
+       "layer.q_channels must be 0 where a layer has a correction"},
       {layer.layer >= 0, "layer.layer is negative"},
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
       {lengths.max_tail_tokens >= 0, "lengths.max_tail_tokens is negative"},
@@ -308,7 +314,7 @@ kvant_status start_correction(const Shape& shape, const Gpu& gpu, const kvant_de
   if (correction.query_maps == nullptr) return refuse_argument("correction: query_maps is null");
   const CorrectionArgs correction_args{shape.n_seqs,          shape.n_kv_heads,      shape.group,
                                        correction.query_maps, states_of(correction), layer.q,
-                                       args->q_f32,           layer.q_seq_stride,    layer.q_head_stride,
+                                       args->q_type,          layer.q_seq_stride,    layer.q_head_stride,
                                        workspace.features,    workspace.numerator,   workspace.denominator};
   args->correction_numerator = workspace.numerator;
   args->correction_denominator = workspace.denominator;
@@ -327,7 +333,7 @@ extern "C" {
 size_t kvant_page_bytes(const char* format, int head_dim) {
   PageFormat page;
   if (format == nullptr || !is_head_dim(head_dim) || !find_page_format(format, head_dim, page)) return 0;
-  return round_up_16(static_cast<int>(kvant::find_format(format)->page_bytes(head_dim)));
+  return round_up_16(static_cast<int>(find_known_format(format)->format->page_bytes(head_dim)));
 }
 
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
@@ -389,7 +395,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   reason = plan_launches(known, gpu, &plans);
   if (reason != nullptr) return refuse(KVANT_UNSUPPORTED, reason);
   for (int i = 0; i < plans.n; ++i) {
-    reason = fault_of(layer, lengths, *plans.of[i].kernel);
+    reason = fault_of(layer, lengths, known.head_dim, *plans.of[i].kernel);
     if (reason != nullptr) return refuse_argument(reason);
   }
   reason = read_sealed(layer, known.n_kv_heads, &args.sealed);
@@ -422,11 +428,13 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.key_codebook_stride = layer.key_codebook_stride;
   args.value_codebook_stride = layer.value_codebook_stride;
   args.q = layer.q;
-  args.q_f32 = layer.q_type == KVANT_F32 ? 1 : 0;
+  args.q_type = number_type(layer.q_type);
+  args.q_channels = channels_or_all(layer.q_channels, known.head_dim);
   args.q_seq_stride = layer.q_seq_stride;
   args.q_head_stride = layer.q_head_stride;
   args.out = layer.out;
-  args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
+  args.out_type = number_type(layer.out_type);
+  args.out_channels = channels_or_all(layer.out_channels, known.head_dim);
   args.out_hadamard = layer.out_hadamard;
   args.out_factors = layer.out_factors;
   args.settled = layer.settled;

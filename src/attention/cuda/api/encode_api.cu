@@ -9,12 +9,12 @@
 #include "attention/cuda/api/page_source.h"
 #include "attention/cuda/correction/correction.h"
 #include "attention/cuda/device/gpu.h"
+#include "attention/cuda/page/known_format.h"
 #include "attention/cuda/page/page_format.h"
 #include "attention/cuda/seal/append_kernel.cuh"
 #include "attention/cuda/seal/append_tiles.cuh"
 #include "attention/cuda/seal/keep_sink_kernel.cuh"
 #include "attention/cuda/seal/seal_registry.h"
-#include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -37,7 +37,7 @@ bool find_encoding(const char* name, PageEncoding* encoding) {
 
 void set_levels(const char* format, int d, PageEncoding* encoding) {
   set_unit_levels(format, d, encoding->levels);
-  const std::span<const double> levels = find_format(format)->describe()->levels;
+  const std::span<const double> levels = find_known_format(format)->description->levels;
   for (std::size_t i = 0; i + 1 < levels.size(); ++i)
     encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
 }
@@ -52,12 +52,24 @@ Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from
                         {has_pages(layer->tail), kNoTailPages}});
 }
 
-Reason fault_of(const kvant_new_rows& rows, int group) {
+// What is wrong with the numbers of rows, wherever they go.
+Reason fault_of_numbers(const kvant_new_rows& rows, int head_dim) {
+  const bool turns_queries = rows.queries != nullptr && rows.key_hadamard != 0;
+  return first_failing(
+      {{is_number_type(rows.type), "rows.type is no kvant_type"},
+       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
+       {is_channel_count(rows.key_channels, head_dim) && is_channel_count(rows.value_channels, head_dim),
+        "rows: key_channels and value_channels must be multiples of 8 up to shape.head_dim"},
+       {!turns_queries || channels_or_all(rows.key_channels, head_dim) == head_dim,
+        "rows.queries: rotated ones have no place in rows of key_channels; kvant_transform makes others"}});
+}
+
+Reason fault_of(const kvant_new_rows& rows, int group, int head_dim) {
+  if (const Reason reason = fault_of_numbers(rows, head_dim)) return reason;
   return first_failing(
       {{rows.n_rows > 0, "rows.n_rows must be at least 1"},
        {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
        {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
-       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
        {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
 }
 
@@ -192,6 +204,7 @@ cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cuda
 
 Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
                      const kvant_decode_lengths& lengths, const kvant_decode_layer& layer) {
+  if (const Reason reason = fault_of_numbers(rows, shape.head_dim)) return reason;
   const bool has_queries = rows.queries != nullptr;
   const int n_queries = std::max(shape.max_queries, 1);
   const std::int64_t most = std::int64_t{shape.n_seqs} * n_queries;
@@ -203,20 +216,22 @@ Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape
        {rows.n_rows > 0 && rows.n_rows <= most,
         "layer.new_rows: n_rows must be at least 1 and at most shape.n_seqs times shape.max_queries"},
        {rows.keys != nullptr && rows.values != nullptr, "layer.new_rows: keys or values is null"},
-       {rows.rows_reserved == 0, "layer.new_rows: rows_reserved must be 0"},
        {lengths.tail_tokens != nullptr, "layer.new_rows: lengths.tail_tokens is null"},
        {!has_queries ||
             (rows.queries == layer.q && rows.type == layer.q_type &&
-             rows.query_row_stride == layer.q_seq_stride && rows.query_head_stride == layer.q_head_stride),
-        "layer.new_rows: queries must be layer.q, of its type and strides"}});
+             rows.query_row_stride == layer.q_seq_stride && rows.query_head_stride == layer.q_head_stride &&
+             channels_or_all(rows.key_channels, shape.head_dim) ==
+                 channels_or_all(layer.q_channels, shape.head_dim)),
+        "layer.new_rows: queries must be layer.q, of its type, strides and channels"}});
 }
 
 AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                        const kvant_new_rows& rows, const kvant_decode_lengths* lengths) {
+  const int key_channels = channels_or_all(rows.key_channels, shape.head_dim);
   AppendArgs args{.n_rows = rows.n_rows,
                   .n_kv_heads = shape.n_kv_heads,
                   .group = shape.group,
-                  .is_f32 = rows.type == KVANT_F32 ? 1 : 0,
+                  .type = number_type(rows.type),
                   .tail = source_of(layer.tail, layer.layer),
                   .seq = rows.seq,
                   .tail_token = rows.tail_token,
@@ -224,11 +239,12 @@ AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer
                   .query_begins = lengths == nullptr ? nullptr : lengths->query_begins,
                   .n_seqs = shape.n_seqs,
                   .n_queries = std::max(shape.max_queries, 1),
-                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride, 0,
-                             rows.key_factors, rows.key_hadamard},
-                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride, 0,
-                             rows.value_factors, rows.value_hadamard}},
-                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, 0,
+                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride,
+                             key_channels, 0, rows.key_factors, rows.key_hadamard},
+                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride,
+                             channels_or_all(rows.value_channels, shape.head_dim), 0, rows.value_factors,
+                             rows.value_hadamard}},
+                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, key_channels, 0,
                               rows.query_factors, rows.key_hadamard}};
   for (AppendedRows* of : {&args.sides[KVANT_KEY], &args.sides[KVANT_VALUE], &args.queries})
     of->is_wide = is_wide(of->rows, of->row_stride, of->head_stride) ? 1 : 0;
@@ -278,7 +294,7 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   kvant_new_rows rows;
   if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
-  if (const Reason reason = fault_of(rows, shape.group)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(rows, shape.group, shape.head_dim)) return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;

@@ -29,6 +29,9 @@ Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_lengths& len
       {lengths.tail_tokens == nullptr || has_pages(layer.tail), kNoTailPages},
       {!is_protected || has_pages(layer.protected_pages), kNoProtectedPages},
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+      {d.type == KVANT_BF16 || d.type == KVANT_F16, "dequantization.type must be KVANT_BF16 or KVANT_F16"},
+      {is_channel_count(d.channels, shape.head_dim),
+       "dequantization.channels must be a multiple of 8 up to shape.head_dim"},
       {(d.seq_stride | d.token_stride | d.head_stride) % kOctet == 0,
        "dequantization: strides must be multiples of 8"},
       {is_aligned(d.keys, 16) && is_aligned(d.values, 16),
@@ -40,6 +43,7 @@ Reason read_partial(const kvant_partial* from, PartialRows* rows) {
   kvant_partial partial;
   if (const Reason reason = read_struct(from, &partial)) return reason;
   const Reason reason = first_failing({
+      {is_number_type(partial.out_type), "partial.out_type is no kvant_type"},
       {partial.out != nullptr && partial.lse != nullptr, "partial: out or lse is null"},
       {(partial.seq_stride | partial.token_stride | partial.head_stride) % 2 == 0,
        "partial: strides of out must be even"},
@@ -47,7 +51,7 @@ Reason read_partial(const kvant_partial* from, PartialRows* rows) {
   });
   if (reason != nullptr) return reason;
   *rows = {partial.out,
-           partial.out_type == KVANT_F32 ? 1 : 0,
+           number_type(partial.out_type),
            partial.seq_stride,
            partial.token_stride,
            partial.head_stride,
@@ -75,9 +79,17 @@ Reason fault_of(const kvant_transformation& t) {
   return first_failing({
       {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
       {t.rows != nullptr, "transformation: rows is null"},
+      {is_number_type(t.type), "transformation.type is no kvant_type"},
       {t.source_is_bf16 == 0 || t.source != nullptr, "transformation: source_is_bf16 without a source"},
       {t.source_is_f32 == 0 || t.source != nullptr, "transformation: source_is_f32 without a source"},
-      {t.source_is_bf16 == 0 || t.source_is_f32 == 0, "transformation: source_is_bf16 and source_is_f32"},
+      {t.source_is_f16 == 0 || t.source != nullptr, "transformation: source_is_f16 without a source"},
+      {(t.source_is_bf16 != 0) + (t.source_is_f32 != 0) + (t.source_is_f16 != 0) <= 1,
+       "transformation: more than one of source_is_bf16, source_is_f32 and source_is_f16"},
+      {t.reserved == 0, "transformation.reserved must be 0"},
+      {is_channel_count(t.row_channels, t.head_dim) && is_channel_count(t.source_channels, t.head_dim),
+       "transformation: row_channels and source_channels must be multiples of 8 up to head_dim"},
+      {t.source != nullptr || (t.source_channels == 0 && t.row_channels == 0),
+       "transformation: row_channels or source_channels without a source"},
       {t.heads_of_factors >= 0, "transformation: heads_of_factors is negative"},
       {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),
        "transformation: heads_of_factors must be at least 1 where there are factors"},
@@ -86,18 +98,31 @@ Reason fault_of(const kvant_transformation& t) {
   });
 }
 
+NumberType source_type(const kvant_transformation& t) {
+  if (t.source_is_bf16 != 0) return NumberType::bf16;
+  if (t.source_is_f32 != 0) return NumberType::f32;
+  return t.source_is_f16 != 0 ? NumberType::f16 : number_type(t.type);
+}
+
 TransformArgs transform_args(const kvant_transformation& t) {
   TransformArgs args{.n_rows = t.n_rows,
                      .n_heads = t.n_heads,
-                     .to = {t.rows, t.row_stride, t.head_stride, {t.type == KVANT_F32 ? 1 : 0, 0}},
-                     .from = {t.source, t.source_row_stride, t.source_head_stride, {0, 0}},
+                     .to = {t.rows,
+                            t.row_stride,
+                            t.head_stride,
+                            channels_or_all(t.row_channels, t.head_dim),
+                            {number_type(t.type), 0}},
+                     .from = {t.source,
+                              t.source_row_stride,
+                              t.source_head_stride,
+                              channels_or_all(t.source_channels, t.head_dim),
+                              {source_type(t), 0}},
                      .factors = t.factors,
                      .factors_after = t.factors_after,
                      .heads_of_factors = std::max(t.heads_of_factors, 1),
                      .hadamard = t.hadamard};
-  if (t.source == nullptr) args.from = {args.to.rows, args.to.row_stride, args.to.head_stride, {0, 0}};
-  const bool is_of_type = t.source_is_bf16 == 0 && t.source_is_f32 == 0;
-  args.from.type.is_f32 = is_of_type ? args.to.type.is_f32 : t.source_is_f32 != 0 ? 1 : 0;
+  if (t.source == nullptr)
+    args.from = {args.to.rows, args.to.row_stride, args.to.head_stride, args.to.channels, args.to.type};
   args.to.type.is_wide = is_wide(args.to.rows, args.to.row_stride, args.to.head_stride) ? 1 : 0;
   args.from.type.is_wide = is_wide(args.from.rows, args.from.row_stride, args.from.head_stride) ? 1 : 0;
   return args;
@@ -125,6 +150,9 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   DequantizeArgs args{};
   args.seqs = dequantization.seqs;
+  args.first_pages = dequantization.first_pages;
+  args.page_counts = dequantization.page_counts;
+  args.row_begins = dequantization.row_begins;
   args.first_page = dequantization.first_page;
   args.first_head = dequantization.first_head;
   args.sealed_pages = lengths.sealed_pages;
@@ -132,6 +160,10 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
   if (const Reason reason = set_sources(layer, shape.n_kv_heads, &args)) return refuse_argument(reason);
   args.rows[KVANT_KEY] = dequantization.keys;
   args.rows[KVANT_VALUE] = dequantization.values;
+  args.type = number_type(dequantization.type);
+  args.channels = channels_or_all(dequantization.channels, shape.head_dim);
+  args.bases[KVANT_KEY] = {dequantization.key_hadamard, dequantization.key_factors};
+  args.bases[KVANT_VALUE] = {dequantization.value_hadamard, dequantization.value_factors};
   args.seq_stride = dequantization.seq_stride;
   args.token_stride = dequantization.token_stride;
   args.head_stride = dequantization.head_stride;

@@ -22,6 +22,7 @@ Reason fault_of(const kvant_decode_shape& shape) {
 Reason fault_of(const kvant_token_weights& w) {
   return first_failing({
       {w.n_queries > 0 && w.n_tokens > 0, "weights: n_queries and n_tokens must be at least 1"},
+      {is_number_type(w.q_type), "weights.q_type is no kvant_type"},
       {w.q != nullptr && w.keys != nullptr && w.weights != nullptr, "weights: q, keys or weights is null"},
       {w.lse != nullptr || w.found_lse != nullptr, "weights: both lse and found_lse are null"},
       {(w.q_token_stride | w.q_head_stride | w.key_token_stride | w.key_head_stride) % 8 == 0,
@@ -81,7 +82,7 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
                               .group = shape.group,
                               .softmax_scale = shape.softmax_scale,
                               .softcap = shape.score_softcap,
-                              .q_f32 = w.q_type == KVANT_F32 ? 1 : 0,
+                              .q_type = number_type(w.q_type),
                               .q = w.q,
                               .keys = w.keys,
                               .q_token_stride = w.q_token_stride,

@@ -74,6 +74,8 @@ TEST(LastError, NamesTheArgumentThatIsWrong) {
       {"layer.sink", [](auto&, auto&, auto& layer, auto&) { layer.sink = -1; }},
       {"strides", [](auto&, auto&, auto&, auto& rows) { rows.head_stride = 4; }},
       {"aligned", [](auto&, auto&, auto&, auto& rows) { rows.keys = reinterpret_cast<char*>(some) + 2; }},
+      {"dequantization.type", [](auto&, auto&, auto&, auto& rows) { rows.type = KVANT_F32; }},
+      {"dequantization.channels", [](auto&, auto&, auto&, auto& rows) { rows.channels = 136; }},
       {"codebooks", [](auto& shape, auto&, auto&, auto&) { shape.key_format = "vq-d4b8"; }},
   };
   for (const Mistake& mistake : mistakes) {
@@ -93,6 +95,46 @@ TEST(LastError, NamesTheArgumentThatIsWrong) {
         << mistake.named;
     EXPECT_NE(std::strstr(kvant_last_error(), mistake.named), nullptr) << kvant_last_error();
   }
+}
+
+TEST(LastError, NamesTheArgumentOfRowsThatIsWrong) {
+  alignas(16) static float some[256]{};
+  kvant_transformation rows{};
+  rows.struct_size = sizeof rows;
+  rows.n_rows = rows.n_heads = 1;
+  rows.head_dim = 128;
+  rows.rows = some;
+  const auto expect_refused = [&](const char* named, const auto& make) {
+    kvant_transformation wrong = rows;
+    make(wrong);
+    EXPECT_EQ(kvant_transform(&wrong, nullptr), KVANT_INVALID_ARGUMENT) << named;
+    EXPECT_NE(std::string(kvant_last_error()).find(named), std::string::npos) << kvant_last_error();
+  };
+  expect_refused("transformation.type", [](auto& t) { t.type = static_cast<kvant_type>(3); });
+  expect_refused("source_is_f16", [](auto& t) { t.source_is_f16 = 1; });
+  expect_refused("source_is_f16", [](auto& t) { t.source = some, t.source_is_f16 = t.source_is_f32 = 1; });
+  expect_refused("multiples of 8", [](auto& t) { t.source = some, t.source_channels = 84; });
+  expect_refused("without a source", [](auto& t) { t.row_channels = 96; });
+
+  const kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "ch4g128", "tok4g128"};
+  alignas(16) static std::int32_t table[4]{};
+  kvant_decode_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.tail = {table, 0, 0, 0, 0, some, 16, 0, 0, 0};
+  kvant_new_rows appended{};
+  appended.struct_size = sizeof appended;
+  appended.n_rows = 1;
+  appended.seq = appended.tail_token = table;
+  appended.keys = appended.values = appended.queries = some;
+  const auto expect_not_appended = [&](const char* named, const auto& make) {
+    kvant_new_rows wrong = appended;
+    make(wrong);
+    EXPECT_EQ(kvant_append(&shape, &layer, &wrong, nullptr), KVANT_INVALID_ARGUMENT) << named;
+    EXPECT_NE(std::string(kvant_last_error()).find(named), std::string::npos) << kvant_last_error();
+  };
+  expect_not_appended("rows.type", [](auto& r) { r.type = static_cast<kvant_type>(-1); });
+  expect_not_appended("value_channels", [](auto& r) { r.value_channels = 200; });
+  expect_not_appended("rotated ones", [](auto& r) { r.key_channels = 80, r.key_hadamard = 1; });
 }
 
 TEST(LastError, SaysWhyThereIsNoKernel) {
@@ -143,6 +185,11 @@ TEST(LastError, NamesTheArgumentOfAStepThatIsWrong) {
   expect_refused("step.tail: n_entries", [](auto& s, auto& t) { t.units = 0, s.tail = &t; });
   expect_refused("step.tail: n_pages", [](auto& s, auto& t) { t.ring = 1, s.tail = &t; });
   expect_refused("step.tail: n_pages", [](auto& s, auto& t) { s.window = 500, s.tail = &t; });
+  expect_refused("step.sealed: pages_of_block",
+                 [](auto& s, auto& t) { t.pages_of_block = 2, s.sealed = &t; });
+  expect_refused("step.tail: pages_of_block", [](auto& s, auto& t) {
+    t.pages_of_block = 2, t.page_units = 1, t.ring = 4, t.places = some, s.tail = &t;
+  });
   expect_refused("step.sealed: n_pages",
                  [](auto& s, auto& t) { s.sliding_window = 1000, s.first_tokens = some, s.sealed = &t; });
 }

@@ -21,10 +21,16 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   args.first_tokens = lengths.first_tokens;
   args.group = shape.group;
   args.n_kv_heads = shape.n_kv_heads;
-  args.q_f32 = layer.q_type == KVANT_F32 ? 1 : 0;
-  args.queries = {const_cast<void*>(layer.q), layer.q_seq_stride, layer.q_head_stride, 1, nullptr, 0};
+  args.q_type = number_type(layer.q_type);
+  args.queries = {const_cast<void*>(layer.q),
+                  layer.q_seq_stride,
+                  layer.q_head_stride,
+                  channels_or_all(layer.q_channels, shape.head_dim),
+                  1,
+                  nullptr,
+                  0};
   if (new_rows != nullptr) {
-    args.rows_f32 = new_rows->is_f32;
+    args.rows_type = new_rows->type;
     if (new_rows->queries.rows != nullptr) args.queries = new_rows->queries;
     for (const int side : {KVANT_KEY, KVANT_VALUE}) args.sides[side] = new_rows->sides[side];
   }
@@ -35,7 +41,8 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   args.out_hadamard = layer.out_hadamard;
   args.out_factors = layer.out_factors;
   args.out = layer.out;
-  args.out_f32 = layer.out_type == KVANT_F32 ? 1 : 0;
+  args.out_type = number_type(layer.out_type);
+  args.out_channels = channels_or_all(layer.out_channels, shape.head_dim);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
   return args;

@@ -45,20 +45,24 @@ Reason fault_of(const kvant_step& step) {
 
 // What is wrong with a table, whichever it is.
 struct TableReasons {
-  Reason null, places, counts, width;
+  Reason null, places, counts, blocks, width;
 };
 constexpr TableReasons kSealedReasons{
     "step.sealed: blocks or table is null", "step.sealed.places must be null without a ring",
     "step.sealed: n_entries, units and n_pages must be at least 1, and ring not negative",
+    "step.sealed: pages_of_block must not be negative, and more than 1 want page_units and no places",
     "step.sealed: n_pages, and a ring, must hold what sliding_window reaches"};
 constexpr TableReasons kTailReasons{
     "step.tail: blocks or table is null", "step.tail.places must be null without a ring",
     "step.tail: n_entries, units and n_pages must be at least 1, and ring not negative",
+    "step.tail: pages_of_block must not be negative, and more than 1 want page_units and no places",
     "step.tail: n_pages must hold window + 128 tokens, a ring window + max_new_tokens + 127"};
 constexpr TableReasons kProtectedReasons{
     "step.protected_pages: blocks or table is null",
     "step.protected_pages.places must be null without a ring",
     "step.protected_pages: n_entries, units and n_pages must be at least 1, and ring not negative",
+    "step.protected_pages: pages_of_block must not be negative, and more than 1 want page_units and no "
+    "places",
     "step.protected_pages.n_pages must be at least 1"};
 
 // What a table has room for, at least.
@@ -72,12 +76,16 @@ Reason read_table(const kvant_step_table* from, const TableReasons& reasons, con
   if (from == nullptr) return nullptr;
   kvant_step_table table;
   if (const Reason reason = read_struct(from, &table)) return reason;
-  *to = {table.blocks,    table.block_stride, table.places,  table.ring,
-         table.n_entries, table.units,        table.n_pages, table.table};
+  *to = {table.blocks,     table.block_stride, table.places,  table.ring,
+         table.n_entries,  table.units,        table.n_pages, std::max(table.pages_of_block, 1),
+         table.page_units, table.table};
   return first_failing(
       {{table.blocks != nullptr && table.table != nullptr, reasons.null},
        {table.ring > 0 || table.places == nullptr, reasons.places},
        {table.ring >= 0 && table.n_entries > 0 && table.units > 0 && table.n_pages > 0, reasons.counts},
+       {table.pages_of_block >= 0 &&
+            (table.pages_of_block <= 1 || (table.places == nullptr && table.page_units > 0)),
+        reasons.blocks},
        {table.n_pages >= least.of_row && (table.ring == 0 || table.ring >= least.of_ring), reasons.width}});
 }
 

@@ -13,7 +13,7 @@ inline constexpr int kCorrectedRows =
 __device__ __forceinline__ void join_channels(const PromptCorrection& args, std::int64_t at, float weight,
                                               float share, float4 numerator) {
   const float4 joined = {share * numerator.x, share * numerator.y, share * numerator.z, share * numerator.w};
-  if (args.out_f32 != 0) {
+  if (args.out_type == NumberType::f32) {
     auto* out = reinterpret_cast<float4*>(static_cast<float*>(args.out) + at);
     *out = fma4(weight, *out, joined);
     return;

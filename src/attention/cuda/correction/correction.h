@@ -40,7 +40,7 @@ struct CorrectionArgs {
   const float* query_maps;
   CorrectionStates states;
   const void* q;
-  int q_f32;
+  NumberType q_type;
   std::int64_t q_seq_stride, q_head_stride;
   float* features;     // [n_seqs][n_kv_heads * group][kFeatures]: phi(q)
   float* numerator;    // [n_seqs][n_kv_heads * group][d]: phi(q) S
@@ -58,7 +58,7 @@ struct PromptCorrection {
   CorrectionArgs queries;
   const PromptRowSums* sums;  // [rows][n_heads], relative to the largest score
   void* out;
-  int out_f32;
+  NumberType out_type;
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // or null
   std::int64_t lse_token_stride, lse_head_stride;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "attention/cuda/correction/correction.h"
 #include "attention/cuda/correction/feature_softmax.cuh"
@@ -37,8 +38,10 @@ __global__ void __launch_bounds__(kMapThreads)
     const int n_seqs = min(kMapSeqs, args.n_seqs - first);
     for (int i = thread; i < n_seqs * D; i += kMapThreads) {
       const std::int64_t at = (first + i / D) * args.q_seq_stride + head * args.q_head_stride + i % D;
-      q[i / D][i % D] = args.q_f32 != 0 ? static_cast<const float*>(args.q)[at]
-                                        : __bfloat162float(static_cast<const __nv_bfloat16*>(args.q)[at]);
+      q[i / D][i % D] = args.q_type == NumberType::f32 ? static_cast<const float*>(args.q)[at]
+                        : args.q_type == NumberType::f16
+                            ? __half2float(static_cast<const __half*>(args.q)[at])
+                            : __bfloat162float(static_cast<const __nv_bfloat16*>(args.q)[at]);
     }
     __syncthreads();
 #pragma unroll 1

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "attention/cuda/page/any_page.h"
+#include "attention/cuda/page/number_type.h"
 #include "attention/cuda/page/page_layout.h"
 
 namespace kvant::cuda {
@@ -136,10 +137,12 @@ struct DecodeArgs {
   const void *key_codebooks, *value_codebooks;
   std::int64_t key_codebook_stride, value_codebook_stride;
   const void* q;
-  int q_f32;
+  NumberType q_type;
+  int q_channels;  // that rows have, a multiple of 8; the others are zeros
   std::int64_t q_seq_stride, q_head_stride;
   void* out;
-  int out_f32;
+  NumberType out_type;
+  int out_channels;          // that rows have; the others are not stored
   int out_hadamard;          // not 0: outputs are rotated
   const float* out_factors;  // then times these, [n_kv_heads][head_dim]; or null
   int settled;

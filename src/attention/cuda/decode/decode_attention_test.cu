@@ -89,11 +89,37 @@ TEST_P(DecodeAttention, RotatesOutputsBackAndReadsF32Queries) {
   for (const int group : {4, 7, 12}) {
     TestCache cache({pair}, d, {{plain ? 0 : 40, 133, 0}, {plain ? 0 : 2, 9, 0}, {0, 20, 0}}, 0, false,
                     Tables::own, Values::normal, 5);
-    cache.use_f32_queries();
+    cache.use_queries(KVANT_F32);
     cache.rotate_outputs();
     const double error = cache.worst_error(group, KVANT_F32);
     std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group, error);
     EXPECT_LE(error, plain ? kPlainTolerance : kTolerance);
+  }
+}
+
+TEST_P(DecodeAttention, ReadsAndWritesF16) {
+  const auto& [pair, d] = GetParam();
+  const bool plain = is_unquantized(pair);
+  TestCache cache({pair}, d, {{plain ? 0 : 40, 133, 0}, {plain ? 0 : 2, 9, 0}, {0, 20, 0}}, 0, false,
+                  Tables::own, Values::normal, 5);
+  cache.use_queries(KVANT_F16);
+  // An output is rounded to 11 bits.
+  EXPECT_LE(cache.worst_error(4, KVANT_F16), plain ? 2 * kPlainTolerance : kTolerance);
+}
+
+// Heads of 80, 96 and 192 channels in pages of 128 and 256.
+TEST_P(DecodeAttention, ServesRowsOfFewerChannels) {
+  const auto& [pair, d] = GetParam();
+  const bool plain = is_unquantized(pair);
+  for (const int channels : {d * 3 / 4, d * 5 / 8}) {
+    for (const kvant_type type : {KVANT_BF16, KVANT_F32}) {
+      TestCache cache({pair}, d, {{plain ? 0 : 40, 133, 0}, {plain ? 0 : 2, 9, 0}, {0, 20, 0}}, 0, false,
+                      Tables::own, Values::normal, 5);
+      cache.use_queries(type);
+      cache.keep_channels(channels);
+      if (type == KVANT_F32) cache.rotate_outputs();
+      EXPECT_LE(cache.worst_error(4, type), kTolerance) << channels;
+    }
   }
 }
 
@@ -174,7 +200,7 @@ std::vector<std::tuple<std::string, int>> every_format() {
   PageFormat format;
   for (const int d : kHeadDims)
     for (const std::string& name : format_names())
-      if (name != "bf16" && find_page_format(name, d, format)) cases.emplace_back(name, d);
+      if (name != "bf16" && find_page_format(name.c_str(), d, format)) cases.emplace_back(name, d);
   return cases;
 }
 

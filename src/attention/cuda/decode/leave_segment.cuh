@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <type_traits>
 
@@ -66,8 +67,10 @@ struct MergeBuffer
 template <class Args>
 __device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {
   const std::int64_t at = seq * args.out_seq_stride + head * args.out_head_stride + channel;
-  if (args.out_f32 != 0) {
+  if (args.out_type == NumberType::f32) {
     static_cast<float*>(args.out)[at] = x;
+  } else if (args.out_type == NumberType::f16) {
+    static_cast<__half*>(args.out)[at] = __float2half_rn(x);
   } else {
     static_cast<__nv_bfloat16*>(args.out)[at] = __float2bfloat16(x);
   }
@@ -119,10 +122,11 @@ __device__ __forceinline__ float2 normalize(const Args& args, int seq, int head,
   return {out.x * share, out.y * share};
 }
 
-// Stores two neighbouring channels, times their factors.
+// Stores two neighbouring channels, times their factors, if rows have them.
 template <class Args>
 __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_head, int query, int channel,
                                            float2 out, int d) {
+  if (channel >= args.out_channels) return;
   if (args.out_factors != nullptr) {
     out.x *= args.out_factors[kv_head * d + channel];
     out.y *= args.out_factors[kv_head * d + channel + 1];

@@ -20,26 +20,31 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   const ColumnQuery from = segment.query_of(args, min(column, n_columns - 1));
   const std::int64_t at = from.row * args.q_seq_stride +
                           (segment.head * args.group + from.head) * args.q_head_stride + t * kChannels;
-  if (args.q_f32 != 0) {
+  const int n = args.q_channels - t * kChannels;  // of these that rows have, or more
+  if (args.q_type == NumberType::f32) {
     const auto* row = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
 #pragma unroll
     for (int i = 0; i < kChannels; i += 4) {
-      const float4 four = row[i / 4];
+      const float4 four = i < n ? row[i / 4] : make_float4(0, 0, 0, 0);
       x[i] = four.x;
       x[i + 1] = four.y;
       x[i + 2] = four.z;
       x[i + 3] = four.w;
     }
   } else {
-    const auto* row = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.q) + at);
+    const auto* row = reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(args.q) + at);
 #pragma unroll
     for (int i = 0; i < kChannels; i += 8) {
-      const uint4 eight = row[i / 8];
+      const uint4 eight = i < n ? row[i / 8] : make_uint4(0, 0, 0, 0);
       const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        x[i + 2 * j] = __uint_as_float(pairs[j] << 16);
-        x[i + 2 * j + 1] = __uint_as_float(pairs[j] & 0xffff0000U);
+        const float2 pair =
+            args.q_type == NumberType::f16
+                ? unpack_half2(pairs[j])
+                : make_float2(__uint_as_float(pairs[j] << 16), __uint_as_float(pairs[j] & 0xffff0000U));
+        x[i + 2 * j] = pair.x;
+        x[i + 2 * j + 1] = pair.y;
       }
     }
   }

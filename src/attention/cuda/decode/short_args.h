@@ -19,7 +19,7 @@ struct ShortArgs {
   int table_pages;                   // that its tables have for each sequence, at least
   const std::int32_t* first_tokens;  // masked out, of a sequence's first page; or null
   int group, n_kv_heads;
-  int q_f32, rows_f32;
+  NumberType q_type, rows_type;
   AppendedRows queries;
   AppendedRows sides[2];  // a new token of each sequence, the last one of its tail; rows null: there are none
   float softmax_scale_log2;
@@ -27,7 +27,8 @@ struct ShortArgs {
   const float* sink_logits;
   float* lse;
   int out_hadamard;
-  int out_f32;
+  NumberType out_type;
+  int out_channels;  // that rows have
   const float* out_factors;
   void* out;
   std::int64_t out_seq_stride, out_head_stride;

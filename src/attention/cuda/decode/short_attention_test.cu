@@ -59,7 +59,7 @@ TEST_P(ShortAttention, AgreesWhateverWouldBeSealed) {
 TEST_P(ShortAttention, AgreesOnGroupsOfAnySize) {
   for (const int group : {1, 2, 3, 5, 7, 8, 9, 12, 16})
     expect_exact(kPairs[0], kShort[2], group, kPlainTolerance,
-                 [](TestCache& cache) { cache.use_f32_queries(); });
+                 [](TestCache& cache) { cache.use_queries(KVANT_F32); });
 }
 
 TEST_P(ShortAttention, AgreesOnBf16OutputsAndSharedTables) {
@@ -83,7 +83,7 @@ TEST_P(ShortAttention, AgreesWithWindowsCapsAndSinkLogits) {
 TEST_P(ShortAttention, RotatesOutputsBack) {
   for (const int group : {4, 7, 12}) {
     expect_exact(kPairs[1], kShort[2], group, kPlainTolerance, [](TestCache& cache) {
-      cache.use_f32_queries();
+      cache.use_queries(KVANT_F32);
       cache.rotate_outputs();
     });
   }
@@ -92,7 +92,7 @@ TEST_P(ShortAttention, RotatesOutputsBack) {
 TEST_P(ShortAttention, AppendsLastTokens) {
   for (const std::vector<SequenceLengths>& lengths : kShort)
     expect_exact(kPairs[0], lengths, 4, kPlainTolerance, [](TestCache& cache) {
-      cache.use_f32_queries();
+      cache.use_queries(KVANT_F32);
       cache.append_last(KVANT_F32, /*rotated=*/false);
     });
 }
@@ -100,7 +100,7 @@ TEST_P(ShortAttention, AppendsLastTokens) {
 TEST_P(ShortAttention, AppendsRotatedTokens) {
   for (const int group : {1, 4, 7, 12}) {
     expect_exact(kPairs[1], kShort[2], group, kPlainTolerance, [](TestCache& cache) {
-      cache.use_f32_queries();
+      cache.use_queries(KVANT_F32);
       cache.append_last(KVANT_F32, /*rotated=*/true);
       cache.rotate_outputs();
     });
@@ -110,6 +110,26 @@ TEST_P(ShortAttention, AppendsRotatedTokens) {
 TEST_P(ShortAttention, AppendsBf16Rows) {
   expect_exact(kPairs[0], kShort[1], 4, kTolerance,
                [](TestCache& cache) { cache.append_last(KVANT_BF16, /*rotated=*/false); });
+}
+
+TEST_P(ShortAttention, AppendsF16RowsAndStoresF16Outputs) {
+  expect_exact(
+      kPairs[0], kShort[1], 4, 2 * kPlainTolerance,
+      [](TestCache& cache) {
+        cache.use_queries(KVANT_F16);
+        cache.append_last(KVANT_F16, /*rotated=*/false);
+      },
+      KVANT_F16);
+}
+
+TEST_P(ShortAttention, ServesRowsOfFewerChannels) {
+  const int d = GetParam();
+  for (const int channels : {d * 3 / 4, d * 5 / 8})
+    expect_exact(kPairs[1], kShort[2], 4, kPlainTolerance, [&](TestCache& cache) {
+      cache.use_queries(KVANT_F32);
+      cache.keep_channels(channels);
+      cache.rotate_outputs();
+    });
 }
 
 TEST_P(ShortAttention, AppendsBeforeWindowsEnd) {
@@ -131,7 +151,7 @@ TEST(AppendingAttention, AgreesWhereSomeIsSealed) {
     for (const bool rotated : {false, true}) {
       TestCache cache({{"ch4g128", "tok4g128"}}, d, {{40, 133, 0}, {2, 9, 0}, {0, 20, 0}, {1, 0, 0}}, 0,
                       false, Tables::own, Values::normal, 5);
-      cache.use_f32_queries();
+      cache.use_queries(KVANT_F32);
       cache.append_last(KVANT_F32, rotated);
       EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << d << rotated;
     }

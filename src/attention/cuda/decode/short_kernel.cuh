@@ -86,7 +86,7 @@ __device__ __forceinline__ void take_rows(const ShortArgs& args, int seq, int he
     const int side = is_query ? 0 : i - n_queries;
     const AppendedRows& rows = is_query ? args.queries : args.sides[side];
     float x[kOwn];
-    load_row<D>(rows, is_query ? args.q_f32 : args.rows_f32, seq,
+    load_row<D>(rows, is_query ? args.q_type : args.rows_type, seq,
                 is_query ? head * args.group + first_query + i : head, head, lane, x);
     if (is_query) {
       float* to = shared.queries[i][lane / 8] + lane % 8 * kOwn;

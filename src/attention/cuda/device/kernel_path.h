@@ -8,7 +8,7 @@
 namespace kvant::cuda {
 
 // What __CUDA_ARCH__ was when the code was compiled that the device runs.
-__global__ inline void tell_architecture(int* architecture) {
+static __global__ void tell_architecture(int* architecture) {
 #ifdef __CUDA_ARCH__
   *architecture = __CUDA_ARCH__;
 #endif

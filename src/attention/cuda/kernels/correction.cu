@@ -41,15 +41,14 @@ cudaError_t attend(const CorrectionArgs& args, const Gpu& gpu, cudaStream_t stre
 PromptCorrection some_rows(PromptCorrection c, int first, int n) {
   CorrectionArgs& queries = c.queries;
   queries.n_seqs = n;
-  queries.q =
-      static_cast<const char*>(queries.q) + first * queries.q_seq_stride * (queries.q_f32 != 0 ? 4 : 2);
+  queries.q = static_cast<const char*>(queries.q) + first * queries.q_seq_stride * bytes_of(queries.q_type);
   if (queries.states.state_of_seq != nullptr) {
     queries.states.state_of_seq += first;
   } else {
     queries.states.states += first * queries.states.seq_stride;
   }
   c.sums += std::int64_t{first} * queries.n_kv_heads * queries.group;
-  c.out = static_cast<char*>(c.out) + first * c.out_token_stride * (c.out_f32 != 0 ? 4 : 2);
+  c.out = static_cast<char*>(c.out) + first * c.out_token_stride * bytes_of(c.out_type);
   if (c.lse != nullptr) c.lse += first * c.lse_token_stride;
   return c;
 }

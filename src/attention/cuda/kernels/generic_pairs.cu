@@ -1,13 +1,14 @@
 // Pairs of formats that have no kernel of their own: entries of the registry are made when first asked for,
 // and kept, since callers hold their names.
-#include <map>
-#include <mutex>
+#include <cstring>
+#include <memory>
 #include <string>
 
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/decode/decode_registry.h"
+#include "attention/cuda/page/growing_list.h"
+#include "attention/cuda/page/known_format.h"
 #include "attention/cuda/page/page_format.h"
-#include "format/format.h"
 
 namespace kvant::cuda {
 
@@ -17,18 +18,19 @@ DecodeKernel generic_kernel_256();
 
 namespace {
 
+// The kernel points to the texts.
 struct GenericEntry {
   std::string key, value, name;
   DecodeKernel kernel{};
 };
 
 // Of one side.
-AnyPage describe(const std::string& name, const PageFormat& format, int d) {
+AnyPage describe(const char* name, const PageFormat& format, int d) {
   AnyPage page{};
   page.format = format;
   page.code_bytes = format.plain() ? 0 : code_bytes(format.layout, d);
   if (format.kind == CodeKind::vector)
-    page.codebook_bytes = 2 * static_cast<int>(find_format(name)->constant_size(d));
+    page.codebook_bytes = 2 * static_cast<int>(find_known_format(name)->format->constant_size(d));
   page.table_at = -1;
   constexpr int kIntegerTokens = 64;
   const int block = format.grid == GridAxis::of_integers ? kIntegerTokens : format.group;
@@ -51,52 +53,61 @@ AnyPage describe(const std::string& name, const PageFormat& format, int d) {
   return page;
 }
 
-int device_bytes(const std::string& name, int d) {
-  return round_up_16(static_cast<int>(find_format(name)->page_bytes(d)));
+int device_bytes(const char* name, int d) {
+  return round_up_16(static_cast<int>(find_known_format(name)->format->page_bytes(d)));
+}
+
+std::unique_ptr<const GenericEntry> make_entry(const char* key_format, const PageFormat& key,
+                                               const char* value_format, const PageFormat& value,
+                                               int head_dim) {
+  auto entry = std::make_unique<GenericEntry>();
+  entry->key = key_format;
+  entry->value = value_format;
+  entry->name = "cuda/sm90/generic:" + entry->key + "+" + entry->value;
+  DecodeKernel& kernel = entry->kernel;
+  kernel = head_dim == 64    ? generic_kernel_64()
+           : head_dim == 128 ? generic_kernel_128()
+                             : generic_kernel_256();
+  kernel.name = entry->name.c_str();
+  kernel.key_format = entry->key.c_str();
+  kernel.value_format = entry->value.c_str();
+  kernel.key_bytes = device_bytes(key_format, head_dim);
+  kernel.value_bytes = device_bytes(value_format, head_dim);
+  kernel.key_page = describe(key_format, key, head_dim);
+  kernel.value_page = describe(value_format, value, head_dim);
+  return entry;
 }
 
 }  // namespace
 
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim) {
-  static std::mutex mutex;
-  static std::map<std::string, GenericEntry> entries;
+  static constinit GrowingList<std::unique_ptr<const GenericEntry>> entries;
+  const auto* entry = entries.find([&](const auto& e) {
+    return e->kernel.head_dim == head_dim && std::strcmp(e->kernel.key_format, key_format) == 0 &&
+           std::strcmp(e->kernel.value_format, value_format) == 0;
+  });
+  if (entry != nullptr) return &(*entry)->kernel;
   PageFormat key, value;
   if (!is_head_dim(head_dim) || !find_page_format(key_format, head_dim, key) ||
       !find_page_format(value_format, head_dim, value))
     return nullptr;
-  const std::string pair = std::string(key_format) + "+" + value_format;
-  const std::lock_guard lock(mutex);
-  GenericEntry& entry = entries[pair + "/" + std::to_string(head_dim)];
-  if (entry.name.empty()) {
-    entry.key = key_format;
-    entry.value = value_format;
-    entry.name = "cuda/sm90/generic:" + pair;
-    DecodeKernel& kernel = entry.kernel;
-    kernel = head_dim == 64    ? generic_kernel_64()
-             : head_dim == 128 ? generic_kernel_128()
-                               : generic_kernel_256();
-    kernel.name = entry.name.c_str();
-    kernel.key_format = entry.key.c_str();
-    kernel.value_format = entry.value.c_str();
-    kernel.key_bytes = device_bytes(entry.key, head_dim);
-    kernel.value_bytes = device_bytes(entry.value, head_dim);
-    kernel.key_page = describe(entry.key, key, head_dim);
-    kernel.value_page = describe(entry.value, value, head_dim);
-  }
-  return &entry.kernel;
+  return &(*entries.add(make_entry(key_format, key, value_format, value, head_dim)))->kernel;
 }
 
 const char* name_on(const Gpu& gpu, const DecodeKernel& kernel) {
   if (gpu.is_hopper) return kernel.name;
-  static std::mutex mutex;
-  static std::map<const char*, std::string> names;
-  const std::lock_guard lock(mutex);
-  std::string& name = names[kernel.name];
-  if (name.empty()) {
-    name = kernel.name;
-    name.replace(name.find("sm90"), 4, "sm80");
+  struct Name {
+    const char* on_hopper;
+    std::unique_ptr<const std::string> here;
+  };
+  static constinit GrowingList<Name> names;
+  const Name* name = names.find([&](const Name& n) { return n.on_hopper == kernel.name; });
+  if (name == nullptr) {
+    std::string here = kernel.name;
+    here.replace(here.find("sm90"), 4, "sm80");
+    name = names.add({kernel.name, std::make_unique<const std::string>(std::move(here))});
   }
-  return name.c_str();
+  return name->here->c_str();
 }
 
 }  // namespace kvant::cuda

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "attention/cuda/kernels/entry.cuh"
+#include "attention/cuda/page/known_format.h"
 #include "attention/cuda/pairs/trellis.cuh"
-#include "format/format.h"
 
 namespace kvant::cuda {
 
@@ -18,7 +18,7 @@ struct TrellisNames {
 };
 
 inline int page_bytes_of(const char* format, int d) {
-  return round_up_16(static_cast<int>(find_format(format)->page_bytes(d)));
+  return round_up_16(static_cast<int>(find_known_format(format)->format->page_bytes(d)));
 }
 
 // Sets: of four query heads. Dims: of heads.

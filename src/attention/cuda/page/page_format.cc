@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "format/format.h"
+#include "attention/cuda/page/known_format.h"
 
 namespace kvant::cuda {
 namespace {
@@ -31,18 +31,17 @@ bool can_be_read(const PageFormat& format, int d) {
 
 }  // namespace
 
-void set_unit_levels(const std::string& format, int d, float* levels) {
-  const FormatDescription described = *find_format(format)->describe();
+void set_unit_levels(const char* format, int d, float* levels) {
+  const FormatDescription& described = *find_known_format(format)->description;
   const double deviation = described.of_unit_vectors ? 1 / std::sqrt(static_cast<double>(d)) : 1;
   for (const double level : described.levels) *levels++ = static_cast<float>(level * deviation);
 }
 
-bool find_page_format(const std::string& name, int d, PageFormat& format) {
-  const Format* found = find_format(name);
-  if (found == nullptr) return false;
-  const auto description = found->describe();
-  if (!description || description->page.clips) return false;  // no kernel clips what it seals
-  format = {description->page, {}};
+bool find_page_format(const char* name, int d, PageFormat& format) {
+  const KnownFormat* known = find_known_format(name);
+  if (known == nullptr || !known->description || known->description->page.clips)
+    return false;  // no kernel clips what it seals
+  format = {known->description->page, {}};
   if (!format.plain()) format.layout = {order_of(format), format.bits, format.channels};
   return can_be_read(format, d);
 }

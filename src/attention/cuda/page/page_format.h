@@ -1,8 +1,6 @@
 // The pages of a format in GPU memory: what they hold, and in which order.
 #pragma once
 
-#include <string>
-
 #include "attention/cuda/page/page_layout.h"
 #include "format/page_description.h"
 
@@ -13,9 +11,9 @@ struct PageFormat : PageDescription {
 };
 
 // The levels of codes of values [d]; none, unless there are levels. `format` is known.
-void set_unit_levels(const std::string& format, int d, float* levels);
+void set_unit_levels(const char* format, int d, float* levels);
 
 // The format called `name`, if kernels can read its pages at heads of `d` channels.
-bool find_page_format(const std::string& name, int d, PageFormat& format);
+bool find_page_format(const char* name, int d, PageFormat& format);
 
 }  // namespace kvant::cuda

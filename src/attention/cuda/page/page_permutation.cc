@@ -77,7 +77,7 @@ void for_each_plain_element(Side side, int d, const Visit& visit) {
 bool find_device_format(const std::string& name, DeviceFormat& format) {
   constexpr int kAnyHead = 128;
   PageFormat page;
-  if (!find_page_format(name, kAnyHead, page)) return false;
+  if (!find_page_format(name.c_str(), kAnyHead, page)) return false;
   format = {page.layout, page.plain()};
   return true;
 }

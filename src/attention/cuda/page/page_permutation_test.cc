@@ -33,7 +33,7 @@ void for_each_case(const Check& check) {
     if (!find_device_format(name, device)) continue;
     for (const Side side : kSides) {
       for (const int d : kHeadDims) {
-        if (!find_page_format(name, d, page)) continue;
+        if (!find_page_format(name.c_str(), d, page)) continue;
         SCOPED_TRACE(name + " " + side_name(side) + " d=" + std::to_string(d));
         check(device, side, d, find_format(name)->page_bytes(d));
         ++cases;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
+#include "attention/cuda/page/number_type.h"
 #include "attention/cuda/page/page_layout.h"
 
 namespace kvant::cuda {
@@ -11,8 +13,23 @@ inline constexpr int kRowAlignment = 16;
 
 // Where a row lies, and as what. is_wide: rows begin where kRowAlignment bytes fit.
 struct RowType {
-  int is_f32, is_wide;
+  NumberType number;
+  int is_wide;
 };
+
+__device__ __forceinline__ float as_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ __forceinline__ float as_float(__half x) {
+  return __half2float(x);
+}
+template <class Number>
+__device__ __forceinline__ Number rounded_to(float x) {
+  if constexpr (std::is_same_v<Number, __half>)
+    return __float2half_rn(x);
+  else
+    return __float2bfloat16(x);
+}
 
 inline bool is_wide(const void* rows, std::int64_t row_stride, std::int64_t head_stride) {
   constexpr std::int64_t kChannels = kRowAlignment / sizeof(__nv_bfloat16);
@@ -26,11 +43,45 @@ inline unsigned ctas_for(std::int64_t rows, int threads) {
   return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
 }
 
+// What load_channels and store_channels do with numbers of 16 bits.
+template <class Number, int N>
+__device__ __forceinline__ void load_short_channels(const void* rows, bool is_wide, std::int64_t at,
+                                                    float (&x)[N]) {
+  const auto* const from = static_cast<const Number*>(rows) + at;
+  struct alignas(2 * N) Channels {
+    Number x[N];
+  } channels;
+  if (is_wide) {
+    channels = *reinterpret_cast<const Channels*>(from);
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) channels.x[j] = from[j];
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] = as_float(channels.x[j]);
+}
+template <class Number, int N>
+__device__ __forceinline__ void store_short_channels(void* rows, bool is_wide, std::int64_t at,
+                                                     const float (&x)[N]) {
+  auto* const to = static_cast<Number*>(rows) + at;
+  struct alignas(2 * N) Channels {
+    Number x[N];
+  } channels;
+#pragma unroll
+  for (int j = 0; j < N; ++j) channels.x[j] = rounded_to<Number>(x[j]);
+  if (is_wide) {
+    *reinterpret_cast<Channels*>(to) = channels;
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = channels.x[j];
+  }
+}
+
 // N neighbouring channels from number `at` on: several at a time where they lie well.
 template <int N>
 __device__ __forceinline__ void load_channels(const void* rows, RowType type, std::int64_t at,
                                               float (&x)[N]) {
-  if (type.is_f32 != 0) {
+  if (type.number == NumberType::f32) {
     const float* const from = static_cast<const float*>(rows) + at;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
@@ -41,24 +92,14 @@ __device__ __forceinline__ void load_channels(const void* rows, RowType type, st
     }
     return;
   }
-  const auto* const from = static_cast<const __nv_bfloat16*>(rows) + at;
-  struct alignas(2 * N) Channels {
-    __nv_bfloat16 x[N];
-  } channels;
-  if (type.is_wide != 0) {
-    channels = *reinterpret_cast<const Channels*>(from);
-  } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) channels.x[j] = from[j];
-  }
-#pragma unroll
-  for (int j = 0; j < N; ++j) x[j] = __bfloat162float(channels.x[j]);
+  if (type.number == NumberType::f16) return load_short_channels<__half>(rows, type.is_wide != 0, at, x);
+  load_short_channels<__nv_bfloat16>(rows, type.is_wide != 0, at, x);
 }
 
 template <int N>
 __device__ __forceinline__ void store_channels(void* rows, RowType type, std::int64_t at,
                                                const float (&x)[N]) {
-  if (type.is_f32 != 0) {
+  if (type.number == NumberType::f32) {
     float* const to = static_cast<float*>(rows) + at;
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
@@ -71,18 +112,8 @@ __device__ __forceinline__ void store_channels(void* rows, RowType type, std::in
     }
     return;
   }
-  auto* const to = static_cast<__nv_bfloat16*>(rows) + at;
-  struct alignas(2 * N) Channels {
-    __nv_bfloat16 x[N];
-  } channels;
-#pragma unroll
-  for (int j = 0; j < N; ++j) channels.x[j] = __float2bfloat16(x[j]);
-  if (type.is_wide != 0) {
-    *reinterpret_cast<Channels*>(to) = channels;
-  } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) to[j] = channels.x[j];
-  }
+  if (type.number == NumberType::f16) return store_short_channels<__half>(rows, type.is_wide != 0, at, x);
+  store_short_channels<__nv_bfloat16>(rows, type.is_wide != 0, at, x);
 }
 
 template <int N>

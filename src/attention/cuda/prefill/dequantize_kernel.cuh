@@ -93,7 +93,7 @@ __device__ void load_page(const unsigned char* from, const PageDecoding& decodin
   if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-// Where the rows of a page go, from its token `first` on: this thread's octet of each.
+// Where the rows of a page go, from its token `first` on: this thread's octet of each, if rows have it.
 template <int D>
 struct RowWriter {
   static constexpr int kOctets = D / kOctet;
@@ -102,10 +102,11 @@ struct RowWriter {
   std::int64_t token_bytes;
   int octet, first_token;
 
-  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride, int first)
+  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride, int first, int channels)
       : token_bytes(2 * token_stride),
         octet(static_cast<int>(threadIdx.x) % kOctets),
-        first_token(first + static_cast<int>(threadIdx.x) / kOctets) {
+        first_token(octet * kOctet < channels ? first + static_cast<int>(threadIdx.x) / kOctets
+                                              : kPageTokens) {
     rows = page_rows - first * token_bytes + octet * 16;
   }
   __device__ __forceinline__ void store(int token, const uint4& packed) const {
@@ -146,13 +147,76 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
 template <PageSide Side, int D>
 __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {
-  const RowWriter<D> writer(rows, args.token_stride, at.first_token);
+  const RowWriter<D> writer(rows, args.token_stride, at.first_token, args.channels);
   if (at.sealed) return dequantize_sealed<Side, D>(args, at, writer, shared);
   const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
   const unsigned char* page = args.tail.find(at.seq, at.head, static_cast<int>(Side), tail_page);
   for (int token = writer.first_token; token < min(at.n_tokens, at.end_token);
        token += RowWriter<D>::kTogether)
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
+}
+
+// Rows of a page in another basis than they are stored in, or as other numbers than BF16. Any format's tokens
+// are decoded one by one.
+template <PageSide Side, int D>
+__device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                          DequantizeShared<D>& shared) {
+  const auto side = static_cast<int>(Side);
+  // Lanes turn a row together, those of channels that it doesn't have too.
+  const RowWriter<D> writer(rows, args.token_stride, at.first_token, D);
+  const auto store = [&](int token, float(&x)[kOctet]) {
+    if (args.bases[side].hadamard != 0)
+      rotate_channels<D / kOctet>(static_cast<int>(threadIdx.x) % kLanes, x);
+    scale_channels(args.bases[side].factors, static_cast<std::int64_t>(at.head) * D + writer.octet * kOctet,
+                   x);
+    if (writer.octet * kOctet >= args.channels) return;
+    std::uint32_t words[kOctet / 2];
+#pragma unroll
+    for (int i = 0; i < kOctet / 2; ++i)
+      words[i] = args.type == NumberType::f16 ? pack_half2(x[2 * i], x[2 * i + 1])
+                                              : pack_bf16x2(x[2 * i], x[2 * i + 1]);
+    writer.store(token, {words[0], words[1], words[2], words[3]});
+  };
+  const auto store_plain = [&](int token, const PageSource& pages, int page, int token_of_page) {
+    const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(pages.find(at.seq, at.head, side, page));
+    float x[kOctet];
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i)
+      x[i] = as_float(numbers[plain_index(Side, D, token_of_page, writer.octet * kOctet + i)]);
+    store(token, x);
+  };
+  if (!at.sealed) {
+    const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
+#pragma unroll 1
+    for (int token = writer.first_token; token < at.n_tokens; token += RowWriter<D>::kTogether)
+      store_plain(token, args.tail, tail_page, token);
+    return;
+  }
+  const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
+  const SealedPage page{shared.page, shared.levels, decoding,
+                        decoding.codebooks + at.head * decoding.codebook_stride};
+  load_page(args.sealed.find(at.seq, at.head, side, at.page), decoding, shared);
+  find_masked(args, at, shared);
+  __syncthreads();
+#pragma unroll 1
+  for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
+    const int row = shared.has_protected_tokens ? protected_token(args, shared, at.page, token) : -1;
+    if (row >= 0) {
+      store_plain(token, args.protected_pages, row / kPageTokens, row % kPageTokens);
+      continue;
+    }
+    float x[kOctet];
+    decode_octet<Side, D>(page, token, writer.octet, x);
+    store(token, x);
+  }
+}
+
+// The way in which rows of a side are wanted.
+template <PageSide Side, int D>
+__device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                                DequantizeShared<D>& shared) {
+  if (args.are_as_decoded(static_cast<int>(Side))) return dequantize_page<Side, D>(args, at, rows, shared);
+  turn_page<Side, D>(args, at, rows, shared);
 }
 
 // Grid: pages, KV heads, sequences times sides.
@@ -166,20 +230,23 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   DequantizedPage at;
   at.seq = args.seqs == nullptr ? i : args.seqs[i];
   at.head = args.first_head + static_cast<int>(blockIdx.y);
-  at.page = args.first_page + static_cast<int>(blockIdx.x);
+  const auto nth = static_cast<int>(blockIdx.x);
+  if (args.page_counts != nullptr && nth >= args.page_counts[i]) return;
+  at.page = (args.first_pages == nullptr ? args.first_page : args.first_pages[i]) + nth;
   const int n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq];
   const int n_tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[at.seq];
   at.sealed = at.page < n_sealed;
   at.n_tokens = at.sealed ? kPageTokens : min(kPageTokens, n_tail - (at.page - n_sealed) * kPageTokens);
   if (at.n_tokens <= 0) return;
-  unsigned char* rows =
-      static_cast<unsigned char*>(args.rows[side]) +
-      2 * (i * args.seq_stride + static_cast<std::int64_t>(blockIdx.x) * kPageTokens * args.token_stride +
-           static_cast<std::int64_t>(blockIdx.y) * args.head_stride);
+  const std::int64_t first =
+      args.row_begins == nullptr ? i * args.seq_stride : args.row_begins[i] * args.token_stride;
+  unsigned char* rows = static_cast<unsigned char*>(args.rows[side]) +
+                        2 * (first + static_cast<std::int64_t>(nth) * kPageTokens * args.token_stride +
+                             static_cast<std::int64_t>(blockIdx.y) * args.head_stride);
   if (side == 0) {
-    dequantize_page<PageSide::key, D>(args, at, rows, shared);
+    dequantize_side<PageSide::key, D>(args, at, rows, shared);
   } else {
-    dequantize_page<PageSide::value, D>(args, at, rows, shared);
+    dequantize_side<PageSide::value, D>(args, at, rows, shared);
   }
 }
 

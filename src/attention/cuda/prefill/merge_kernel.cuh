@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "attention/cuda/decode/decode_args.h"
 
@@ -10,7 +11,7 @@ namespace kvant::cuda {
 
 struct PartialRows {
   void* out;
-  int is_f32;
+  NumberType type;
   std::int64_t seq_stride, token_stride, head_stride;
   float* lse;
   std::int64_t lse_seq_stride, lse_token_stride, lse_head_stride;
@@ -25,13 +26,18 @@ struct MergeArgs {
 inline constexpr int kMergeThreads = 256;
 
 __device__ __forceinline__ float2 load_pair(const PartialRows& rows, std::int64_t index) {
-  if (rows.is_f32 != 0) return *reinterpret_cast<const float2*>(static_cast<const float*>(rows.out) + index);
+  if (rows.type == NumberType::f32)
+    return *reinterpret_cast<const float2*>(static_cast<const float*>(rows.out) + index);
+  if (rows.type == NumberType::f16)
+    return __half22float2(*reinterpret_cast<const __half2*>(static_cast<const __half*>(rows.out) + index));
   return __bfloat1622float2(
       *reinterpret_cast<const __nv_bfloat162*>(static_cast<const __nv_bfloat16*>(rows.out) + index));
 }
 __device__ __forceinline__ void store_pair(const PartialRows& rows, std::int64_t index, float2 x) {
-  if (rows.is_f32 != 0) {
+  if (rows.type == NumberType::f32) {
     *reinterpret_cast<float2*>(static_cast<float*>(rows.out) + index) = x;
+  } else if (rows.type == NumberType::f16) {
+    *reinterpret_cast<__half2*>(static_cast<__half*>(rows.out) + index) = __float22half2_rn(x);
   } else {
     *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(rows.out) + index) =
         __float22bfloat162_rn(x);

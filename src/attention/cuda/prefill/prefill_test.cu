@@ -2,13 +2,14 @@
 // of attention, and transforming rows, against double precision.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <random>
 
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/page_test_cache.h"
+#include "attention/cuda/test/row_numbers.h"
+#include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -69,6 +70,93 @@ TEST_P(Dequantization, TakesSinkAndProtectedTokensFromTheirPages) {
   const PageTestCache cache({pair}, d, {{7, 140}, {1, 0}, {0, 3}}, 5, true);
   expect_dequantizes(cache, 3, d, 0, 4);
   expect_dequantizes(cache, 3, d, 3, 6);
+}
+
+// How rows are wanted, besides as they are stored.
+struct WantedRows {
+  kvant_type type;
+  bool turned;   // by the Hadamard matrix, then channels times factors
+  int channels;  // 0: all
+};
+
+// Pages of their own of each sequence, whose rows follow one another. Sequences are chosen in another order.
+void expect_packs(const PageTestCache& cache, int d, const WantedRows& wanted) {
+  struct Range {
+    int seq, first, n;
+  };
+  constexpr Range kRanges[] = {{2, 0, 1}, {0, 2, 6}, {3, 1, 0}, {1, 0, 1}, {0, 8, 1}};
+  std::vector<std::int32_t> seqs, first_pages, page_counts, begins{0};
+  for (const auto& [seq, first, n] : kRanges) {
+    seqs.push_back(seq);
+    first_pages.push_back(first);
+    page_counts.push_back(n);
+    const int n_rows = std::min(cache.tokens(seq), (first + n) * kPageTokens) - first * kPageTokens;
+    begins.push_back(begins.back() + std::max(n_rows, 0));
+  }
+  const int channels = wanted.channels == 0 ? d : wanted.channels;
+  std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d);
+  for (std::size_t i = 0; i < factors.size(); ++i) factors[i] = 0.5F + static_cast<float>(i % 5);
+  const DeviceArray<std::int32_t> device_seqs(seqs), device_first(first_pages), device_counts(page_counts),
+      device_begins(begins);
+  const DeviceArray<float> device_factors(factors);
+  const std::size_t size = static_cast<std::size_t>(begins.back()) * kKvHeads * channels * 2;
+  const DeviceArray<std::uint8_t> keys(std::vector<std::uint8_t>(size, 0xff)),
+      values(std::vector<std::uint8_t>(size, 0xff));
+  kvant_dequantization rows{};
+  rows.struct_size = sizeof rows;
+  rows.n_seqs = static_cast<std::int32_t>(seqs.size());
+  rows.seqs = device_seqs.get();
+  rows.first_pages = device_first.get();
+  rows.page_counts = device_counts.get();
+  rows.row_begins = device_begins.get();
+  rows.n_pages = 6;
+  rows.n_heads = kKvHeads;
+  rows.keys = keys.get();
+  rows.values = values.get();
+  rows.head_stride = channels;
+  rows.token_stride = std::int64_t{kKvHeads} * channels;
+  rows.type = wanted.type;
+  rows.channels = wanted.channels;
+  if (wanted.turned) {
+    rows.key_hadamard = rows.value_hadamard = 1;
+    rows.value_factors = device_factors.get();
+  }
+  ASSERT_EQ(kvant_dequantize(&cache.shape(), &cache.lengths(), &cache.layer(), &rows, nullptr), KVANT_OK)
+      << kvant_last_error();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
+  const double unit = wanted.type == KVANT_F16 ? 0x1.01p-11 : 0x1.01p-8;
+  for (int side = 0; side < 2; ++side) {
+    const std::vector<std::uint8_t> found = (side == 0 ? keys : values).read();
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < seqs.size(); ++i) {
+      for (int row = begins[i]; row < begins[i + 1]; ++row) {
+        for (int head = 0; head < kKvHeads; ++head) {
+          const int token = first_pages[i] * kPageTokens + row - begins[i];
+          const float* stored = cache.row(seqs[i], head, side, token);
+          std::vector<double> expected(stored, stored + d);
+          if (wanted.turned) {
+            expected = rotated(expected, d);
+            for (int c = 0; c < d && side == 1; ++c) expected[c] *= factors[head * d + c];
+          }
+          for (int c = 0; c < channels; ++c) {
+            const std::size_t at = (static_cast<std::size_t>(row) * kKvHeads + head) * channels + c;
+            const double error = std::fabs(number_at(found, wanted.type, at) - expected[c]);
+            wrong += error <= unit * std::fabs(expected[c]) + 2e-4 ? 0 : 1;
+          }
+        }
+      }
+    }
+    EXPECT_EQ(wrong, 0U) << "side " << side << ", of " << found.size() / 2;
+  }
+}
+
+TEST_P(Dequantization, PacksPagesOfItsOwnOfEachSequence) {
+  const auto& [pair, d] = GetParam();
+  const PageTestCache cache({pair}, d, {{7, 140}, {1, 0}, {0, 3}, {4, 0}}, 5, true);
+  expect_packs(cache, d, {KVANT_BF16, false, 0});
+  expect_packs(cache, d, {KVANT_F16, false, d * 3 / 4});
+  expect_packs(cache, d, {KVANT_BF16, true, d * 5 / 8});
+  expect_packs(cache, d, {KVANT_F16, true, 0});
 }
 
 constexpr FormatPair kPairs[] = {
@@ -133,19 +221,12 @@ HostPart attend(const std::vector<float>& q, int n, const Row& row) {
 // A part on the GPU: [rows][d] and [rows].
 struct DevicePart {
   DevicePart(const std::vector<HostPart>& rows, kvant_type type) : type(type), d(rows[0].out.size()) {
-    std::vector<std::uint8_t> bytes;
-    std::vector<float> sums;
+    std::vector<float> numbers, sums;
     for (const HostPart& row : rows) {
       sums.push_back(static_cast<float>(row.log_sum_exp));
-      for (const double x : row.out) {
-        const auto single = static_cast<float>(x);
-        const std::uint16_t half = bf16_from_float(single);
-        const auto* from = reinterpret_cast<const std::uint8_t*>(&half);
-        if (type == KVANT_F32) from = reinterpret_cast<const std::uint8_t*>(&single);
-        bytes.insert(bytes.end(), from, from + (type == KVANT_F32 ? 4 : 2));
-      }
+      for (const double x : row.out) numbers.push_back(static_cast<float>(x));
     }
-    out = std::make_unique<DeviceArray<std::uint8_t>>(bytes);
+    out = std::make_unique<DeviceArray<std::uint8_t>>(as_bytes(numbers, type));
     lse = std::make_unique<DeviceArray<float>>(sums);
   }
   // One sequence, one head: rows are tokens.
@@ -162,15 +243,7 @@ struct DevicePart {
   std::vector<float> read() const {
     const std::vector<std::uint8_t> bytes = out->read();
     std::vector<float> values(bytes.size() / (type == KVANT_F32 ? 4 : 2));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (type == KVANT_F32) {
-        std::memcpy(&values[i], bytes.data() + 4 * i, 4);
-      } else {
-        std::uint16_t half;
-        std::memcpy(&half, bytes.data() + 2 * i, 2);
-        values[i] = float_from_bf16(half);
-      }
-    }
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = number_at(bytes, type, i);
     return values;
   }
 
@@ -240,6 +313,7 @@ TEST(Merging, OfPrefixAndBlockEqualsAttentionToAllTokens) {
     expect_merged_equals_whole({"ch4g128", "tok4g128"}, d, KVANT_F32, KVANT_F32, 0.0005);
     expect_merged_equals_whole({"tcq3", "tcq2"}, d, KVANT_F32, KVANT_BF16, 0.004);
     expect_merged_equals_whole({"vq-d4b8", "vq-d4b8"}, d, KVANT_BF16, KVANT_BF16, 0.006);
+    expect_merged_equals_whole({"vq-d4b8", "vq-d4b8"}, d, KVANT_F16, KVANT_F16, 0.001);
   }
 }
 
@@ -310,17 +384,12 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
     t.hadamard = 1;
     ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
     const std::vector<float> there = device_rows.read();
+    std::vector<double> scaled(rows.begin(), rows.end());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      scaled[i] *= factors[i / d % kHeads / kOfFactors * d + i % d];
+    const std::vector<double> expected = rotated(scaled, d);
     double worst = 0;
-    for (std::size_t row = 0; row < rows.size(); row += d) {
-      const float* factor = factors.data() + row / d % kHeads / kOfFactors * d;
-      for (int i = 0; i < d; ++i) {
-        double sum = 0;
-        for (int j = 0; j < d; ++j)
-          sum += (std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1) * double{rows[row + j]} *
-                 factor[j];
-        worst = std::max(worst, std::fabs(there[row + i] - sum / std::sqrt(d)));
-      }
-    }
+    for (std::size_t i = 0; i < rows.size(); ++i) worst = std::max(worst, std::fabs(there[i] - expected[i]));
     EXPECT_LT(worst, 1e-4);
     t.factors = nullptr;
     t.factors_after = device_inverse.get();
@@ -407,6 +476,52 @@ TEST(Transforming, MakesF32RowsOfBf16) {
       t.source_is_bf16 = 1;
       ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK);
       EXPECT_EQ(to.read(), in_place.read());
+    }
+  }
+}
+
+// Rows of heads of 80 and 96 become those of heads of 128, and back; and as other numbers.
+TEST(Transforming, PadsRowsAndCutsThem) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int kRows = 5, kHeads = 3;
+  for (const int d : kHeadDims) {
+    for (const int channels : {d * 3 / 4, d * 5 / 8}) {
+      std::mt19937 random(6);
+      std::normal_distribution<float> normal;
+      std::vector<float> rows(static_cast<std::size_t>(kRows) * kHeads * d);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        if (static_cast<int>(i % d) < channels) rows[i] = rounded_to(KVANT_F16, normal(random));
+      const DeviceArray<std::uint8_t> source(as_bytes(first_channels(rows, d, channels), KVANT_F16));
+      const DeviceArray<float> padded(std::vector<float>(rows.size(), NAN)),
+          back(std::vector<float>(rows.size() / d * channels, NAN));
+      kvant_transformation t{};
+      t.struct_size = sizeof t;
+      t.n_rows = kRows;
+      t.n_heads = kHeads;
+      t.head_dim = d;
+      t.hadamard = 1;
+      t.type = KVANT_F32;
+      t.source = source.get();
+      t.source_is_f16 = 1;
+      t.source_channels = t.source_head_stride = channels;
+      t.source_row_stride = kHeads * channels;
+      t.rows = padded.get();
+      t.head_stride = d;
+      t.row_stride = kHeads * d;
+      ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK) << kvant_last_error();
+      const std::vector<float> found = padded.read();
+      const std::vector<double> expected = rotated(rows, d);
+      for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-5);
+      t.source = padded.get();
+      t.source_is_f16 = t.source_channels = 0;
+      t.source_head_stride = d;
+      t.source_row_stride = kHeads * d;
+      t.rows = back.get();
+      t.row_channels = t.head_stride = channels;
+      t.row_stride = kHeads * channels;
+      ASSERT_EQ(kvant_transform(&t, nullptr), KVANT_OK) << kvant_last_error();
+      const std::vector<float> again = back.read(), wanted = first_channels(rows, d, channels);
+      for (std::size_t i = 0; i < again.size(); ++i) ASSERT_NEAR(again[i], wanted[i], 1e-5);
     }
   }
 }

@@ -13,6 +13,7 @@ template <class Memory>
 struct TransformRows {
   Memory* rows;
   std::int64_t row_stride, head_stride;
+  int channels;  // that rows have, a multiple of 8: of the others zeros are read, and nothing is stored
   RowType type;
 };
 
@@ -45,11 +46,16 @@ __global__ void __launch_bounds__(kTransformThreads)
     return row * rows.row_stride + head * rows.head_stride + lane * kOwn;
   };
   float x[kOwn];
-  load_channels(args.from.rows, args.from.type, first_channel(args.from), x);
+  if (lane * kOwn < args.from.channels) {
+    load_channels(args.from.rows, args.from.type, first_channel(args.from), x);
+  } else {
+#pragma unroll
+    for (float& own : x) own = 0;
+  }
   scale_channels(args.factors, first_factor, x);
   if (args.hadamard != 0) rotate_channels(lane, x);
   scale_channels(args.factors_after, first_factor, x);
-  store_channels(args.to.rows, args.to.type, first_channel(args.to), x);
+  if (lane * kOwn < args.to.channels) store_channels(args.to.rows, args.to.type, first_channel(args.to), x);
 }
 
 }  // namespace kvant::cuda

@@ -9,9 +9,9 @@ namespace kvant::cuda {
 
 // Eight numbers of a query.
 __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t at) {
-  if (args.q_is_f32 == 0) {
+  if (args.q_type != NumberType::f32) {
     const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
-    return args.q_is_half != 0 ? octet : half_octet<false>(octet);
+    return args.q_type == NumberType::f16 ? octet : half_octet<false>(octet);
   }
   const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q.data) + at);
   const float4 low = from[0], high = from[1];
@@ -20,9 +20,9 @@ __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t
 
 // Likewise, to be rotated: as numbers that are read once more as they were stored.
 __device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t at, float (&x)[8]) {
-  if (args.q_is_f32 == 0) {
+  if (args.q_type != NumberType::f32) {
     const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
-    if (args.q_is_half != 0) {
+    if (args.q_type == NumberType::f16) {
       unpack_octet<true>(octet, x);
     } else {
       unpack_octet<false>(octet, x);
@@ -93,11 +93,11 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const float2 both = {x[2 * j] * inverse, x[2 * j + 1] * inverse};
-      if (args.out_is_f32 != 0) {
+      if (args.out_type == NumberType::f32) {
         *reinterpret_cast<float2*>(static_cast<float*>(args.out) + at + 8 * j) = both;
       } else {
         *reinterpret_cast<std::uint32_t*>(static_cast<unsigned short*>(args.out) + at + 8 * j) =
-            args.q_is_half != 0 ? pack_half2(both.x, both.y) : pack_bf16x2(both.x, both.y);
+            args.out_type == NumberType::f16 ? pack_half2(both.x, both.y) : pack_bf16x2(both.x, both.y);
       }
     }
   }

@@ -7,7 +7,6 @@
 
 #include "attention/cuda/prompt/integer_mma.cuh"
 #include "attention/cuda/prompt/integer_rows.cuh"
-#include "attention/cuda/prompt/join_halves.cuh"
 #include "attention/cuda/prompt/warp_blocks.cuh"
 
 namespace kvant::cuda {
@@ -186,14 +185,8 @@ class IntegerMmaRows {
                                         int lane, int& claim) {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
-      if (item.split >= 0) {
-        const int place = (item.split * args.n_heads + head) * Shape::kParts + warp * kTiles + m;
-        if (!join_halves<kD, 32>(args.halves + static_cast<std::int64_t>(place) * HalfSums<kD, 32>::kNumbers,
-                                 args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows_[m],
-                                 sums_[m]))
-          continue;
-      }
-      if (args.q_is_half != 0) {
+      if (!stores_tile<Shape>(args, item, head, warp, m, lane, claim, rows_[m], sums_[m])) continue;
+      if (args.q_type == NumberType::f16) {
         store_tile<true>(args, item, head, m);
       } else {
         store_tile<false>(args, item, head, m);
@@ -260,7 +253,7 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
                                               (item.first_row + in_block) * args.q.token_stride +
                                               head * args.q.head_stride + octet * 8);
     float x[8];
-    if (args.q_is_half != 0)
+    if (args.q_type == NumberType::f16)
       unpack_octet<true>(eight, x);
     else
       unpack_octet<false>(eight, x);

@@ -3,7 +3,6 @@
 
 #include "attention/cuda/prompt/integer_mma_kernel.cuh"
 #include "attention/cuda/prompt/launch.h"
-#include "attention/cuda/prompt/launch_overlapped.h"
 #include "attention/cuda/prompt/launch_warps.h"
 
 namespace kvant::cuda {
@@ -28,10 +27,8 @@ cudaError_t launch_integer_mma(const PromptArgs& args, const PromptLaunch& launc
   return with_integer_mma_shape<D>(launch.gpu, [&]<class Shape>(Shape, int slots, int) {
     if (const cudaError_t error = launch_step_tiles<D>(args, launch, Shape::kRows); error != cudaSuccess)
       return error;
-    const int bytes = Shape::kQueryBytes + slots * Shape::kSlotBytes;
     auto* kernel = launch.sas ? integer_mma_kernel<Shape, SasWeight> : integer_mma_kernel<Shape, ExactWeight>;
-    if (const cudaError_t error = allow_shared(kernel, bytes); error != cudaSuccess) return error;
-    return launch_overlapped(kernel, dim3(args.n_ctas), Shape::kThreads, bytes, launch, args, slots);
+    return launch_warps<Shape>(kernel, slots, args, launch);
   });
 }
 

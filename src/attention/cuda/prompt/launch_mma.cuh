@@ -3,7 +3,6 @@
 #pragma once
 
 #include "attention/cuda/prompt/launch.h"
-#include "attention/cuda/prompt/launch_overlapped.h"
 #include "attention/cuda/prompt/launch_warps.h"
 #include "attention/cuda/prompt/mma_kernel.cuh"
 
@@ -29,11 +28,9 @@ cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch
   return with_mma_shape<D>(launch.gpu, [&]<class Shape>(Shape, int slots, int) {
     if (const cudaError_t error = launch_half_tiles<D>(args, launch, Shape::kRows); error != cudaSuccess)
       return error;
-    const int bytes = Shape::kQueryBytes + slots * Shape::kSlotBytes;
     auto* kernel =
         launch.sas ? mma_prompt_kernel<Shape, SasHalfWeight> : mma_prompt_kernel<Shape, ExactHalfWeight>;
-    if (const cudaError_t error = allow_shared(kernel, bytes); error != cudaSuccess) return error;
-    return launch_overlapped(kernel, dim3(args.n_ctas), Shape::kThreads, bytes, launch, args, slots);
+    return launch_warps<Shape>(kernel, slots, args, launch);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "attention/cuda/device/gpu.h"
 #include "attention/cuda/prompt/join_halves.cuh"
 #include "attention/cuda/prompt/launch.h"
+#include "attention/cuda/prompt/launch_overlapped.h"
 #include "attention/cuda/prompt/warp_blocks.cuh"
 
 namespace kvant::cuda {
@@ -30,6 +31,15 @@ auto with_warp_shape(const Gpu& gpu, const Body& body) {
   const int slots = slots_of<Wide>(gpu, 1, sizeof(Shared<Wide>));
   if (slots >= Wide::kLeastSlots) return body(Wide{}, slots, 1);
   return body(Several{}, slots_of<Several>(gpu, 1, sizeof(Shared<Several>)), 1);
+}
+
+// Launches a kernel of the shape, whose dynamic shared memory are queries and a ring of so many slots.
+template <class Shape>
+cudaError_t launch_warps(void (*kernel)(PromptArgs, int), int slots, const PromptArgs& args,
+                         const PromptLaunch& launch) {
+  const int bytes = Shape::kQueryBytes + slots * Shape::kSlotBytes;
+  if (const cudaError_t error = allow_shared(kernel, bytes); error != cudaSuccess) return error;
+  return launch_overlapped(kernel, dim3(args.n_ctas), Shape::kThreads, bytes, launch, args, slots);
 }
 
 template <class Shape>

@@ -9,7 +9,6 @@
 
 #include "attention/cuda/prompt/half_rows.cuh"
 #include "attention/cuda/prompt/half_weigh.cuh"
-#include "attention/cuda/prompt/join_halves.cuh"
 #include "attention/cuda/prompt/warp_blocks.cuh"
 
 namespace kvant::cuda {
@@ -183,16 +182,9 @@ class MmaRows {
   __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
                                         int lane, int& claim) {
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      if (item.split >= 0) {
-        const int place = (item.split * args.n_heads + head) * Shape::kParts + warp * kTiles + m;
-        if (!join_halves<kD, 32>(args.halves + static_cast<std::int64_t>(place) * HalfSums<kD, 32>::kNumbers,
-                                 args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows_[m],
-                                 sums_[m]))
-          continue;
-      }
-      store_half_rows<kD>(args, item, head, row_ + 16 * m, pair_, rows_[m], sums_[m]);
-    }
+    for (int m = 0; m < kTiles; ++m)
+      if (stores_tile<Shape>(args, item, head, warp, m, lane, claim, rows_[m], sums_[m]))
+        store_half_rows<kD>(args, item, head, row_ + 16 * m, pair_, rows_[m], sums_[m]);
   }
 
  private:

@@ -87,8 +87,9 @@ Reason too_large(const kvant_prompt_shape& shape, const Gpu& gpu) {
   });
 }
 
-bool is_f32(kvant_type type) {
-  return type == KVANT_F32;
+// Of queries and outputs. KVANT_BF16 stands for the 16 bits of k and v.
+NumberType type_of(kvant_type type, const kvant_prompt_shape& shape) {
+  return type == KVANT_BF16 && shape.half != 0 ? NumberType::f16 : number_type(type);
 }
 
 Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
@@ -99,10 +100,9 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
       {prompt.query_begins != nullptr && prompt.token_begins != nullptr,
        "prompt: query_begins or token_begins is null"},
       {prompt.q != nullptr && prompt.out != nullptr, "prompt: q or out is null"},
-      {(is_f32(prompt.q_type) || prompt.q_type == KVANT_BF16) &&
-           (is_f32(prompt.out_type) || prompt.out_type == KVANT_BF16),
+      {is_number_type(prompt.q_type) && is_number_type(prompt.out_type),
        "prompt: q_type or out_type is no kvant_type"},
-      {shape.half_products != 0 || (!is_f32(prompt.q_type) && !is_f32(prompt.out_type)),
+      {shape.half_products != 0 || (prompt.q_type == KVANT_BF16 && prompt.out_type == KVANT_BF16),
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
        "prompt: sink_logits are for half_products"},
@@ -110,6 +110,8 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_hadamard and out_hadamard are for half_products"},
       {prompt.correction == nullptr || shape.corrected != 0,
        "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
+      {prompt.correction == nullptr || prompt.out_type != KVANT_F16,
+       "prompt.out_type must not be KVANT_F16 with a correction"},
       {prompt.correction == nullptr ||
            (prompt.sink_logits == nullptr && prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
        "prompt.correction is not there with sink_logits, q_hadamard or out_hadamard"},
@@ -160,6 +162,7 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
   if (reason == nullptr) reason = set_sources(layer, of_pages.n_kv_heads, decoding);
   if (reason != nullptr) return refuse_argument(reason);
   decoding->token_stride = dequantized_stride(shape.head_dim);
+  decoding->channels = shape.head_dim;
   args->first_row_tokens = pages.first_row_tokens;
   if (pages.sealed_begins == nullptr) return KVANT_OK;
   args->sealed_begins = pages.sealed_begins;
@@ -225,13 +228,13 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
   rows.queries.query_maps = correction.query_maps;
   rows.queries.states = states_of(correction);
   rows.queries.q = args.q.data;
-  rows.queries.q_f32 = args.q_is_f32;
+  rows.queries.q_type = args.q_type;
   rows.queries.q_seq_stride = args.q.token_stride;
   rows.queries.q_head_stride = args.q.head_stride;
   rows.queries.features = features;
   rows.sums = args.row_sums;
   rows.out = args.out;
-  rows.out_f32 = args.out_is_f32;
+  rows.out_type = args.out_type;
   rows.out_token_stride = args.out_token_stride;
   rows.out_head_stride = args.out_head_stride;
   rows.lse = args.lse;
@@ -310,9 +313,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.q = {prompt.q, prompt.q_token_stride, prompt.q_head_stride};
   args.k = {prompt.k, prompt.k_token_stride, prompt.k_head_stride};
   args.v = {prompt.v, prompt.v_token_stride, prompt.v_head_stride};
-  args.q_is_f32 = is_f32(prompt.q_type) ? 1 : 0;
-  args.q_is_half = shape.half;
-  args.out_is_f32 = is_f32(prompt.out_type) ? 1 : 0;
+  args.q_type = type_of(prompt.q_type, shape);
+  args.out_type = type_of(prompt.out_type, shape);
   args.q_hadamard = prompt.q_hadamard;
   args.out_hadamard = prompt.out_hadamard;
   args.sink_logits = prompt.sink_logits;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "attention/cuda/page/number_type.h"
+
 namespace kvant::cuda {
 
 // How far a tile's exact weights in half precision may be above a row's reference, in log2: they reach 2^16.
@@ -38,8 +40,7 @@ struct PromptRows {
 
 struct PromptArgs {
   PromptRows q, k, v;
-  // In half precision alone; otherwise q and out are as k and v.
-  int q_is_f32, q_is_half, out_is_f32;
+  NumberType q_type, out_type;   // in half precision; otherwise bf16 or f16, as k and v
   int q_hadamard, out_hadamard;  // not 0: queries and outputs are rotated
   const float* sink_logits;      // [n_heads], or null
   void* out;

@@ -14,6 +14,7 @@
 #include "attention/cuda/test/correction_reference.h"
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/page_test_cache.h"
+#include "attention/cuda/test/row_numbers.h"
 #include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
@@ -181,15 +182,18 @@ Errors errors_of(const Case& c, int rows_of_head) {
                 bf16_from_float(row(s, head, side, c.sequences[s].sealed * kPageTokens + t)[i]));
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
-  std::vector<std::uint16_t> q_bits(static_cast<std::size_t>(query_begins.back()) * kHeads * d);
-  for (std::uint16_t& x : q_bits) x = bf16_from_float(normal(random));
+  std::vector<float> q_numbers(static_cast<std::size_t>(query_begins.back()) * kHeads * d);
+  for (float& x : q_numbers) x = float_from_bf16(bf16_from_float(normal(random)));
+  // Of queries and outputs.
+  const kvant_type type = !c.half_products ? KVANT_BF16
+                          : !c.rotated     ? KVANT_F32
+                          : d == 128       ? KVANT_F16
+                                           : KVANT_BF16;
 
-  DeviceArray<std::uint16_t> q(q_bits), k(bits[0]), v(bits[1]),
-      out(std::vector<std::uint16_t>(q_bits.size(), 0xffff));
-  std::vector<float> q_numbers(q_bits.size());
-  std::transform(q_bits.begin(), q_bits.end(), q_numbers.begin(), float_from_bf16);
-  DeviceArray<float> q_f32(q_numbers), out_f32(std::vector<float>(q_bits.size(), NAN));
-  DeviceArray<float> lse(std::vector<float>(q_bits.size() / d, NAN));
+  const std::vector<std::uint8_t> q_bytes = as_bytes(q_numbers, type);
+  DeviceArray<std::uint8_t> q(q_bytes), out(std::vector<std::uint8_t>(q_bytes.size(), 0xff));
+  DeviceArray<std::uint16_t> k(bits[0]), v(bits[1]);
+  DeviceArray<float> lse(std::vector<float>(q_numbers.size() / d, NAN));
   DeviceArray<std::int32_t> query_begins_there(query_begins), token_begins_there(token_begins),
       sealed_begins_there(sealed_begins), first_tokens_there(first_tokens), seen_pages_there(seen_pages);
   kvant_prompt_shape shape{};
@@ -230,13 +234,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
     prompt.v = v.get();
   }
   prompt.out = out.get();
-  const bool in_f32 = c.half_products && !c.rotated;
   prompt.q_hadamard = prompt.out_hadamard = c.rotated ? 1 : 0;
-  if (in_f32) {
-    prompt.q = q_f32.get();
-    prompt.out = out_f32.get();
-    prompt.q_type = prompt.out_type = KVANT_F32;
-  }
+  prompt.q_type = prompt.out_type = type;
   prompt.q_token_stride = prompt.out_token_stride = std::int64_t{kHeads} * d;
   prompt.k_token_stride = prompt.v_token_stride = std::int64_t{kKvHeads} * d;
   prompt.q_head_stride = prompt.k_head_stride = prompt.v_head_stride = prompt.out_head_stride = d;
@@ -249,11 +248,9 @@ Errors errors_of(const Case& c, int rows_of_head) {
   EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr), KVANT_OK)
       << kvant_last_error();
   check_cuda(cudaDeviceSynchronize(), "prompt attention");
-  std::vector<float> got = out_f32.read();
-  if (!in_f32) {
-    const auto out_bits = out.read();
-    std::transform(out_bits.begin(), out_bits.end(), got.begin(), float_from_bf16);
-  }
+  const std::vector<std::uint8_t> out_bytes = out.read();
+  std::vector<float> got(q_numbers.size());
+  for (std::size_t i = 0; i < got.size(); ++i) got[i] = number_at(out_bytes, type, i);
   const auto sums = lse.read();
 
   Errors errors{};
@@ -273,8 +270,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
         const std::size_t place =
             static_cast<std::size_t>(query_begins[s] + query) * kHeads + kv_head * kGroup + i % kGroup;
         std::vector<double> x(d);
-        for (int channel = 0; channel < d; ++channel)
-          x[channel] = float_from_bf16(q_bits[place * d + channel]);
+        for (int channel = 0; channel < d; ++channel) x[channel] = q_numbers[place * d + channel];
         if (c.rotated) x = rotated(x, c.head_dim);
         const std::vector<Seen> seen = seen_by(c, sequence, query);
         auto exact = attend(x.data(), keys, values, d, shape.softmax_scale, seen, Scheme::exact, c.softcap);

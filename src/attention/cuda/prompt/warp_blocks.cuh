@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/cuda/prompt/blocks.cuh"
+#include "attention/cuda/prompt/join_halves.cuh"
 
 namespace kvant::cuda {
 
@@ -76,6 +77,19 @@ __device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int s
   return {is_rows,
           (is_rows ? item.first_token + (item.tile - n_pages) * kTileTokens : item.page * kTileTokens) +
               step * kStepTokens};
+}
+
+// Whether a warp stores the mth of its tiles of rows. Of a block that two CTAs share, the one that is there
+// last does, whose rows and sums the other's have joined then.
+template <class Shape>
+__device__ __forceinline__ bool stores_tile(const PromptArgs& args, const PromptItem& item, int head,
+                                            int warp, int m, int lane, int& claim, RowSums& rows,
+                                            float (&sums)[Shape::kHeadDim / 2]) {
+  if (item.split < 0) return true;
+  constexpr int kD = Shape::kHeadDim;
+  const int place = (item.split * args.n_heads + head) * Shape::kParts + warp * Shape::kRowTiles + m;
+  return join_halves<kD, 32>(args.halves + static_cast<std::int64_t>(place) * HalfSums<kD, 32>::kNumbers,
+                             args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows, sums);
 }
 
 // Blocks, one after another, until there is no more work: all threads call attend(warp, lane) for each.

@@ -11,14 +11,15 @@
 #include <cstdint>
 
 #include "attention/cuda/device/ptx.cuh"
+#include "attention/cuda/page/row_channels.cuh"
 
 namespace kvant::cuda {
 
 struct TokenWeightsArgs {
   int n_queries, n_tokens, n_visible, group;
   float softmax_scale, softcap;  // softcap: 0: none
-  int q_f32;                     // not 0: queries are F32, otherwise BF16
-  const void *q, *keys;          // keys: BF16
+  NumberType q_type;
+  const void *q, *keys;  // keys: BF16
   std::int64_t q_token_stride, q_head_stride, key_token_stride, key_head_stride;
   float* lse;
   std::int64_t lse_token_stride, lse_head_stride;
@@ -58,16 +59,7 @@ __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int 
       const std::int64_t at = row / args.group * args.q_token_stride +
                               (head * args.group + row % args.group) * args.q_head_stride +
                               block * kBlockChannels + lane % 4 * 8;
-      if (args.q_f32 != 0) {
-        const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
-        const float4 a = from[0], b = from[1];
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-        x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-      } else {
-        const auto* from = static_cast<const __nv_bfloat16*>(args.q) + at;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = __bfloat162float(from[i]);
-      }
+      load_channels(args.q, {args.q_type, /*is_wide=*/1}, at, x);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

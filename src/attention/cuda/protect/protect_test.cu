@@ -10,6 +10,7 @@
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/page/page_layout.h"
 #include "attention/cuda/test/device_memory.h"
+#include "attention/cuda/test/row_numbers.h"
 #include "base/float16.h"
 #include "kvant/kvant.h"
 
@@ -80,8 +81,7 @@ class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, k
 
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    wide_q_ = std::make_unique<DeviceArray<float>>(expected_.q);
-    q_ = std::make_unique<DeviceArray<std::uint16_t>>(as_bf16(expected_.q));
+    q_ = std::make_unique<DeviceArray<std::uint8_t>>(as_bytes(expected_.q, std::get<3>(GetParam())));
     keys_ = std::make_unique<DeviceArray<std::uint16_t>>(as_bf16(expected_.keys));
     lse_ = std::make_unique<DeviceArray<float>>(expected_.lse);
     weights_ = std::make_unique<DeviceArray<float>>(std::vector<float>(kKvHeads * kTokens));
@@ -98,7 +98,7 @@ class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, k
     w.n_tokens = end_key - first_key;
     w.n_visible = kTokens - kQueries + first_query + 1 - first_key;
     w.q_type = std::get<3>(GetParam());
-    w.q = w.q_type == KVANT_F32 ? static_cast<const void*>(wide_q_->get() + q_at) : q_->get() + q_at;
+    w.q = q_->get() + q_at * (w.q_type == KVANT_F32 ? 4 : 2);
     w.q_token_stride = q_stride;
     w.q_head_stride = d;
     w.lse = lse_->get() + first_query * n_heads_;
@@ -130,8 +130,9 @@ class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, k
 
   Observation expected_;
   int n_heads_;
-  std::unique_ptr<DeviceArray<float>> wide_q_, lse_, weights_;
-  std::unique_ptr<DeviceArray<std::uint16_t>> q_, keys_;
+  std::unique_ptr<DeviceArray<float>> lse_, weights_;
+  std::unique_ptr<DeviceArray<std::uint8_t>> q_;
+  std::unique_ptr<DeviceArray<std::uint16_t>> keys_;
 };
 
 // The first queries, then the others; keys in parts of any length.
@@ -176,7 +177,7 @@ TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
 INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
                          testing::Combine(testing::ValuesIn(kHeadDims), testing::Values(1, 3, 16),
                                           testing::Values(0.0F, 2.0F),
-                                          testing::Values(KVANT_BF16, KVANT_F32)));
+                                          testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16)));
 
 class Protection : public testing::TestWithParam<int> {};
 

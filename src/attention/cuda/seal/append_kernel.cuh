@@ -11,13 +11,19 @@ namespace kvant::cuda {
 
 inline constexpr int kAppendThreads = 128;
 
-// This lane's channels of a row of one head, as it is stored. of_factors: the head's KV head.
+// This lane's channels of a row of one head, as it is stored: zeros behind those that the row has.
+// of_factors: the head's KV head.
 template <int D>
-__device__ __forceinline__ void load_row(const AppendedRows& rows, int is_f32, std::int64_t row, int head,
-                                         int of_factors, int lane, float (&x)[D / kLanes]) {
+__device__ __forceinline__ void load_row(const AppendedRows& rows, NumberType type, std::int64_t row,
+                                         int head, int of_factors, int lane, float (&x)[D / kLanes]) {
   constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
-  load_channels(rows.rows, {is_f32, rows.is_wide},
-                row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
+  if (lane * kOwn < rows.channels) {
+    load_channels(rows.rows, {type, rows.is_wide},
+                  row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
+  } else {
+#pragma unroll
+    for (float& own : x) own = 0;
+  }
   scale_channels(rows.factors, static_cast<std::int64_t>(of_factors) * D + lane * kOwn, x);
   if (rows.hadamard != 0) rotate_channels(lane, x);
 }
@@ -39,10 +45,27 @@ __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int
   }
 }
 
-// Which token of which tail a row is that is one of the last of its sequence; seq: -1 if there is none.
+// Which token of which tail a row is; either is negative if there is none.
 struct AppendedToken {
   int seq, token;
 };
+
+// Of a row that says so.
+__device__ __forceinline__ AppendedToken said_token(const AppendArgs& args, std::int64_t row) {
+  return {args.seq[row], args.tail_token[row]};
+}
+
+// Writes a row of a KV head and side where its token lies, if it has one.
+template <int D>
+__device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t row, int side, int head,
+                                           const AppendedToken& to, int lane) {
+  if (to.seq < 0 || to.token < 0) return;
+  float x[D / kLanes];
+  load_row<D>(args.sides[side], args.type, row, head, head, lane, x);
+  store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
+}
+
+// Of a row that is one of the last of its sequence.
 __device__ __forceinline__ AppendedToken last_token(const AppendArgs& args, std::int64_t row) {
   const int at = static_cast<int>(row);
   int seq = at, end = at + 1;  // end: of the sequence's rows
@@ -74,23 +97,21 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   const std::int64_t row = i / n_heads;
   if (row >= args.n_rows) return;
   const bool is_last = args.tail_tokens != nullptr;
-  const AppendedToken to =
-      is_last ? last_token(args, row) : AppendedToken{args.seq[row], args.tail_token[row]};
+  const AppendedToken to = is_last ? last_token(args, row) : said_token(args, row);
   const int nth = static_cast<int>(i % n_heads);
-  const bool is_query = nth >= n_stored;
-  // A sequence that has no tail still attends to its sealed pages.
-  if (to.seq < 0 || (to.token < 0 && !(is_last && is_query))) return;
-  const int side = is_query ? 0 : nth / args.n_kv_heads;
-  const int head = is_query ? nth - n_stored : nth % args.n_kv_heads;
-  const AppendedRows& rows = is_query ? args.queries : args.sides[side];
-  float x[kOwn];
-  load_row<D>(rows, args.is_f32, row, head, is_query ? head / args.group : head, lane, x);
-  if (is_query) {
-    store_channels(rows.rows, {args.is_f32, rows.is_wide},
-                   row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
+  if (nth < n_stored) {
+    append_row<D>(args, row, nth / args.n_kv_heads, nth % args.n_kv_heads, to, lane);
     return;
   }
-  store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
+  // A sequence that has no tail still attends to its sealed pages.
+  if (to.seq < 0 || (to.token < 0 && !is_last)) return;
+  const AppendedRows& queries = args.queries;
+  const int head = nth - n_stored;
+  float x[kOwn];
+  load_row<D>(queries, args.type, row, head, head / args.group, lane, x);
+  if (lane * kOwn < queries.channels)
+    store_channels(queries.rows, {args.type, queries.is_wide},
+                   row * queries.row_stride + head * queries.head_stride + lane * kOwn, x);
 }
 
 }  // namespace kvant::cuda

@@ -9,6 +9,7 @@
 #include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/page/page_layout.h"
 #include "attention/cuda/test/device_memory.h"
+#include "attention/cuda/test/row_numbers.h"
 #include "attention/cuda/test/walsh_hadamard.h"
 #include "base/float16.h"
 #include "kvant/kvant.h"
@@ -50,7 +51,8 @@ std::vector<NewRow> rows_of_prompts() {
   return rows;
 }
 
-class AppendingPrompts : public testing::TestWithParam<std::tuple<int, kvant_type, bool>> {
+// Channels of a head, types of rows, whether keys are transformed, and whether rows have some channels less.
+class AppendingPrompts : public testing::TestWithParam<std::tuple<int, kvant_type, bool, bool>> {
  protected:
   void SetUp() override {
     int n = 0;
@@ -66,7 +68,8 @@ std::vector<double> transformed(const float* row, const float* factors, int d, b
 }
 
 TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
-  const auto [d, type, rotated] = GetParam();
+  const auto [d, type, rotated, is_short] = GetParam();
+  const int channels = is_short ? d * 5 / 8 : d;  // that rows have
   const std::vector<NewRow> rows = rows_of_prompts();
   const int n_rows = static_cast<int>(rows.size()), row_stride = kKvHeads * d;
   std::vector<std::int32_t> seqs, tokens;
@@ -82,18 +85,13 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
   for (float& factor : factors) factor = 0.5F + std::fabs(normal(random));
   for (auto& of_side : values) {
     of_side.resize(static_cast<std::size_t>(n_rows) * row_stride);
-    for (float& x : of_side) x = float_from_bf16(bf16_from_float(normal(random)));
-  }
-  std::vector<std::byte> bytes[2];
-  for (int side = 0; side < 2; ++side)
-    for (const float x : values[side]) {
-      const std::uint16_t half = bf16_from_float(x);
-      const auto* from =
-          reinterpret_cast<const std::byte*>(type == KVANT_F32 ? static_cast<const void*>(&x) : &half);
-      bytes[side].insert(bytes[side].end(), from, from + (type == KVANT_F32 ? 4 : 2));
+    for (std::size_t i = 0; i < of_side.size(); ++i) {
+      const float x = float_from_bf16(bf16_from_float(normal(random)));
+      of_side[i] = static_cast<int>(i % d) < channels ? rounded_to(type, x) : 0;
     }
-
-  const DeviceArray<std::byte> keys(bytes[0]), device_values(bytes[1]);
+  }
+  const DeviceArray<std::uint8_t> keys(as_bytes(first_channels(values[0], d, channels), type)),
+      device_values(as_bytes(first_channels(values[1], d, channels), type));
   const DeviceArray<std::int32_t> seq(seqs), token(tokens);
   const DeviceArray<float> key_factors(factors);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(n_seqs) * kTailPages);  // of all heads and sides
@@ -120,8 +118,9 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
   new_rows.type = type;
   new_rows.keys = keys.get();
   new_rows.values = device_values.get();
-  new_rows.key_row_stride = new_rows.value_row_stride = row_stride;
-  new_rows.key_head_stride = new_rows.value_head_stride = d;
+  new_rows.key_row_stride = new_rows.value_row_stride = std::int64_t{kKvHeads} * channels;
+  new_rows.key_head_stride = new_rows.value_head_stride = channels;
+  if (is_short) new_rows.key_channels = new_rows.value_channels = channels;
   new_rows.key_factors = rotated ? key_factors.get() : nullptr;
   new_rows.key_hadamard = rotated ? 1 : 0;
   ASSERT_EQ(kvant_append(&shape, &layer, &new_rows, nullptr), KVANT_OK);
@@ -153,7 +152,8 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
 
 INSTANTIATE_TEST_SUITE_P(All, AppendingPrompts,
                          testing::Combine(testing::ValuesIn(kHeadDims),
-                                          testing::Values(KVANT_BF16, KVANT_F32), testing::Bool()));
+                                          testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16), testing::Bool(),
+                                          testing::Bool()));
 
 }  // namespace
 }  // namespace kvant::cuda

@@ -20,8 +20,7 @@ __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = first + (2 * half - 1) * kTileRows + lane;
     const bool is_row = row >= 0 && row < args.n_rows;
-    const AppendedToken own =
-        is_row ? AppendedToken{args.seq[row], args.tail_token[row]} : AppendedToken{-1, -1};
+    const AppendedToken own = is_row ? said_token(args, row) : AppendedToken{-1, -1};
     AppendedToken last{__shfl_up_sync(~0U, own.seq, 1), __shfl_up_sync(~0U, own.token, 1)};
     if (lane == 0) last = before;
     const bool is_stored = own.seq >= 0 && own.token >= 0;
@@ -46,7 +45,7 @@ __device__ __forceinline__ void store_tile(const AppendArgs& args, std::int64_t 
   const AppendedRows& rows = args.sides[static_cast<int>(Side)];
   auto* const numbers = reinterpret_cast<std::uint16_t*>(page);
   const auto load = [&](int i, float(&x)[kOwn]) {
-    load_row<D>(rows, args.is_f32, row + i, head, head, lane, x);
+    load_row<D>(rows, args.type, row + i, head, head, lane, x);
   };
   const auto to = [&](int i, int channel) {
     return numbers + plain_index(Side, D, token + i, lane * kOwn + channel);
@@ -114,13 +113,9 @@ __global__ void __launch_bounds__(kAppendThreads)
 #pragma unroll
   for (int step = 1; step < kTileRows; step *= 2) of_tiles |= of_tiles << step;
   const std::int64_t end = min(first + kTileRows, args.n_rows);
-  for (std::int64_t row = first; row < end; ++row) {
-    const AppendedToken to{args.seq[row], args.tail_token[row]};
-    if ((of_tiles >> (row - first + kTileRows) & 1) != 0 || to.seq < 0 || to.token < 0) continue;
-    float x[D / kLanes];
-    load_row<D>(args.sides[side], args.is_f32, row, head, head, lane, x);
-    store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
-  }
+  for (std::int64_t row = first; row < end; ++row)
+    if ((of_tiles >> (row - first + kTileRows) & 1) == 0)
+      append_row<D>(args, row, side, head, said_token(args, row), lane);
 }
 
 }  // namespace kvant::cuda

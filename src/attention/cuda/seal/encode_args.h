@@ -110,12 +110,14 @@ __device__ inline int pages_due(const SealArgs& args, int seq) {
   return args.due.n_pages == nullptr ? args.due.max_pages : min(args.due.n_pages[seq], args.due.max_pages);
 }
 
-// Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels are
-// multiplied by the factors of the head's KV head (or null), then rotated if `hadamard`.
+// Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels, those that
+// rows have and zeros, are multiplied by the factors of the head's KV head (or null), then rotated if
+// `hadamard`.
 struct AppendedRows {
   void* rows;
   std::int64_t row_stride, head_stride;
-  int is_wide;  // as in RowType
+  int channels;  // that rows have: a multiple of 8
+  int is_wide;   // as in RowType
   const float* factors;
   int hadamard;
 };
@@ -123,7 +125,7 @@ struct AppendedRows {
 struct AppendArgs {
   std::int64_t n_rows;
   int n_kv_heads, group;
-  int is_f32;  // all rows
+  NumberType type;  // of all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
   const std::int32_t* tail_tokens;   // of each sequence, whose last tokens the rows are; or null

@@ -16,6 +16,7 @@ struct StepTable {
   std::int64_t block_stride;
   const std::int32_t* places;  // or null
   int ring, n_entries, units, n_pages;
+  int pages_of_block, page_units;
   std::int32_t* table;  // null: it isn't wanted
 };
 
@@ -42,9 +43,11 @@ __device__ inline void write_table(const StepTable& to, int request, int seq, in
   for (int i = static_cast<int>(threadIdx.x); i < n * to.n_entries; i += kPlanThreads) {
     const int entry = i / n;
     const int page = first_page + i % n;
-    const int index = (to.ring > 0 ? page % to.ring : page) * to.n_entries + entry;
+    const int in_turn = to.ring > 0 ? page % to.ring : page;
+    const int index = in_turn / to.pages_of_block * to.n_entries + entry;
     const int place = to.places == nullptr ? index : to.places[2 * index];
-    const int offset = to.places == nullptr ? 0 : to.places[2 * index + 1];
+    const int offset =
+        to.places == nullptr ? in_turn % to.pages_of_block * to.page_units : to.places[2 * index + 1];
     row[entry * to.n_pages + i % n] = blocks[place] * to.units + offset;
   }
 }

@@ -4,11 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
-
-#include "base/float16.h"
-#include "kvant/kvant.h"
 
 namespace kvant::cuda {
 
@@ -22,18 +18,6 @@ inline double sas_exponential(double x) {
   const double whole = std::floor(-x);
   const double f = -x - whole;
   return std::exp(-whole) * (-0.1025 * f * f * f + 0.4626 * f * f - 0.9922 * f + 0.9996);
-}
-
-// Number i of an output's bytes.
-inline float number_at(const std::vector<std::uint8_t>& out, kvant_type type, std::size_t i) {
-  if (type == KVANT_F32) {
-    float x;
-    std::memcpy(&x, out.data() + 4 * i, sizeof x);
-    return x;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, out.data() + 2 * i, sizeof bits);
-  return float_from_bf16(bits);
 }
 
 struct AttentionOracle {

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -16,6 +15,7 @@
 #include "attention/cuda/test/device_memory.h"
 #include "attention/cuda/test/encoded_pages.h"
 #include "attention/cuda/test/packed_entry.h"
+#include "attention/cuda/test/row_numbers.h"
 #include "attention/cuda/test/walsh_hadamard.h"
 #include "cache/page_counts.h"
 #include "kvant/kvant.h"
@@ -91,8 +91,10 @@ class TestCache {
   // Of each sequence, so many tokens of its first page are masked out. Sequences without masked tokens.
   void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
 
-  // Queries are F32 numbers that BF16 has no place for.
-  void use_f32_queries() { q_type_ = KVANT_F32; }
+  // Queries are numbers of this type, that BF16 has no place for.
+  void use_queries(kvant_type type) { q_type_ = type; }
+  // Rows of queries and outputs have only the first channels; the others of queries are zeros.
+  void keep_channels(int n) { channels_ = n; }
   // Outputs are rotated, and their channels multiplied by factors of their KV head.
   void rotate_outputs() { rotates_ = true; }
 
@@ -134,11 +136,10 @@ class TestCache {
       n_protected.push_back(l.n_protected);
     }
     const DeviceArray<std::int32_t> device_sealed(sealed), device_tail(tail), device_protected(n_protected);
-    const DeviceArray<float> device_q(q);
-    std::vector<std::uint16_t> rounded;
-    for (const float x : q) rounded.push_back(bf16_from_float(x));
-    const DeviceArray<std::uint16_t> device_bf16(rounded);
-    const std::size_t out_bytes = q.size() * (out_type == KVANT_F32 ? 4 : 2);
+    const std::int64_t row_channels = channels();
+    const DeviceArray<std::uint8_t> device_q(as_bytes(first_channels(q, d_, channels()), q_type_));
+    const std::size_t out_bytes =
+        static_cast<std::size_t>(n_rows) * n_heads * row_channels * (out_type == KVANT_F32 ? 4 : 2);
     const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
     const DeviceArray<std::uint32_t> device_mask(mask_);
     const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(appends_ ? without_last() : tail_),
@@ -196,15 +197,16 @@ class TestCache {
     layer.value_codebooks = value_codebooks.get();
     layer.key_codebook_stride = codebooks_.size[0];
     layer.value_codebook_stride = codebooks_.size[1];
-    layer.q = q_type_ == KVANT_F32 ? static_cast<const void*>(device_q.get()) : device_bf16.get();
+    layer.q = device_q.get();
     layer.q_type = q_type_;
     std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d_);
     for (std::size_t i = 0; i < factors.size(); ++i) factors[i] = out_factor(i);
     const DeviceArray<float> out_factors(factors);
     layer.out_hadamard = rotates_ ? 1 : 0;
     layer.out_factors = rotates_ ? out_factors.get() : nullptr;
-    layer.q_seq_stride = layer.out_seq_stride = n_heads * d_;
-    layer.q_head_stride = layer.out_head_stride = d_;
+    layer.q_seq_stride = layer.out_seq_stride = n_heads * row_channels;
+    layer.q_head_stride = layer.out_head_stride = row_channels;
+    layer.q_channels = layer.out_channels = channels_;
     layer.out = out.get();
     layer.out_type = out_type;
     const DeviceArray<float> lse(std::vector<float>(static_cast<std::size_t>(n_rows) * n_heads, NAN));
@@ -323,26 +325,15 @@ class TestCache {
   // Rows [..][heads of kKvHeads groups][d] as bytes, of which the call makes these.
   std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
                                             bool of_queries) const {
-    std::vector<std::uint8_t> bytes;
+    if (!rotates_rows_) return as_bytes(rows, row_type_);
     const std::vector<float> factors = row_factors(of_queries);
-    for (std::size_t first = 0; first < rows.size(); first += d_) {
-      const std::size_t kv_head = first / d_ / group % kKvHeads;
-      for (int i = 0; i < d_; ++i) {
-        double x = rows[first + i];
-        if (rotates_rows_) {
-          x = 0;
-          for (int j = 0; j < d_; ++j)
-            x += std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? rows[first + j] : -rows[first + j];
-          x /= std::sqrt(d_) * factors[kv_head * d_ + i];
-        }
-        const auto f32 = static_cast<float>(x);
-        const std::uint16_t bf16 = bf16_from_float(f32);
-        const auto* from = row_type_ == KVANT_F32 ? reinterpret_cast<const std::uint8_t*>(&f32)
-                                                  : reinterpret_cast<const std::uint8_t*>(&bf16);
-        bytes.insert(bytes.end(), from, from + (row_type_ == KVANT_F32 ? 4 : 2));
-      }
+    const std::vector<double> turned = cuda::rotated(rows, d_);  // the matrix is its own inverse
+    std::vector<float> before(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t kv_head = i / d_ / group % kKvHeads;
+      before[i] = static_cast<float>(turned[i] / factors[kv_head * d_ + i % d_]);
     }
-    return bytes;
+    return as_bytes(before, row_type_);
   }
   int n_queries(std::size_t seq) const {
     return query_counts_.empty() ? std::max(1, max_queries_) : query_counts_[seq];
@@ -417,12 +408,13 @@ class TestCache {
         for (int c = 0; c < d_; ++c) q.push_back(float_from_bf16(captured_query(i)[c]));
       return q;
     }
-    for (int i = 0; i < n * d_; ++i) {
-      const float x = normal(random_);
-      q.push_back(q_type_ == KVANT_F32 ? x : float_from_bf16(bf16_from_float(x)));
-    }
+    for (int i = 0; i < n * d_; ++i) q.push_back(rounded_to(q_type_, normal(random_)));
+    for (std::size_t i = 0; i < q.size(); ++i)
+      if (static_cast<int>(i % d_) >= channels()) q[i] = 0;
     return q;
   }
+  // Of rows of queries and outputs.
+  int channels() const { return channels_ == 0 ? d_ : channels_; }
 
   // Of channel i of all KV heads.
   static float out_factor(std::size_t i) { return 0.5F + static_cast<float>(i % 7); }
@@ -606,8 +598,8 @@ class TestCache {
           EXPECT_NEAR(lse[of_row], log_sum_exp, 5e-3 + 1e-3 * std::fabs(log_sum_exp));
         }
       }
-      for (int i = 0; i < d_; ++i) {
-        const float x = number_at(out, out_type, first + i);
+      for (int i = 0; i < channels(); ++i) {
+        const float x = number_at(out, out_type, of_row * channels() + i);
         error += (x - expected[i]) * (x - expected[i]);
         energy += expected[i] * expected[i];
       }
@@ -621,6 +613,7 @@ class TestCache {
   float sharpness_ = 1;
   float skip_threshold_ = 0;
   kvant_type q_type_ = KVANT_BF16;
+  int channels_ = 0;  // 0: all
   bool rotates_ = false;
   bool says_lengths_ = false, appends_ = false, rotates_rows_ = false;
   kvant_type row_type_ = KVANT_F32;

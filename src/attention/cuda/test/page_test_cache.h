@@ -145,6 +145,7 @@ class PageTestCache {
   // As the library's calls take them.
   const kvant_decode_shape& shape() const { return shape_; }
   const kvant_decode_layer& layer() const { return layer_; }
+  const kvant_decode_lengths& lengths() const { return device_lengths_; }
 
   // Pages [first, first + n) of all sequences and heads: BF16 [seq][n * kPageTokens][head][d]; 0xffff where
   // no token is.

@@ -1,0 +1,71 @@
+// Calls take no memory: every allocation by `new` of this test program and the library is counted.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "kvant/kvant.h"
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+}  // namespace
+
+#ifndef __CUDA_ARCH__  // nvcc takes these for functions of the device as well
+void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+// Not inlined: GCC would see memory of `new` go to free().
+__attribute__((noinline)) void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+#endif
+
+namespace kvant::cuda {
+namespace {
+
+// What is asked before anything is launched, without a GPU too: formats, their kernels, refusals.
+TEST(Calls, TakeNoMemoryAfterTheFirst) {
+  alignas(16) static std::int32_t some[64]{};
+  // With a kernel of their own, of the generic one, and with codebooks; some that nothing seals.
+  static constexpr std::pair<const char*, const char*> kPairs[] = {
+      {"ch4g128", "tok4g128"}, {"tcq3", "tcq2"}, {"fp8", "lm3"}, {"vq-d4b8", "vq-d4b8"}, {"pq-d4b8", "f16"}};
+  for (const auto& [key, value] : kPairs) {
+    kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, key, value};
+    kvant_decode_layer layer{};
+    layer.struct_size = sizeof layer;
+    layer.sealed = layer.tail = {some, 0, 0, 0, 0, some, 16, 0, 0, 0};
+    kvant_decode_lengths lengths{};
+    lengths.struct_size = sizeof lengths;
+    lengths.sealed_pages = some;
+    kvant_dequantization rows{};
+    rows.struct_size = sizeof rows;
+    rows.n_seqs = rows.n_pages = rows.n_heads = 1;
+    rows.token_stride = 4;  // is refused
+    const auto ask = [&] {
+      EXPECT_NE(kvant_decode_kernel(&shape), nullptr);
+      kvant_page_bytes(key, 128);
+      kvant_can_seal(value);
+      EXPECT_NE(kvant_seal(&shape, &layer, nullptr, some, nullptr), KVANT_OK);
+      EXPECT_NE(kvant_dequantize(&shape, &lengths, &layer, &rows, nullptr), KVANT_OK);
+      EXPECT_NE(kvant_decode_attention(&shape, &lengths, &layer, nullptr, 0, nullptr), KVANT_OK);
+    };
+    ask();
+    const long before = allocations.load();
+    for (int i = 0; i < 3; ++i) ask();
+    EXPECT_EQ(allocations.load(), before) << key << " + " << value;
+  }
+}
+
+}  // namespace
+}  // namespace kvant::cuda

@@ -1,0 +1,55 @@
+// Rows of any type of numbers, as bytes that calls read and write.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/float16.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+inline std::vector<std::uint8_t> as_bytes(const std::vector<float>& numbers, kvant_type type) {
+  if (type == KVANT_F32) {
+    std::vector<std::uint8_t> bytes(numbers.size() * sizeof(float));
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    return bytes;
+  }
+  std::vector<std::uint8_t> bytes;
+  for (const float x : numbers) {
+    const std::uint16_t bits = type == KVANT_F16 ? f16_from_float(x) : bf16_from_float(x);
+    bytes.push_back(static_cast<std::uint8_t>(bits));
+    bytes.push_back(static_cast<std::uint8_t>(bits >> 8));
+  }
+  return bytes;
+}
+
+// Number i of such bytes.
+inline float number_at(const std::vector<std::uint8_t>& bytes, kvant_type type, std::size_t i) {
+  if (type == KVANT_F32) {
+    float x;
+    std::memcpy(&x, bytes.data() + 4 * i, sizeof x);
+    return x;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
+  return type == KVANT_F16 ? float_from_f16(bits) : float_from_bf16(bits);
+}
+
+// The number of a type that is nearest to x.
+inline float rounded_to(kvant_type type, float x) {
+  return number_at(as_bytes({x}, type), type, 0);
+}
+
+// The first n of every d numbers.
+template <class T>
+std::vector<T> first_channels(const std::vector<T>& rows, int d, int n) {
+  std::vector<T> some;
+  for (std::size_t first = 0; first < rows.size(); first += d)
+    some.insert(some.end(), rows.begin() + static_cast<std::ptrdiff_t>(first),
+                rows.begin() + static_cast<std::ptrdiff_t>(first) + n);
+  return some;
+}
+
+}  // namespace kvant::cuda
