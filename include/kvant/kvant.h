@@ -136,7 +136,10 @@ typedef struct kvant_decode_lengths {
    * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
    * have as many entries for each sequence as so many tokens have pages. */
   int32_t max_tail_tokens;
-  int32_t lengths_reserved; /* 0 */
+  /* Since 1.10: likewise how many sealed pages; 0: unknown. With up to 32 of them a few sequences that have
+   * sealed pages are served by such a kernel, too, on a Hopper GPU. Tables of sealed pages have as many
+   * entries for each sequence. Before, a member that was 0. */
+  int32_t max_sealed_pages;
   /* Since 1.8: rows of q, out and lse by sequence: [n_seqs + 1], not decreasing, of which sequence i has
    * query_begins[i] to query_begins[i + 1] - 1, up to max_queries; or null: sequence i has max_queries rows,
    * from i * max_queries on. All of a sequence's queries see its sealed pages: where they lie on both sides

@@ -36,8 +36,8 @@ struct TokenGains {
   }
   // Of a step that is not known when this is compiled.
   __device__ __forceinline__ std::uint32_t of_step(int i) const {
-    const std::uint32_t low = i == 0 ? codes[0] : codes[1];
-    if constexpr (Steps == 2) return low;
+    const std::uint32_t low = i == 0 ? codes[0] : codes[Steps > 1 ? 1 : 0];
+    if constexpr (Steps <= 2) return low;
     const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
     return i < 2 ? low : high;
   }
@@ -212,11 +212,13 @@ struct TrellisQuery<256> {
   }
 };
 
-template <int D, int Sets>
+// Sets: of four query heads. PageWarps: that share a page.
+template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
 struct TrellisPair : TrellisQuery<D> {
+  using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kPageWarps = D == 256 ? 2 : 1;
+  static constexpr int kPageWarps = PageWarps;
   static constexpr int kMaxWarps = max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;

@@ -92,9 +92,9 @@ static_assert(kWeightBits == 4);
 
 // Calls add(weights), which adds products of weights times their tokens' scales to `out`. Where the largest
 // weight times a scale is beyond half precision, `out` and scales are divided by that weight meanwhile.
-template <int Tiles, class Add>
-__device__ __forceinline__ void add_weighted(const Scores& p, TokenParameters scales, float (&out)[Tiles][4],
-                                             const Add& add) {
+template <int TokenTiles, int Tiles, class Add>
+__device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], ParametersOf<TokenTiles> scales,
+                                             float (&out)[Tiles][4], const Add& add) {
   const bool overflows = scales.overflow_weights();
   if (overflows) {
     scales.multiply(1 / kLargestWeight);
