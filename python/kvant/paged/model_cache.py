@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvant.torch import Layer, Lengths, Pages, Shape, TorchLibrary
+from kvant.torch import Layer, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
 from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.recipes import Recipe
 from kvant.paged.sink_layout import UNIT_BYTES
@@ -34,16 +34,17 @@ class ModelCache:
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale = n_heads, softmax_scale
         self._shapes: dict[tuple[int, int], Shape] = {}
-        self.max_queries = self._queries_together(max_rows)
-        # Rows on either side of a page's end.
-        self.parts = 2 * -(-max_rows // self.max_queries) if max_rows > 1 else 1
-        self.workspace = library.new_workspace(self.shape(max_requests * self.parts, self.max_queries), device)
-        self.numbers = torch.arange(max_requests * max(max_rows, self.parts), dtype=torch.int32, device=device)
+        self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)
+        n_seqs = StepPlan(max_requests, max_rows, self.max_queries, device=device).n_seqs
+        self.workspace = library.new_workspace(self.shape(n_seqs, self.max_queries), device)
         pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
         places = [[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)]
         self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
         self._tail_unit = torch.tensor([[unit for _, unit in turn] for turn in places], dtype=torch.int32, device=device)
+        self._tail_places = torch.tensor(places, dtype=torch.int32, device=device)
         if layout.sink_tokens:
+            self._sink_places = torch.tensor([[(0, layout.sink.place(*page) // UNIT_BYTES) for page in pages]],
+                                             dtype=torch.int32, device=device)
             self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
                                            dtype=torch.int32, device=device)
 
@@ -75,6 +76,14 @@ class ModelCache:
             turn = (page % self.layout.tail_pages).long()
             blocks, unit = tail_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
         return blocks * (self.layout.block_bytes // self.layout.unit_bytes) + unit
+
+    def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
+        """How kvant_plan_step makes tail_ids: table, int32 [n_seqs, 2 * n_kv_heads], of tail_blocks, int32 [n_requests, ...]."""
+        return step_table(table[:, :, None], tail_blocks, self._tail_places, self.layout.block_bytes // self.layout.unit_bytes)
+
+    def sink_table(self, table: torch.Tensor, block_table: torch.Tensor) -> StepTable:
+        """Likewise sink_ids."""
+        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.block_bytes // UNIT_BYTES)
 
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's tails, a page of each sequence."""

@@ -50,11 +50,11 @@ class TorchLibrary(Library):
                           value_hadamard=value_hadamard))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
-                   n_pages: torch.Tensor | None = None) -> None:
+                   n_pages: torch.Tensor | None = None, keep_sink: bool = False) -> None:
         """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
-        how many pages (None: max_pages)."""
-        self.call("seal_pages", shape, layer,
-                  SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages))
+        how many pages (None: max_pages). keep_sink: of first pages the layer's `sink` goes into its protected pages."""
+        self.call("seal_pages", shape, layer, SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages,
+                                                        max_pages=max_pages, keep_sink=keep_sink))
 
     def plan_step(self, step: Step) -> None:
         """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""
