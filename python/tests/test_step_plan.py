@@ -134,11 +134,13 @@ class Plans(unittest.TestCase):
         offsets = torch.arange(n_layers, dtype=torch.int64, device=self.device) * together[0].numel()
         self.library.seal_layers(cache.shape(n), layer(together[0]), plan, offsets)
         is_first = (plan.due_tail_page >= 0) & (plan.due_sealed_page == 0)
-        sink_ids = cache.sink_ids(blocks[:, 0].where(is_first, 0))
+        seq, head = (x.flatten() for x in torch.meshgrid(is_first.nonzero()[:, 0].int(), self.int32(range(layout.n_kv_heads)),
+                                                         indexing="ij"))
+        zeros = torch.zeros_like(seq)
         for pool in alone:
             self.library.seal_pages(cache.shape(n), layer(pool), plan.due_tail_page, plan.due_sealed_page, 1)
-            cache.keep_sinks(cache.sink_rows(n), cache.tail_pages(cache.tail_ids(tail_blocks), pool),
-                             cache.sink_pages(sink_ids, pool))
+            for token in range(RECIPE.sink):
+                self.library.protect(cache.shape(n), layer(pool), seq, head, zeros + token, zeros + token)
         self.assertEqual(int(is_first.sum()), 2)
         self.assertTrue(torch.equal(together[:, 1:], alone[:, 1:]))
         self.assertFalse(torch.equal(together[:, 1:], random.bfloat16().to(self.device).view(torch.uint8)[:, 1:]))

@@ -66,12 +66,10 @@ def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.T
 def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor) -> None:
     """Attention of tokens that are in their tails; q, out: BF16 [n_rows, n_heads, head_dim]."""
     q = cache.rotated(q)
-    sink = {} if step.sink_ids is None else dict(sink=cache.layout.sink_tokens,
-                                                 protected_pages=cache.sink_pages(step.sink_ids, blocks))
     # With drafts pages may have been sealed just now: what rotates queries then runs between.
     settled = cache.max_rows == 1 or cache.recipe.key_hadamard
     layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
                   q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out, out_type=BF16,
                   out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=settled,
-                  out_hadamard=cache.recipe.value_hadamard, **sink)
+                  out_hadamard=cache.recipe.value_hadamard, **cache.sinks(step.sink_ids, blocks))
     cache.library.decode_attention(step.shape, step.lengths, layer, cache.workspace)

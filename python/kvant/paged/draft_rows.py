@@ -21,14 +21,14 @@ from kvant.paged.model_cache import ModelCache
 def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
     """Rows into the tails, and on into pages whose end they reach. keys, values: BF16 [n_rows, n_kv_heads, head_dim]."""
     decode.append(cache, step, blocks, keys, values)
-    plan, sink = step.plan, {}
-    if step.sink_ids is not None:
-        sink = dict(sink=cache.layout.sink_tokens, protected_pages=cache.sink_pages(step.sink_ids[::plan.n_parts], blocks))
+    plan = step.plan
     # The page that is due is that of a request's first row, and of its first part.
+    sink_ids = None if step.sink_ids is None else step.sink_ids[::plan.n_parts]
     cache.library.seal_pages(
         cache.shape(plan.n_requests), Layer(sealed=cache.sealed_pages(step.request_blocks, blocks),
-                                            tail=cache.tail_pages(step.tail_ids[::plan.n_parts], blocks), **sink),
-        plan.due_tail_page, plan.due_sealed_page, 1, keep_sink=step.sink_ids is not None)
+                                            tail=cache.tail_pages(step.tail_ids[::plan.n_parts], blocks),
+                                            **cache.sinks(sink_ids, blocks)),
+        plan.due_tail_page, plan.due_sealed_page, 1, keep_sink=sink_ids is not None)
 
 
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,

@@ -132,11 +132,9 @@ class ModelState:
         """seq_lens: of requests with one new token."""
         seqs, pages = step_rules.filled_pages(seq_lens)
         if len(seqs):
-            where = DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1),
-                                  "first": np.flatnonzero(pages == 0)}, self.cache.device)
+            where = DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1)}, self.cache.device)
             rows = where["seqs"].long()
-            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["place"],
-                             where["first"].long())
+            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["place"])
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
