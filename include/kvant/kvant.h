@@ -210,9 +210,9 @@ typedef struct kvant_decode_layer {
    * to, and of how many they have left the values unread. */
   uint64_t* skip_counts;
   /* A number in device memory, or null: kvant_seal adds how many pages (of a head and side) it has sealed of
-   * values beyond +-65504, half precision's range, to which scales, zeros, means and gains are clipped and
-   * within which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8 and
-   * prog, whose scales are F32 and which have no such limit. */
+   * values beyond +-65504, half precision's range, to which scales, zeros and gains are clipped and within
+   * which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8, prog and tcq,
+   * whose scales have the range of F32 and which have no such limit. */
   uint32_t* pages_out_of_range;
   /* Since 1.3: attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
    * of a query head's softmax and nothing else (-infinity: none); or null. `lse` counts them. */

@@ -120,6 +120,8 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
   return x;
 }
 
+inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte into one that is 128 more
+
 // Byte i of x, less bias.
 __device__ __forceinline__ float float_from_byte(std::uint32_t x, int i, float bias) {
   return __uint_as_float(__byte_perm(x, 0x4b000000U, 0x7540 + i)) - (8388608.0F + bias);
