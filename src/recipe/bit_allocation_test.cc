@@ -135,7 +135,7 @@ TEST(BitAllocation, SaysWhenSomeSensitivitiesAreMissing) {
 
 TEST(BitAllocation, WithoutSensitivitiesIsOneFormatForAllWithinTheBudget) {
   const Geometry g = geometry(2, 2);
-  const std::pair<double, const char*> cases[] = {{1.3, "tcq1"}, {2.2, "tcq1"}, {2.3, "tcq2"}, {9, "tcq3"}};
+  const std::pair<double, const char*> cases[] = {{1.3, "tcq1"}, {2.1, "tcq1"}, {2.3, "tcq2"}, {9, "tcq3"}};
   for (const auto& [budget, format] : cases) {
     const auto allocated = allocate_bits(recipe(budget), g, nullptr);
     ASSERT_TRUE(allocated.ok()) << budget;
