@@ -89,9 +89,9 @@ void store_means(const std::array<float, kMaxHeadDim>& means, int d, std::byte* 
   float largest = 0;
   for (int i = 0; i < d; ++i) largest = std::max(largest, std::fabs(means[i]));
   const std::uint16_t stored = bf16_from_float(step_of_means(largest));
-  const float step = float_from_bf16(stored);
+  const float step = float_from_bf16(stored), reciprocal = step > 0 ? 1 / step : 0;
   for (int i = 0; i < d; ++i) {
-    const int code = code_of_mean(means[i], step, [](float x) { return std::nearbyint(x); });
+    const int code = code_of_mean(means[i], reciprocal, [](float x) { return std::nearbyint(x); });
     parameters[kTrellisMeansAt + i] = static_cast<std::byte>(code);
   }
   std::memcpy(parameters + trellis_step_at(d), &stored, sizeof stored);

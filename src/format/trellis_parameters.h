@@ -30,18 +30,20 @@ constexpr std::size_t trellis_page_bytes(int bits, int d) {
 inline constexpr int kLargestMeanCode = 127;
 // Means saturate there; with any gain's share values are still finite.
 inline constexpr float kLargestMean = 0x1p125F;
+// Smaller steps are 0, and with them all means.
+inline constexpr float kLeastStep = 0x1p-120F;
 
 // The step for means of at most `largest`, to be rounded to BF16.
 KVANT_HOST_DEVICE constexpr float step_of_means(float largest) {
-  return (largest < kLargestMean ? largest : kLargestMean) / kLargestMeanCode;
+  const float step = (largest < kLargestMean ? largest : kLargestMean) * (1.0F / kLargestMeanCode);
+  return step >= kLeastStep ? step : 0;
 }
 
-// round: a number to the nearest whole one, halves to even.
+// reciprocal: of the step; 0 where that is 0. round: a number to the nearest whole one, halves to even.
 template <class Round>
-KVANT_HOST_DEVICE constexpr int code_of_mean(float mean, float step, const Round& round) {
+KVANT_HOST_DEVICE constexpr int code_of_mean(float mean, float reciprocal, const Round& round) {
   constexpr float kLargest = kLargestMeanCode;
-  if (!(step > 0)) return 0;
-  const float steps = mean / step;
+  const float steps = mean * reciprocal;
   return static_cast<int>(round(steps > kLargest ? kLargest : steps < -kLargest ? -kLargest : steps));
 }
 

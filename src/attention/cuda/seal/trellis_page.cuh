@@ -85,11 +85,7 @@ struct alignas(16) TrellisPage {
     if (thread == 0) largest = largest_mean = 0;
     if (thread < 4) reinterpret_cast<std::uint32_t*>(bytes)[kPageBytes / 4 - 4 + thread] = 0;
     __syncthreads();
-    for (int channel = thread; channel < D; channel += Threads) find_mean(tail, channel);
-    __syncthreads();
-    const __nv_bfloat16 step = __float2bfloat16_rn(step_of_means(largest_mean));
-    for (int channel = thread; channel < D; channel += Threads) store_mean(channel, __bfloat162float(step));
-    if (thread == 0) *reinterpret_cast<__nv_bfloat16*>(parameters() + trellis_step_at(D)) = step;
+    store_means<Threads>(tail);
   }
 
   // The codes of 8 values from channel `octet` on, Bits each.
@@ -138,7 +134,31 @@ struct alignas(16) TrellisPage {
     return bytes + kCodeBytes;
   }
 
-  __device__ void find_mean(const TailPage<D>& tail, int channel) {
+  template <int Threads>
+  __device__ void store_means(const TailPage<D>& tail) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    float own = 0;
+#pragma unroll 1
+    for (int channel = thread; channel < D; channel += Threads) {
+      means[channel] = mean_of(tail, channel);
+      own = fmaxf(own, fabsf(means[channel]));
+    }
+    const int largest_of_warp = __reduce_max_sync(~0U, __float_as_int(own));  // not negative
+    if (thread % kLanes == 0) atomicMax(reinterpret_cast<int*>(&largest_mean), largest_of_warp);
+    __syncthreads();
+    const __nv_bfloat16 stored = __float2bfloat16_rn(step_of_means(largest_mean));
+    const float step = __bfloat162float(stored), reciprocal = step > 0 ? 1 / step : 0;
+    if (thread == 0) *reinterpret_cast<__nv_bfloat16*>(parameters() + trellis_step_at(D)) = stored;
+#pragma unroll 1
+    for (int channel = thread; channel < D; channel += Threads) {
+      const int code = code_of_mean(means[channel], reciprocal, [](float x) { return rintf(x); });
+      parameters()[kTrellisMeansAt + channel] = static_cast<unsigned char>(code);
+      means[channel] = static_cast<float>(code) * step;
+    }
+  }
+
+  // Of the tokens that aren't left out.
+  __device__ float mean_of(const TailPage<D>& tail, int channel) const {
     double sum = 0;
     int n = 0;
 #pragma unroll 2
@@ -151,16 +171,7 @@ struct alignas(16) TrellisPage {
         if ((of_octet >> i & 1) == 0) sum += static_cast<double>(x[i]);
       n += kOctetValues - __popc(of_octet & 0xff);
     }
-    const float mean = n > 0 ? static_cast<float>(sum / n) : 0;
-    means[channel] = mean;
-    atomicMax(reinterpret_cast<int*>(&largest_mean), __float_as_int(fabsf(mean)));  // not negative
-  }
-
-  // As the page holds it.
-  __device__ void store_mean(int channel, float step) {
-    const int code = code_of_mean(means[channel], step, [](float x) { return rintf(x); });
-    parameters()[kTrellisMeansAt + channel] = static_cast<unsigned char>(code);
-    means[channel] = static_cast<float>(code) * step;
+    return n > 0 ? static_cast<float>(sum / n) : 0;
   }
 };
 
