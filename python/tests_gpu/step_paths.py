@@ -82,7 +82,9 @@ class GraphServer(harness.Server):
             mine[:len(new)] = new
         key = layer.kv_cache.data_ptr()
         if key not in self.graphs:
-            # Runs it for this step; CUDA loads kernels when they are first used.
+            # Runs it for this step; CUDA loads kernels when they are first used. What another layer's capture has described
+            # has no values before that graph is replayed.
+            step._decode = None
             super().attend(step, layer, *self.rows)
             step._decode, graph = None, torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
