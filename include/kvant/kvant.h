@@ -136,7 +136,10 @@ typedef struct kvant_decode_lengths {
    * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
    * have as many entries for each sequence as so many tokens have pages. */
   int32_t max_tail_tokens;
-  int32_t lengths_reserved; /* 0 */
+  /* Since 1.10: likewise how many sealed pages; 0: unknown. With up to 32 of them a few sequences that have
+   * sealed pages are served by such a kernel, too, on a Hopper GPU. Tables of sealed pages have as many
+   * entries for each sequence. Before, a member that was 0. */
+  int32_t max_sealed_pages;
   /* Since 1.8: rows of q, out and lse by sequence: [n_seqs + 1], not decreasing, of which sequence i has
    * query_begins[i] to query_begins[i + 1] - 1, up to max_queries; or null: sequence i has max_queries rows,
    * from i * max_queries on. All of a sequence's queries see its sealed pages: where they lie on both sides
@@ -207,9 +210,9 @@ typedef struct kvant_decode_layer {
    * to, and of how many they have left the values unread. */
   uint64_t* skip_counts;
   /* A number in device memory, or null: kvant_seal adds how many pages (of a head and side) it has sealed of
-   * values beyond +-65504, half precision's range, to which scales, zeros, means and gains are clipped and
-   * within which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8 and
-   * prog, whose scales are F32 and which have no such limit. */
+   * values beyond +-65504, half precision's range, to which scales, zeros and gains are clipped and within
+   * which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8, prog and tcq,
+   * whose scales have the range of F32 and which have no such limit. */
   uint32_t* pages_out_of_range;
   /* Since 1.3: attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
    * of a query head's softmax and nothing else (-infinity: none); or null. `lse` counts them. */

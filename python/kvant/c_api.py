@@ -68,7 +68,7 @@ class Lengths(Struct):
     c_name = "kvant_decode_lengths"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "sealed_pages tail_tokens protected_tokens"),
                        (_long, "protected_seq_stride protected_head_stride"), (_pointer, "first_tokens"),
-                       (_int, "max_tail_tokens lengths_reserved"), (_pointer, "query_begins"))
+                       (_int, "max_tail_tokens max_sealed_pages"), (_pointer, "query_begins"))
 
 
 class Correction(Struct):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.paged import draft_rows
+from kvant.paged import decode
 
 MAX_DRAFTS = 3
 
@@ -131,33 +131,12 @@ class DraftRows(unittest.TestCase):
         for request in (a, b):
             self.check_rule(SINK, request, slice(0, request.computed))
 
-    def test_parts_of_requests_are_rows_that_see_the_same_pages_sealed(self):
-        for max_rows, max_queries in ((1, 8), (4, 8), (4, 2), (8, 3), (20, 8)):
-            parts = torch.arange(2 * -(-max_rows // max_queries), dtype=torch.int32)
-            cases = [(n, q) for n in (0, 3, 120, 126, 127, 128, 250, 255) for q in range(1, max_rows + 1)] + [(0, 0)]
-            begins = torch.tensor(np.cumsum([0] + [q for _, q in cases]), dtype=torch.int32)
-            of = draft_rows.divide(torch.tensor([n + q for n, q in cases], dtype=torch.int32), begins, parts, max_queries)
-            self.assertEqual(len(of.begins), len(cases) * len(parts) + 1)
-            for i, (n, q) in enumerate(cases):
-                bounds = of.begins[i * len(parts):][:len(parts) + 1].tolist()
-                self.assertEqual((bounds[0], bounds[-1]), (begins[i], begins[i + 1]))
-                for part, (begin, end) in enumerate(zip(bounds, bounds[1:])):
-                    self.assertLessEqual(0, end - begin)
-                    self.assertLessEqual(end - begin, max_queries)
-                    counts = of.sealed_pages[i, part], of.tail_tokens[i, part]
-                    if begin == end:
-                        self.assertEqual(counts, (0, 0))
-                    for row in range(begin, end):  # the last sees the tail's tokens, each before it one less
-                        position = n + row - begins[i]
-                        sealed, own = position // PAGE, position % PAGE + 1
-                        self.assertEqual((*counts, of.page[i, part]), (sealed, own + end - 1 - row, sealed))
-
     def test_padding_behind_the_rows_goes_nowhere(self):
         cache, tables = Server(SINK, max_drafts=MAX_DRAFTS).state.cache, torch.ones(3, 8, dtype=torch.int32)
         seq_lens, begins = (torch.tensor(x, dtype=torch.int32) for x in ([130, 7, 0], [0, 4, 6, 6]))
-        step = draft_rows.prepare(cache, seq_lens, begins, 12, tables, tables)
-        self.assertEqual(step.rows.row_token.tolist(), [126, 127, 0, 1, 5, 6] + 6 * [-1])
-        self.assertEqual(step.rows.row_seq[:6].tolist(), [0, 0, 1, 1, 2, 2])
+        plan = decode.prepare(cache, seq_lens, tables, tables, begins).plan
+        self.assertEqual(plan.row_tail_token.tolist(), [126, 127, 0, 1, 5, 6] + 6 * [-1])
+        self.assertEqual(plan.row_seq[:6].tolist(), [0, 0, 1, 1, 2, 2])
 
     def test_longer_steps_before_drafts_are_refused(self):
         server, a, b = Server(PLAIN, max_drafts=MAX_DRAFTS), *(Request(300, self.rng) for _ in range(2))

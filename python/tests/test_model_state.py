@@ -15,8 +15,7 @@ from paged_server import LONG_SINK, N_LAYERS, PLAIN, ROTATED, SINK, Request, Ser
 import numpy as np
 import torch
 
-from kvant.paged import filled_pages, prompt_pages, prompt_rows
-from kvant.paged.sink_layout import UNIT_BYTES
+from kvant.paged import prompt_pages, prompt_rows
 
 
 class RowServer(Server):
@@ -68,15 +67,14 @@ class Steps(unittest.TestCase):
             server.step([(a, 4)])
             self.check(recipe, a, b)
 
-    def test_sinks_kept_by_decoding_reach_all_layers_wherever_they_lie(self):
-        for n_layers in (2, 1):  # that a table reaches
+    def test_pages_filled_by_decoding_are_sealed_in_all_layers_wherever_they_lie(self):
+        for order in (1, -1):
             server, a, b = Server(SINK), *(Request(n, np.random.default_rng(6)) for n in (133, 133))
-            most = n_layers * server.state.layers[0].kv_cache.numel() // UNIT_BYTES
-            with unittest.mock.patch.object(filled_pages, "MAX_TABLE_ENTRY", most):
-                server.step([(a, 127), (b, 127)])
-                for _ in range(6):
-                    server.step([(a, 1), (b, 1)])
-                self.check(SINK, a, b)
+            server.state.layers.sort(key=lambda layer: order * layer.kv_cache.data_ptr())
+            server.step([(a, 127), (b, 127)])
+            for _ in range(6):
+                server.step([(a, 1), (b, 1)])
+            self.check(SINK, a, b)
 
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
         for kind, recipe in itertools.product((Server, RowServer), (PLAIN, SINK, LONG_SINK)):

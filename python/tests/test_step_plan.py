@@ -1,5 +1,5 @@
-"""Steps that are planned where their lengths lie, against the rules as PyTorch computes them for the plug-in and, whole, against the
-rule of visibility: here on the CPU model of the library."""
+"""Steps that are planned where their lengths lie, against the rules and, whole, against the rule of visibility: here on the CPU model of
+the library."""
 
 import unittest
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ import paged_server as harness
 import torch
 
 from kvant import PAGE
-from kvant.paged import decode, draft_rows, step_rules
+from kvant.paged import step_rules
 from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.recipes import Recipe
@@ -59,22 +59,21 @@ class Plans(unittest.TestCase):
     def blocks(self, n, width):
         return self.int32(self.rng.permutation(n * width).reshape(n, width))
 
-    def test_of_requests_with_one_new_token_are_those_of_the_plug_in(self):
+    def test_of_requests_with_one_new_token(self):
         lens = np.array([1, 127, 128, 129, 0, 255, 256, 257, 700, 1, 0, 1281])
         n = len(lens)
         cache, plan = self.cache(n), StepPlan(n, sink=RECIPE.sink, device=self.device)
         blocks, tail_blocks, seq_lens = self.blocks(n, MAX_PAGES), self.blocks(n, cache.layout.tail_blocks), self.int32(lens)
         self.library.plan_step(plan.step(seq_lens, **self.tables(cache, plan, blocks, tail_blocks)))
-        expected = decode.prepare(cache, seq_lens, blocks, tail_blocks)
         there = torch.from_numpy(lens > 0).to(self.device)
-        sealed = step_rules.sealed_pages(seq_lens)
+        sealed = np.maximum(lens - 1, 0) // PAGE
         self.assertEqual(plan.sealed_pages.tolist(), sealed.tolist())
-        self.assertEqual(plan.tail_tokens.tolist(), step_rules.tail_tokens(seq_lens).tolist())
-        self.assertEqual(plan.row_tail_token.tolist(), expected.row_token.tolist())
-        self.assertEqual(plan.row_seq.tolist(), expected.row_seq.tolist())
-        self.assertEqual(plan.protected_tokens.tolist(), (RECIPE.sink * sealed.clip(max=1)).tolist())
-        self.assertEqual(self.tail[there][:, :, 0].tolist(), expected.tail_ids[there].tolist())
-        self.assertEqual(self.sinks[there][:, :, 0].tolist(), expected.sink_ids[there].tolist())
+        self.assertEqual(plan.tail_tokens.tolist(), (lens - PAGE * sealed).tolist())
+        self.assertEqual(plan.row_tail_token.tolist(), (lens - PAGE * sealed - 1).tolist())
+        self.assertEqual(plan.row_seq[there].tolist(), np.flatnonzero(lens).tolist())
+        self.assertEqual(plan.protected_tokens.tolist(), (RECIPE.sink * np.minimum(sealed, 1)).tolist())
+        self.assertEqual(self.tail[there][:, :, 0].tolist(), cache.tail_ids(tail_blocks)[there].tolist())
+        self.assertEqual(self.sinks[there][:, :, 0].tolist(), cache.sink_ids(blocks[:, 0])[there].tolist())
         for seq in range(n):
             n_sealed = int(plan.sealed_pages[seq])
             self.assertEqual(self.sealed[seq, 0, :n_sealed].tolist(), blocks[seq, :n_sealed].tolist())
@@ -84,37 +83,37 @@ class Plans(unittest.TestCase):
         self.assertEqual(plan.due_sealed_page.cpu().numpy()[due].tolist(), pages.tolist())
         self.assertEqual(plan.n_due_pages.cpu().numpy()[due].tolist(), [1] * len(due))
 
-    def test_of_drafts_show_every_row_what_the_plug_in_shows_it(self):
-        most = 4
-        for _ in range(8):
+    def test_of_drafts_show_every_row_what_its_place_says(self):
+        for most, max_queries in ((4, 4), (4, 2), (8, 3), (20, 8), (3, 1)):
             n = 9
             query_lens = self.rng.integers(0, most + 1, n)
             computed = self.rng.integers(0, 3, n) * PAGE + self.rng.integers(-5, 6, n).clip(-1) % PAGE
             lens = np.where(query_lens > 0, computed + query_lens, 0)
-            cache, plan = self.cache(n, most), StepPlan(n, most, most, sink=RECIPE.sink, device=self.device)
+            cache, plan = self.cache(n, most), StepPlan(n, most, max_queries, sink=RECIPE.sink, device=self.device)
             blocks, tail_blocks = self.blocks(n, MAX_PAGES), self.blocks(n, cache.layout.tail_blocks)
-            seq_lens, begins = self.int32(lens), self.int32(step_rules.bounds(query_lens))
-            n_rows = int(query_lens.sum())
-            self.library.plan_step(plan.step(seq_lens, begins, **self.tables(cache, plan, blocks, tail_blocks)))
-            expected = draft_rows.prepare(cache, seq_lens, begins, n * most, blocks, tail_blocks)
-            parts = draft_rows.divide(seq_lens, begins, cache.numbers[:cache.parts], cache.max_queries)
-            sealed, tail_tokens = parts.sealed_pages.flatten().tolist(), parts.tail_tokens.flatten().tolist()
-            ends, part_begins, rows = parts.begins[1:].tolist(), plan.part_begins.tolist(), expected.rows
-            self.assertEqual(part_begins[-1], n_rows)
-            self.assertTrue((plan.row_tail_token[n_rows:] == -1).all())
-            for row in range(n_rows):
-                seq, other = int(plan.row_seq[row]), int(rows.row_seq[row])
-                self.assertTrue(part_begins[seq] <= row < part_begins[seq + 1])
-                behind, behind_other = part_begins[seq + 1] - row, ends[other] - row
-                self.assertEqual(int(plan.sealed_pages[seq]), sealed[other])  # each query sees a token less than the one behind
-                self.assertEqual(int(plan.tail_tokens[seq]) - behind, tail_tokens[other] - behind_other)
-                self.assertEqual(int(plan.row_tail_token[row]), int(rows.row_token[row]))
-                self.assertEqual(self.tail[seq, :, 0].tolist(), rows.tail_ids[other].tolist())
-                self.assertEqual(self.sinks[seq, :, 0].tolist(), rows.sink_ids[other].tolist())
-            there = torch.from_numpy(query_lens > 0).to(self.device)
-            self.assertEqual(plan.due_tail_page[there].tolist(), expected.tail_page[there].tolist())
-            is_due = there & (expected.tail_page >= 0)
-            self.assertEqual(plan.due_sealed_page[is_due].tolist(), expected.page[is_due].tolist())
+            begins = step_rules.bounds(query_lens)
+            self.library.plan_step(plan.step(self.int32(lens), self.int32(begins), **self.tables(cache, plan, blocks, tail_blocks)))
+            part_begins, sinks = plan.part_begins.tolist(), cache.sink_ids(blocks[:, 0])
+            self.assertEqual(part_begins[-1], begins[-1])
+            self.assertTrue((plan.row_tail_token[begins[-1]:] == -1).all())
+            self.assertLessEqual(np.diff(part_begins).max(), max_queries)
+            for request in range(n):
+                for row in range(begins[request], begins[request + 1]):
+                    page, place = divmod(int(computed[request] + row - begins[request]), PAGE)
+                    seq = int(plan.row_seq[row])
+                    self.assertEqual(seq // plan.n_parts, request)
+                    self.assertTrue(part_begins[seq] <= row < part_begins[seq + 1])
+                    self.assertEqual(int(plan.sealed_pages[seq]), page)  # each query sees a token less than the one behind it
+                    self.assertEqual(int(plan.tail_tokens[seq]) - (part_begins[seq + 1] - 1 - row), place + 1)
+                    self.assertEqual(int(plan.row_tail_token[row]), place)
+                    tail_ids = cache.tail_ids(tail_blocks[request:request + 1], self.int32([page]))
+                    self.assertEqual(self.tail[seq, :, 0].tolist(), tail_ids[0].tolist())
+                    self.assertEqual(self.sinks[seq, :, 0].tolist(), sinks[request].tolist())
+                    self.assertEqual(self.sealed[seq, 0, :page].tolist(), blocks[request, :page].tolist())
+            is_due = lens // PAGE > computed // PAGE
+            self.assertEqual((plan.due_tail_page.cpu().numpy() >= 0).tolist(), is_due.tolist())
+            self.assertEqual(plan.due_tail_page.cpu().numpy()[is_due].tolist(), [0] * is_due.sum())
+            self.assertEqual(plan.due_sealed_page.cpu().numpy()[is_due].tolist(), (computed // PAGE)[is_due].tolist())
 
     def test_all_layers_are_sealed_at_once_as_they_are_one_by_one(self):
         lens, n_layers = np.array([PAGE, 5, 2 * PAGE, 0, 3 * PAGE, PAGE]), 3
@@ -135,11 +134,13 @@ class Plans(unittest.TestCase):
         offsets = torch.arange(n_layers, dtype=torch.int64, device=self.device) * together[0].numel()
         self.library.seal_layers(cache.shape(n), layer(together[0]), plan, offsets)
         is_first = (plan.due_tail_page >= 0) & (plan.due_sealed_page == 0)
-        sink_ids = cache.sink_ids(blocks[:, 0].where(is_first, 0))
+        seq, head = (x.flatten() for x in torch.meshgrid(is_first.nonzero()[:, 0].int(), self.int32(range(layout.n_kv_heads)),
+                                                         indexing="ij"))
+        zeros = torch.zeros_like(seq)
         for pool in alone:
             self.library.seal_pages(cache.shape(n), layer(pool), plan.due_tail_page, plan.due_sealed_page, 1)
-            cache.keep_sinks(cache.sink_rows(n), cache.tail_pages(cache.tail_ids(tail_blocks), pool),
-                             cache.sink_pages(sink_ids, pool))
+            for token in range(RECIPE.sink):
+                self.library.protect(cache.shape(n), layer(pool), seq, head, zeros + token, zeros + token)
         self.assertEqual(int(is_first.sum()), 2)
         self.assertTrue(torch.equal(together[:, 1:], alone[:, 1:]))
         self.assertFalse(torch.equal(together[:, 1:], random.bfloat16().to(self.device).view(torch.uint8)[:, 1:]))

@@ -34,13 +34,6 @@ def run(n_tokens):
 
 
 class Decoding(unittest.TestCase):
-    def test_lengths_are_those_of_the_simulation(self):
-        n = 3 * PAGE + 5
-        for token, (sealed, tail) in enumerate(run(n)):
-            seq_lens = np.array([token + 1, 0])
-            self.assertEqual(list(step_rules.sealed_pages(seq_lens)), [len(sealed), 0])
-            self.assertEqual(list(step_rules.tail_tokens(seq_lens)), [len(tail), 0])
-
     def test_pages_are_filled_where_the_simulation_seals(self):
         simulation = Simulation()
         for token in range(2 * PAGE + 3):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Steps that the library plans on the GPU, against the rules as PyTorch computes them for the plug-in; and how long either takes, as
-a line of JSON. The exit status is 1 if any differ."""
+"""Steps that the library plans on the GPU, against the rules; and how long a plan with its schedule takes, as a line of JSON. The exit
+status is 1 if any differ."""
 
 import json
 import pathlib
@@ -13,8 +13,8 @@ import numpy as np
 import test_step_plan
 import torch
 
-from kvant.paged import decode, draft_rows
-from kvant.torch import StepPlan, TorchLibrary
+from kvant.paged import decode
+from kvant.torch import TorchLibrary
 
 
 class PlansOnTheGpu(test_step_plan.Plans):
@@ -26,30 +26,15 @@ class PlansOnTheGpu(test_step_plan.Plans):
     def new_library(self):
         return TorchLibrary()
 
-    def test_takes_less_time(self):
-        n, most = 64, 4
-        times = {}
-        for name, max_rows in (("one token", 1), ("drafts", most)):
-            cache, plan = self.cache(n, max_rows), StepPlan(n, max_rows, max_rows, sink=test_step_plan.RECIPE.sink)
+    def test_takes_some_microseconds(self):
+        n, times = 64, {}
+        for name, max_rows in (("one token", 1), ("drafts", 4)):
+            cache = self.cache(n, max_rows)
             blocks, tail_blocks = self.blocks(n, test_step_plan.MAX_PAGES), self.blocks(n, cache.layout.tail_blocks)
-            seq_lens, begins = self.int32(np.full(n, 643)), self.int32(max_rows * np.arange(n + 1))
-            tables = self.tables(cache, plan, blocks, tail_blocks)
-            step = plan.step(seq_lens, begins if max_rows > 1 else None, **tables)
-            shape, lengths = cache.shape(plan.n_seqs, cache.max_queries), plan.lengths()
-
-            def by_library():
-                self.library.plan_step(step)
-                self.library.decode_schedule(shape, lengths, cache.workspace)
-
-            def by_torch():
-                if max_rows == 1:
-                    return decode.prepare(cache, seq_lens, blocks, tail_blocks)
-                return draft_rows.prepare(cache, seq_lens, begins, n * max_rows, blocks, tail_blocks)
-
-            times[name] = {"library": self.us(by_library), "torch": self.us(by_torch)}
+            seq_lens, begins = self.int32(np.full(n, 643)), self.int32(max_rows * np.arange(n + 1)) if max_rows > 1 else None
+            times[name] = self.us(lambda: decode.prepare(cache, seq_lens, blocks, tail_blocks, begins))
         print(json.dumps({"plan and schedule of 64 requests, us in a CUDA graph": times}))
-        for of in times.values():
-            self.assertLess(of["library"], of["torch"])
+        self.assertLess(max(times.values()), 100)
 
     def us(self, launch):
         """Microseconds of a replay."""

@@ -102,10 +102,10 @@ void list_all(const Step& step, const std::vector<RowGroup>& groups, const RowRu
     tail.push_back(visible.tail_tokens);
     n_protected.push_back(visible.sealed_pages > 0 ? sink : 0);
     first_page.push_back(visible.sealed_pages - step.ledger(slice).n_sealed());
-    tables.has_sealed = tables.has_sealed || visible.sealed_pages > 0;
+    tables.max_sealed = std::max(tables.max_sealed, visible.sealed_pages);
     tables.max_tail = std::max(tables.max_tail, visible.tail_tokens);
   }
-  tables.has_protected = tables.has_sealed && sink > 0;
+  tables.has_protected = tables.max_sealed > 0 && sink > 0;
   tables.sealed_pages = indices.add(sealed);
   tables.tail_tokens = indices.add(tail);
   tables.n_protected = indices.add(n_protected);
@@ -146,7 +146,7 @@ void list_window(const Step& step, const std::vector<RowGroup>& groups, IndexBuf
       row_tail.push_back(store.tails().table_id(ledger.tail(first_page + seen.sealed_pages + i).id));
     sealed_width = std::max(sealed_width, row_sealed.size());
     tail_width = std::max(tail_width, row_tail.size());
-    tables.has_sealed = tables.has_sealed || seen.sealed_pages > 0;
+    tables.max_sealed = std::max(tables.max_sealed, seen.sealed_pages);
     tables.max_tail = std::max(tables.max_tail, seen.tail_tokens);
   }
   tables.sealed_pages = indices.add(sealed);
@@ -192,12 +192,13 @@ kvant_decode_lengths RowTables::lengths(const IndexBuffer& indices, int from_row
   const int skipped = from_row - first_row;
   kvant_decode_lengths lengths{};
   lengths.struct_size = sizeof lengths;
-  lengths.sealed_pages = has_sealed ? indices.at(sealed_pages.from(skipped)) : nullptr;
+  lengths.sealed_pages = max_sealed > 0 ? indices.at(sealed_pages.from(skipped)) : nullptr;
   lengths.tail_tokens = indices.at(tail_tokens.from(skipped));
   lengths.protected_tokens = has_protected ? indices.at(n_protected.from(skipped)) : nullptr;
   lengths.first_tokens = sliding_window > 0 ? indices.at(hidden.from(skipped)) : nullptr;
   lengths.protected_seq_stride = 1;
   lengths.max_tail_tokens = max_tail;
+  lengths.max_sealed_pages = max_sealed;
   lengths.query_begins = max_queries > 1 ? indices.at(query_begins) : nullptr;
   return lengths;
 }

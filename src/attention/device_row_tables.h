@@ -32,8 +32,9 @@ struct RowTables {
   IndexBuffer::Part hidden;       // tokens before the last row's window, from the first page on; with one
   IndexBuffer::Part tail, sealed, sinks;
   std::int64_t tail_stride = 0, sealed_stride = 0;
-  bool has_sealed = false, has_protected = false;
-  int max_tail = 0;  // tokens
+  bool has_protected = false;
+  int max_tail = 0;    // tokens
+  int max_sealed = 0;  // pages
 
   // Where the division of their work lies, and partial results: in the step's workspace.
   std::size_t workspace = 0, workspace_bytes = 0;

@@ -17,7 +17,7 @@ namespace kvant {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x7173766b;  // "kvsq"
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;                   // 1: means of tcq pages had 16 bits
 constexpr int kMaxTokens = 1 << 30;
 constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 

@@ -177,17 +177,17 @@ void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& mo
                                  TrellisParameters& parameters) {
   const int d = shape_.d, e = exponent(at);
   Models::OfSide& model = models.of(at.side);
+  parameters.step = static_cast<std::uint16_t>(stream.bits(16, parameters.step));
   for (int c = 0; c < d; ++c) {
-    const std::uint16_t guess = rank_of_f16(mean_of_units(averages_[c], e));
-    const auto difference = static_cast<std::int16_t>(rank_of_f16(parameters.means[c]) - guess);
+    const int guess = mean_of_units(averages_[c], parameters.step, e);
     parameters.means[c] =
-        f16_of_rank(static_cast<std::uint16_t>(guess + model.means.code(stream, difference)));
+        static_cast<std::int8_t>(guess + model.means.code(stream, parameters.means[c] - guess));
   }
   const std::uint32_t high = stream.bits(16, parameters.loudest >> 16);
   parameters.loudest = high << 16 | stream.bits(16, parameters.loudest & 0xffff);
   gains_ = gain_units(shape_.bits, parameters.loudest, e);
   means_.resize(d);
-  for (int c = 0; c < d; ++c) means_[c] = units_of_mean(parameters.means[c], e);
+  for (int c = 0; c < d; ++c) means_[c] = units_of_mean(parameters.means[c], parameters.step, e);
   std::uint64_t variance = 0;
   for (int c = 0; c < d; ++c) {
     const auto deviation = static_cast<std::uint64_t>(std::min(head(at).deviations[c], kLargestUnits));

@@ -44,7 +44,8 @@ void read_values(const TrellisShape& shape, int exponent, const std::byte* page,
   to.parameters = read_parameters(shape, page);
   to.gains = gain_units(shape.bits, to.parameters.loudest, exponent);
   std::array<std::int32_t, kMaxHeadDim> means;
-  for (int c = 0; c < shape.d; ++c) means[c] = units_of_mean(to.parameters.means[c], exponent);
+  for (int c = 0; c < shape.d; ++c)
+    means[c] = units_of_mean(to.parameters.means[c], to.parameters.step, exponent);
   to.values.resize(static_cast<std::size_t>(kPageTokens) * shape.d);
   page_units(shape, to.parameters, to.gains, means.data(), page, to.values.data());
 }
@@ -178,7 +179,8 @@ class Learner {
         for (const LearnedPage& at : group.pages) {
           const TrellisParameters p =
               read_parameters(shape_of(layer, h, side), page_of(group, at, layer, h, side));
-          for (int c = 0; c < d; ++c) squares += std::pow(std::ldexp(units_of_mean(p.means[c], 10), -10), 2);
+          for (int c = 0; c < d; ++c)
+            squares += std::pow(std::ldexp(units_of_mean(p.means[c], p.step, 10), -10), 2);
           const GainUnits gains = gain_units(1, p.loudest, 10);
           for (const std::uint8_t code : p.gains)
             squares += std::pow(std::ldexp(gains.units[code], -10), 2) * d / kPageTokens;
@@ -390,7 +392,7 @@ class Learner {
       double average = 0;
       for (int t = 0; t < kPageTokens; ++t) average += expected[static_cast<std::size_t>(t) * d + c];
       average /= kPageTokens;
-      const double mean = units_of_mean(page.parameters.means[c], exponent);
+      const double mean = units_of_mean(page.parameters.means[c], page.parameters.step, exponent);
       for (int t = at.page == 0 ? kFirstTokens : 0; t < kPageTokens; ++t) {
         const std::size_t i = static_cast<std::size_t>(t) * d + c;
         const double gain = std::max(1, page.gains.units[page.parameters.gains[t]]);

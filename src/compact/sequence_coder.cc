@@ -22,7 +22,7 @@ namespace kvant {
 namespace {
 
 constexpr std::uint32_t kSequenceMagic = 0x7163766b;  // "kvcq"
-constexpr std::uint32_t kSequenceVersion = 1;
+constexpr std::uint32_t kSequenceVersion = 2;         // 1: means had 16 bits
 
 struct Start {
   std::uint32_t magic, version;

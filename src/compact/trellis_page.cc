@@ -58,16 +58,18 @@ TrellisParameters read_parameters(const TrellisShape& shape, const std::byte* pa
   TrellisParameters parameters;
   const std::byte* at = page + shape.code_bytes();
   std::memcpy(parameters.gains.data(), at, kPageTokens);
-  std::memcpy(parameters.means.data(), at + kPageTokens, 2 * static_cast<std::size_t>(shape.d));
-  std::memcpy(&parameters.loudest, at + kPageTokens + 2 * static_cast<std::ptrdiff_t>(shape.d), 4);
+  std::memcpy(parameters.means.data(), at + kTrellisMeansAt, static_cast<std::size_t>(shape.d));
+  std::memcpy(&parameters.loudest, at + trellis_loudest_at(shape.d), sizeof parameters.loudest);
+  std::memcpy(&parameters.step, at + trellis_step_at(shape.d), sizeof parameters.step);
   return parameters;
 }
 
 void write_parameters(const TrellisShape& shape, const TrellisParameters& parameters, std::byte* page) {
   std::byte* at = page + shape.code_bytes();
   std::memcpy(at, parameters.gains.data(), kPageTokens);
-  std::memcpy(at + kPageTokens, parameters.means.data(), 2 * static_cast<std::size_t>(shape.d));
-  std::memcpy(at + kPageTokens + 2 * static_cast<std::ptrdiff_t>(shape.d), &parameters.loudest, 4);
+  std::memcpy(at + kTrellisMeansAt, parameters.means.data(), static_cast<std::size_t>(shape.d));
+  std::memcpy(at + trellis_loudest_at(shape.d), &parameters.loudest, sizeof parameters.loudest);
+  std::memcpy(at + trellis_step_at(shape.d), &parameters.step, sizeof parameters.step);
 }
 
 GainUnits gain_units(int bits, std::uint32_t loudest, int exponent) {
@@ -82,20 +84,16 @@ GainUnits gain_units(int bits, std::uint32_t loudest, int exponent) {
   return gains;
 }
 
-std::int32_t units_of_mean(std::uint16_t mean, int exponent) {
-  return clamped(std::ldexp(static_cast<double>(float_from_f16(mean)), exponent), kLargestUnits);
+std::int32_t units_of_mean(int steps, std::uint16_t step, int exponent) {
+  const double mean = static_cast<double>(steps) * static_cast<double>(float_from_bf16(step));
+  return clamped(std::ldexp(mean, exponent), kLargestUnits);
 }
 
-std::uint16_t mean_of_units(std::int32_t units, int exponent) {
-  return f16_from_float_saturated(static_cast<float>(std::ldexp(static_cast<double>(units), -exponent)));
-}
-
-std::uint16_t rank_of_f16(std::uint16_t bits) {
-  return static_cast<std::uint16_t>((bits & 0x8000) != 0 ? ~bits : bits | 0x8000);
-}
-
-std::uint16_t f16_of_rank(std::uint16_t rank) {
-  return static_cast<std::uint16_t>((rank & 0x8000) != 0 ? rank & 0x7fff : ~rank);
+int mean_of_units(std::int32_t units, std::uint16_t step, int exponent) {
+  const double unit = std::ldexp(static_cast<double>(float_from_bf16(step)), exponent);
+  if (!(unit > 0)) return 0;
+  const std::int32_t twice = clamped(2.0 * static_cast<double>(units) / unit, 2 * kLargestMeanCode);
+  return (twice + (twice < 0 ? -1 : 1)) / 2;
 }
 
 int bits_before(int bits, int d, const std::uint16_t* symbols) {

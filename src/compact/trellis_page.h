@@ -13,6 +13,7 @@
 #include "base/page_size.h"
 #include "format/format.h"
 #include "format/trellis.h"
+#include "format/trellis_parameters.h"
 
 namespace kvant {
 
@@ -25,7 +26,7 @@ struct TrellisShape {
   int d = 0;
   int row_bytes() const { return d * bits / 8; }
   int code_bytes() const { return kPageTokens * row_bytes(); }
-  std::size_t page_bytes() const { return static_cast<std::size_t>(code_bytes()) + kPageTokens + 2 * d + 4; }
+  std::size_t page_bytes() const { return trellis_page_bytes(bits, d); }
 };
 
 // B of a format, or 0: it is none of these.
@@ -34,8 +35,9 @@ int trellis_bits(const Format& format, int d);
 // What lies behind the codes.
 struct TrellisParameters {
   std::array<std::uint8_t, kPageTokens> gains;
-  std::array<std::uint16_t, kMaxHeadDim> means;  // [d]: f16
-  std::uint32_t loudest = 0;                     // the bits of an F32
+  std::array<std::int8_t, kMaxHeadDim> means;  // [d], in steps
+  std::uint32_t loudest = 0;                   // the bits of an F32
+  std::uint16_t step = 0;                      // those of a bf16
 };
 TrellisParameters read_parameters(const TrellisShape& shape, const std::byte* page);
 void write_parameters(const TrellisShape& shape, const TrellisParameters& parameters, std::byte* page);
@@ -47,13 +49,9 @@ struct GainUnits {
 };
 GainUnits gain_units(int bits, std::uint32_t loudest, int exponent);
 
-// A mean in units, and the f16 that is nearest to so many.
-std::int32_t units_of_mean(std::uint16_t mean, int exponent);
-std::uint16_t mean_of_units(std::int32_t units, int exponent);
-
-// f16 numbers in the order of their values, 0 to 2^16 - 1, and back.
-std::uint16_t rank_of_f16(std::uint16_t bits);
-std::uint16_t f16_of_rank(std::uint16_t rank);
+// A mean of so many steps in units, and the steps that are nearest to so many units.
+std::int32_t units_of_mean(int steps, std::uint16_t step, int exponent);
+int mean_of_units(std::int32_t units, std::uint16_t step, int exponent);
 
 // The 8 - B bits before the first symbol of a row: its last ones.
 int bits_before(int bits, int d, const std::uint16_t* symbols);

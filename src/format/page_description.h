@@ -42,8 +42,8 @@ enum class TokenFactor : std::uint8_t {
   half,    // f16 [tokens]
   single,  // f32 [tokens]
   block,   // the scale of its block of a grid of integers
-  octave   // u8 [tokens], in fractions of an octave below the loudest (trellis_gain.h); then f16 means [d];
-          // f32 loudest
+  octave   // u8 [tokens], in fractions of an octave below the loudest (trellis_gain.h); then i8 means [d] in
+           // steps; f32 loudest; bf16 step (trellis_parameters.h)
 };
 
 struct PageDescription {
@@ -62,17 +62,12 @@ struct PageDescription {
   KVANT_HOST_DEVICE constexpr bool plain() const { return kind == CodeKind::bf16 || kind == CodeKind::f16; }
   // Groups of channels of a token that have a grid of their own.
   KVANT_HOST_DEVICE constexpr int groups(int d) const { return (d + group - 1) / group; }
-  // The half-precision numbers among the parameters: how many, from which byte behind the codes.
-  struct HalfParameters {
-    int n, first_byte;
-  };
-  KVANT_HOST_DEVICE constexpr HalfParameters half_parameters(int d) const {
-    if (grid == GridAxis::of_channels) return {kPageTokens / group * d * 2, 0};
+  // How many half-precision numbers the parameters begin with.
+  KVANT_HOST_DEVICE constexpr int half_parameters(int d) const {
+    if (grid == GridAxis::of_channels) return kPageTokens / group * d * 2;
     if (grid == GridAxis::of_tokens || factor == TokenFactor::grid)
-      return {kPageTokens * groups(d) * (symmetric ? 1 : 2), 0};
-    if (factor == TokenFactor::half) return {kPageTokens, 0};
-    if (factor == TokenFactor::octave) return {d, kPageTokens};
-    return {0, 0};
+      return kPageTokens * groups(d) * (symmetric ? 1 : 2);
+    return factor == TokenFactor::half ? kPageTokens : 0;
   }
 };
 

@@ -103,7 +103,7 @@ class DescribedPage {
         return read<float>(code_bytes_ + 4 * d_ + 4 * (token / 64));
       case TokenFactor::octave:
         return gain_of_code<double>(read<std::uint8_t>(code_bytes_ + token),
-                                    read<float>(code_bytes_ + kPageTokens + 2 * d_),
+                                    read<float>(code_bytes_ + kPageTokens + d_),
                                     [](double x) { return std::exp2(x); });
       default:
         return 1;
@@ -111,7 +111,8 @@ class DescribedPage {
   }
   double mean(int channel) const {
     if (p_.factor != TokenFactor::octave) return 0;
-    return float_from_f16(half(code_bytes_ + kPageTokens + 2 * channel));
+    return read<std::int8_t>(code_bytes_ + kPageTokens + channel) *
+           double{float_from_bf16(half(code_bytes_ + kPageTokens + d_ + 4))};
   }
 
   const FormatDescription& f_;

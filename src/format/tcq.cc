@@ -5,13 +5,15 @@
 //   codes     [kPageTokens][d]  B bits each: every token is a circular little-endian bit stream of its own,
 //                               d * B / 8 bytes
 //   gains     [kPageTokens]     u8
-//   means     [d]               f16: of the tokens that aren't left out, saturated at 65504
+//   means     [d]               i8: of the tokens that aren't left out, in steps; -127 to 127
 //   loudest   [1]               f32: the largest gain of those tokens, at most 2^126
+//   step      [1]               bf16: of the means, 1/127 of the largest one, at most 2^125
 //
-// value = mean of the channel + gain of the token * level[state] * scale, with the table of B (trellis.h).
-// The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring tokens have
-// in common: K turns slowly in the low frequencies of RoPE, so it holds a large part of K. Each token's rest
-// is divided by its root mean square and encoded; its gain is then fitted (fitted_gain in trellis_gain.h).
+// value = step * mean of the channel + gain of the token * level[state] * scale, with the table of B
+// (trellis.h). The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring
+// tokens have in common: K turns slowly in the low frequencies of RoPE, so it holds a large part of K. Each
+// token's rest, which has what rounding leaves of the means, is divided by its root mean square and encoded;
+// its gain is then fitted (fitted_gain in trellis_gain.h).
 //
 // Left-out tokens enter neither the means nor the loudest gain.
 #include <fmt/format.h>
@@ -29,7 +31,6 @@
 #include "base/exp_series.h"
 #include "base/float16.h"
 #include "base/simd_clones.h"
-#include "format/affine_row.h"
 #include "format/bit_packing.h"
 #include "format/code_block.h"
 #include "format/error_metric.h"
@@ -39,15 +40,13 @@
 #include "format/trellis.h"
 #include "format/trellis_encoder.h"
 #include "format/trellis_gain.h"
+#include "format/trellis_parameters.h"
 
 namespace kvant {
 namespace {
 
-constexpr std::size_t tcq_page_bytes(int bits, int d) {
-  return static_cast<std::size_t>(kPageTokens) * (d * bits / 8 + 1) + 2 * static_cast<std::size_t>(d) + 4;
-}
-static_assert(tcq_page_bytes(2, 64) == 2308 && tcq_page_bytes(3, 64) == 3332);
-static_assert(tcq_page_bytes(2, 128) == 4484 && tcq_page_bytes(4, 128) == 8580);
+static_assert(trellis_page_bytes(2, 64) == 2246 && trellis_page_bytes(3, 64) == 3270);
+static_assert(trellis_page_bytes(2, 128) == 4358 && trellis_page_bytes(4, 128) == 8454);
 
 constexpr double kMaxGain = 0x1p126;  // times the largest level, 3.4, it is still finite
 
@@ -71,8 +70,8 @@ std::uint8_t code_of_gain(double gain, double loudest) {
   return static_cast<std::uint8_t>(std::clamp(steps, 0.0, static_cast<double>(kSilent)));
 }
 
-// The channels' means over the tokens that aren't left out, as f16.
-std::array<std::uint16_t, kMaxHeadDim> channel_means(const float* values, const TokenMask& left_out, int d) {
+// The channels' means over the tokens that aren't left out.
+std::array<float, kMaxHeadDim> channel_means(const float* values, const TokenMask& left_out, int d) {
   std::array<double, kMaxHeadDim> sums{};
   int n = 0;
   for (int token = 0; token < kPageTokens; ++token) {
@@ -80,9 +79,37 @@ std::array<std::uint16_t, kMaxHeadDim> channel_means(const float* values, const 
     ++n;
     for (int i = 0; i < d; ++i) sums[i] += values[static_cast<std::ptrdiff_t>(token) * d + i];
   }
-  std::array<std::uint16_t, kMaxHeadDim> means{};
-  for (int i = 0; i < d && n > 0; ++i) means[i] = f16_from_float_saturated(static_cast<float>(sums[i] / n));
+  std::array<float, kMaxHeadDim> means{};
+  for (int i = 0; i < d && n > 0; ++i) means[i] = static_cast<float>(sums[i] / n);
   return means;
+}
+
+// Means as pages hold them.
+void store_means(const std::array<float, kMaxHeadDim>& means, int d, std::byte* parameters) {
+  float largest = 0;
+  for (int i = 0; i < d; ++i) largest = std::max(largest, std::fabs(means[i]));
+  const std::uint16_t stored = bf16_from_float(step_of_means(largest));
+  const float step = float_from_bf16(stored);
+  for (int i = 0; i < d; ++i) {
+    const int code = code_of_mean(means[i], step, [](float x) { return std::nearbyint(x); });
+    parameters[kTrellisMeansAt + i] = static_cast<std::byte>(code);
+  }
+  std::memcpy(parameters + trellis_step_at(d), &stored, sizeof stored);
+}
+KVANT_SIMD_CLONES void widen_means(const std::int8_t* codes, int d, float step, float* means) {
+  for (int i = 0; i < d; ++i) means[i] = static_cast<float>(codes[i]) * step;
+}
+void load_means(const std::byte* parameters, int d, float* means) {
+  std::uint16_t step;
+  std::memcpy(&step, parameters + trellis_step_at(d), sizeof step);
+  widen_means(reinterpret_cast<const std::int8_t*>(parameters + kTrellisMeansAt), d, float_from_bf16(step),
+              means);
+}
+
+float load_loudest(const std::byte* parameters, int d) {
+  float loudest;
+  std::memcpy(&loudest, parameters + trellis_loudest_at(d), sizeof loudest);
+  return loudest;
 }
 
 // a . b: in a fixed order, of products that are exact, so that it is the same with every instruction set.
@@ -166,33 +193,30 @@ class TcqFormat : public Format {
         encoder_(table),
         shaped_encoder_(table) {}
 
-  std::size_t page_bytes(int head_dim) const override { return tcq_page_bytes(table_.bits, head_dim); }
+  std::size_t page_bytes(int head_dim) const override { return trellis_page_bytes(table_.bits, head_dim); }
 
   void encode(const float* values, const TokenMask& left_out, const PageContext& context,
               std::byte* page) const override {
     const int d = context.head_dim;
-    const std::array<std::uint16_t, kMaxHeadDim> stored = channel_means(values, left_out, d);
+    std::byte* parameters = codes_of(page, kPageTokens, d);
+    store_means(channel_means(values, left_out, d), d, parameters);
     std::array<float, kMaxHeadDim> means;
-    float_row_from_f16(stored.data(), means.data(), d);
+    load_means(parameters, d, means.data());
     const std::array<double, kPageTokens> gains = encode_shapes(values, means.data(), context, page);
     float loudest = 0;
     for (int token = 0; token < kPageTokens; ++token)
       if (!left_out.test(token)) loudest = std::max(loudest, static_cast<float>(gains[token]));
-    std::array<std::uint8_t, kPageTokens> codes;
-    for (int token = 0; token < kPageTokens; ++token) codes[token] = code_of_gain(gains[token], loudest);
-    std::byte* parameters = codes_of(page, kPageTokens, d);
-    std::memcpy(parameters, codes.data(), kPageTokens);
-    std::memcpy(parameters + kPageTokens, stored.data(), 2 * static_cast<std::size_t>(d));
-    std::memcpy(parameters + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), &loudest, sizeof loudest);
+    for (int token = 0; token < kPageTokens; ++token)
+      parameters[token] = std::byte{code_of_gain(gains[token], loudest)};
+    std::memcpy(parameters + trellis_loudest_at(d), &loudest, sizeof loudest);
   }
 
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
     const int d = context.head_dim;
     const std::byte* parameters = codes_of(page, kPageTokens, d);
+    const float loudest = load_loudest(parameters, d);
     std::array<float, kMaxHeadDim> means;
-    float loudest;
-    std::memcpy(&loudest, parameters + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
-    float_row_from_f16(parameters + kPageTokens, means.data(), d);
+    load_means(parameters, d, means.data());
     std::array<float, kMaxHeadDim> shape;
     for (int token = 0; token < n_tokens; ++token) {
       const auto gain = static_cast<float>(gain_of_code<double>(
@@ -231,13 +255,11 @@ class TcqFormat : public Format {
                        CodeParameters& parameters) const override {
     const int d = context.head_dim;
     const std::byte* stored = codes_of(page, kPageTokens, d);
-    float loudest;
-    std::memcpy(&loudest, stored + kPageTokens + 2 * static_cast<std::ptrdiff_t>(d), sizeof loudest);
     parameters.channel_offset.resize(d);
-    float_row_from_f16(stored + kPageTokens, parameters.channel_offset.data(), d);
+    load_means(stored, d, parameters.channel_offset.data());
     parameters.token_scale.resize(kPageTokens);
-    widen_gains(reinterpret_cast<const std::uint8_t*>(stored), kPageTokens, loudest * table.scale,
-                parameters.token_scale.data());
+    widen_gains(reinterpret_cast<const std::uint8_t*>(stored), kPageTokens,
+                load_loudest(stored, d) * table.scale, parameters.token_scale.data());
   }
 
  private:

@@ -27,8 +27,8 @@
 
 namespace kvant {
 
-inline constexpr const char* kSessionVersion = "kvant.session/1";
-inline constexpr const char* kCompactSessionVersion = "kvant.session/2";  // that version 1 can't read
+inline constexpr const char* kSessionVersion = "kvant.session/3";  // before: another layout of tcq pages
+inline constexpr const char* kCompactSessionVersion = "kvant.session/4";
 inline constexpr std::size_t kSessionChunk = 1 << 20;
 inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 

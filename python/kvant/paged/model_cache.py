@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from kvant.torch import Layer, Lengths, Pages, Shape, TorchLibrary
+from kvant.torch import Layer, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
 from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.recipes import Recipe
 from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
 MAX_QUERIES = 8  # of a sequence in a call
-
-
-@dataclass(frozen=True)
-class SinkRows:
-    """Rows of some sequences' sinks: int32 [n_seqs * n_kv_heads * tokens]."""
-
-    n_seqs: int
-    seq: torch.Tensor
-    head: torch.Tensor
-    token: torch.Tensor  # its place in the sequence
 
 
 class ModelCache:
@@ -34,16 +24,17 @@ class ModelCache:
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale = n_heads, softmax_scale
         self._shapes: dict[tuple[int, int], Shape] = {}
-        self.max_queries = self._queries_together(max_rows)
-        # Rows on either side of a page's end.
-        self.parts = 2 * -(-max_rows // self.max_queries) if max_rows > 1 else 1
-        self.workspace = library.new_workspace(self.shape(max_requests * self.parts, self.max_queries), device)
-        self.numbers = torch.arange(max_requests * max(max_rows, self.parts), dtype=torch.int32, device=device)
+        self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)
+        n_seqs = StepPlan(max_requests, max_rows, self.max_queries, device=device).n_seqs
+        self.workspace = library.new_workspace(self.shape(n_seqs, self.max_queries), device)
         pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
         places = [[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)]
         self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
         self._tail_unit = torch.tensor([[unit for _, unit in turn] for turn in places], dtype=torch.int32, device=device)
+        self._tail_places = torch.tensor(places, dtype=torch.int32, device=device)
         if layout.sink_tokens:
+            self._sink_places = torch.tensor([[(0, layout.sink.place(*page) // UNIT_BYTES) for page in pages]],
+                                             dtype=torch.int32, device=device)
             self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
                                            dtype=torch.int32, device=device)
 
@@ -76,6 +67,14 @@ class ModelCache:
             blocks, unit = tail_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
         return blocks * (self.layout.block_bytes // self.layout.unit_bytes) + unit
 
+    def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
+        """How kvant_plan_step makes tail_ids: table, int32 [n_seqs, 2 * n_kv_heads], of tail_blocks, int32 [n_requests, ...]."""
+        return step_table(table[:, :, None], tail_blocks, self._tail_places, self.layout.block_bytes // self.layout.unit_bytes)
+
+    def sink_table(self, table: torch.Tensor, block_table: torch.Tensor) -> StepTable:
+        """Likewise sink_ids."""
+        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.block_bytes // UNIT_BYTES)
+
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's tails, a page of each sequence."""
         return Pages(table=tail_ids, seq_stride=tail_ids.stride(0), head_stride=SIDES, side_stride=1, pool=blocks,
@@ -87,28 +86,28 @@ class ModelCache:
                      pool=blocks.data_ptr() + self.layout.sink.bytes, page_stride=self.layout.block_bytes,
                      head_offset=self.layout.head_bytes, side_offset=self.layout.key_page_bytes)
 
-    def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor:
-        """int32 [n_seqs, 2 * n_kv_heads]: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
+    @staticmethod
+    def either_place(block: torch.Tensor) -> torch.Tensor:
+        """int32 [n, 2]: block tables of one page each, int32 [n], be it a sequence's first (page 0) or not (page 1)."""
+        return block[:, None].expand(-1, 2).contiguous()
+
+    def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:
+        """int32 [n_seqs, 2 * n_kv_heads], or None if the recipe has no sink: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
         UNIT_BYTES. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
+        if self.layout.sink_tokens == 0:
+            return None
         return first_blocks[:, None] * (self.layout.block_bytes // UNIT_BYTES) + self._sink_unit
 
     def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's sinks, a page of each sequence."""
         if blocks.numel() // UNIT_BYTES > MAX_TABLE_ENTRY:
             raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
-        return sink_pages(sink_ids, blocks.data_ptr())
+        return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), head_stride=SIDES, side_stride=1, pool=blocks,
+                     page_stride=UNIT_BYTES)
 
-    def sink_rows(self, n_seqs: int) -> SinkRows:
-        """Of n_seqs sinks."""
-        n_tokens, n_heads = self.layout.sink_tokens, self.layout.n_kv_heads
-        numbers = torch.arange(n_seqs * n_heads * n_tokens, dtype=torch.int32, device=self.device)
-        of_head = numbers // n_tokens
-        return SinkRows(n_seqs, of_head // n_heads, of_head % n_heads, numbers % n_tokens)
-
-    def keep_sinks(self, rows: SinkRows, tail: Pages, sinks: Pages) -> None:
-        """Copies the first tokens of tail pages, one of each sequence, into sinks."""
-        self.library.protect(self.shape(rows.n_seqs), Layer(tail=tail, protected_pages=sinks), rows.seq, rows.head, rows.token,
-                             rows.token)
+    def sinks(self, sink_ids: torch.Tensor | None, blocks: torch.Tensor) -> dict[str, Any]:
+        """What a Layer has whose sequences have a sink; None: they don't."""
+        return {} if sink_ids is None else dict(sink=self.layout.sink_tokens, protected_pages=self.sink_pages(sink_ids, blocks))
 
     def rotated(self, q: torch.Tensor) -> torch.Tensor:
         """Queries [n, n_heads, head_dim] as stored keys want them."""
@@ -122,9 +121,3 @@ class ModelCache:
         """Outputs [n, n_heads, head_dim], in place."""
         if self.recipe.value_hadamard:
             self.library.rotate(out)
-
-
-def sink_pages(sink_ids: torch.Tensor, pool: int) -> Pages:
-    """sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of UNIT_BYTES from the address `pool`."""
-    return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), head_stride=SIDES, side_stride=1, pool=pool,
-                 page_stride=UNIT_BYTES)

@@ -35,20 +35,20 @@ class Step:
     check: Check | None = None  # of the quality guard
     checked: int = 0  # the address of the blocks of the layer that it is of
     # Made by the first layer, so that a captured step makes it anew in each replay.
-    _decode: decode.DecodeStep | draft_rows.DraftStep | None = field(default=None, repr=False)
+    _decode: decode.DecodeStep | None = field(default=None, repr=False)
 
     @property
     def decoding(self):
         """The module for decoded requests."""
         return draft_rows if self.has_drafts else decode
 
-    def decode(self) -> decode.DecodeStep | draft_rows.DraftStep:
+    def decode(self) -> decode.DecodeStep:
         if self._decode is None:
             n = self.n_decodes
             tables = self.sealed.block_table_tensor[:n], self.tail.block_table_tensor[:n]
             lens = self.sealed.seq_lens[:n]
-            self._decode = (draft_rows.prepare(self.cache, lens, self.sealed.query_start_loc[:n + 1], self.n_decode_rows, *tables)
-                            if self.has_drafts else decode.prepare(self.cache, lens, *tables))
+            begins = self.sealed.query_start_loc[:n + 1] if self.has_drafts else None
+            self._decode = decode.prepare(self.cache, lens, *tables, begins)
         return self._decode
 
 
@@ -132,11 +132,9 @@ class ModelState:
         """seq_lens: of requests with one new token."""
         seqs, pages = step_rules.filled_pages(seq_lens)
         if len(seqs):
-            where = DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1),
-                                  "first": np.flatnonzero(pages == 0)}, self.cache.device)
+            where = DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1)}, self.cache.device)
             rows = where["seqs"].long()
-            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["place"],
-                             where["first"].long())
+            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["place"])
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

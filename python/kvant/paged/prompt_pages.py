@@ -50,7 +50,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
         requests, rows = slice(call.first_request, call.end_request), slice(first_rows[call.first_request],
                                                                             first_rows[call.end_request])
         is_last, n_pages = call.end_page is None, int(arrays[f"{i} sealed_begins"][-1])
-        has_sink = cache.layout.sink_tokens > 0 and n_pages > 0 and call.first_page == 0
+        has_sink = n_pages > 0 and call.first_page == 0
         mine = {name: on_device[f"{i} {name}"] for name in ("scratch", "query_begins", "token_begins", "sealed_begins")}
         calls.append(Call(
             rows, PromptShape(n_seqs=call.end_request - call.first_request, n_heads=cache.n_heads,
@@ -113,12 +113,11 @@ def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.
             lse: torch.Tensor | None = None) -> None:
     """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
     q = q[call.rows]
-    sealed, sink = {}, {}
+    sealed = {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)
-    if call.sink_ids is not None:
-        sink = dict(sink=cache.layout.sink_tokens, protected_pages=cache.sink_pages(call.sink_ids, blocks))
-    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), tail=scratch.pages(call.scratch), **sink)
+    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), tail=scratch.pages(call.scratch),
+                  **cache.sinks(call.sink_ids, blocks))
     of_lse = {} if lse is None else dict(lse=lse, lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
     pages = PromptPages(shape=cache.shape(call.shape.n_seqs), layer=layer, first_row_tokens=call.first_tokens, **sealed)
     cache.library.prompt_attention(call.shape, Prompt(

@@ -69,8 +69,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
     seen_blocks = block_table[arrays["seen_request"].long(), arrays["seen_page"].long()].contiguous()
 
     def sink_of(prefix, first):
-        has_sink = cache.layout.sink_tokens > 0 and first == 0
-        return cache.sink_ids(block_table[prefix.request, :1]) if has_sink else None
+        return cache.sink_ids(block_table[prefix.request, :1]) if first == 0 else None
 
     return VisibleRows(
         **{name: arrays[name] for name in ("first_rows", "n_tokens", "visible", "n_visible_tokens")},
@@ -132,10 +131,9 @@ def _merge_prefixes(cache, stretches, blocks, q, out, lse, attention) -> None:
             total = out[of_request].float()
         rows = torch.empty((SIDES, 1, stretch.n_pages * PAGE, layout.n_kv_heads, layout.head_dim), dtype=q.dtype,
                            device=blocks.device)
-        sink = {} if stretch.sink_ids is None else dict(sink=layout.sink_tokens,
-                                                        protected_pages=cache.sink_pages(stretch.sink_ids, blocks))
         library.dequantize(cache.shape(1), Lengths(sealed_pages=stretch.pages),
-                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks), **sink), stretch.first_page,
+                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks),
+                                 **cache.sinks(stretch.sink_ids, blocks)), stretch.first_page,
                            stretch.n_pages, *rows)
         part, part_lse = attention(q[of_request], *rows[:, 0], cu_seqlens_q=stretch.row_bounds,
                                    max_seqlen_q=stretch.end_row - stretch.first_row,

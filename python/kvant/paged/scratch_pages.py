@@ -12,17 +12,8 @@ import torch
 from kvant.torch import Layer, Pages
 from kvant.paged.block_layout import SIDES
 from kvant.paged.device_arrays import DeviceArrays
-from kvant.paged.model_cache import ModelCache, SinkRows
+from kvant.paged.model_cache import ModelCache
 from kvant.paged.step_rules import PrefillPlan
-
-
-@dataclass(frozen=True)
-class Sinks:
-    """Of the first pages that a step completes."""
-
-    pieces: torch.Tensor  # int32
-    ids: torch.Tensor  # int32 [n, 2 * n_kv_heads]: where they go
-    rows: SinkRows
 
 
 @dataclass
@@ -35,10 +26,10 @@ class PrefillStep:
     row_piece: torch.Tensor
     row_token: torch.Tensor
     full: torch.Tensor
-    full_blocks: torch.Tensor  # int32 [n, 2]: where full pieces go, once as a first page and once as a later one,
-    full_place: torch.Tensor  # int32: and which they are, 0 or 1
+    full_table: torch.Tensor  # int32 [n, 2]: where full pieces go,
+    full_place: torch.Tensor  # int32 [n]: in the first column if they are the first page of their request (0), or the second (1),
+    full_sinks: torch.Tensor | None  # int32 [n, 2 * n_kv_heads]: and where their sinks would, in the first case
     zeros: torch.Tensor  # int32, as many as there are full pieces
-    sinks: Sinks | None  # None: there are none
     entering: torch.Tensor  # int64
     entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: where they are in the layer's blocks
     leaving: torch.Tensor
@@ -53,8 +44,7 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         "full": plan.full, "full_request": plan.request[plan.full], "full_page": plan.page[plan.full],
         "entering": plan.entering, "entering_request": plan.request[plan.entering], "entering_page": plan.page[plan.entering],
         "leaving": plan.leaving, "leaving_request": plan.request[plan.leaving], "leaving_page": plan.page[plan.leaving],
-        "full_place": np.minimum(plan.page[plan.full], 1),
-        "first": plan.first, "first_request": plan.request[plan.first], "first_page": plan.page[plan.first]}, cache.device)
+        "full_place": np.minimum(plan.page[plan.full], 1)}, cache.device)
     of_page = cache.layout.tail_page_bytes // cache.layout.unit_bytes
 
     def blocks_of(name):
@@ -64,13 +54,10 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         ids = cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"]).long()
         return (ids[:, :, None] + torch.arange(of_page, device=cache.device)).flatten()
 
-    sinks = None
-    if cache.layout.sink_tokens and len(plan.first):
-        sinks = Sinks(arrays["first"], cache.sink_ids(blocks_of("first")), cache.sink_rows(len(plan.first)))
     full_blocks = blocks_of("full")
     return PrefillStep(
         plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place")},
-        full_blocks=full_blocks[:, None].expand(-1, 2).contiguous(), zeros=torch.zeros_like(full_blocks), sinks=sinks,
+        full_table=cache.either_place(full_blocks), full_sinks=cache.sink_ids(full_blocks), zeros=torch.zeros_like(full_blocks),
         entering=arrays["entering"].long(), entering_units=units_of("entering"),
         leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"))
 
@@ -103,10 +90,9 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
                    keys, values, recipe.key_hadamard, recipe.value_hadamard)
     if len(plan.full):
         library.seal_pages(cache.shape(len(plan.full)),
-                           Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_blocks, blocks),
-                                 sink=layout.sink_tokens), step.zeros, step.full_place, 1)
-    if step.sinks is not None:
-        cache.keep_sinks(step.sinks.rows, scratch.pages(step.sinks.pieces), cache.sink_pages(step.sinks.ids, blocks))
+                           Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_table, blocks),
+                                 **cache.sinks(step.full_sinks, blocks)), step.zeros, step.full_place, 1,
+                           keep_sink=step.full_sinks is not None)
     if len(plan.leaving):
         units.index_copy_(0, step.leaving_units, pool.index_select(0, step.leaving).view(-1, layout.unit_bytes))
     return scratch

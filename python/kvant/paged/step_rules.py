@@ -14,16 +14,6 @@ import numpy as np
 from kvant import PAGE
 
 
-def sealed_pages(seq_lens):
-    """Pages that the last token of a sequence of seq_lens = n + 1 tokens sees sealed: [n_seqs], NumPy or torch."""
-    return (seq_lens - 1).clip(0) // PAGE
-
-
-def tail_tokens(seq_lens):
-    """Tokens in the tail, the new one included; 0 where there is no sequence (padding): [n_seqs], NumPy or torch."""
-    return seq_lens - PAGE * sealed_pages(seq_lens)
-
-
 def filled_pages(seq_lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of sequences with one new token: those whose page it fills, and the number of that page."""
     seqs = np.flatnonzero((seq_lens > 0) & (seq_lens % PAGE == 0))

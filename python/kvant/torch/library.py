@@ -56,23 +56,23 @@ class TorchLibrary(Library):
                           value_channels=values.shape[2]))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
-                   n_pages: torch.Tensor | None = None) -> None:
+                   n_pages: torch.Tensor | None = None, keep_sink: bool = False, layer_offsets: torch.Tensor | None = None) -> None:
         """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
-        how many pages (None: max_pages)."""
+        how many pages (None: max_pages). keep_sink: of first pages the layer's `sink` goes into its protected pages.
+        layer_offsets: the same pages of several layers, of which those of the ith lie so many bytes (int64, multiples of 16)
+        further on; not of formats with codebooks."""
+        n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
-                  SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages))
+                  SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
+                            keep_sink=keep_sink, n_layers=n_layers, layer_offsets=layer_offsets))
 
     def plan_step(self, step: Step) -> None:
         """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""
         self.call("plan_step", step)
 
     def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
-        """Encodes what is due by a plan, of all layers at once, and keeps sinks. `layer`: pages of requests, of which those of
-        the ith layer lie layer_offsets[i] bytes (int64, multiples of 16) further on.
-        Not of formats with codebooks."""
-        self.call("seal_pages", shape, layer,
-                  SealRange(tail_page=plan.due_tail_page, sealed_page=plan.due_sealed_page, n_pages=plan.n_due_pages,
-                            max_pages=1, n_layers=len(layer_offsets), keep_sink=1, layer_offsets=layer_offsets))
+        """Encodes what is due by a plan, of all layers at once, and keeps sinks."""
+        self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, True, layer_offsets)
 
     def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
                 protected_token: torch.Tensor) -> None:

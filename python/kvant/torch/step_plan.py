@@ -21,13 +21,10 @@ class StepPlan:
         self.n_parts = 1 if max_new_tokens == 1 else -(-max_new_tokens // max_queries) + 1
         self.n_seqs, self.n_rows = n_requests * self.n_parts, n_requests * max_new_tokens
 
-        def zeros(n):
-            return torch.zeros(n, dtype=torch.int32, device=device)
-
-        self.sealed_pages, self.tail_tokens, self.protected_tokens, self.first_tokens = (zeros(self.n_seqs) for _ in range(4))
-        self.part_begins = zeros(self.n_seqs + 1)
-        self.row_seq, self.row_tail_token = zeros(self.n_rows), zeros(self.n_rows)
-        self.due_tail_page, self.due_sealed_page, self.n_due_pages = (zeros(n_requests) for _ in range(3))
+        sizes = [*4 * [self.n_seqs], self.n_seqs + 1, *2 * [self.n_rows], *3 * [n_requests]]
+        (self.sealed_pages, self.tail_tokens, self.protected_tokens, self.first_tokens, self.part_begins, self.row_seq,
+         self.row_tail_token, self.due_tail_page, self.due_sealed_page, self.n_due_pages) = torch.zeros(
+             sum(sizes), dtype=torch.int32, device=device).split(sizes)
 
     def step(self, seq_lens: torch.Tensor, query_begins: torch.Tensor | None = None, slots: torch.Tensor | None = None,
              **tables: StepTable) -> Step:

@@ -226,10 +226,22 @@ cudaError_t launch(const void* kernel, const Gpu& gpu, int shared_bytes, Several
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
+// What differs between launches of a call, whatever they launch: heads, and what their codes stand for.
+void select_heads(const Shape& shape, const LaunchPlan& plan, int nth, DecodeArgs* args) {
+  const HeadGroup& group = *plan.heads;
+  const DecodeKernel& kernel = *plan.kernel;
+  args->heads = group.heads;
+  args->n_queries = plan.n_heads;
+  args->follows = nth > 0 ? 1 : 0;
+  set_levels(group.key_format, shape.head_dim, &args->key_bits, &args->key_unit, args->key_levels);
+  set_levels(group.value_format, shape.head_dim, &args->value_bits, &args->value_unit, args->value_levels);
+  describe_page(kernel.key_page, args->key_unit, args->key_levels, &args->key_page);
+  describe_page(kernel.value_page, args->value_unit, args->value_levels, &args->value_page);
+}
+
 // Points the arguments at the query heads of a launch, and its queries.
 void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   const int q_bytes = bytes_of(args->q_type), out_bytes = bytes_of(args->out_type);
-  args->n_queries = plan.n_heads;
   args->q = static_cast<const std::byte*>(args->q) + plan.first_head * args->q_head_stride * q_bytes;
   args->out = static_cast<std::byte*>(args->out) + plan.first_head * args->out_head_stride * out_bytes;
   if (args->lse != nullptr) args->lse += plan.first_head;
@@ -248,9 +260,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const int n_ctas = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
   const DecodeKernel& kernel = *plan.kernel;
-  args.heads = group.heads;
+  select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
-  args.follows = nth > 0 ? 1 : 0;
   const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;
   args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
   if (args.follows != 0) args.settled = 0;                            // it waits for nothing
@@ -260,16 +271,27 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   args.schedule.arrivals += before * n_slices;
   args.schedule.partial_sums += before * 2 * n_slices * 2;
   args.schedule.partial_out += before * 2 * n_columns * shape.head_dim;
-  set_levels(group.key_format, shape.head_dim, &args.key_bits, &args.key_unit, args.key_levels);
-  set_levels(group.value_format, shape.head_dim, &args.value_bits, &args.value_unit, args.value_levels);
-  describe_page(kernel.key_page, args.key_unit, args.key_levels, &args.key_page);
-  describe_page(kernel.value_page, args.value_unit, args.value_levels, &args.value_page);
   const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
   const void* function = several ? kernel.for_several : kernel.function;
   const int shared_bytes = lay_out_shared(kernel, gpu, 1 << plan.sharers_log2, &args);
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   return error == cudaSuccess ? launch(function, gpu, shared_bytes, args, stream) : error;
+}
+
+// All launches of a layer of short sequences of which some is sealed.
+cudaError_t launch_short(const Shape& shape, const kvant_decode_lengths& lengths,
+                         const kvant_decode_layer& layer, const AppendArgs* new_rows,
+                         const LaunchPlans& plans, const Gpu& gpu, const DecodeArgs& of_layer,
+                         cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < plans.n && error == cudaSuccess; ++i) {
+    ShortSealedArgs args{of_layer};
+    args.first_query = plans.of[i].first_head;
+    select_heads(shape, plans.of[i], i, &args);
+    error = attend_short_sealed(shape, lengths, layer, new_rows, *plans.of[i].kernel, gpu, args, stream);
+  }
+  return error;
 }
 
 Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& lengths, int head_dim,
@@ -288,7 +310,7 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
       {layer.layer >= 0, "layer.layer is negative"},
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
       {lengths.max_tail_tokens >= 0, "lengths.max_tail_tokens is negative"},
-      {lengths.lengths_reserved == 0, "lengths.lengths_reserved must be 0"},
+      {lengths.max_sealed_pages >= 0, "lengths.max_sealed_pages is negative"},
       {layer.correction == nullptr || lengths.query_begins == nullptr,
        "lengths.query_begins must be null where a layer has a correction"},
       {layer.q_seq_stride % 8 == 0 && layer.q_head_stride % 8 == 0,
@@ -409,11 +431,11 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
     if (reason != nullptr) return refuse_argument(reason);
     new_rows = append_args(known, layer, rows, &lengths);
   }
-  if (takes_short_kernel(known, lengths, gpu)) {
-    const AppendArgs* appended = layer.new_rows == nullptr ? nullptr : &new_rows;
+  const bool is_short = takes_short_kernel(known, lengths, gpu);
+  const AppendArgs* appended = layer.new_rows == nullptr ? nullptr : &new_rows;
+  if (is_short && lengths.sealed_pages == nullptr)
     return attend_short(known, lengths, layer, appended, gpu, cuda_stream);
-  }
-  if (layer.new_rows != nullptr) {
+  if (layer.new_rows != nullptr && !is_short) {
     status = append(new_rows, known.head_dim, gpu, cuda_stream);
     if (status != KVANT_OK) return status;
   }
@@ -444,6 +466,13 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
+  // Formats with larger pages first: the shorter the last launch, the less its end costs.
+  std::stable_sort(
+      plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
+        return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;
+      });
+  if (is_short)
+    return status_of(launch_short(known, lengths, layer, appended, plans, gpu, args, cuda_stream));
   args.queries.begins = lengths.query_begins;
   args.queries.of_sequence = known.max_queries;
   args.queries.n_columns = columns_of_partials(known);
@@ -451,11 +480,6 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
     status = start_correction(known, gpu, layer, parts, cuda_stream, &args);
     if (status != KVANT_OK) return status;
   }
-  // Formats with larger pages first: the shorter the last launch, the less its end costs.
-  std::stable_sort(
-      plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
-        return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;
-      });
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < plans.n && error == cudaSuccess; ++i)
     error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, gpu, args, cuda_stream);

@@ -5,7 +5,7 @@
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
 //                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
-//                [--queries N] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
+//                [--queries N] [--between MB] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // Several pairs: KV heads have them in turn. --seqs and --context choose among the shapes; both together are
 // one, whatever it is.
@@ -16,8 +16,10 @@
 // them). --sink: tokens of each sequence in an unquantized page of their own. --rotate: queries are rotated
 // by a Hadamard matrix before each layer's attention (kvant_append does that for a step's), or outputs at its
 // end, or both, as recipes need whose keys, or values, are rotated. --short 1: calls say how many tail tokens
-// there are, so that the kernel for short sequences serves what it can. --queries: of each sequence, whose
-// pages are read once for all of them; how many times as long as one query it takes is printed too. --json:
+// and sealed pages there are, so that the kernels for short sequences serve what they can. --queries: of each
+// sequence, whose pages are read once for all of them; how many times as long as one query it takes is
+// printed too. --between: another kernel reads so many MB between two calls, as a model's weights are read
+// between two layers: pages, tables and code then come from memory. What it takes is subtracted. --json:
 // results are also written to a file, one object a line.
 #include <algorithm>
 #include <memory>
@@ -56,12 +58,13 @@ struct Settings {
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
-  int sas = 0;        // as in kvant_decode_shape
-  int sharpness = 1;  // factor of scores
-  int skip = 0;       // N: values with weights below 10^-N are skipped; 0: none
-  int sink = 0;       // tokens
-  int says_tail = 0;  // kvant_decode_lengths::max_tail_tokens is set
-  int queries = 1;    // of each sequence
+  int sas = 0;           // as in kvant_decode_shape
+  int sharpness = 1;     // factor of scores
+  int skip = 0;          // N: values with weights below 10^-N are skipped; 0: none
+  int sink = 0;          // tokens
+  int says_lengths = 0;  // max_tail_tokens and max_sealed_pages of kvant_decode_lengths are set
+  int queries = 1;       // of each sequence
+  int between = 0;       // MB that another kernel reads between two calls
   std::string rotate;
   std::string json;     // a file, or nothing
   std::string options;  // all but pairs and the file
@@ -83,6 +86,16 @@ __global__ void __launch_bounds__(256) read_kernel(const uint4* data, std::size_
   for (int i = 0; i < 4; ++i) x[i] = first + i * 256 < n ? __ldcs(data + first + i * 256) : uint4{};
   const std::uint32_t sum = (x[0].x ^ x[1].y ^ x[2].z ^ x[3].w) + (x[0].y ^ x[1].z ^ x[2].w ^ x[3].x);
   if (sum == 0x12345678) out[blockIdx.x] = x[0];
+}
+
+// As a layer's weights do: brings bytes into the L2 cache, and pushes out what was there.
+__global__ void __launch_bounds__(256) push_out_kernel(const uint4* data, std::size_t n, uint4* out) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = blockIdx.x * 256UL + threadIdx.x; i < n; i += gridDim.x * 256UL) {
+    const uint4 x = data[i];
+    sum ^= x.x ^ x.y ^ x.z ^ x.w;
+  }
+  if (sum == 0x12345678) out[blockIdx.x] = {sum, 0, 0, 0};
 }
 
 // The median time of one of `layers` calls that a graph makes: launch(layer, stream).
@@ -269,7 +282,10 @@ class Bench {
       kvant_decode_lengths lengths{};
       lengths.struct_size = sizeof lengths;
       (plain ? lengths.tail_tokens : lengths.sealed_pages) = lengths_array.get();
-      if (settings_.says_tail != 0) lengths.max_tail_tokens = plain ? batch.context : settings_.tail;
+      if (settings_.says_lengths != 0) {
+        lengths.max_tail_tokens = plain ? batch.context : settings_.tail;
+        lengths.max_sealed_pages = plain ? 0 : pages;
+      }
       kvant_decode_layer layer{};
       layer.struct_size = sizeof layer;
       layer.settled = settings_.settled;
@@ -357,7 +373,8 @@ class Bench {
         }
         expect_ok(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), workspace_bytes, stream));
       };
-      const double us = median_us(layers, settings_.runs, attend);
+      const double us = settings_.between == 0 ? median_us(layers, settings_.runs, attend)
+                                               : median_us_between(layers, attend);
       if (settings_.queries > 1) {
         shape.max_queries = 1;
         expect_ok(kvant_decode_schedule(&shape, &lengths, workspace.get(), workspace_bytes, nullptr));
@@ -381,6 +398,24 @@ class Bench {
   }
 
  private:
+  // Of calls that other kernels lie between, with what these take subtracted.
+  template <class Attend>
+  double median_us_between(int layers, const Attend& attend) const {
+    const std::size_t words = (static_cast<std::size_t>(settings_.between) << 20) / sizeof(uint4);
+    const std::size_t half = kPoolBytes / sizeof(uint4) / 2;  // in the first there are pages
+    const auto push_out = [&](int i, cudaStream_t stream) {
+      push_out_kernel<<<528, 256, 0, stream>>>(
+          reinterpret_cast<const uint4*>(pool_.get()) + half + i % (half / words) * words, words,
+          junk_.get());
+    };
+    const int calls = std::min(layers, 100);
+    const double of_both = median_us(calls, settings_.runs, [&](int i, cudaStream_t stream) {
+      push_out(i, stream);
+      attend(i, stream);
+    });
+    return of_both - median_us(calls, settings_.runs, push_out);
+  }
+
   std::vector<BatchShape> shapes() const {
     if (settings_.seqs != 0 && settings_.context != 0) return {{settings_.seqs, settings_.context}};
     std::vector<BatchShape> chosen;
@@ -476,8 +511,9 @@ Settings parse(int argc, char** argv) {
                                       {"--skip", &settings.skip},
                                       {"--protected", &settings.protected_share},
                                       {"--sink", &settings.sink},
-                                      {"--short", &settings.says_tail},
-                                      {"--queries", &settings.queries}},
+                                      {"--short", &settings.says_lengths},
+                                      {"--queries", &settings.queries},
+                                      {"--between", &settings.between}},
                                      {{"--rotate", &settings.rotate}, {"--json", &settings.json}});
   settings.pairs = std::move(command.names);
   for (const auto& [option, value] : command.options) {

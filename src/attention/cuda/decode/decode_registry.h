@@ -8,6 +8,13 @@
 
 namespace kvant::cuda {
 
+// What serves short sequences of which some is sealed.
+struct ShortSealedKernel {
+  const void* function = nullptr;  // or null: there is none
+  int page_warps, table_bytes;     // as of the DecodeKernel's
+  int static_bytes;                // of shared memory, beside the tables and rings
+};
+
 struct DecodeKernel {
   const char* name;  // "cuda/sm90/ch4g128+tok4g128"; see name_on
   const char* key_format;
@@ -24,6 +31,7 @@ struct DecodeKernel {
   int warp_bytes;                // of each warp at the tables' end
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
   AnyPage key_page, value_page;  // of the generic kernel
+  ShortSealedKernel for_short;
 };
 
 std::span<const DecodeKernel> plain_kernels();

@@ -1,4 +1,4 @@
-// What the kernel for short sequences shares with the code that launches it.
+// What the kernels for short sequences share with the code that launches them.
 #pragma once
 
 #include "attention/cuda/seal/encode_args.h"
@@ -11,6 +11,10 @@ inline constexpr int kMaxShortCtas = 8;  // of a cluster, which shares a sequenc
 // general kernel is faster (on an H100, of 8 heads of 128 channels, by decode_bench).
 inline constexpr int kMaxShortTokens = 512;
 inline constexpr int kMaxSharedTokens = 256;
+// Of sealed pages, for each CTA.
+inline constexpr int kMaxShortPages = 4;
+// Slots of a ring of sealed pages: two or four.
+inline constexpr int kShortStages = 4;
 
 // In the order in which the kernel needs them: arguments come from memory, a few at a time.
 struct ShortArgs {
@@ -34,6 +38,20 @@ struct ShortArgs {
   std::int64_t out_seq_stride, out_head_stride;
 
   static constexpr int sas = 0;
+};
+
+// Where some of a sequence is sealed: the general kernel's arguments, as pairs of formats read them, of which
+// q and the schedule are not used, and of the shared memory all but the merge buffer. Outputs, `lse` and sink
+// logits begin with a group's first query head, whichever the launch works on.
+struct ShortSealedArgs : DecodeArgs {
+  int first_query;     // of each group
+  int sealed_entries;  // that tables of sealed pages have for each sequence, at least
+  int tail_entries;    // likewise
+  NumberType rows_type;
+  AppendedRows queries;
+  AppendedRows sides[2];
+
+  static constexpr std::nullptr_t correction_numerator = nullptr;  // no code for it
 };
 
 }  // namespace kvant::cuda

@@ -143,7 +143,7 @@ TEST_P(ShortAttention, AppendsBeforeWindowsEnd) {
 INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, testing::ValuesIn(kHeadDims),
                          [](const auto& info) { return "d" + std::to_string(info.param); });
 
-// Sequences with sealed pages go to the general kernel; their last rows are appended before it. Of one
+// Sequences with many sealed pages go to the general kernel; their last rows are appended before it. Of one
 // without a tail only queries are transformed.
 TEST(AppendingAttention, AgreesWhereSomeIsSealed) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -172,7 +172,7 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
     change(changed_shape, changed);
     return takes_short_kernel(changed_shape, changed, kH100);
   };
-  EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));
+  EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));  // of any number
   EXPECT_FALSE(with([&](auto&, auto& l) { l.protected_tokens = some; }));
   const auto with_tokens = [&](int n_seqs, int max_tail_tokens) {
     return with([&](auto& s, auto& l) {
@@ -229,7 +229,7 @@ TEST(NewRows, AreRefusedWhereTheyDoNotFit) {
               rows.type = KVANT_F32;
             }).find("queries"),
             none);
-  EXPECT_NE(refusal([](auto& lengths, auto&, auto&) { lengths.lengths_reserved = 1; }).find("reserved"),
+  EXPECT_NE(refusal([](auto& lengths, auto&, auto&) { lengths.max_sealed_pages = -1; }).find("max_sealed"),
             none);
 }
 

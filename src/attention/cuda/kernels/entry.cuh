@@ -3,10 +3,28 @@
 
 #include "attention/cuda/decode/decode_kernel.cuh"
 #include "attention/cuda/decode/decode_registry.h"
+#include "attention/cuda/decode/short_sealed_kernel.cuh"
 
 #define KVANT_KERNEL_NAME(key, value) "cuda/sm90/" key "+" value
 
 namespace kvant::cuda {
+
+// Calls that ask for SAS or for values to be skipped are not for it.
+template <class Pair>
+inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
+  Pair::kValueIdsAt;
+};
+
+template <class Pair, int D>
+ShortSealedKernel short_sealed_entry() {
+  if constexpr (!kHasShortKernel<Pair>) {
+    return {};
+  } else {
+    using Short = typename ShortPairOf<Pair>::type;
+    return {reinterpret_cast<const void*>(&short_sealed_kernel<Short, D>), kPageWarps<Short>,
+            Short::kTableBytes, static_cast<int>(sizeof(ShortShared<D>))};
+  }
+}
 
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
@@ -27,7 +45,8 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      0,
                      0,
                      {},
-                     {}};
+                     {},
+                     short_sealed_entry<Pair, D>()};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

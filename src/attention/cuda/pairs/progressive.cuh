@@ -18,8 +18,6 @@ __device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes
   return *reinterpret_cast<const std::uint32_t*>(&number);
 }
 
-inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte into one that is 128 more
-
 template <int Bits, int D>
 struct ProgressivePage {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;

@@ -7,6 +7,7 @@
 // a page must not be unrolled, or their code would not stay in the instruction cache.
 #pragma once
 
+#include "attention/cuda/page/trellis_parameters.cuh"
 #include "attention/cuda/pairs/integer_query.cuh"
 #include "attention/cuda/pairs/trellis_states.cuh"
 #include "format/trellis_gain.h"
@@ -36,8 +37,8 @@ struct TokenGains {
   }
   // Of a step that is not known when this is compiled.
   __device__ __forceinline__ std::uint32_t of_step(int i) const {
-    const std::uint32_t low = i == 0 ? codes[0] : codes[1];
-    if constexpr (Steps == 2) return low;
+    const std::uint32_t low = i == 0 ? codes[0] : codes[Steps > 1 ? 1 : 0];
+    if constexpr (Steps <= 2) return low;
     const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
     return i < 2 ? low : high;
   }
@@ -193,30 +194,56 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
   return page;
 }
 
-// Heads of 256: where the queries lie that the means of keys are multiplied by, behind the gains.
-inline constexpr int kGainBytes = 256 * 4;
+// The means of the lane's D/4 channels of a page as an operand of products with queries
+// (IntegerQuery::channel): of contraction tile k and register `half`, for a row.
 template <int D>
-struct TrellisQuery {
-  static constexpr int kBytes = 0;
-  static __device__ __forceinline__ const Query<D>& of(const Query<D>& query, const unsigned char*, int) {
-    return query;
-  }
-};
-template <>
-struct TrellisQuery<256> {
-  static constexpr int kBytes = KeptQuery<256>::kBytes;
-  static constexpr int kQueryAt = kGainBytes;
-  static __device__ __forceinline__ KeptQuery<256> of(const Query<256>&, const unsigned char* shared,
-                                                      int lane) {
-    return {shared + kQueryAt, lane};
+struct MeanCodes {
+  std::uint32_t bytes[D / 32][2];
+
+  __device__ __forceinline__ MeanCodes(const unsigned char* means, int lane) {
+    constexpr int kWords = D / 16;
+    std::uint32_t words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = reinterpret_cast<const uint4*>(means + lane % 4 * (D / 4))[i];
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+    constexpr int kLower = 0x5140, kUpper = 0x7362;  // two bytes each of two words, in turn
+    if constexpr (D >= 128) {
+#pragma unroll
+      for (int i = 0; i < D / 64; ++i) {  // every second of eight words: their first bytes, second ones ...
+        const int first = i / 2 * 8 + i % 2;
+        const std::uint32_t lower[2] = {__byte_perm(words[first], words[first + 2], kLower),
+                                        __byte_perm(words[first + 4], words[first + 6], kLower)};
+        const std::uint32_t upper[2] = {__byte_perm(words[first], words[first + 2], kUpper),
+                                        __byte_perm(words[first + 4], words[first + 6], kUpper)};
+        bytes[2 * i][0] = __byte_perm(lower[0], lower[1], 0x5410);
+        bytes[2 * i][1] = __byte_perm(lower[0], lower[1], 0x7632);
+        bytes[2 * i + 1][0] = __byte_perm(upper[0], upper[1], 0x5410);
+        bytes[2 * i + 1][1] = __byte_perm(upper[0], upper[1], 0x7632);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        bytes[k][0] = __byte_perm(words[k], words[k + 2], kLower);
+        bytes[k][1] = __byte_perm(words[k], words[k + 2], kUpper);
+      }
+    }
   }
 };
 
-template <int D, int Sets>
-struct TrellisPair : TrellisQuery<D> {
+inline constexpr int kGainBytes = 256 * 4;
+
+// Sets: of four query heads. PageWarps: that share a page.
+template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
+struct TrellisPair {
+  using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kPageWarps = D == 256 ? 2 : 1;
+  static constexpr int kPageWarps = PageWarps;
   static constexpr int kMaxWarps = max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
@@ -225,8 +252,7 @@ struct TrellisPair : TrellisQuery<D> {
   static constexpr int kScratch =
       kWarpSteps * 32 * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
   static constexpr int kWarpBytes = Sets * kScratch;
-  static constexpr int kScratchAt = kGainBytes + TrellisQuery<D>::kBytes;
-  static constexpr int kTableBytes = kScratchAt + kMaxWarps * kWarpBytes;
+  static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   static constexpr int kPasses =
       Sets * (D == 256 ? 4 : 1);  // over values, each for some channels: sums take registers
@@ -253,10 +279,10 @@ struct TrellisPair : TrellisQuery<D> {
 
   template <class Part>
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
-                                                const Part& segment, int page, const Query<D>& query,
-                                                int lane, RingReader& ring, State& state) {
-    auto* scratch = reinterpret_cast<float4*>(shared + kScratchAt + threadIdx.x / kLanes * (Sets * kScratch));
-    store_scores(args, shared, segment, page, query, ring.wait(), state, lane, scratch);
+                                                const Part& segment, int page, const Query<D>&, int lane,
+                                                RingReader& ring, State& state) {
+    auto* scratch = reinterpret_cast<float4*>(shared + kGainBytes + threadIdx.x / kLanes * (Sets * kScratch));
+    store_scores(args, shared, segment, page, ring.wait(), state, lane, scratch);
     ring.release();
     const unsigned char* values = ring.wait();
     const unsigned char* parameters = values + args.value_bits * (kPageTokens * D / 8);
@@ -315,38 +341,35 @@ struct TrellisPair : TrellisQuery<D> {
   }
 
   // The queries' products with the means of a page's keys, of head t of each set.
-  static __device__ __forceinline__ void mean_scores(const unsigned char* means, const Query<D>& query,
-                                                     const unsigned char* shared, int lane,
-                                                     float (&mean)[Sets]) {
-    const auto& fragments = TrellisQuery<D>::of(query, shared, lane);
-    float products[4] = {};
-    const auto* pairs = reinterpret_cast<const uint2*>(means + lane % 4 * (D / 2));
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint2 x = pairs[k];
-      const uint2 b = fragments[k];
-      mma_f16(products, x.x, x.x, x.y, x.y, b.x, b.y);
-    }
+  static __device__ __forceinline__ void mean_scores(const unsigned char* parameters, const State& state,
+                                                     int lane, float (&mean)[Sets]) {
+    const MeanCodes<D> codes(parameters + kTrellisMeansAt, lane);
+    const float step = mean_step<D>(parameters);
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
-      const int head = set * kHeadsOfSet + lane % 4;
-      const float even = __shfl_sync(~0U, products[0] * query.factor[0], lane / 4 * 4 + head / 2);
-      const float odd = __shfl_sync(~0U, products[1] * query.factor[1], lane / 4 * 4 + head / 2);
-      mean[set] = head % 2 == 0 ? even : odd;
+      const IntegerQuery<D>& query = state.query[set];
+      int sums[4] = {};
+#pragma unroll
+      for (int k = 0; k < D / 32; ++k) {
+        const auto& of_row = codes.bytes[k];
+        const std::uint32_t a[4] = {of_row[0], of_row[0], of_row[1], of_row[1]};
+        mma_s8(sums, a, query.b[k][0], query.b[k][1]);
+      }
+      mean[set] = static_cast<float>(whole_sum(sums[0], sums[1])) * (query.factor * step);
     }
   }
 
   // The scores of the lane's tokens for head t: [set][step][lane].
   template <class Part>
   static __device__ __forceinline__ void store_scores(const DecodeArgs& args, const unsigned char* gain_table,
-                                                      const Part& segment, int page, const Query<D>& query,
+                                                      const Part& segment, int page,
                                                       const unsigned char* keys, const State& state, int lane,
                                                       float4* scores) {
     const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
     float mean[Sets];
-    mean_scores(parameters + kPageTokens, query, gain_table, lane, mean);
+    mean_scores(parameters, state, lane, mean);
     const Gains gains(parameters + first_step() * 32, lane);
-    const float unit = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D) * args.key_unit / 2;
+    const float unit = loudest_gain<D>(parameters) * args.key_unit / 2;
     float factor[Sets];
 #pragma unroll
     for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
@@ -443,18 +466,20 @@ struct TrellisPair : TrellisQuery<D> {
                                                 sums);
       }
     });
-    const float unit =
-        *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D) * args.value_unit / (2 * 32767);
-    const auto* means = reinterpret_cast<const std::uint32_t*>(parameters + kPageTokens + lane / 4 * (D / 4));
+    const float unit = loudest_gain<D>(parameters) * args.value_unit / (2 * 32767);
+    const float step = mean_step<D>(parameters);
+    const auto* means =
+        reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane / 4 * (D / 8));
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
-      const float2 mean = unpack_half2(means[kFirst + m]);
+      const std::uint32_t four = means[(kFirst + m) / 2] ^ kSignBits;
 #pragma unroll
       for (int set = 0; set < Sets; ++set) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
+          const float mean = float_from_byte(four, (kFirst + m) % 2 * 2 + row, 128);
           const auto sum = static_cast<float>(whole_sum(sums[set][m][2 * row], sums[set][m][2 * row + 1]));
-          const float of_page = fmaf(sum, unit, (row == 0 ? mean.x : mean.y) * page[set].total);
+          const float of_page = fmaf(sum, unit, mean * (page[set].total * step));
           float& out = state.heads[set].out[kFirst + m][row];
           out = fmaf(out, page[set].keep, of_page * page[set].share);
         }

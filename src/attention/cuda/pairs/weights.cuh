@@ -92,9 +92,9 @@ static_assert(kWeightBits == 4);
 
 // Calls add(weights), which adds products of weights times their tokens' scales to `out`. Where the largest
 // weight times a scale is beyond half precision, `out` and scales are divided by that weight meanwhile.
-template <int Tiles, class Add>
-__device__ __forceinline__ void add_weighted(const Scores& p, TokenParameters scales, float (&out)[Tiles][4],
-                                             const Add& add) {
+template <int TokenTiles, int Tiles, class Add>
+__device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], ParametersOf<TokenTiles> scales,
+                                             float (&out)[Tiles][4], const Add& add) {
   const bool overflows = scales.overflow_weights();
   if (overflows) {
     scales.multiply(1 / kLargestWeight);
@@ -119,6 +119,8 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
   for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
   return x;
 }
+
+inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte into one that is 128 more
 
 // Byte i of x, less bias.
 __device__ __forceinline__ float float_from_byte(std::uint32_t x, int i, float bias) {

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "attention/cuda/device/ptx.cuh"
+#include "attention/cuda/page/trellis_parameters.cuh"
 #include "attention/cuda/prefill/dequantize_args.h"
 #include "attention/cuda/seal/seal_page.cuh"
 #include "format/trellis_gain.h"
@@ -176,11 +177,28 @@ __device__ __forceinline__ void decode_vectors(const SealedPage& page, int token
   }
 }
 
+// What the codes of a trellis-coded page stand for beside their levels, of an octet's channels.
+template <int D>
+struct TrellisOctet {
+  float means[kOctet];
+  float loudest;
+  __device__ __forceinline__ TrellisOctet(const unsigned char* parameters, int octet)
+      : loudest(loudest_gain<D>(parameters)) {
+    const float step = mean_step<D>(parameters);
+    const uint2 codes = *reinterpret_cast<const uint2*>(parameters + kTrellisMeansAt + octet * kOctet);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i)
+      means[i] =
+          static_cast<float>(static_cast<signed char>((i < 4 ? codes.x : codes.y) >> (i % 4 * 8))) * step;
+  }
+};
+
 // An octet's codes of B bits are B bytes of its token's stream, and the states of its first values begin in
 // the byte before.
 template <PageSide Side, int D>
-__device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout, int token,
-                                               int octet, float (&values)[kOctet]) {
+__device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout,
+                                               const TrellisOctet<D>& around, int token, int octet,
+                                               float (&values)[kOctet]) {
   constexpr int kOctets = D / kOctet;
   const TrellisCode& code = page.decoding.trellis;
   const auto* bytes = reinterpret_cast<const unsigned char*>(page.words);
@@ -191,17 +209,15 @@ __device__ __forceinline__ void decode_trellis(const SealedPage& page, const Cod
 #pragma unroll
   for (int i = 0; i < kMaxTrellisBits; ++i)
     if (i < layout.bits) stream |= byte(octet, i) << (8 * (i + 1));
-  const unsigned char* parameters = page.parameters<D>();
-  const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
-  const float gain = gain_of_code(parameters[token], loudest, [](float x) { return exp2f(x); });
-  const HalfOctet mean(reinterpret_cast<const __half*>(parameters + kPageTokens) + octet * kOctet);
+  const float gain =
+      gain_of_code(page.parameters<D>()[token], around.loudest, [](float x) { return exp2f(x); });
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
     const auto state = static_cast<std::uint32_t>(stream >> ((i + 1) * layout.bits)) & 0xff;
     const std::uint32_t mixed = state ^ state << code.mix;
     const std::uint32_t folded = (state << code.fold & code.fold_mask) | (mixed & ~code.fold_mask & 0xff);
     const int level = (static_cast<signed char>(mixed) + static_cast<signed char>(folded)) / 2;
-    values[i] = mean.x[i] + gain * (code.scale * static_cast<float>(level));
+    values[i] = around.means[i] + gain * (code.scale * static_cast<float>(level));
   }
 }
 
@@ -209,7 +225,8 @@ template <PageSide Side, int D>
 __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, int octet,
                                              float (&values)[kOctet]) {
   if (page.decoding.encoding == Encoding::trellis)
-    return decode_trellis<Side, D>(page, page.decoding.layout, token, octet, values);
+    return decode_trellis<Side, D>(page, page.decoding.layout, {page.parameters<D>(), octet}, token, octet,
+                                   values);
   std::uint32_t codes[kOctet];
   read_codes<Side, D>(page.words, page.decoding.layout, token, octet, codes);
   switch (page.decoding.encoding) {
@@ -333,8 +350,11 @@ struct TrellisOctets {
   static constexpr int kTogether = 2;
   const SealedPage& page;
   int octet;
+  TrellisOctet<D> around;
+  __device__ TrellisOctets(const SealedPage& of, int nth)
+      : page(of), octet(nth), around(of.parameters<D>(), nth) {}
   __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
-    decode_trellis<Side, D>(page, {CodeOrder::trellis, Bits, 1}, token, octet, values);
+    decode_trellis<Side, D>(page, {CodeOrder::trellis, Bits, 1}, around, token, octet, values);
   }
 };
 
@@ -356,9 +376,9 @@ __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, c
   if (of_integers && bits == 4) return use(ProgressiveOctets<Side, D, 4>{page, octet});
   if (of_integers && bits == 2) return use(ProgressiveOctets<Side, D, 2>{page, octet});
   if (decoding.encoding == Encoding::trellis) {
-    if (bits == 2) return use(TrellisOctets<Side, D, 2>{page, octet});
-    if (bits == 3) return use(TrellisOctets<Side, D, 3>{page, octet});
-    if (bits == 4) return use(TrellisOctets<Side, D, 4>{page, octet});
+    if (bits == 2) return use(TrellisOctets<Side, D, 2>(page, octet));
+    if (bits == 3) return use(TrellisOctets<Side, D, 3>(page, octet));
+    if (bits == 4) return use(TrellisOctets<Side, D, 4>(page, octet));
   }
   return use(AnyOctets<Side, D>{page, octet});
 }

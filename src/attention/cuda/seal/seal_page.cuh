@@ -161,15 +161,14 @@ __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage
   if (args.pages_out_of_range == nullptr) return;
   constexpr float kLargest = 65504;
   const PageFormat& stored = format.stored;
-  const PageFormat::HalfParameters halves = stored.half_parameters(d);
+  const int n = stored.half_parameters(d);
   const bool of_tokens = stored.grid == GridAxis::of_tokens || stored.factor == TokenFactor::half;
   const bool has_grids = stored.grid == GridAxis::of_tokens || stored.grid == GridAxis::of_channels;
-  const int n_grids = has_grids ? halves.n / (stored.symmetric ? 1 : 2) : 0;
+  const int n_grids = has_grids ? n / (stored.symmetric ? 1 : 2) : 0;
   const int of_token = stored.grid == GridAxis::of_tokens ? stored.groups(d) : 1;
-  const auto* numbers =
-      reinterpret_cast<const __half*>(static_cast<const unsigned char*>(parameters) + halves.first_byte);
+  const auto* numbers = static_cast<const __half*>(parameters);
   int beyond = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < halves.n; i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {
     if (largest_magnitude(stored, numbers, i, n_grids) < kLargest) continue;
     const int token = i / of_token % kPageTokens;
     const bool left_out =

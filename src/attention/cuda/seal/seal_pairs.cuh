@@ -1,7 +1,7 @@
 // Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
 // (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
-// That one's search is taken for pages whose values are too large for the costs of pairs, or turn out to have
-// been, as those of keys that are not rotated.
+// That one's search is taken for pages whose values are too large for the costs of pairs, as those of keys
+// that are not rotated, and for tokens whose path says that they have been.
 #pragma once
 
 #include "attention/cuda/seal/paired_costs.cuh"
@@ -93,9 +93,9 @@ class PairPath {
       }
     }
   }
-  // Whether an error is so large that it may be a mistake.
-  __device__ bool is_doubtful() const {
-    return largest_error_ > kMostDistance;
+  // The tokens, bit by bit, with an error so large that it may be a mistake.
+  __device__ int doubtful() const {
+    return (largest_error_[0] > kMostDistance ? 1 : 0) | (largest_error_[1] > kMostDistance ? 2 : 0);
   }
   __device__ float gain(int of) const {
     return tokens_[of].gain();
@@ -162,7 +162,7 @@ class PairPath {
     tokens_[of].take_state(i, state, shape);
     const float taken = fminf(fmaxf(tokens_[of].octet_in_levels(i), -T::kMax), T::kMax);
     const float error = fabsf(__fmaf_rn(shape, -1 / T::kCode.scale, taken));
-    if (counts_[of]) largest_error_ = fmaxf(largest_error_, error);
+    if (counts_[of]) largest_error_[of] = fmaxf(largest_error_[of], error);
   }
 
   __device__ __forceinline__ std::uint32_t& choice(int i, int word) const {
@@ -173,7 +173,7 @@ class PairPath {
   int thread_;
   TrellisToken<kPairedBits, D> tokens_[2];
   bool counts_[2];  // what is not left out of the page
-  float largest_error_ = 0;
+  float largest_error_[2] = {};
 };
 
 template <int D>
@@ -197,20 +197,22 @@ __global__ void __launch_bounds__(kPairThreads, 3)
     PairPath<D> path(shared, tail, thread);
     path.add_excess();
     __syncthreads();
-    bool one_by_one = static_cast<float>(shared.excess) > kMostExcess * kPageTokens * D;
-    if (!one_by_one) {
+    int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
+    if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
       path.encode();
       gains[0] = path.gain(0);
       gains[1] = path.gain(1);
-      one_by_one = __syncthreads_or(path.is_doubtful() ? 1 : 0) != 0;
+      again = path.doubtful();
     }
-    if (one_by_one) {
+    if (__syncthreads_or(again) != 0) {  // choices of pairs are not read any more
       OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
+        if ((again >> i & 1) == 0) continue;
         TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads);
-        gains[1] = one.encode();
-        if (i == 0) gains[0] = gains[1];
+        const float gain = one.encode();
+        if (i == 0) gains[0] = gain;
+        if (i == 1) gains[1] = gain;
       }
     }
     for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);

@@ -6,6 +6,7 @@
 #include "attention/cuda/seal/seal_page.cuh"
 #include "format/trellis_code.h"
 #include "format/trellis_gain.h"
+#include "format/trellis_parameters.h"
 
 namespace kvant::cuda {
 
@@ -69,21 +70,26 @@ struct TailPage {
 template <int Bits, int D>
 struct alignas(16) TrellisPage {
   static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;
-  static constexpr int kPageBytes = round_up_16(kCodeBytes + kPageTokens + 2 * D + 4);
+  static constexpr int kPageBytes = round_up_16(kCodeBytes + trellis_parameter_bytes(D));
   unsigned char bytes[kPageBytes];
   float means[D];
   std::uint32_t left_out[kPageTokens / 32];
-  float largest;  // gain
+  float largest;       // gain
+  float largest_mean;  // magnitude
 
   // By all threads of the CTA, as finish(): the channels' means. They are there after __syncthreads().
   template <int Threads>
   __device__ void begin(const SealArgs& args, const DuePage& due, int head, const TailPage<D>& tail) {
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread < kPageTokens / 32) left_out[thread] = left_out_tokens(args, due, head, thread);
-    if (thread == 0) largest = 0;
+    if (thread == 0) largest = largest_mean = 0;
     if (thread < 4) reinterpret_cast<std::uint32_t*>(bytes)[kPageBytes / 4 - 4 + thread] = 0;
     __syncthreads();
-    for (int channel = thread; channel < D; channel += Threads) store_mean(tail, channel);
+    for (int channel = thread; channel < D; channel += Threads) find_mean(tail, channel);
+    __syncthreads();
+    const __nv_bfloat16 step = __float2bfloat16_rn(step_of_means(largest_mean));
+    for (int channel = thread; channel < D; channel += Threads) store_mean(channel, __bfloat162float(step));
+    if (thread == 0) *reinterpret_cast<__nv_bfloat16*>(parameters() + trellis_step_at(D)) = step;
   }
 
   // The codes of 8 values from channel `octet` on, Bits each.
@@ -115,7 +121,7 @@ struct alignas(16) TrellisPage {
                               ? kSilent
                               : static_cast<unsigned char>(fminf(
                                     fmaxf(rintf(kGainSteps * (log2f(loudest) - log2f(gain))), 0), kSilent));
-    if (token == 0) *reinterpret_cast<float*>(parameters() + kPageTokens + 2 * D) = loudest;
+    if (token == 0) *reinterpret_cast<float*>(parameters() + trellis_loudest_at(D)) = loudest;
   }
 
   // Writes the page to where it goes.
@@ -132,7 +138,7 @@ struct alignas(16) TrellisPage {
     return bytes + kCodeBytes;
   }
 
-  __device__ void store_mean(const TailPage<D>& tail, int channel) {
+  __device__ void find_mean(const TailPage<D>& tail, int channel) {
     double sum = 0;
     int n = 0;
 #pragma unroll 2
@@ -145,9 +151,16 @@ struct alignas(16) TrellisPage {
         if ((of_octet >> i & 1) == 0) sum += static_cast<double>(x[i]);
       n += kOctetValues - __popc(of_octet & 0xff);
     }
-    const __half mean = n > 0 ? half_saturated(static_cast<float>(sum / n)) : __half(0);
-    reinterpret_cast<__half*>(parameters() + kPageTokens)[channel] = mean;
-    means[channel] = __half2float(mean);
+    const float mean = n > 0 ? static_cast<float>(sum / n) : 0;
+    means[channel] = mean;
+    atomicMax(reinterpret_cast<int*>(&largest_mean), __float_as_int(fabsf(mean)));  // not negative
+  }
+
+  // As the page holds it.
+  __device__ void store_mean(int channel, float step) {
+    const int code = code_of_mean(means[channel], step, [](float x) { return rintf(x); });
+    parameters()[kTrellisMeansAt + channel] = static_cast<unsigned char>(code);
+    means[channel] = static_cast<float>(code) * step;
   }
 };
 

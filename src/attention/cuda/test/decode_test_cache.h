@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "attention/cuda/decode/short_attention.h"
 #include "attention/cuda/page/page_format.h"
 #include "attention/cuda/test/attention_oracle.h"
 #include "attention/cuda/test/captured_heads.h"
@@ -98,11 +99,13 @@ class TestCache {
   // Outputs are rotated, and their channels multiplied by factors of their KV head.
   void rotate_outputs() { rotates_ = true; }
 
-  // Calls say how many tail tokens there are, and that nothing else is: the kernel for short sequences then
-  // serves some of them. Sequences without sealed and protected tokens.
+  // Calls say how many tail tokens and sealed pages there are: the kernels for short sequences then serve
+  // some of them. Sequences without sealed pages have no protected tokens.
   void say_lengths() { says_lengths_ = true; }
+  // Whether one of these has served the calls so far.
+  bool was_short() const { return was_short_; }
   // The last token of each tail comes with the call, as F32 rows or as BF16. Rotated: rows, and queries, are
-  // multiplied by factors and a Hadamard matrix on the way. Sequences without protected tokens.
+  // multiplied by factors and a Hadamard matrix on the way.
   void append_last(kvant_type type, bool rotated) {
     appends_ = true;
     row_type_ = type;
@@ -176,9 +179,11 @@ class TestCache {
     lengths.protected_tokens = device_protected.get();
     lengths.protected_seq_stride = 1;
     if (says_lengths_) {
-      lengths.sealed_pages = lengths.protected_tokens = nullptr;
+      if (max_pages_ == 0) lengths.sealed_pages = lengths.protected_tokens = nullptr;
       lengths.max_tail_tokens = *std::max_element(tail.begin(), tail.end());
+      lengths.max_sealed_pages = max_pages_;
     }
+    was_short_ = takes_short_kernel(shape, lengths, gpu_or_h100());
     lengths.first_tokens = hidden_.empty() ? nullptr : hidden.get();
     const DeviceArray<std::int32_t> device_begins(begins);
     lengths.query_begins = query_counts_.empty() ? nullptr : device_begins.get();
@@ -615,6 +620,7 @@ class TestCache {
   kvant_type q_type_ = KVANT_BF16;
   int channels_ = 0;  // 0: all
   bool rotates_ = false;
+  bool was_short_ = false;
   bool says_lengths_ = false, appends_ = false, rotates_rows_ = false;
   kvant_type row_type_ = KVANT_F32;
   float softcap_ = 0;

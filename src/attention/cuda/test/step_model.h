@@ -17,6 +17,7 @@ struct StepCase {
   int d;
   int max_new, max_queries;
   int window, sliding_window, sink;
+  bool says_lengths = false;  // of the longest sequences that there may be
 };
 
 struct StepModel {

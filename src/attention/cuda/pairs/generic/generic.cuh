@@ -183,9 +183,15 @@ __device__ __forceinline__ float2 sum_of_channels(const Query<D>& query) {
 template <int D>
 __device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigned char* bytes,
                                               const Query<D>& query, int lane) {
-  const auto* pairs =
-      reinterpret_cast<const uint2*>(bytes + page.code_bytes + kPageTokens + lane % 4 * (D / 2));
-  return score_row(query, [&](int k) { return pairs[k]; });
+  const unsigned char* parameters = bytes + page.code_bytes;
+  const auto* codes =
+      reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane % 4 * (D / 4));
+  const float2 steps = score_row(query, [&](int k) {
+    const std::uint32_t four = codes[k] ^ kSignBits;
+    return uint2{half2_from_bytes(four, Bytes::first, 128), half2_from_bytes(four, Bytes::last, 128)};
+  });
+  const float step = mean_step<D>(parameters);
+  return {steps.x * step, steps.y * step};
 }
 
 template <int D>
@@ -299,15 +305,18 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
     total[0] += p[tile][0] + p[tile][2];
     total[1] += p[tile][1] + p[tile][3];
   }
-  total[0] = sum_over_tokens(total[0]) / page.unit;
-  total[1] = sum_over_tokens(total[1]) / page.unit;
-  const auto* means =
-      reinterpret_cast<const std::uint32_t*>(bytes + page.code_bytes + kPageTokens + lane / 4 * (D / 4));
+  const unsigned char* parameters = bytes + page.code_bytes;
+  const float step = mean_step<D>(parameters) / page.unit;
+  total[0] = sum_over_tokens(total[0]) * step;
+  total[1] = sum_over_tokens(total[1]) * step;
+  const auto* codes =
+      reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane / 4 * (D / 8));
 #pragma unroll
   for (int m = 0; m < D / 16; ++m) {
-    const float2 mean = unpack_half2(means[m]);
+    const std::uint32_t four = codes[m / 2] ^ kSignBits;
+    const float mean[2] = {float_from_byte(four, m % 2 * 2, 128), float_from_byte(four, m % 2 * 2 + 1, 128)};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out[m][i] = fmaf(total[i % 2], i < 2 ? mean.x : mean.y, out[m][i]);
+    for (int i = 0; i < 4; ++i) out[m][i] = fmaf(total[i % 2], mean[i / 2], out[m][i]);
   }
 }
 

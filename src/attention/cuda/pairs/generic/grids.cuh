@@ -1,6 +1,7 @@
 // Scales, zeros and the factors of tokens, of any format (page_format.h).
 #pragma once
 
+#include "attention/cuda/page/trellis_parameters.cuh"
 #include "attention/cuda/pairs/generic/numbers.cuh"
 #include "attention/cuda/pairs/look_up.cuh"
 #include "attention/cuda/pairs/progressive.cuh"
@@ -294,7 +295,7 @@ __device__ __forceinline__ TokenScales token_scales(const AnyPage& page, const u
     }
     case TokenFactor::octave: {
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(parameters + token);
-      const float loudest = *reinterpret_cast<const float*>(parameters + kPageTokens + 2 * D);
+      const float loudest = loudest_gain<D>(parameters);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const auto code = static_cast<int>((codes >> (8 * i)) & 0xff);
