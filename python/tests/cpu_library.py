@@ -144,13 +144,14 @@ class CpuLibrary(TorchLibrary):
     def _append(self, shape, layer, rows):
         d = shape.head_dim
         seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
-        sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard),
-                 (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard))
+        sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard, rows.key_channels or d),
+                 (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard, rows.value_channels or d))
         dtype, convert, _ = NUMBERS[rows.type]
         for head in range(shape.n_kv_heads):
-            for side, (address, row_stride, head_stride, is_rotated) in enumerate(sides):
+            for side, (address, row_stride, head_stride, is_rotated, n_channels) in enumerate(sides):
                 at = address + number_bytes(rows.type) * head * head_stride
-                new = convert(matrix(at, dtype, rows.n_rows, row_stride, d))
+                new = np.zeros((rows.n_rows, d), np.float32)
+                new[:, :n_channels] = convert(matrix(at, dtype, rows.n_rows, row_stride, n_channels))
                 new = to_bf16(new @ hadamard(d) if is_rotated else new)
                 for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))

@@ -41,15 +41,19 @@ class TorchLibrary(Library):
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
-        its row out; keys, values: [n_rows, n_kv_heads, head_dim], of one type, the last dimension without gaps."""
+        its row out; keys, values: [n_rows, n_kv_heads, up to head_dim channels: the others are zeros], of one type, the last
+        dimension without gaps."""
         n_rows = tail_token.shape[0]
         if n_rows == 0:
             return
+        if keys.dtype != values.dtype:
+            raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant appends rows of one type")
         self.call("append", shape, layer,
                   NewRows(n_rows=n_rows, seq=seq, tail_token=tail_token, keys=keys, key_row_stride=keys.stride(0),
                           key_head_stride=keys.stride(1), values=values, value_row_stride=values.stride(0),
                           value_head_stride=values.stride(1), key_hadamard=key_hadamard,
-                          value_hadamard=value_hadamard, type=type_of(keys)))
+                          value_hadamard=value_hadamard, type=type_of(keys), key_channels=keys.shape[2],
+                          value_channels=values.shape[2]))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
                    n_pages: torch.Tensor | None = None, keep_sink: bool = False, layer_offsets: torch.Tensor | None = None) -> None:
