@@ -92,8 +92,8 @@ class ModelCache:
         return block[:, None].expand(-1, 2).contiguous()
 
     def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:
-        """int32 [n_seqs, 2 * n_kv_heads], or None if the recipe has no sink: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
-        UNIT_BYTES. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
+        """int32 [n_seqs, 2 * n_kv_heads]: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
+        UNIT_BYTES; None: there is no sink. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
         if self.layout.sink_tokens == 0:
             return None
         return first_blocks[:, None] * (self.layout.block_bytes // UNIT_BYTES) + self._sink_unit
