@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 9  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 10  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -108,7 +108,8 @@ class SealRange(Struct):
 
 class PageMetrics(Struct):
     c_name = "kvant_page_metrics"
-    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"), (_long, "basis_head_stride"))
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"),
+                       (_long, "basis_head_stride direction_layer_stride turn_layer_stride"), (_pointer, "first_pages"))
 
 
 class Dequantization(Struct):

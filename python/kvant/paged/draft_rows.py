@@ -94,7 +94,7 @@ def append(cache: ModelCache, step: DraftStep, blocks: torch.Tensor, keys: torch
     decode.append(cache, step.rows, blocks, keys, values)
     tail = cache.tail_pages(step.tail_ids, blocks)
     cache.library.seal_pages(cache.shape(len(step.page)), Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=tail,
-                                                                sink=cache.layout.sink_tokens), step.tail_page, step.page, 1)
+                                                                sink=cache.layout.sink_tokens), step.tail_page, step.page, 1, metrics=cache.metrics(blocks))
     if step.sink_rows is not None:
         cache.keep_sinks(step.sink_rows, tail, cache.sink_pages(step.sink_ids, blocks))
 

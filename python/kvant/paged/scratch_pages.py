@@ -36,7 +36,8 @@ class PrefillStep:
     row_token: torch.Tensor
     full: torch.Tensor
     full_blocks: torch.Tensor  # int32 [n, 2]: where full pieces go, once as a first page and once as a later one,
-    full_place: torch.Tensor  # int32: and which they are, 0 or 1
+    full_place: torch.Tensor  # int32: and which they are, 0 or 1,
+    full_page: torch.Tensor  # int32: of all pages of their request
     zeros: torch.Tensor  # int32, as many as there are full pieces
     sinks: Sinks | None  # None: there are none
     entering: torch.Tensor  # int64
@@ -69,7 +70,8 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         sinks = Sinks(arrays["first"], cache.sink_ids(blocks_of("first")), cache.sink_rows(len(plan.first)))
     full_blocks = blocks_of("full")
     return PrefillStep(
-        plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place")},
+        plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place",
+                                                             "full_page")},
         full_blocks=full_blocks[:, None].expand(-1, 2).contiguous(), zeros=torch.zeros_like(full_blocks), sinks=sinks,
         entering=arrays["entering"].long(), entering_units=units_of("entering"),
         leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"))
@@ -104,7 +106,8 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
     if len(plan.full):
         library.seal_pages(cache.shape(len(plan.full)),
                            Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_blocks, blocks),
-                                 sink=layout.sink_tokens), step.zeros, step.full_place, 1)
+                                 sink=layout.sink_tokens), step.zeros, step.full_place, 1,
+                           metrics=cache.metrics(blocks, step.full_page))
     if step.sinks is not None:
         cache.keep_sinks(step.sinks.rows, scratch.pages(step.sinks.pieces), cache.sink_pages(step.sinks.ids, blocks))
     if len(plan.leaving):
