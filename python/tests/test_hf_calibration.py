@@ -204,10 +204,12 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "takes no constants"):
             self.constants("kvant-fast4")
 
-    def test_are_found_again_and_made_anew_for_another_model(self):
+    def test_are_found_again_and_those_of_another_model_stay(self):
         before = self.path.stat().st_mtime_ns
         self.assertEqual(calibrate(self.model, self.tokens, RECIPE, path=self.path), self.path)
         self.assertEqual(self.path.stat().st_mtime_ns, before)
+        with self.assertRaisesRegex(ValueError, "of another checkpoint"):
+            calibrate(small_model(initializer_range=0.2), self.tokens, RECIPE, path=self.path)
         with self.assertRaisesRegex(ValueError, "name the file"):
             calibrate(self.model, self.tokens)
 

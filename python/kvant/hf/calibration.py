@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -15,7 +16,7 @@ from kvant.hf.cache import find_recipe, shape_of
 from kvant.hf.channel_turns import PROBED_SHIFT, Turns, candidates, turn, turns_of_layers
 from kvant.hf.reading import SINK_TOKENS, read, read_back, reading
 from kvant.paged import checkpoint
-from kvant.paged.constants import ModelShape, shaped
+from kvant.paged.constants import ModelShape, read_constants, shaped
 
 PROBED_TOKENS = 32
 
@@ -28,30 +29,30 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     model: a causal language model of transformers, on any device, of which PyTorch knows gradients. tokenizer: its tokenizer, or
     the tokens of a text, whole numbers [n]. text: to learn from; empty: the one that ships with kvant. path: of the file; None: in
     the user's cache folder, under the checkpoint's fingerprint. It takes the memory of a pass over 1024 tokens and back, beside
-    the model."""
+    the model. ValueError: there is a file of another checkpoint at that path."""
     from kvant import _engine
 
     recipe, config = shaped(find_recipe(kv)), model.config.get_text_config(decoder=True)
     shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
+    found = None
     if path is None:
         if not callable(tokenizer):
             raise ValueError("kvant.hf.calibrate: with tokens of your own, name the file: path=...")
         path = _engine.calibration_path(recipe.text, shape.geometry(), fingerprint, text)
+        with contextlib.suppress(_engine.Error):  # none, or one of an earlier version
+            found = read_constants(path, recipe, shape)
+    elif os.path.exists(path):
+        found = read_constants(path, recipe, shape)
     path = pathlib.Path(path)
-    if path.exists() and _is_of(path, fingerprint):
+    if found is not None:
+        checkpoint.check_fingerprint(fingerprint, found.fingerprint, found.model, path)
         return path
     text = (text or _engine.default_calibration_text()) if callable(tokenizer) else ""
     tokens, bos = _tokens_of(tokenizer, text)
     with reading(model):
-        found = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or os.cpu_count() or 1)
-    found.write(os.fspath(path.absolute()))
+        made = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or os.cpu_count() or 1)
+    made.write(os.fspath(path.absolute()))
     return path
-
-
-def _is_of(path: pathlib.Path, fingerprint: str) -> bool:
-    from kvant import _engine
-
-    return _engine.Calibration.read(os.fspath(path)).fingerprint == fingerprint
 
 
 def _tokens_of(tokenizer: Any, text: str) -> tuple[npt.NDArray[np.int32], int]:

@@ -1,7 +1,7 @@
 """Which checkpoint a model is: so that constants of another one are refused.
 
-A fingerprint is that of the model's numbers, a hyphen, and that of weights that a checkpoint's files have as the model in memory has
-them: the layers' norms and, where weights are not quantized, the first rows of each layer's key projection, as bfloat16."""
+A fingerprint is that of the model's numbers, a hyphen, and that of weights that a checkpoint's files have as the model in memory
+has them: the layers' norms and, where weights are not quantized, the first rows of each layer's key projection, as bfloat16."""
 
 from __future__ import annotations
 
@@ -66,4 +66,4 @@ def check_fingerprint(ours: str, theirs: str, model: str, path) -> None:
     """ours: of the model, or the part of it that is known; theirs: of constants, with the name of their model."""
     if not theirs.startswith(ours):
         raise ValueError(f"kvant: the constants '{path}' are of another checkpoint ({model}, fingerprint {theirs}, not {ours}): "
-                         "make them with kvant.hf.calibrate of this one")
+                         "kvant.hf.calibrate makes those of this one, in a file of their own")
