@@ -109,7 +109,8 @@ class SealRange(Struct):
 
 class PageMetrics(Struct):
     c_name = "kvant_page_metrics"
-    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"), (_long, "basis_head_stride"))
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"),
+                       (_long, "basis_head_stride direction_layer_stride turn_layer_stride"), (_pointer, "first_pages"))
 
 
 class Dequantization(Struct):

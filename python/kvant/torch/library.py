@@ -6,8 +6,8 @@ import ctypes
 
 import torch
 
-from kvant.c_api import (BF16, F16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
-                         ProtectedRows, SealRange, Shape, Step, Transformation)
+from kvant.c_api import (BF16, F16, F32, Dequantization, Layer, Lengths, Library, NewRows, PageMetrics, Partial, Prompt,
+                         PromptShape, ProtectedRows, SealRange, Shape, Step, Transformation)
 from kvant.torch.step_plan import StepPlan
 
 
@@ -56,15 +56,16 @@ class TorchLibrary(Library):
                           value_channels=values.shape[2]))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
-                   n_pages: torch.Tensor | None = None, keep_sink: bool = False, layer_offsets: torch.Tensor | None = None) -> None:
+                   n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
+                   layer_offsets: torch.Tensor | None = None, keep_sink: bool = False) -> None:
         """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
-        how many pages (None: max_pages). keep_sink: of first pages the layer's `sink` goes into its protected pages.
-        layer_offsets: the same pages of several layers, of which those of the ith lie so many bytes (int64, multiples of 16)
-        further on; not of formats with codebooks."""
+        how many pages (None: max_pages). metrics: what errors of keys cost, in trellis formats. layer_offsets: int64 [n_layers],
+        where the same pages of several layers lie: so many bytes (multiples of 16) behind the layer's. keep_sink: the layer's sink
+        is copied into its protected pages from each first page."""
         n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
-                            keep_sink=keep_sink, n_layers=n_layers, layer_offsets=layer_offsets))
+                            page_metrics=metrics, n_layers=n_layers, keep_sink=keep_sink, layer_offsets=layer_offsets))
 
     def plan_step(self, step: Step) -> None:
         """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""
@@ -72,7 +73,8 @@ class TorchLibrary(Library):
 
     def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
         """Encodes what is due by a plan, of all layers at once, and keeps sinks."""
-        self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, True, layer_offsets)
+        self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, layer_offsets=layer_offsets,
+                        keep_sink=True)
 
     def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
                 protected_token: torch.Tensor) -> None:
