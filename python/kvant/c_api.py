@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32 = 0, 1  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 9  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 10  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -74,7 +74,8 @@ class Lengths(Struct):
 class Correction(Struct):
     c_name = "kvant_correction"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "query_maps key_maps states"),
-                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"))
+                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"),
+                       (_long, "state_page_stride"))
 
 
 class Layer(Struct):
