@@ -50,7 +50,7 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch,
 // Kept rows have tiles of their own (kept_tiles.cuh). With heads of 128 more than a chunk of them has not run
 // on a GPU, so that they are rounded within the tiles of their pages there.
 template <int D>
-inline constexpr int kKeptTileBytes = D == 64 ? HalfTile<D>::kBytes : 0;
+inline constexpr int kKeptTileBytes = HalfTile<D>::kBytes;
 
 template <int D>
 PromptSizes prompt_sizes(const Gpu&) {

@@ -488,7 +488,7 @@ TEST_P(PromptOverPagesOf4Bits, LosesNothingOfKeptRows) {
   c.kept = true;
   const double kept = errors_of(c, 2).kernel;
   std::printf("d = %d: error in integers %.5f  kept %.5f\n", c.head_dim, rounded, kept);
-  if (GetParam() == 64 && have_hopper_kernels()) {
+  if (GetParam() != 256 && have_hopper_kernels()) {
     EXPECT_LT(kept, 0.004);
   }
 }
