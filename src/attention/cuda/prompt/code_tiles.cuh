@@ -6,8 +6,7 @@
 // (page_layout.h). A warp has 64 tokens of 64 channels, a quarter (keys) or an eighth (values) of these in
 // succession. In grids by channel all 64 tokens have one grid: as half-precision numbers, two at a time,
 // codes become INT8 by one product and sum, the step of the grid and its zero relative to the channel's
-// centre and the tile's scale, which follows from the grids. In grids by token it takes a first look at all
-// values.
+// centre and the tile's scale, which a first look at all of them gives. In grids by token both are in F32.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -72,17 +71,19 @@ __device__ __forceinline__ __half2 half2_of(std::uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
 }
 
-// The codes at bits `shift` and shift + 16 of a word become the low bytes of halves: integers from -127 to
-// 127, plus the rounder, whose low byte is that of what is added to all.
-__device__ __forceinline__ std::uint32_t round_codes(std::uint32_t word, int shift, __half2 product,
-                                                     __half2 sum, __half2 limit, __half2 rounder) {
+// The codes at bits `shift` and shift + 16 of a word as INT8 that is not yet rounded.
+__device__ __forceinline__ __half2 scaled_codes(std::uint32_t word, int shift, __half2 product, __half2 sum,
+                                                __half2 limit) {
   const __half2 codes =
       __hsub2(half2_of((word >> shift & 0x000f000f) | 0x64006400), half2_of(0x64006400));  // less 1024
-  const __half2 rounded = __hadd2(__hmin2(__hfma2(codes, product, sum), limit), rounder);
+  return __hmin2(__hfma2(codes, product, sum), limit);
+}
+// Above 1024 halves are whole numbers: 1536, and 1536 + 128, make integers from -127 to 127 the low bytes.
+inline constexpr std::uint32_t kKeyRounder = 0x66006600, kValueRounder = 0x66806680;
+__device__ __forceinline__ std::uint32_t round_to_bytes(__half2 x, std::uint32_t rounder) {
+  const __half2 rounded = __hadd2(x, half2_of(rounder));
   return *reinterpret_cast<const std::uint32_t*>(&rounded);
 }
-// 1536, and 1536 + 128: above 1024 halves are whole numbers.
-inline constexpr std::uint32_t kKeyRounder = 0x66006600, kValueRounder = 0x66806680;
 
 // Pieces of 4 fragments of a lane, which follow one another in the page.
 __device__ __forceinline__ uint4 load_fragments(const unsigned char* page, int fragment, int lane) {
@@ -112,10 +113,12 @@ struct ThreadCodes {
   // From here on they are unpacked anew: kept numbers would take most registers.
   __device__ __forceinline__ void forget_unpacked() {
 #pragma unroll
-    for (uint4& piece : pieces)
-      asm volatile("" : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w));
+    for (uint4& piece : pieces) asm volatile("" : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w));
   }
-  // Of 8 in succession.
+  // Of 16 in succession, and of 8.
+  __device__ __forceinline__ int first_key_channel() const {
+    return lane % 4 * (D / 4) + 16 * part;
+  }
   __device__ __forceinline__ int first_value_channel() const {
     return lane / 4 * (D / 8) + 8 * part;
   }
@@ -135,37 +138,40 @@ struct EightHalves {
   }
 };
 
-// A thread's keys: 16 channels of 8 tokens.
+// A thread's keys: 16 channels of 8 tokens. Calls body(token, k, j, the channels 4 k + 2 j and the next).
+template <int D, class Body>
+__device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
+                                             const Body& body) {
+  const int first = codes.first_key_channel();
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) {
+    const EightHalves product(&factors.product[codes.block][first + 4 * k]);
+    const EightHalves sum(&factors.sum[codes.block][first + 4 * k]);
+    const EightHalves limit(&factors.limit[codes.block][first + 4 * k]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int token = 0; token < 8; ++token)  // two of each fragment
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          body(token, k + i, j,
+               scaled_codes(word_of(codes.pieces[k + i], token / 2), 8 * j + 4 * (token % 2),
+                            product.pairs[2 * i + j], sum.pairs[2 * i + j], limit.pairs[2 * i + j]));
+  }
+}
+
 template <class Tile, int D>
 __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                            unsigned char* tile) {
-  const int g = codes.lane / 4, t = codes.lane % 4;
-  const int channel = t * (D / 4) + 16 * codes.part;
-  const __half2 rounder = half2_of(kKeyRounder);
-  std::uint32_t words[8][4];  // [token][four channels]
-#pragma unroll
-  for (int k = 0; k < 4; k += 2) {
-    const EightHalves product(&factors.product[codes.block][channel + 4 * k]);
-    const EightHalves sum(&factors.sum[codes.block][channel + 4 * k]);
-    const EightHalves limit(&factors.limit[codes.block][channel + 4 * k]);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int token = 0; token < 8; ++token) {  // two of each fragment
-        const std::uint32_t word = word_of(codes.pieces[k + i], token / 2);
-        std::uint32_t pairs[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          pairs[j] = round_codes(word, 8 * j + 4 * (token % 2), product.pairs[2 * i + j],
-                                 sum.pairs[2 * i + j], limit.pairs[2 * i + j], rounder);
-        words[token][k + i] = __byte_perm(pairs[0], pairs[1], 0x6420);
-      }
-    }
-  }
+  std::uint32_t words[8][4] = {};  // [token][four channels]
+  for_each_key<D>(codes, factors, [&](int token, int k, int j, __half2 x) {
+    const std::uint32_t bytes = round_to_bytes(x, kKeyRounder);
+    words[token][k] = j == 0 ? bytes : __byte_perm(words[token][k], bytes, 0x6420);
+  });
 #pragma unroll
   for (int token = 0; token < 8; ++token) {
-    const int row = codes.block * kGridTokens + token / 4 * 32 + g * 4 + token % 4;
-    *reinterpret_cast<uint4*>(tile + Tile::key_place(row, channel)) =
+    const int row = codes.block * kGridTokens + token / 4 * 32 + codes.lane / 4 * 4 + token % 4;
+    *reinterpret_cast<uint4*>(tile + Tile::key_place(row, codes.first_key_channel())) =
         make_uint4(words[token][0], words[token][1], words[token][2], words[token][3]);
   }
 }
@@ -181,36 +187,43 @@ __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int chann
       make_uint2(__byte_perm(of_even, of_odd, 0x5410), __byte_perm(of_even, of_odd, 0x7632));
 }
 
-// A thread's values: 8 channels of 8 tokens in succession of each 32, two fragments. Grids by channel.
+// A thread's values: 8 channels of 8 tokens in succession of each 32, two fragments. Grids by channel. Calls
+// body(a, channel, i, j, the ath such tokens 2 i + j and 2 i + j + 4).
+template <int D, class Body>
+__device__ __forceinline__ void for_each_value(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
+                                               const Body& body) {
+  const int first = codes.first_value_channel();
+  const EightHalves product(&factors.product[codes.block][first]);
+  const EightHalves sum(&factors.sum[codes.block][first]);
+  const EightHalves limit(&factors.limit[codes.block][first]);
+#pragma unroll
+  for (int a = 0; a < 2; ++a)
+#pragma unroll
+    for (int channel = 0; channel < 8; ++channel)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          body(a, channel, i, j,
+               scaled_codes(word_of(codes.pieces[2 * a + i], channel / 2), 8 * j + 4 * (channel % 2),
+                            product.both(channel), sum.both(channel), limit.both(channel)));
+}
+
 template <class Tile, int D>
 __device__ __forceinline__ void store_values(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                              unsigned char* tile) {
   const int t = codes.lane % 4;
-  const int first_channel = codes.first_value_channel();
-  const EightHalves product(&factors.product[codes.block][first_channel]);
-  const EightHalves sum(&factors.sum[codes.block][first_channel]);
-  const EightHalves limit(&factors.limit[codes.block][first_channel]);
-  const __half2 rounder = half2_of(kValueRounder);
-#pragma unroll
-  for (int a = 0; a < 2; ++a) {
-#pragma unroll
-    for (int channel = 0; channel < 8; ++channel) {
-      std::uint32_t four[2];  // of each fragment: bytes of tokens 0, 1, 4, 5 or 2, 3, 6, 7
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const std::uint32_t word = word_of(codes.pieces[2 * a + i], channel / 2);
-        std::uint32_t pairs[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          pairs[j] = round_codes(word, 8 * j + 4 * (channel % 2), product.both(channel), sum.both(channel),
-                                 limit.both(channel), rounder);
-        four[i] = __byte_perm(pairs[0], pairs[1], 0x6240);
-      }
-      store_value_bytes<Tile>(tile, first_channel + channel, codes.block * kGridTokens + a * 32 + t * 8,
-                              __byte_perm(four[0], four[1], 0x5410), __byte_perm(four[0], four[1], 0x7632),
-                              t % 2 != 0);
-    }
-  }
+  std::uint32_t pairs[2][2];  // [i][j]
+  for_each_value<D>(codes, factors, [&](int a, int channel, int i, int j, __half2 x) {
+    pairs[i][j] = round_to_bytes(x, kValueRounder);
+    if (i == 0 || j == 0) return;
+    // Tokens 0, 1, 4, 5 and 2, 3, 6, 7.
+    const std::uint32_t even = __byte_perm(pairs[0][0], pairs[0][1], 0x6240);
+    const std::uint32_t odd = __byte_perm(pairs[1][0], pairs[1][1], 0x6240);
+    store_value_bytes<Tile>(tile, codes.first_value_channel() + channel,
+                            codes.block * kGridTokens + a * 32 + t * 8, __byte_perm(even, odd, 0x5410),
+                            __byte_perm(even, odd, 0x7632), t % 2 != 0);
+  });
 }
 
 // A thread's 8 tokens of 32, of which they are the ath in the block: each a grid.
@@ -292,36 +305,82 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   return scale;
 }
 
-// A thread's channel: its grids relative to centre and scales, once the tile's is known. Returns that.
+// What a tile's codes are multiplied by, where grids are by channel: thread i's channel is i. Before any is
+// multiplied the grids' ends bound them, which need not be reached: the scale follows from a first look.
 template <int D>
-__device__ __forceinline__ float find_factors(const PromptArgs& args, const PageDecoding& decoding,
-                                              const unsigned char* page, const TileAt& at,
-                                              CodeFactors<D>& factors, std::uint32_t (&maxima)[D / kLanes]) {
-  constexpr int kBlocks = CodeFactors<D>::kBlocks;
-  const auto channel = static_cast<int>(threadIdx.x);
-  ChannelGrid grids[kBlocks];
+struct ChannelGrids {
+  static constexpr int kBlocks = kPageTokens / kGridTokens;
+  ChannelGrid grids[kBlocks];  // less the centre and divided by the scale of values
+  float scale;                 // of the tile
+
+  __device__ __forceinline__ ChannelGrids(const PageDecoding& decoding, const unsigned char* page) {
 #pragma unroll
-  for (int block = 0; block < kBlocks; ++block)
-    grids[block] = channel_grid<D>(decoding, page, channel, block);
-  wait_for_predecessors();  // the ranges of channels
-  const float* channels =
-      args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + channel;
-  const float centre = channels[at.is_value ? D : 0];
-  const float inverse = at.is_value ? 1 / channels[2 * D] : 1;
-  float largest = 0;
-#pragma unroll
-  for (const ChannelGrid& grid : grids)
-    largest = fmaxf(largest, fmaxf(fabsf(grid.zero - centre), fabsf(grid.most - centre)) * inverse);
-  const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
-  const float factor = inverse / scale;
-#pragma unroll
-  for (int block = 0; block < kBlocks; ++block) {
-    factors.product[block][channel] = __float2half_rn(grids[block].step * factor);
-    factors.sum[block][channel] = __float2half_rn((grids[block].zero - centre) * factor);
-    factors.limit[block][channel] = __float2half_rn((grids[block].most - centre) * factor);
+    for (int block = 0; block < kBlocks; ++block)
+      grids[block] = channel_grid<D>(decoding, page, static_cast<int>(threadIdx.x), block);
   }
-  __syncthreads();
-  return scale;
+  __device__ __forceinline__ void lose_centre(const PromptArgs& args, const TileAt& at) {
+    const float* channel =
+        args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + threadIdx.x;
+    const float centre = channel[at.is_value ? D : 0];
+    const float inverse = at.is_value ? 1 / channel[2 * D] : 1;
+#pragma unroll
+    for (ChannelGrid& grid : grids)
+      grid = {grid.step * inverse, (grid.zero - centre) * inverse, (grid.most - centre) * inverse};
+  }
+  __device__ __forceinline__ float end() const {
+    float end = 0;
+#pragma unroll
+    for (const ChannelGrid& grid : grids) end = fmaxf(end, fmaxf(fabsf(grid.zero), fabsf(grid.most)));
+    return end;
+  }
+  // Of a tile whose largest number is `largest`.
+  __device__ __forceinline__ void put_factors(float largest, CodeFactors<D>& factors) {
+    scale = fmaxf(largest, kLeastReach) / kByteMax;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      factors.product[block][threadIdx.x] = __float2half_rn(grids[block].step / scale);
+      factors.sum[block][threadIdx.x] = __float2half_rn(grids[block].zero / scale);
+      factors.limit[block][threadIdx.x] = __float2half_rn(grids[block].most / scale);
+    }
+    __syncthreads();
+  }
+};
+
+// The largest of a thread's numbers.
+template <int D>
+__device__ __forceinline__ float largest_of_codes(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
+                                                  bool is_value) {
+  __half2 largest = half2_of(0);
+  const auto look = [&](int, int, int, __half2 x) { largest = __hmax2(largest, __habs2(x)); };
+  if (is_value) {
+    for_each_value<D>(codes, factors,
+                      [&](int a, int channel, int, int j, __half2 x) { look(a, channel, j, x); });
+  } else {
+    for_each_key<D>(codes, factors, look);
+  }
+  return __half2float(__hmax(__low2half(largest), __high2half(largest)));
+}
+
+// Returns the tile's scale.
+template <class Tile, int D>
+__device__ __forceinline__ float store_channel_grids(const PromptArgs& args, const PageDecoding& decoding,
+                                                     const unsigned char* page, const TileAt& at,
+                                                     ThreadCodes<D>& codes, CodeFactors<D>& factors,
+                                                     std::uint32_t (&maxima)[D / kLanes],
+                                                     unsigned char* tile) {
+  ChannelGrids<D> grids(decoding, page);
+  wait_for_predecessors();  // the ranges of channels
+  grids.lose_centre(args, at);
+  grids.put_factors(largest_of_cta(grids.end(), maxima), factors);
+  const float reached = largest_of_cta(largest_of_codes<D>(codes, factors, at.is_value), maxima);
+  codes.forget_unpacked();
+  grids.put_factors(reached * grids.scale, factors);
+  if (at.is_value) {
+    store_values<Tile, D>(codes, factors, tile);
+  } else {
+    store_keys<Tile, D>(codes, factors, tile);
+  }
+  return grids.scale;
 }
 
 // Grid: slots of pages, KV heads, and sides, from first_side on. D threads.
@@ -345,17 +404,10 @@ __global__ void __launch_bounds__(D, 640 / D)  // 96 registers
   const unsigned char* page = pages.sealed.find(at.seq, head, side, at.number);
   ThreadCodes<D> codes(page, is_value, static_cast<int>(threadIdx.x));
   unsigned char* tile = args.tiles + (std::int64_t{slot} * args.n_kv_heads + head) * Tile::kBytes;
-  float scale;
-  if (decoding.encoding == Encoding::token_grid) {
-    scale = store_token_grid_values<Tile, D>(args, decoding, page, at, codes, maxima, tile);
-  } else {
-    scale = find_factors<D>(args, decoding, page, at, factors, maxima);
-    if (is_value) {
-      store_values<Tile, D>(codes, factors, tile);
-    } else {
-      store_keys<Tile, D>(codes, factors, tile);
-    }
-  }
+  const float scale =
+      decoding.encoding == Encoding::token_grid
+          ? store_token_grid_values<Tile, D>(args, decoding, page, at, codes, maxima, tile)
+          : store_channel_grids<Tile, D>(args, decoding, page, at, codes, factors, maxima, tile);
   if (threadIdx.x == 0) put_note<Tile>(tile, at, first_token, scale);
 }
 
