@@ -1,6 +1,8 @@
 // Launches of prompt attention in 8-bit integers, for one head size.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/cuda/prompt/cluster_ranges.cuh"
 #include "attention/cuda/prompt/code_tiles.cuh"
 #include "attention/cuda/prompt/launch.h"
@@ -51,7 +53,8 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   const int sides = (source.from_codes[0] ? 1 : 0) + (source.from_codes[1] ? 1 : 0);
   if (sides == 0) return cudaSuccess;
   source.row_slots = launch.tile_slots - args.page_slots;
-  if (sides == 2) *n_tiles = args.n_seqs + source.row_slots;
+  const int left = args.n_seqs + source.row_slots;
+  *n_tiles = sides == 2 ? left : std::max(launch.tile_slots, left);
   return launch_overlapped(code_tiles_kernel<PromptTile<D>, D>, dim3(args.page_slots, args.n_kv_heads, sides),
                            D, 0, launch, args, pages, source.from_codes[0] ? 0 : 1);
 }
