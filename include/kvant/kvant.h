@@ -168,6 +168,10 @@ typedef struct kvant_correction {
   /* 0: c = 1. Not 0: c = e^-m, and where m < 0, m is taken for 0 throughout. */
   int32_t absolute;
   int32_t reserved; /* 0 */
+  /* Since 1.10, for kvant_seal_pages. 0: the pages of a sequence are added to its sums. Not 0, a multiple of
+   * 4: the sums before them stay, and those after the nth page of the sequence, from 1, are written n *
+   * state_page_stride numbers behind. */
+  int64_t state_page_stride;
 } kvant_correction;
 
 /* One layer. */

@@ -74,7 +74,8 @@ class Lengths(Struct):
 class Correction(Struct):
     c_name = "kvant_correction"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "query_maps key_maps states"),
-                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"))
+                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"),
+                       (_long, "state_page_stride"))
 
 
 class Layer(Struct):

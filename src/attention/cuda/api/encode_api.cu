@@ -378,8 +378,9 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
     error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)
-      error = add_sealed_to_states(args[i], shape.head_dim, gpu, correction.key_maps, states_of(correction),
-                                   cuda_stream);
+      error = add_sealed_to_states(
+          {args[i], correction.key_maps, states_of(correction), correction.state_page_stride}, shape.head_dim,
+          gpu, cuda_stream);
   }
   return status_of(error);
 }
