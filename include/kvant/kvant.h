@@ -168,6 +168,10 @@ typedef struct kvant_correction {
   /* 0: c = 1. Not 0: c = e^-m, and where m < 0, m is taken for 0 throughout. */
   int32_t absolute;
   int32_t reserved; /* 0 */
+  /* Since 1.10, for kvant_seal_pages. 0: the pages of a sequence are added to its sums. Not 0, a multiple of
+   * 4: the sums before them stay, and those after the nth page of the sequence, from 1, are written n *
+   * state_page_stride numbers behind. */
+  int64_t state_page_stride;
 } kvant_correction;
 
 /* One layer. */
@@ -337,6 +341,12 @@ typedef struct kvant_page_metrics {
    * nothing. */
   const float* basis;
   int64_t basis_head_stride;
+  /* Since 1.10: from a layer's directions and turns to those of the next one, numbers, of a range with several
+   * layers. */
+  int64_t direction_layer_stride, turn_layer_stride;
+  /* Since 1.10: [n_seqs], which page of its sequence the first one that is sealed is; or null: the one that
+   * sealed_page says. For tables that begin elsewhere. */
+  const int32_t* first_pages;
 } kvant_page_metrics;
 
 /* Pages in sequence that are sealed together: those of a prompt. Arrays are in device memory. */
@@ -351,8 +361,8 @@ typedef struct kvant_seal_range {
   const struct kvant_page_metrics* page_metrics;
   /* Since 1.9: the same pages of so many layers, from kvant_decode_layer.layer on; 0: 1. Their pages lie as
    * kvant_pages says and, unless it is null, layer_offsets[i] bytes (multiples of 16, in device memory)
-   * further on for the ith of these layers. Not with what differs by layer: masks, codebooks, metrics, a
-   * correction. */
+   * further on for the ith of these layers. Not with what differs by layer: masks, codebooks, key_metrics, a
+   * correction; since 1.10 with page_metrics. */
   int32_t n_layers;
   /* Since 1.9. Not 0: tokens of the layer's `sink` of a sequence whose page 0 is sealed are copied into the
    * sequence's protected pages, from the first one's place on. */

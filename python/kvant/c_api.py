@@ -74,7 +74,8 @@ class Lengths(Struct):
 class Correction(Struct):
     c_name = "kvant_correction"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "query_maps key_maps states"),
-                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"))
+                       (_long, "state_seq_stride state_head_stride"), (_pointer, "state_of_seq"), (_int, "absolute reserved"),
+                       (_long, "state_page_stride"))
 
 
 class Layer(Struct):
@@ -109,7 +110,8 @@ class SealRange(Struct):
 
 class PageMetrics(Struct):
     c_name = "kvant_page_metrics"
-    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"), (_long, "basis_head_stride"))
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "directions turns basis"),
+                       (_long, "basis_head_stride direction_layer_stride turn_layer_stride"), (_pointer, "first_pages"))
 
 
 class Dequantization(Struct):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.c_api import BF16, F16, F32, Layer, PromptPages, Shape, StepTable
+from kvant.c_api import BF16, F16, F32, Layer, PageMetrics, PromptPages, Shape, StepTable
 from kvant.torch import TorchLibrary
 
 torch.set_num_threads(1)
@@ -108,7 +108,7 @@ def counts(address, n):
 
 class CpuLibrary(TorchLibrary):
     def __init__(self):
-        pass
+        self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
 
     def page_bytes(self, format, head_dim):
         return page_bytes(head_dim)
@@ -144,13 +144,14 @@ class CpuLibrary(TorchLibrary):
     def _append(self, shape, layer, rows):
         d = shape.head_dim
         seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
-        sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard),
-                 (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard))
+        sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard, rows.key_channels or d),
+                 (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard, rows.value_channels or d))
         dtype, convert, _ = NUMBERS[rows.type]
         for head in range(shape.n_kv_heads):
-            for side, (address, row_stride, head_stride, is_rotated) in enumerate(sides):
+            for side, (address, row_stride, head_stride, is_rotated, n_channels) in enumerate(sides):
                 at = address + number_bytes(rows.type) * head * head_stride
-                new = convert(matrix(at, dtype, rows.n_rows, row_stride, d))
+                new = np.zeros((rows.n_rows, d), np.float32)
+                new[:, :n_channels] = convert(matrix(at, dtype, rows.n_rows, row_stride, n_channels))
                 new = to_bf16(new @ hadamard(d) if is_rotated else new)
                 for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
@@ -169,13 +170,23 @@ class CpuLibrary(TorchLibrary):
         first, to = (memory(x, np.int32, shape.n_seqs) for x in (pages.tail_page, pages.sealed_page))
         n_pages = memory(pages.n_pages, np.int32, shape.n_seqs) if pages.n_pages else np.full(shape.n_seqs, pages.max_pages)
         n_layers = max(pages.n_layers, 1)
-        for away in memory(pages.layer_offsets, np.int64, n_layers) if pages.layer_offsets else [0] * n_layers:
+        offsets = memory(pages.layer_offsets, np.int64, n_layers) if pages.layer_offsets else [0] * n_layers
+        for nth, away in enumerate(offsets):
             at = Layer.from_buffer_copy(layer)
             for of in (at.sealed, at.tail, at.protected_pages):
                 of.pool = (of.pool or 0) + int(away)
             for seq in np.flatnonzero(first >= 0):
                 for page in range(n_pages[seq]):
                     self._seal_page(shape, at, seq, first[seq] + page, to[seq] + page, pages.keep_sink)
+                    if pages.page_metrics:
+                        self._see_metrics(shape, at, PageMetrics.from_address(pages.page_metrics), nth, seq, to[seq] + page, page)
+
+    def _see_metrics(self, shape, layer, metrics, nth, seq, to, behind_first):
+        d = shape.head_dim
+        number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + behind_first if metrics.first_pages else to
+        for head in range(shape.n_kv_heads):
+            at = metrics.directions + 4 * (nth * metrics.direction_layer_stride + head * d * 8)
+            self.metrics_seen[page_address(layer.sealed, seq, head, 0, to)] = float(memory(at, np.float32, 1)[0]), int(number)
 
     def _seal_page(self, shape, layer, seq, page, to, keep_sink):
         sink = layer.sink if to == 0 else 0

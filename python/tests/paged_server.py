@@ -73,11 +73,11 @@ class RankRequest:
 class Server:
     """Hands out blocks and builds vLLM's metadata."""
 
-    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8):
+    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, metrics=None):
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
-        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts)
+        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, metrics)
         self.rng = np.random.default_rng(3)
         pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
         self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]

@@ -10,12 +10,13 @@ if find_spec("torch") is None:
     raise unittest.SkipTest("no PyTorch")
 
 import cpu_library
-from paged_server import LONG_SINK, N_LAYERS, PLAIN, ROTATED, SINK, Request, Server
+from paged_server import D, LONG_SINK, N_KV_HEADS, N_LAYERS, PLAIN, ROTATED, SINK, Request, Server
 
 import numpy as np
 import torch
 
 from kvant.paged import prompt_pages, prompt_rows
+from kvant.paged.key_metrics import RANK, KeyMetrics
 
 
 class RowServer(Server):
@@ -75,6 +76,25 @@ class Steps(unittest.TestCase):
             for _ in range(6):
                 server.step([(a, 1), (b, 1)])
             self.check(SINK, a, b)
+
+    def test_pages_are_sealed_by_the_metrics_of_their_layer_and_place(self):
+        number = 10 * torch.arange(N_LAYERS)[:, None] + torch.arange(N_KV_HEADS)  # of a layer and a head
+        metrics = KeyMetrics(number[..., None, None].expand(-1, -1, D, RANK).float().contiguous(), torch.zeros(N_LAYERS, D, 2), None)
+        for max_drafts, recipe in ((0, PLAIN), (0, SINK), (2, SINK)):
+            server = Server(recipe, max_drafts=max_drafts, metrics=metrics)
+            a, b = (Request(n, np.random.default_rng(8)) for n in (400, 262))
+            server.step([(a, 380), (b, 120)])  # two pages of a prompt
+            for _ in range(8):  # and two that decoding fills
+                server.step([(a, 1), (b, 1)])
+            server.step([(b, 134)])  # one of a later part of a prompt
+            server.step([(a, 1)])
+            layout, seen = server.layout, server.state.cache.library.metrics_seen
+            for request, n_pages in ((a, 3), (b, 2)):
+                for page, block in enumerate(request.blocks[:n_pages]):
+                    for layer, head in itertools.product(range(N_LAYERS), range(N_KV_HEADS)):
+                        at = (server.state.layers[layer].kv_cache.data_ptr() + int(block) * layout.block_bytes +
+                              layout.sink.bytes + head * layout.head_bytes)
+                        self.assertEqual(seen[at], (10 * layer + head, page))
 
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
         for kind, recipe in itertools.product((Server, RowServer), (PLAIN, SINK, LONG_SINK)):

@@ -118,6 +118,19 @@ class Operators(unittest.TestCase):
             torch.testing.assert_close(keys[seq, :n].float(), cache.rows[0, seq, :n].float(), atol=0.4, rtol=0)
             self.assertFalse(keys[seq, n:].any())
 
+    def test_rows_of_fewer_channels_are_appended_with_zeros_behind(self):
+        cache, library, channels = self.cache, ops.library(), D - 16
+        rows = cache.rows[:, 1, :1, :, :channels].to(torch.float16)
+        library.append(ops._shape(cache.tail_table, D), Layer(tail=ops._tail_pages(cache.tail, cache.tail_table, D)), int32(1),
+                       int32(7), *rows)
+        keys = torch.zeros(1, PAGE, N_KV_HEADS, D, dtype=torch.bfloat16)
+        library.dequantize(ops._shape(cache.tail_table, D), Lengths(tail_tokens=int32(5, 8, 5)),
+                           Layer(tail=ops._tail_pages(cache.tail, cache.tail_table, D)), 0, 1, keys, keys.clone(), seqs=int32(1))
+        self.assertTrue(torch.equal(keys[0, 7, :, :channels], rows[0, 0].bfloat16()))
+        self.assertFalse(keys[0, 7, :, channels:].any())
+        with self.assertRaisesRegex(TypeError, "of one type"):
+            library.append(ops._shape(cache.tail_table, D), Layer(), int32(1), int32(7), rows[0], rows[1].float())
+
     def test_ranges_of_pages_are_packed(self):
         cache, library, channels = self.cache, ops.library(), D - 16
         whole = ops.dequantize(cache.sealed, cache.table, cache.counts, **FORMATS, head_dim=D, first_page=0, n_pages=2)

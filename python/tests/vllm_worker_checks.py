@@ -15,6 +15,9 @@ import torch
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
 import kvant.vllm
+import kvant.vllm.constants
+from kvant.paged.constants import Constants, shaped
+from kvant.paged.key_metrics import RANK, KeyMetrics
 from kvant.vllm import attach, backend
 from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, Request, Server
 from vllm_model import layer, simple, supported, use
@@ -97,6 +100,41 @@ class Worker(unittest.TestCase):
         server.step([(a, 4), (b, 4)], late=3)
         server.step([(b, 1), (a, 100)])
         self.check(a, b)
+
+    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS):
+        """The state of layers whose model has constants, of four KV heads a rank in which each number is the KV head's."""
+        vllm_config = use(self, supported(cache_dtype="kvant", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
+                                          hf_text_config=simple(num_hidden_layers=N_LAYERS, num_attention_heads=8 * n_ranks,
+                                                                max_position_embeddings=1024, vocab_size=9),
+                                          get_total_num_kv_heads=lambda: 4 * n_ranks, get_head_size=lambda: D, model="/"),
+                          cpu_library.CpuLibrary)
+        vllm_config.additional_config = {"kvant": {"recipe": recipe, "constants": "FILE"}}
+        heads = torch.arange(4 * n_ranks).float()[None, :, None, None].expand(n_layers, -1, D, RANK)
+        metrics = KeyMetrics(heads, torch.zeros(n_layers, D, 2), None)
+
+        def read(path, recipe, shape):
+            self.assertEqual((path, shape.n_kv_heads, shape.n_heads, shape.n_layers), ("FILE", 4 * n_ranks, 8 * n_ranks, N_LAYERS))
+            return Constants(shaped(recipe), "12-34", "Other", metrics)
+
+        with mock.patch.object(kvant.vllm.constants, "read_constants", read), \
+                mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found):
+            return [layer(vllm_config, i, heads=4, d=D, group=2) for i in range(N_LAYERS)][0].kvant
+
+    def test_constants_are_those_of_a_ranks_heads(self):
+        for rank in range(2):
+            state = self.served_with_constants("k=hadamard:tcq4,v=any,sink=1", rank, 2)
+            self.assertEqual(state.recipe.text, "k=hadamard:tcq4,v=any,sink=1,encode=shaped")
+            self.assertEqual(state.metrics.directions.shape, (N_LAYERS, 4, D, RANK))
+            self.assertEqual(state.metrics.directions[0, :, 0, 0].tolist(), [4 * rank + head for head in range(4)])
+
+    def test_constants_of_something_else_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "of another checkpoint \\(Other, fingerprint 12-34, not 12-56\\)"):
+            self.served_with_constants("k=tcq4,v=any", found="12-56")
+        with self.assertRaisesRegex(ValueError, "takes no constants"):
+            self.served_with_constants("k=any,v=any")
+        state = self.served_with_constants("k=tcq4,v=any", n_layers=3)
+        with self.assertRaisesRegex(ValueError, "the constants are of 3 layers, and the model has 2"):
+            state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
 
     def test_rehearsing_a_step_fills_the_output(self):
         server = VllmServer(self)

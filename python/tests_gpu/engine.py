@@ -19,6 +19,7 @@ def add_arguments(parser):
     parser.add_argument("--model", required=True, help="a folder with config.json")
     parser.add_argument("--kv", default="auto", help="--kv-cache-dtype: auto, fp8, kvant_4bit, ...")
     parser.add_argument("--recipe", help="with --kv kvant: k=...,v=...,sink=...")
+    parser.add_argument("--constants", metavar="FILE", help="of kvant.hf.calibrate")
     parser.add_argument("--chunk", type=int, default=8192, help="the most tokens of a step")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
@@ -53,8 +54,8 @@ def start(args, max_model_len, **options):
     if args.drafts:
         options["speculative_config"] = dict(method="ngram", num_speculative_tokens=args.drafts, prompt_lookup_min=1,
                                              prompt_lookup_max=4)
-    if args.recipe:
-        options["additional_config"] = {"kvant": {"recipe": args.recipe}}
+    if own := {name: getattr(args, name) for name in ("recipe", "constants") if getattr(args, name)}:
+        options["additional_config"] = {"kvant": own}
     if args.dummy:
         options["load_format"] = "dummy"
     return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype="bfloat16", seed=0,

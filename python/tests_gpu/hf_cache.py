@@ -6,9 +6,11 @@
 
 SHAPE: llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so that nothing but the cache differs:
 mean KL divergence over the second half of each prompt, read at once and token by token (--steps). transformers' quantized caches leave
-what they are given unquantized until the next step: to compare, they take --steps 128, kvant's pages."""
+what they are given unquantized until the next step: to compare, they take --steps 128, kvant's pages. RECIPE+constants: with what
+kvant.hf.calibrate finds out about the model, on the text that ships with kvant."""
 
 import argparse
+import functools
 import json
 import time
 import warnings
@@ -17,13 +19,14 @@ import numpy as np
 import torch
 import transformers
 
-from kvant.hf import KvantCache
+from kvant.hf import KvantCache, calibrate
 
 SHAPES = {"llama-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
                            num_key_value_heads=8, head_dim=128, vocab_size=128256),
           "smollm2": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
                           num_key_value_heads=3, head_dim=64, vocab_size=49152, tie_word_embeddings=True)}
 OURS = ("kvant-4bit", "kvant-2bit", "kvant-fast4")
+CONSTANTS = "+constants"
 
 
 def say(**what):
@@ -35,11 +38,22 @@ def new_cache(model, name, **options):
         more = dict(axis_key=0, axis_value=0) if name == "quanto" else dict(axis_key=1, axis_value=1)
         return transformers.QuantizedCache(backend=name, config=model.config, nbits=4, q_group_size=64,
                                            residual_length=128, **more)
-    return transformers.DynamicCache(config=model.config) if name == "bf16" else KvantCache(model.config, name, **options)
+    if name.endswith(CONSTANTS):
+        options["constants"] = constants_of(model, name)
+    return (transformers.DynamicCache(config=model.config) if name == "bf16" else
+            KvantCache(model.config, name.removesuffix(CONSTANTS), **options))
+
+
+@functools.cache
+def constants_of(model, name):
+    start = time.perf_counter()
+    path = calibrate(model, transformers.AutoTokenizer.from_pretrained(model.config._name_or_path), name.removesuffix(CONSTANTS))
+    say(constants=str(path), seconds=round(time.perf_counter() - start, 1), peak_MiB=round(torch.cuda.max_memory_allocated() / 2**20))
+    return path
 
 
 def use_attention(model, name):
-    model.set_attn_implementation("kvant" if name in OURS or "=" in name else "sdpa")
+    model.set_attn_implementation("kvant" if name.removesuffix(CONSTANTS) in OURS or "=" in name else "sdpa")
 
 
 @torch.no_grad()

@@ -26,19 +26,31 @@ ANSWER = 150  # tokens: each crosses a page's border
 QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]  # tokens
 
 
-class Preemptions:
-    """Counts them."""
+class SchedulerCounts:
+    """How many requests have been preempted, drafts made, and accepted."""
 
     def __init__(self):
+        self.preemptions = self.drafts = self.accepted = 0
+        self._watch("_preempt_request", self._preempted)
+        self._watch("make_spec_decoding_stats", self._drafted)
+
+    def _watch(self, name, count):
         from vllm.v1.core.sched.scheduler import Scheduler
 
-        self.n, original = 0, Scheduler._preempt_request
+        original = getattr(Scheduler, name)
 
         def wrapped(*args, **kwargs):
-            self.n += 1
+            count(**kwargs)
             return original(*args, **kwargs)
 
-        Scheduler._preempt_request = wrapped
+        setattr(Scheduler, name, wrapped)
+
+    def _preempted(self, **_):
+        self.preemptions += 1
+
+    def _drafted(self, num_draft_tokens, num_accepted_tokens, **_):
+        self.drafts += num_draft_tokens
+        self.accepted += num_accepted_tokens
 
 
 def compare(of_prompt, reference):
@@ -102,7 +114,7 @@ def main():
     tokens = np.load(args.tokens) if args.tokens else rng.integers(10, 8000, (args.prompts, args.length))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # logits are caught in this process
     options = dict(long_prefill_token_threshold=1) if args.single else {}
-    preemptions = Preemptions()
+    counts = SchedulerCounts()
     llm = engine.start(args, max_model_len=max(tokens.shape[1] + 2, 4096), **options)
 
     together = args.prompts if args.single else 1
@@ -118,9 +130,9 @@ def main():
               "GPUs": args.tensor_parallel}
     answers = []
     if not args.single:
-        preemptions.n = 0
+        counts.preemptions = 0
         answers = ask(llm, tokens)
-        result["preemptions"] = preemptions.n
+        result |= {"preemptions": counts.preemptions, "accepted": f"{counts.accepted} of {counts.drafts} drafts"}
         result["asked again"] = compare_answers(answers, ask(llm, tokens))
     if args.out:
         torch.save({"scored": scored, "answers": answers}, args.out + ".part")

@@ -107,7 +107,6 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
 
 bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
                            const kvant_decode_layer& at_layer) {
-  if (is_corrected(step.plan(), layer)) return sums_.seal(step, layer, of_slices, at_layer, indices_);
   const kvant_seal_range range{sizeof range,
                                indices_.at(due_tail_page_),
                                indices_.at(due_sealed_page_),
@@ -116,7 +115,9 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
                                0,
                                step.plan().device_constants->page_metrics(layer)};
   return check(step, "sealing",
-               device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream()));
+               is_corrected(step.plan(), layer)
+                   ? sums_.seal(step, layer, of_slices, at_layer, range, indices_)
+                   : device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream()));
 }
 
 // Queries are turned as they are appended, where they lie.

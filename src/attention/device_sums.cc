@@ -19,7 +19,6 @@ std::size_t layer_sums_bytes(const Plan& plan) {
 Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
   DevicePageStore& store = step.device_pages();
   const int n_slices = static_cast<int>(step.slices().size());
-  pages_.clear();
   first_sums_.clear();
   due_.clear();
   max_due_ = 0;
@@ -37,15 +36,7 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
       of_rows.push_back(max_due_ > 0 ? first_sums_[s] + visible.sealed_pages - n_sealed : id);
   }
   row_sums_ = indices.add(of_rows);
-  for (int nth = 0; nth < max_due_; ++nth) {
-    std::vector<std::int32_t> tail, sealed, sums;
-    for (int s = 0; s < n_slices; ++s) {
-      tail.push_back(nth < due_[s] ? nth : -1);
-      sealed.push_back(step.ledger(s).n_sealed() + nth);
-      sums.push_back(first_sums_[s] + std::min(nth + 1, due_[s]));
-    }
-    pages_.push_back({indices.add(tail), indices.add(sealed), indices.add(sums)});
-  }
+  slice_sums_ = indices.add(first_sums_);
   return buffer_.reserve(max_due_ > 0 ? n_sums * layer_sums_bytes(step.plan()) : 0,
                          "for the sums of its correction");
 }
@@ -78,57 +69,35 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuf
   return correction;
 }
 
-kvant_correction DeviceSums::of_page(const Step& step, int layer, const IndexBuffer& indices, int nth) const {
-  kvant_correction correction = of_rows(step, layer, indices, /*from_row=*/0);
-  correction.key_maps = step.plan().device_constants->key_maps(layer);
-  correction.state_of_seq = indices.at(pages_[nth].sums);
-  return correction;
-}
-
-// Page by page: the sums after each are those before it, to which the library adds. Heads that aren't
-// corrected keep their zeros.
-bool DeviceSums::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
-                      const kvant_decode_layer& at_layer, const IndexBuffer& indices) {
+// Heads that aren't corrected keep their zeros.
+kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_shape& of_slices,
+                              const kvant_decode_layer& at_layer, const kvant_seal_range& range,
+                              const IndexBuffer& indices) {
   const Plan& plan = step.plan();
   const int n_slices = static_cast<int>(due_.size());
   const std::size_t bytes = layer_sums_bytes(plan);
   const auto head_bytes = static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim));
   for (int s = 0; s < n_slices; ++s)
     device_->copy(after(step, s, 0), in_store(step, layer, step.sums(s)), bytes);
-  for (int nth = 0; nth < max_due_; ++nth) {
-    for (int s = 0; s < n_slices; ++s) {
-      if (nth < due_[s]) device_->copy(after(step, s, nth + 1), after(step, s, nth), bytes);
-    }
-    const kvant_correction correction = of_page(step, layer, indices, nth);
-    kvant_decode_layer corrected = at_layer;
-    corrected.correction = &correction;
-    const PageSums& page = pages_[nth];
-    const kvant_seal_range range{sizeof range,
-                                 indices.at(page.tail_page),
-                                 indices.at(page.sealed_page),
-                                 nullptr,
-                                 1,
-                                 0,
-                                 plan.device_constants->page_metrics(layer)};
-    const Status sealed =
-        library_status(*device_, "sealing",
-                       device_->library().seal_pages(&of_slices, &corrected, &range, device_->stream()));
-    if (!sealed.ok()) {
-      step.fail(sealed.error());
-      return false;
-    }
-    for (int s = 0; s < n_slices; ++s) {
-      for (int h = 0; nth < due_[s] && h < plan.geometry.n_kv_heads; ++h) {
-        if (plan.head(layer, h).corrected) continue;
-        device_->copy(after(step, s, nth + 1) + h * head_bytes, after(step, s, nth) + h * head_bytes,
-                      head_bytes);
-      }
-    }
-  }
+  kvant_correction correction = of_rows(step, layer, indices, /*from_row=*/0);
+  correction.key_maps = plan.device_constants->key_maps(layer);
+  correction.state_of_seq = indices.at(slice_sums_);
+  correction.state_page_stride = correction.state_seq_stride;
+  kvant_decode_layer corrected = at_layer;
+  corrected.correction = &correction;
+  const kvant_status sealed =
+      device_->library().seal_pages(&of_slices, &corrected, &range, device_->stream());
+  if (sealed != KVANT_OK) return sealed;
   for (int s = 0; s < n_slices; ++s) {
-    if (due_[s] > 0) device_->copy(in_store(step, layer, step.next_sums(s)), after(step, s, due_[s]), bytes);
+    if (due_[s] == 0) continue;
+    for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+      if (!plan.head(layer, h).corrected)
+        device_->clear_rows(after(step, s, 1) + h * head_bytes, bytes, head_bytes,
+                            static_cast<std::size_t>(due_[s]));
+    }
+    device_->copy(in_store(step, layer, step.next_sums(s)), after(step, s, due_[s]), bytes);
   }
-  return true;
+  return KVANT_OK;
 }
 
 }  // namespace kvant

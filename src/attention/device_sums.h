@@ -1,6 +1,6 @@
 // DeviceSums: the sums of a correction (KVLinC) in a step whose pages lie on a device.
 //
-// Sums are made page by page as the pages are sealed, so that each row finds those of the pages that it sees
+// Sums after each page that is sealed are kept, so that each row finds those of the pages that it sees
 // sealed. Where a step seals, one layer's sums are worked on here: of each slice those that it has, then
 // those after each of its pages. Other steps read the store's.
 #pragma once
@@ -23,17 +23,12 @@ class DeviceSums {
   Status begin(const Step& step, IndexBuffer& indices);
   // The sums of a corrected layer as rows from from_row on find them.
   kvant_correction of_rows(const Step& step, int layer, const IndexBuffer& indices, int from_row) const;
-  // Seals the step's due pages of a corrected layer. at_layer has the tables of slices. False: the step has
-  // failed.
-  bool seal(Step& step, int layer, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer,
-            const IndexBuffer& indices);
+  // Seals the step's due pages of a corrected layer, which range names. at_layer has the tables of slices.
+  kvant_status seal(const Step& step, int layer, const kvant_decode_shape& of_slices,
+                    const kvant_decode_layer& at_layer, const kvant_seal_range& range,
+                    const IndexBuffer& indices);
 
  private:
-  // Of the nth page that slices seal.
-  struct PageSums {
-    IndexBuffer::Part tail_page, sealed_page, sums;  // by slice; tail_page -1: it has no such page
-  };
-  kvant_correction of_page(const Step& step, int layer, const IndexBuffer& indices, int nth) const;
   // The sums of a layer in an entry, and those of a slice here when so many of its pages are sealed.
   static char* in_store(const Step& step, int layer, PageEntry sums);
   char* after(const Step& step, int slice, int n_pages) const;
@@ -43,8 +38,8 @@ class DeviceSums {
   std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
   std::vector<int> due_;         // pages that a slice seals
   int max_due_ = 0;
-  IndexBuffer::Part row_sums_;   // where each row's sums are: here, or in the store
-  std::vector<PageSums> pages_;  // [max_due_]
+  IndexBuffer::Part row_sums_;    // where each row's sums are: here, or in the store
+  IndexBuffer::Part slice_sums_;  // where those are that each slice has
 };
 
 }  // namespace kvant

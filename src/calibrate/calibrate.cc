@@ -11,60 +11,25 @@
 #include "base/progress.h"
 #include "base/team.h"
 #include "calibrate/adapter_data.h"
+#include "calibrate/capture_size.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
 #include "calibrate/host_fallback.h"
 #include "calibrate/learn_head.h"
+#include "calibrate/learn_page_metrics.h"
 #include "calibrate/needs.h"
 #include "calibrate/quality.h"
-#include "calibrate/query_metric.h"
 #include "calibrate/read_samples.h"
 #include "calibrate/rope_turns.h"
 #include "calibrate/samples.h"
 #include "calibrate/sealed_gguf.h"
 #include "calibrate/sensitivity_analysis.h"
-#include "calibrate/turned_moments.h"
 #include "calibrate/weighing.h"
-#include "format/page_metric.h"
 
 namespace kvant {
 namespace {
 
 constexpr double kSecondsBetweenSaves = 60;
-
-constexpr int kContextQueries = 256;
-constexpr std::int64_t kMaxCaptureBytes = std::int64_t{2} << 30;
-
-bool trains_adapters(const CalibrationRequest& request) {
-  return std::any_of(request.recipes.begin(), request.recipes.end(),
-                     [](const Recipe& recipe) { return recipe.correction != Correction::none; });
-}
-
-// What is learned on the contexts that are weighed, or on passages.
-constexpr bool has_own_text(NeedKind kind) {
-  return kind == NeedKind::sensitivity || kind == NeedKind::metric;
-}
-
-bool learns_from_samples(const Geometry& geometry, const CalibrationRequest& request) {
-  for (const HeadNeeds& head : needs_of(request.recipes, geometry)) {
-    for (const ScopedNeed& constant : head.constants)
-      if (!has_own_text(constant.need.kind)) return true;
-  }
-  return false;
-}
-
-CaptureSize capture_size(const Geometry& geometry, const CalibrationRequest& request) {
-  const CalibrationSettings& s = request.settings;
-  CaptureSize size{learns_from_samples(geometry, request) ? s.samples : 0, s.length, s.rows, s.passages};
-  size.seed = s.seed;
-  if (!trains_adapters(request)) return bounded(geometry, size, kMaxCaptureBytes);
-  size.contexts = s.contexts;
-  size.context_length = std::min(s.context_length, geometry.trained_context);
-  size.first_query = kFirstCorrectedQuery;
-  size.context_queries = std::clamp(size.context_length - kFirstCorrectedQuery, 0, kContextQueries);
-  if (size.context_queries == 0) size.contexts = 0;
-  return bounded(geometry, size, kMaxCaptureBytes);
-}
 
 class Calibrator {
  public:
@@ -76,7 +41,7 @@ class Calibrator {
         host_{&engine, &backend},
         reader_(request.reader.engine == nullptr ? host_ : request.reader),
         turns_(rope_turns(engine.parts(), engine.geometry(), request.n_threads)),
-        capture_(engine.geometry(), capture_size(engine.geometry(), request)),
+        capture_(engine.geometry(), capture_size(request.recipes, engine.geometry(), request.settings)),
         sensitivities_({engine, backend, reader_, request, turns_, capture_, result_.constants,
                         [this] { save_now_and_then(); }}) {
     result_.model = engine.description();
@@ -132,13 +97,8 @@ class Calibrator {
                  request_.state_path);
   }
 
-  SampleSize sample_size() const {
-    const CaptureSize& kept = capture_.size();
-    return {kept.samples, kept.passages, kept.length, kept.contexts, kept.context_length, settings_.seed};
-  }
-
   Result<std::vector<Sample>> samples() {
-    const SampleSize size = sample_size();
+    const SampleSize size = sample_size(capture_.size());
     if (!settings_.self) {
       return samples_of_text(engine_.tokenizer(), engine_.geometry().trained_context, request_.text, size);
     }
@@ -148,7 +108,7 @@ class Calibrator {
   }
 
   Status capture_samples() {
-    capture_.place(position_offsets(sample_size(), engine_.geometry().trained_context));
+    capture_.place(position_offsets(sample_size(capture_.size()), engine_.geometry().trained_context));
     int done = keeps_state() ? read_capture(capture_path(), identity(), capture_) : 0;
     if (done == capture_.n_sequences()) return {};
     const auto all = samples();
@@ -192,48 +152,13 @@ class Calibrator {
     return stopped() ? interrupted(capture_.n_sequences()) : Status{};
   }
 
-  // Of the queries that read each head's K, for the formats that shape their errors.
   Status learn_metrics() {
-    const Geometry& g = engine_.geometry();
-    std::vector<HeadNeeds> heads = needs_of(request_.recipes, g);
-    for (HeadNeeds& needs : heads)
-      std::erase_if(needs.constants, [](const auto& c) { return c.need.kind != NeedKind::metric; });
-    std::erase_if(heads, [](const HeadNeeds& needs) { return needs.constants.empty(); });
-    if (heads.empty()) return {};
+    if (!needs_page_metrics(request_.recipes, engine_.geometry())) return {};
     const auto moments = sensitivities_.query_moments();
     if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
-    const std::vector<MeanTurn> means = mean_turns(turns_, g);
-    run_team(request_.n_threads, [&](Team& team) {
-      team.for_each(static_cast<int>(heads.size()), [&](int i) {
-        const HeadNeeds& needs = heads[i];
-        const int d = g.dim(needs.layer);
-        const std::vector<double>& of_head = (*moments)[g.head_index(needs.layer, needs.kv_head)];
-        const std::vector<float> metric =
-            page_metric_constant(directions_of(needs, means[needs.layer](of_head)), turns_[needs.layer], d);
-        const std::lock_guard lock(mutex_);
-        for (const ScopedNeed& constant : needs.constants)
-          result_.constants.set(needs.layer, needs.kv_head, needs.side, constant.stored, metric);
-      });
-    });
+    learn_page_metrics(request_.recipes, engine_.geometry(), *moments, turns_, request_.n_threads,
+                       result_.constants);
     return {};
-  }
-
-  std::vector<float> directions_of(const HeadNeeds& needs, const std::vector<double>& moments) {
-    const int d = engine_.geometry().dim(needs.layer);
-    Constants known;
-    {
-      const std::lock_guard lock(mutex_);
-      for (std::size_t i = 0; i < needs.transforms.size(); ++i) {
-        const std::string name = transform_constant_name(needs.transforms, i);
-        const auto found = result_.constants.find(needs.layer, needs.kv_head, needs.side,
-                                                  (needs.without_sink ? "" : "nosink/") + name);
-        known.set(needs.layer, needs.kv_head, needs.side, name, {found.begin(), found.end()});
-      }
-    }
-    const auto transform =
-        Transform::make(needs.transforms, d, {&known, needs.layer, needs.kv_head, needs.side});
-    KVANT_CHECK(transform.ok(), "transforms that were just learned");
-    return query_metric(moments, *transform, d);
   }
 
   Status weigh() {
@@ -290,12 +215,9 @@ class Calibrator {
   }
 
   Status judge(const Recipe& recipe) {
-    const Geometry& g = engine_.geometry();
-    auto constants = constants_for(recipe, g, result_.constants);
-    if (!constants.ok()) return constants.error();
-    const auto plan = resolve(recipe, g, std::make_shared<const Constants>(std::move(*constants)));
-    if (!plan.ok()) return plan.error();
-    result_.quality.push_back(measure_quality(capture_, **plan, request_.n_threads));
+    const auto quality = quality_of(recipe, result_.constants, capture_, request_.n_threads);
+    if (!quality.ok()) return quality.error();
+    result_.quality.push_back(*quality);
     return {};
   }
 

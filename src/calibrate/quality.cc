@@ -8,6 +8,7 @@
 #include "attention/softmax.h"
 #include "base/team.h"
 #include "cache/page_counts.h"
+#include "calibrate/needs.h"
 #include "calibrate/through_cache.h"
 
 namespace kvant {
@@ -109,6 +110,16 @@ RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_th
   quality.value_error = sums.relative(1);
   quality.output_error = sums.relative(2);
   return quality;
+}
+
+Result<RecipeQuality> quality_of(const Recipe& recipe, const Constants& constants, const Capture& capture,
+                                 int n_threads) {
+  const Geometry& geometry = capture.geometry();
+  auto found = constants_for(recipe, geometry, constants);
+  if (!found.ok()) return found.error();
+  const auto plan = resolve(recipe, geometry, std::make_shared<const Constants>(std::move(*found)));
+  if (!plan.ok()) return plan.error();
+  return measure_quality(capture, **plan, n_threads);
 }
 
 }  // namespace kvant

@@ -12,4 +12,8 @@ namespace kvant {
 // whole page. Runs on n_threads threads.
 RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
 
+// That of a recipe with the constants by scoped name. Errors: without what the recipe needs; see resolve().
+Result<RecipeQuality> quality_of(const Recipe& recipe, const Constants& constants, const Capture& capture,
+                                 int n_threads);
+
 }  // namespace kvant

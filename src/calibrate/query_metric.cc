@@ -52,7 +52,7 @@ Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& g
   QueryMoments all(geometry.n_all_kv_heads());
   for (std::size_t c = 0; c < request.contexts.size(); ++c) {
     const std::vector<std::int32_t>& tokens = request.contexts[c].tokens;
-    const int first_scored = std::min(kPageTokens, static_cast<int>(tokens.size()) / 2);
+    const int first_scored = first_scored_query(static_cast<int>(tokens.size()));
     const GradientRequest asked{tokens,          first_scored, request.seed + c, request.n_threads,
                                 request.advance, request.stop};
     const auto done = model_gradient(model, asked, [&](int layer, const LayerGradient& state) {

@@ -1,6 +1,7 @@
 // The metric in which errors of K count (format/error_metric.h), from a model's queries.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <span>
@@ -16,6 +17,14 @@ namespace kvant {
 
 // By Geometry::head_index: second moments [d, d] of the queries that read a KV head, as they are before RoPE.
 using QueryMoments = std::vector<std::vector<double>>;
+
+// Contexts on which queries are read, and their tokens.
+inline constexpr int kQueryContexts = 6, kQueryTokens = 1024;
+// Tokens at the beginning of such a context, the predictions of which don't count: their queries read nothing
+// that is sealed.
+constexpr int first_scored_query(int n_tokens) {
+  return std::min(kPageTokens, n_tokens / 2);
+}
 
 struct QueryMomentsRequest {
   const std::vector<Sample>& contexts;

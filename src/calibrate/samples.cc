@@ -158,7 +158,12 @@ Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trai
   if (!tokens.ok()) return tokens.error();
   const auto bos = beginning_token(tokenizer);
   if (!bos.ok()) return bos.error();
-  const int n_tokens = static_cast<int>(tokens->size());
+  return samples_of_tokens(*tokens, *bos, trained_context, size);
+}
+
+Result<std::vector<Sample>> samples_of_tokens(std::span<const std::int32_t> tokens, std::int32_t bos,
+                                              int trained_context, const SampleSize& size) {
+  const int n_tokens = static_cast<int>(tokens.size());
   const int longest = std::max(size.length, size.contexts > 0 ? size.context_length : 0);
   if (n_tokens < longest) {
     return error("the calibration text has {} tokens, and a sample needs {}: give a longer text", n_tokens,
@@ -169,8 +174,8 @@ Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trai
   std::vector<Sample> samples;
   const auto cut = [&](const std::vector<int>& starts, int length) {
     for (const int start : starts) {
-      samples.push_back({{tokens->begin() + start, tokens->begin() + start + length}, 0});
-      if (*bos >= 0) samples.back().tokens.front() = *bos;
+      samples.push_back({{tokens.begin() + start, tokens.begin() + start + length}, 0});
+      if (bos >= 0) samples.back().tokens.front() = bos;
     }
   };
   cut(draw_starts(training, n_tokens, passages, size.length, random_of(size, 0)), training.length);

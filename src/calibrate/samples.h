@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ struct SampleSize {
 // spread over [0, trained_context - length]. Errors: a text that is not UTF-8, or too short.
 Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
                                             const std::string& text, const SampleSize& size);
+
+// The same of a text's tokens, without any that a tokenizer adds. bos: the token that texts begin with for
+// the model, or -1. Errors: too few of them.
+Result<std::vector<Sample>> samples_of_tokens(std::span<const std::int32_t> tokens, std::int32_t bos,
+                                              int trained_context, const SampleSize& size);
 
 // The offsets of such samples, whatever their text.
 std::vector<int> position_offsets(const SampleSize& size, int trained_context);

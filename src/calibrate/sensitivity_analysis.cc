@@ -21,8 +21,6 @@ namespace {
 // Contexts on which sensitivities are estimated. Half as many tokens left a noise of 30 % in those of K.
 constexpr int kWeighedContexts = 4;
 constexpr int kWeighedTokens = 1024;
-// On which queries are read; of the same length.
-constexpr int kQueryContexts = 6;
 constexpr int kCheckedTokens = 64;
 constexpr int kCorrectedLayers = 6;
 // Nats: what places cost in the probe format is 1e-5 to 1e-2.
@@ -61,7 +59,7 @@ Result<QueryMoments> SensitivityAnalysis::query_moments() {
 }
 
 Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
-  const auto contexts = drawn_contexts(kQueryContexts, kWeighedTokens);
+  const auto contexts = drawn_contexts(kQueryContexts, kQueryTokens);
   if (!contexts.ok()) return contexts.error();
   const auto fit = knows_gradients(contexts->front());
   if (!fit.ok()) return fit.error();

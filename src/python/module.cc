@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "eval/report_json.h"
+#include "python/calibration.h"
 #include "python/interruptible.h"
 #include "python/model.h"
 #include "recipe/recipe.h"
@@ -221,4 +222,5 @@ NB_MODULE(_engine, m) {
   bind_model(m);
   bind_answer(m);
   bind_evaluation(m);
+  bind_calibration(m);
 }

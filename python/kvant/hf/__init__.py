@@ -8,7 +8,8 @@ To be imported before the model is made: this registers the attention `kvant`.""
 
 from kvant.hf.attention import register
 from kvant.hf.cache import KvantCache
+from kvant.hf.calibration import calibrate
 
 register()
 
-__all__ = ["KvantCache"]
+__all__ = ["KvantCache", "calibrate"]

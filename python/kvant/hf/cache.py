@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 import warnings
 
@@ -14,6 +15,8 @@ from kvant.hf.decode_graphs import DecodeGraphs
 from kvant.hf.varlen_attention import PieceAttention
 from kvant.paged import model_state, step_rules
 from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.checkpoint import check_fingerprint, of_config
+from kvant.paged.constants import ModelShape, read_constants
 from kvant.paged.model_state import ModelState, Step
 from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
 from kvant.torch import Layer, Lengths, TorchLibrary
@@ -43,12 +46,17 @@ class KvantCache(Cache):
 
     Padding on the left takes no room. A cache serves one batch; beams and crops (assisted generation) are refused."""
 
-    def __init__(self, config, kv: str = "kvant-4bit", *, max_tokens: int = 0, library: TorchLibrary | None = None):
+    def __init__(self, config, kv: str = "kvant-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
+                 library: TorchLibrary | None = None):
         """config: the model's. kv: kvant-4bit, kvant-3bit, kvant-2bit, kvant-fast4, or k=FORMAT,v=FORMAT,sink=TOKENS as
-        docs/guide/vllm.md describes it. max_tokens: of a sequence, for which room is made at once; 0: room is made when it is
-        needed."""
+        docs/guide/vllm.md describes it. constants: the file that `kvant.hf.calibrate` has made of this model. max_tokens: of a
+        sequence, for which room is made at once; 0: room is made when it is needed."""
         self._config = config.get_text_config(decoder=True)
-        self.recipe = find_recipe(kv)
+        self.recipe, self._metrics = find_recipe(kv), None
+        if constants is not None:
+            found = read_constants(constants, self.recipe, shape_of(self._config))
+            check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
+            self.recipe, self._metrics = found.recipe, found.metrics
         library = library or TorchLibrary()
         heads = _heads_of(self._config)
         sizes = []
@@ -59,7 +67,7 @@ class KvantCache(Cache):
                                  f"channels (recipe {self.recipe.text})")
         self.layout = BlockLayout(heads.n_kv_heads, heads.head_dim, *sizes, self.recipe.sink)
         self._library, self._max_tokens = library, max_tokens
-        self._state = ModelState(self.recipe, self.layout, heads.n_heads, heads.softmax_scale)
+        self._state = ModelState(self.recipe, self.layout, heads.n_heads, heads.softmax_scale, metrics=self._metrics)
         super().__init__(layers=[KvantLayer(self) for _ in range(self._config.num_hidden_layers)])
         self._state.layers = self.layers
         self._forget()
@@ -220,7 +228,7 @@ class KvantCache(Cache):
         self._n_pages, self._graphs_here = wanted, None
 
     def reset(self) -> None:
-        self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale)
+        self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale, metrics=self._metrics)
         self._state.layers = self.layers
         self._forget()
 
@@ -273,6 +281,13 @@ class KvantLayer(CacheLayerMixin):
 
     def reorder_cache(self, beam_idx) -> None:
         raise NotImplementedError("KvantCache does not support beams: num_beams=1")
+
+
+def shape_of(config) -> ModelShape:
+    """Of a text model's configuration. NotImplementedError: one that KvantCache doesn't support."""
+    heads = _heads_of(config)
+    return ModelShape(config.num_hidden_layers, heads.n_heads, heads.n_kv_heads, heads.head_dim, heads.softmax_scale,
+                      config.max_position_embeddings, config.vocab_size)
 
 
 def _heads_of(config) -> types.SimpleNamespace:

@@ -15,7 +15,7 @@ from kvant.paged.model_cache import ModelCache
 class _Pending:
     sealed_blocks: torch.Tensor
     tail_ids: torch.Tensor
-    place: torch.Tensor
+    page: torch.Tensor
 
 
 class FilledPages:
@@ -29,23 +29,24 @@ class FilledPages:
         self._addresses: tuple[int, ...] = ()  # of the layers' blocks
         self._offsets: torch.Tensor | None = None  # int64 [n_layers]: bytes from the lowest of them
 
-    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, place: torch.Tensor) -> None:
-        """sealed_blocks: int32 [n], where the pages go; tail_ids: int32 [n, 2 * n_kv_heads], where they are; place: int32 [n],
-        0 for the first page of a sequence and 1 for others."""
-        self._pending = _Pending(sealed_blocks, tail_ids, place)
+    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor) -> None:
+        """sealed_blocks: int32 [n], where the pages go; tail_ids: int32 [n, 2 * n_kv_heads], where they are; page: int32 [n],
+        which page of its sequence each is."""
+        self._pending = _Pending(sealed_blocks, tail_ids, page)
 
     def seal(self, layers: Sequence[torch.Tensor]) -> None:
         """layers: the blocks of each."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        offsets = self._layer_offsets(layers)
+        offsets, place = self._layer_offsets(layers), pending.page.clip(max=1)
         cache, lowest = self._cache, min(layers, key=torch.Tensor.data_ptr)
         cache.library.seal_pages(
-            cache.shape(len(pending.place)), Layer(
+            cache.shape(len(place)), Layer(
                 sealed=cache.sealed_pages(cache.either_place(pending.sealed_blocks), lowest),
                 tail=cache.tail_pages(pending.tail_ids, lowest), **cache.sinks(cache.sink_ids(pending.sealed_blocks), lowest)),
-            torch.zeros_like(pending.place), pending.place, 1, keep_sink=cache.layout.sink_tokens > 0, layer_offsets=offsets)
+            torch.zeros_like(place), place, 1, metrics=cache.metrics_of_layers(pending.page), layer_offsets=offsets,
+            keep_sink=cache.layout.sink_tokens > 0)
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
         addresses = tuple(blocks.data_ptr() for blocks in layers)

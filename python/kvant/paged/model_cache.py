@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from kvant.torch import Layer, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
+from kvant.torch import PageMetrics, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
 from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.key_metrics import KeyMetrics
 from kvant.paged.recipes import Recipe
 from kvant.paged.sink_layout import UNIT_BYTES
 
@@ -19,10 +21,13 @@ class ModelCache:
     """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes]."""
 
     def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float,
-                 max_requests: int, device: torch.device, max_rows: int = 1):
-        """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens."""
+                 max_requests: int, device: torch.device, max_rows: int = 1, metrics: KeyMetrics | None = None):
+        """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens; metrics: what
+        calibration knows of errors of keys."""
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale = n_heads, softmax_scale
+        self._metrics = None if metrics is None else metrics.to(device)
+        self._layer_at: dict[int, int] = {}
         self._shapes: dict[tuple[int, int], Shape] = {}
         self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)
         n_seqs = StepPlan(max_requests, max_rows, self.max_queries, device=device).n_seqs
@@ -86,20 +91,32 @@ class ModelCache:
                      pool=blocks.data_ptr() + self.layout.sink.bytes, page_stride=self.layout.block_bytes,
                      head_offset=self.layout.head_bytes, side_offset=self.layout.key_page_bytes)
 
+    def place_layers(self, layers: Sequence[torch.Tensor]) -> None:
+        """layers: the blocks of each. Before a step in which they lie there."""
+        if self._metrics is not None:
+            self._layer_at = {blocks.data_ptr(): layer for layer, blocks in enumerate(layers)}
+
+    def metrics(self, blocks: torch.Tensor, first_pages: torch.Tensor | None = None) -> PageMetrics | None:
+        """Of the layer that has these blocks: for keys that are sealed. first_pages: see KeyMetrics.of_layer."""
+        return None if self._metrics is None else self._metrics.of_layer(self._layer_at[blocks.data_ptr()], first_pages)
+
+    def metrics_of_layers(self, first_pages: torch.Tensor) -> PageMetrics | None:
+        return None if self._metrics is None else self._metrics.of_layers(first_pages)
+
     @staticmethod
     def either_place(block: torch.Tensor) -> torch.Tensor:
         """int32 [n, 2]: block tables of one page each, int32 [n], be it a sequence's first (page 0) or not (page 1)."""
         return block[:, None].expand(-1, 2).contiguous()
 
     def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:
-        """int32 [n_seqs, 2 * n_kv_heads], or None if the recipe has no sink: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
-        UNIT_BYTES. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
+        """int32 [n_seqs, 2 * n_kv_heads]: where the sink's pages of each head, K then V, lie in a layer's blocks, in units of
+        UNIT_BYTES; None: there is no sink. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
         if self.layout.sink_tokens == 0:
             return None
         return first_blocks[:, None] * (self.layout.block_bytes // UNIT_BYTES) + self._sink_unit
 
     def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
-        """A layer's sinks, a page of each sequence."""
+        """A layer's sinks, a page of each sequence. sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of UNIT_BYTES."""
         if blocks.numel() // UNIT_BYTES > MAX_TABLE_ENTRY:
             raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
         return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), head_stride=SIDES, side_stride=1, pool=blocks,

@@ -14,6 +14,7 @@ from kvant.paged import decode, draft_rows, prefill, step_rules, summary
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.filled_pages import FilledPages
+from kvant.paged.key_metrics import KeyMetrics
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.quality_guard import Check, GuardReport, QualityGuard
 from kvant.paged.recipes import Recipe
@@ -56,10 +57,12 @@ class ModelState:
     """vLLM describes a step twice, once for sealed pages and once for tails, in no certain order: it is complete with the
     second."""
 
-    def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0):
-        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages."""
+    def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
+                 metrics: KeyMetrics | None = None):
+        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. metrics: of calibration, of as
+        many layers as there will be."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
-        self.max_drafts = max_drafts
+        self.max_drafts, self.metrics = max_drafts, metrics
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
         self.is_all = True  # or there are others, which have blocks of the pool as well
         self.cache: ModelCache | None = None
@@ -72,8 +75,11 @@ class ModelState:
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Before the first step, and again whenever vLLM lays out the cache anew."""
+        if self.metrics is not None and self.metrics.n_layers != len(self.layers):
+            raise ValueError(f"kvant: the constants are of {self.metrics.n_layers} layers, and the model has {len(self.layers)} "
+                             "with kvant's cache")
         self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale, max_seqs, device,
-                                1 + self.max_drafts)
+                                1 + self.max_drafts, self.metrics)
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
         self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
 
@@ -101,7 +107,9 @@ class ModelState:
         common, cache = step.sealed, self.cache
         if self._guard is not None:
             self._guard.tell()
-        self._filled.seal([layer.kv_cache for layer in self.layers])
+        layers = [layer.kv_cache for layer in self.layers]
+        cache.place_layers(layers)
+        self._filled.seal(layers)
         step.n_rows = common.num_actual_tokens
         starts = common.query_start_loc_cpu.numpy()
         query_lens = (starts[1:] - starts[:-1])[:common.num_reqs]
@@ -132,9 +140,9 @@ class ModelState:
         """seq_lens: of requests with one new token."""
         seqs, pages = step_rules.filled_pages(seq_lens)
         if len(seqs):
-            where = DeviceArrays({"seqs": seqs, "pages": pages, "place": np.minimum(pages, 1)}, self.cache.device)
+            where = DeviceArrays({"seqs": seqs, "pages": pages}, self.cache.device)
             rows = where["seqs"].long()
-            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["place"])
+            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["pages"])
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the cache keeps: recipes without calibrated constants, the same in all layers and heads."""
+"""What the cache keeps: recipes that do without calibrated constants, the same in all layers and heads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ class Recipe:
     key_hadamard: bool = False
     value_hadamard: bool = False
     sink: int = 0  # tokens
+    is_shaped: bool = False  # errors of K go where queries, by calibration, read least
+
+    @property
+    def takes_constants(self) -> bool:
+        """Whether calibration has something for it: the search of trellis formats weighs errors of K."""
+        return self.key_format.startswith("tcq")
 
     @property
     def text(self) -> str:
         """As `kvant eval --kv` takes it: the same cache in the engine."""
         sides = (("k", self.key_hadamard, self.key_format), ("v", self.value_hadamard, self.value_format))
         text = ",".join(f"{side}={'hadamard:' if hadamard else ''}{format}" for side, hadamard, format in sides)
-        return text + (f",sink={self.sink}" if self.sink else "")
+        return text + (f",sink={self.sink}" if self.sink else "") + (",encode=shaped" if self.is_shaped else "")
 
 
 KVANT_RECIPES = (

@@ -28,6 +28,7 @@ class PrefillStep:
     full: torch.Tensor
     full_table: torch.Tensor  # int32 [n, 2]: where full pieces go,
     full_place: torch.Tensor  # int32 [n]: in the first column if they are the first page of their request (0), or the second (1),
+    full_page: torch.Tensor  # int32 [n]: their numbers in it,
     full_sinks: torch.Tensor | None  # int32 [n, 2 * n_kv_heads]: and where their sinks would, in the first case
     zeros: torch.Tensor  # int32, as many as there are full pieces
     entering: torch.Tensor  # int64
@@ -56,7 +57,8 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
 
     full_blocks = blocks_of("full")
     return PrefillStep(
-        plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place")},
+        plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place",
+                                                             "full_page")},
         full_table=cache.either_place(full_blocks), full_sinks=cache.sink_ids(full_blocks), zeros=torch.zeros_like(full_blocks),
         entering=arrays["entering"].long(), entering_units=units_of("entering"),
         leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"))
@@ -92,7 +94,7 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
         library.seal_pages(cache.shape(len(plan.full)),
                            Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_table, blocks),
                                  **cache.sinks(step.full_sinks, blocks)), step.zeros, step.full_place, 1,
-                           keep_sink=step.full_sinks is not None)
+                           metrics=cache.metrics(blocks, step.full_page), keep_sink=step.full_sinks is not None)
     if len(plan.leaving):
         units.index_copy_(0, step.leaving_units, pool.index_select(0, step.leaving).view(-1, layout.unit_bytes))
     return scratch

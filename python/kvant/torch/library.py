@@ -6,8 +6,8 @@ import ctypes
 
 import torch
 
-from kvant.c_api import (BF16, F16, F32, Dequantization, Layer, Lengths, Library, NewRows, Partial, Prompt, PromptShape,
-                         ProtectedRows, SealRange, Shape, Step, Transformation)
+from kvant.c_api import (BF16, F16, F32, Dequantization, Layer, Lengths, Library, NewRows, PageMetrics, Partial, Prompt,
+                         PromptShape, ProtectedRows, SealRange, Shape, Step, Transformation)
 from kvant.torch.step_plan import StepPlan
 
 
@@ -41,26 +41,31 @@ class TorchLibrary(Library):
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
-        its row out; keys, values: [n_rows, n_kv_heads, head_dim], of one type, the last dimension without gaps."""
+        its row out; keys, values: [n_rows, n_kv_heads, up to head_dim channels: the others are zeros], of one type, the last
+        dimension without gaps."""
         n_rows = tail_token.shape[0]
         if n_rows == 0:
             return
+        if keys.dtype != values.dtype:
+            raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant appends rows of one type")
         self.call("append", shape, layer,
                   NewRows(n_rows=n_rows, seq=seq, tail_token=tail_token, keys=keys, key_row_stride=keys.stride(0),
                           key_head_stride=keys.stride(1), values=values, value_row_stride=values.stride(0),
                           value_head_stride=values.stride(1), key_hadamard=key_hadamard,
-                          value_hadamard=value_hadamard, type=type_of(keys)))
+                          value_hadamard=value_hadamard, type=type_of(keys), key_channels=keys.shape[2],
+                          value_channels=values.shape[2]))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
-                   n_pages: torch.Tensor | None = None, keep_sink: bool = False, layer_offsets: torch.Tensor | None = None) -> None:
+                   n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
+                   layer_offsets: torch.Tensor | None = None, keep_sink: bool = False) -> None:
         """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
-        how many pages (None: max_pages). keep_sink: of first pages the layer's `sink` goes into its protected pages.
-        layer_offsets: the same pages of several layers, of which those of the ith lie so many bytes (int64, multiples of 16)
-        further on; not of formats with codebooks."""
+        how many pages (None: max_pages). metrics: what errors of keys cost, in trellis formats. layer_offsets: int64 [n_layers],
+        where the same pages of several layers lie: so many bytes (multiples of 16) behind the layer's. keep_sink: the layer's sink
+        is copied into its protected pages from each first page."""
         n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
-                            keep_sink=keep_sink, n_layers=n_layers, layer_offsets=layer_offsets))
+                            page_metrics=metrics, n_layers=n_layers, keep_sink=keep_sink, layer_offsets=layer_offsets))
 
     def plan_step(self, step: Step) -> None:
         """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""
@@ -68,7 +73,8 @@ class TorchLibrary(Library):
 
     def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
         """Encodes what is due by a plan, of all layers at once, and keeps sinks."""
-        self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, True, layer_offsets)
+        self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, layer_offsets=layer_offsets,
+                        keep_sink=True)
 
     def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
                 protected_token: torch.Tensor) -> None:

@@ -19,7 +19,7 @@ from vllm.model_executor.layers.attention.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from kvant import PAGE
-from kvant.vllm.recipes import CACHE_TYPES, find_recipe
+from kvant.vllm.recipes import CACHE_TYPES, constants_file, find_recipe
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
 TAIL_SUFFIX = ".kvant_tail"
@@ -126,6 +126,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
     mine = _new_state(layer, vllm_config)
     if state is None:
         state = mine
+        _add_constants(state, vllm_config)
     elif (state.layout, state.n_heads, state.softmax_scale) != (mine.layout, mine.n_heads, mine.softmax_scale):
         raise NotImplementedError("kvant needs the same heads, head size and softmax scale in all layers; "
                                   f"{layer.layer_name} differs")
@@ -155,6 +156,14 @@ def _new_state(layer, vllm_config):
     drafts = n_drafts(vllm_config)
     layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1)
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts)
+
+
+def _add_constants(state, vllm_config) -> None:
+    """Before the model's first layer has its blocks."""
+    if (path := constants_file(vllm_config.additional_config)) is not None:
+        from kvant.vllm.constants import constants_of_rank
+
+        state.recipe, state.metrics = constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale)
 
 
 def _with_block_bytes(backend, block_bytes: int):

@@ -1,5 +1,6 @@
 """The plug-in's recipes: `--kv-cache-dtype` names one, or names `kvant`, and `--additional-config '{"kvant": {"recipe":
-"k=...,v=...,sink=1"}}'` says what it is."""
+"k=...,v=...,sink=1"}}'` says what it is. `"constants"` beside it (or alone, with a recipe by name) is the file that
+kvant.hf.calibrate has made of the model."""
 
 from __future__ import annotations
 
@@ -8,20 +9,34 @@ from collections.abc import Mapping
 from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
 
 CUSTOM = "kvant"
-_FIELD = "recipe"
-_EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_FIELD}": "k=hadamard:tcq4,v=hadamard:tcq3,sink=1"}}}}\''
+_RECIPE, _CONSTANTS = "recipe", "constants"
+_EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_RECIPE}": "k=hadamard:tcq4,v=hadamard:tcq3,sink=1"}}}}\''
 CACHE_TYPES = (*RECIPES, CUSTOM)
+
+
+def _own(additional_config) -> Mapping[str, str]:
+    own = additional_config.get(CUSTOM) if isinstance(additional_config, Mapping) else None
+    if own is None:
+        return {}
+    if not isinstance(own, Mapping) or not own or not set(own) <= {_RECIPE, _CONSTANTS} or not all(
+            isinstance(x, str) for x in own.values()):
+        raise ValueError(f"kvant: in --additional-config, \"{CUSTOM}\" is an object with one text, \"{_RECIPE}\" or "
+                         f"\"{_CONSTANTS}\", or both: {_EXAMPLE}")
+    return own
 
 
 def find_recipe(cache_type: str, additional_config) -> Recipe:
     """cache_type: one of CACHE_TYPES; additional_config: vLLM's. ValueError: a sentence for users."""
-    own = additional_config.get(CUSTOM) if isinstance(additional_config, Mapping) else None
-    if own is not None and (not isinstance(own, Mapping) or set(own) != {_FIELD} or not isinstance(own[_FIELD], str)):
-        raise ValueError(f"kvant: in --additional-config, \"{CUSTOM}\" is an object with one text, \"{_FIELD}\": {_EXAMPLE}")
+    text = _own(additional_config).get(_RECIPE)
     if cache_type != CUSTOM:
-        if own is not None:
+        if text is not None:
             raise ValueError(f"kvant: a recipe in --additional-config needs --kv-cache-dtype {CUSTOM}, not {cache_type}")
         return RECIPES[cache_type]
-    if own is None:
+    if text is None:
         raise ValueError(f"kvant: --kv-cache-dtype {CUSTOM} needs a recipe: {_EXAMPLE}")
-    return parse_recipe(own[_FIELD])
+    return parse_recipe(text)
+
+
+def constants_file(additional_config) -> str | None:
+    """Where the model's constants are; None: there are none. ValueError: as find_recipe."""
+    return _own(additional_config).get(_CONSTANTS)

@@ -272,11 +272,13 @@ class HostLibrary {
     return c.states + (c.state_of_seq == nullptr ? seq : c.state_of_seq[seq]) * c.state_seq_stride +
            head * c.state_head_stride;
   }
-  // A page that was just sealed. Its rows are [kPageTokens][d].
-  static void add_to_state(const kvant_correction& c, int seq, int head, int d, int sink,
+  // The nth page of a sequence that was just sealed. Its rows are [kPageTokens][d].
+  static void add_to_state(const kvant_correction& c, int seq, int head, int nth, int d, int sink,
                            const std::vector<float>& keys, const std::vector<float>& sealed_keys,
                            const std::vector<float>& sealed_values) {
-    float* to = state(c, seq, head);
+    float* to = state(c, seq, head) + (nth + 1) * c.state_page_stride;
+    if (c.state_page_stride != 0)
+      std::copy_n(to - c.state_page_stride, 2 * kHalfFeatures * (std::ptrdiff_t{1} + d), to);
     std::vector<float> lost(d);
     for (int t = sink; t < kPageTokens; ++t) {
       const std::ptrdiff_t row = std::ptrdiff_t{1} * t * d;
@@ -321,7 +323,7 @@ class HostLibrary {
                         SideContext(*shape, *layer, head, side).context(), decoded[side].data());
           }
           if (layer->correction != nullptr)
-            add_to_state(*layer->correction, seq, head, d, sealed == 0 ? layer->sink : 0, keys, decoded[0],
+            add_to_state(*layer->correction, seq, head, p, d, sealed == 0 ? layer->sink : 0, keys, decoded[0],
                          decoded[1]);
         }
       }

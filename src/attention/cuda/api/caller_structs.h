@@ -23,9 +23,14 @@ inline constexpr std::size_t kFirstSize<kvant_decode_lengths> = offsetof(kvant_d
 template <>
 inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, sink_logits);
 template <>
+inline constexpr std::size_t kFirstSize<kvant_correction> = offsetof(kvant_correction, state_page_stride);
+template <>
 inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_rows, type);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_seal_range> = offsetof(kvant_seal_range, page_metrics);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_page_metrics> =
+    offsetof(kvant_page_metrics, direction_layer_stride);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 template <>
@@ -95,11 +100,12 @@ constexpr int channels_or_all(int channels, int head_dim) {
 
 inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
   if (const Reason reason = read_struct(from, to)) return reason;
-  return first_failing({{to->states != nullptr, "correction: states is null"},
-                        {is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
-                        {to->state_seq_stride % 4 == 0 && to->state_head_stride % 4 == 0,
-                         "correction: state_seq_stride and state_head_stride must be multiples of 4"},
-                        {to->reserved == 0, "correction: reserved must be 0"}});
+  return first_failing(
+      {{to->states != nullptr, "correction: states is null"},
+       {is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
+       {to->state_seq_stride % 4 == 0 && to->state_head_stride % 4 == 0 && to->state_page_stride % 4 == 0,
+        "correction: strides of states must be multiples of 4"},
+       {to->reserved == 0, "correction: reserved must be 0"}});
 }
 
 }  // namespace kvant::cuda

@@ -89,8 +89,8 @@ Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer
       {range.reserved == 0, "range.reserved must be 0"},
       {range.n_layers <= 1 || (layer.masks == nullptr && layer.correction == nullptr),
        "range.n_layers must be 1 where a layer has masks or a correction"},
-      {range.n_layers <= 1 || (layer.key_metrics == nullptr && range.page_metrics == nullptr),
-       "range.n_layers must be 1 where a layer has key_metrics or page_metrics"},
+      {range.n_layers <= 1 || layer.key_metrics == nullptr,
+       "range.n_layers must be 1 where a layer has key_metrics"},
       {range.n_layers <= 1 || (layer.key_codebooks == nullptr && layer.value_codebooks == nullptr),
        "range.n_layers must be 1 where a layer has codebooks"},
       {range.keep_sink == 0 || has_pages(layer.protected_pages), kNoProtectedPages},
@@ -103,7 +103,8 @@ Reason fault_of(const kvant_page_metrics& metrics) {
   return first_failing(
       {{metrics.directions != nullptr && metrics.turns != nullptr,
         "page_metrics: directions or turns is null"},
-       {is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"}});
+       {is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"},
+       {metrics.turn_layer_stride % 2 == 0, "page_metrics.turn_layer_stride must be a multiple of 2"}});
 }
 
 constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
@@ -124,8 +125,13 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
     encoding.metrics = side == KVANT_KEY ? layer.key_metrics : nullptr;
     encoding.page_metrics = {};
     if (side == KVANT_KEY)
-      encoding.page_metrics = {page_metrics.directions, reinterpret_cast<const float2*>(page_metrics.turns),
-                               page_metrics.basis, page_metrics.basis_head_stride};
+      encoding.page_metrics = {.directions = page_metrics.directions,
+                               .turns = reinterpret_cast<const float2*>(page_metrics.turns),
+                               .basis = page_metrics.basis,
+                               .basis_head_stride = page_metrics.basis_head_stride,
+                               .direction_layer_stride = page_metrics.direction_layer_stride,
+                               .turn_layer_stride = page_metrics.turn_layer_stride / 2,
+                               .first_pages = page_metrics.first_pages};
     if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
       return refuse_argument("layer: a vector format has no codebooks");
   }
@@ -372,8 +378,9 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
     error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)
-      error = add_sealed_to_states(args[i], shape.head_dim, gpu, correction.key_maps, states_of(correction),
-                                   cuda_stream);
+      error = add_sealed_to_states(
+          {args[i], correction.key_maps, states_of(correction), correction.state_page_stride}, shape.head_dim,
+          gpu, cuda_stream);
   }
   return status_of(error);
 }

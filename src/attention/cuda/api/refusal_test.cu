@@ -217,6 +217,9 @@ TEST(LastError, NamesTheArgumentOfLayersThatAreSealedTogether) {
     r.n_layers = 2, l.masks = reinterpret_cast<const std::uint32_t*>(some);
   });
   expect_refused("codebooks", [](auto& r, auto& l) { r.n_layers = 2, l.key_codebooks = some; });
+  expect_refused("key_metrics", [](auto& r, auto& l) {
+    r.n_layers = 2, l.key_metrics = reinterpret_cast<const float*>(some);
+  });
   expect_refused("layer.protected_pages", [](auto& r, auto&) { r.keep_sink = 1; });
 }
 

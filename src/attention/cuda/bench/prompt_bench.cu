@@ -4,8 +4,10 @@
 //
 // With --protect so many percent of the tokens of sealed pages are protected, chosen at random: in the tiles
 // of their pages and, of integers, as kept rows. Then also what it takes to weigh tokens by 64 queries.
+// Sealed pages are of ch4g128 and tok4g128; with --prog 1 of prog4.
 //
-//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [--protect P] [D ...]
+//   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [--prog 1] [--protect P] [D
+//   ...]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -22,8 +24,9 @@
 namespace kvant::cuda {
 namespace {
 
-constexpr const char* kKeys = "ch4g128";
-constexpr const char* kValues = "tok4g128";
+// Of keys and values.
+using PageFormats = const char* [2];
+constexpr PageFormats kGrids = {"ch4g128", "tok4g128"}, kProgressive = {"prog4", "prog4"};
 
 struct Settings {
   int heads = 32;
@@ -31,6 +34,7 @@ struct Settings {
   int runs = 7;
   int softcap = 0;
   int sas = 0;
+  int prog = 0;
   int protect = 0;
   std::vector<int> head_dims;
 };
@@ -57,11 +61,12 @@ std::vector<std::uint16_t> gaussian_rows(int tokens, int heads, int d) {
 
 // [heads][pages][side] in GPU memory.
 struct SealedPages {
-  SealedPages(int kv_heads, int n_pages, int d, int protect) : codebooks(kKeys, kValues, d, kv_heads, 3) {
+  SealedPages(const PageFormats& formats, int kv_heads, int n_pages, int d, int protect)
+      : codebooks(formats[0], formats[1], d, kv_heads, 3) {
     std::vector<std::byte> unique[2];
     for (const Side side : kSides)
       for (int i = 0; i < kUnique; ++i) {
-        const char* format = side == Side::key ? kKeys : kValues;
+        const char* format = formats[static_cast<int>(side)];
         const EncodedPage page = encode_page(format, side, d, {}, codebooks, 0, page_values(side, d, i));
         bytes[static_cast<int>(side)] = page.device.size();
         std::vector<std::byte>& all = unique[static_cast<int>(side)];
@@ -77,7 +82,7 @@ struct SealedPages {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_heads) * n_pages);
     std::iota(ids.begin(), ids.end(), 0);
     table = std::make_unique<DeviceArray<std::int32_t>>(ids);
-    shape = {sizeof shape, 1, kv_heads, 1, d, 1.0F, kKeys, kValues};
+    shape = {sizeof shape, 1, kv_heads, 1, d, 1.0F, formats[0], formats[1]};
     layer.struct_size = sizeof layer;
     layer.sealed.table = table->get();
     layer.sealed.head_stride = n_pages;
@@ -154,7 +159,8 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   shape.n_sealed_pages = of.sealed / kPageTokens;
   shape.half_products = half_products ? 1 : 0;
   shape.score_softcap = static_cast<float>(half_products ? settings.softcap : 0);
-  const SealedPages sealed(settings.kv_heads, std::max(shape.n_sealed_pages, 1), d, settings.protect);
+  const SealedPages sealed(settings.prog != 0 ? kProgressive : kGrids, settings.kv_heads,
+                           std::max(shape.n_sealed_pages, 1), d, settings.protect);
   shape.n_kept_tokens = way.kept ? sealed.most_protected : 0;
   std::size_t bytes = 0;
   check(kvant_prompt_workspace(&shape, &bytes));
@@ -238,6 +244,7 @@ Settings parse(int argc, char** argv) {
                                             {"--runs", &settings.runs},
                                             {"--softcap", &settings.softcap},
                                             {"--sas", &settings.sas},
+                                            {"--prog", &settings.prog},
                                             {"--protect", &settings.protect}});
   for (const std::string& head_dim : command.names) settings.head_dims.push_back(std::atoi(head_dim.c_str()));
   if (settings.head_dims.empty()) settings.head_dims = {64, 128, 256};

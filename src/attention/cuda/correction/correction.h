@@ -52,9 +52,10 @@ cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu
 
 // A prompt's rows, each with a state of its own: what the kernel of prompts has left of them becomes
 // corrected. queries.n_seqs: rows, their numerators and denominators are not used, and features has room for
-// kRowsAtOnce of them.
+// rows_at_once of them.
 struct PromptCorrection {
-  static constexpr int kRowsAtOnce = 512;
+  // 20 MB of features.
+  static constexpr int rows_at_once(int n_heads) { return n_heads < 20480 ? 20480 / n_heads : 1; }
   CorrectionArgs queries;
   const PromptRowSums* sums;  // [rows][n_heads], relative to the largest score
   void* out;
@@ -68,8 +69,17 @@ struct PromptCorrection {
 cudaError_t correct_prompt(const PromptCorrection& correction, int head_dim, const Gpu& gpu,
                            cudaStream_t stream);
 
+struct StateUpdateArgs {
+  SealArgs seal;
+  const float* key_maps;
+  CorrectionStates states;
+  // 0: a sequence's pages are added to its state. Or the sums after its nth page, from 1, are written n times
+  // as many numbers behind it.
+  std::int64_t page_stride;
+};
+
 // Launches what adds the pages that args name, just sealed from the tail, to the states of their sequences.
-cudaError_t add_sealed_to_states(const SealArgs& args, int head_dim, const Gpu& gpu, const float* key_maps,
-                                 const CorrectionStates& states, cudaStream_t stream);
+cudaError_t add_sealed_to_states(const StateUpdateArgs& args, int head_dim, const Gpu& gpu,
+                                 cudaStream_t stream);
 
 }  // namespace kvant::cuda

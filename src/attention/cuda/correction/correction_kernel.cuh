@@ -74,10 +74,12 @@ __global__ void __launch_bounds__(kMapThreads)
 inline constexpr int kStateThreads = 256;
 inline constexpr int kStateChannels = 32;  // of S in a CTA
 
+// Of so many query heads.
+template <int Heads>
 struct StateShared {
-  float4 phi[kPaddedGroup][kFeatures / 4];
+  float4 phi[Heads][kFeatures / 4];
   float z[kFeatures];
-  float4 sums[kStateThreads / kLanes][kPaddedGroup][kStateChannels / 4];  // of each warp
+  float4 sums[kStateThreads / kLanes][Heads][kStateChannels / 4];  // of each warp
 };
 
 __device__ __forceinline__ float4 fma4(float a, float4 b, float4 c) {
@@ -98,11 +100,13 @@ struct StateRows {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
   }
-  // phi(q) S of a group: of each warp's rows.
-  __device__ __forceinline__ void multiply(StateShared& shared, int group, int thread) const {
-#pragma unroll
-    for (int h = 0; h < kPaddedGroup; ++h) {
-      if (h >= group) break;
+  // phi(q) S of so many query heads: of each warp's rows.
+  template <int Heads>
+  __device__ __forceinline__ void multiply(StateShared<Heads>& shared, int n_heads, int thread) const {
+    constexpr int kUnrolled = Heads > kPaddedGroup ? 2 : Heads;  // of many, registers would be short
+#pragma unroll kUnrolled
+    for (int h = 0; h < Heads; ++h) {
+      if (h >= n_heads) break;
       float4 sum = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < kRows; i += 4) {
@@ -123,15 +127,18 @@ struct StateRows {
   }
 };
 
-// phi(q) of a group's query heads, which lie one after another.
-__device__ __forceinline__ void load_features(StateShared& shared, const float* from, int group, int thread) {
+// phi(q) of a group's query heads, which lie one after another, to those from first_head on.
+template <int Heads>
+__device__ __forceinline__ void load_features(StateShared<Heads>& shared, int first_head, const float* from,
+                                              int group, int thread) {
   const auto* features = reinterpret_cast<const float4*>(from);
   for (int i = thread; i < group * (kFeatures / 4); i += kStateThreads)
-    shared.phi[i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
+    shared.phi[first_head + i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
 }
 
 // The sum over all warps, of query head h and 4 channels.
-__device__ __forceinline__ float4 sum_of_warps(const StateShared& shared, int h, int column) {
+template <int Heads>
+__device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared, int h, int column) {
   float4 total = {0, 0, 0, 0};
   for (int warp = 0; warp < kStateThreads / kLanes; ++warp)
     total = fma4(1, shared.sums[warp][h][column], total);
@@ -139,7 +146,8 @@ __device__ __forceinline__ float4 sum_of_warps(const StateShared& shared, int h,
 }
 
 // phi(q) z of query head h, by a warp.
-__device__ __forceinline__ float sum_of_features(const StateShared& shared, int h, int lane) {
+template <int Heads>
+__device__ __forceinline__ float sum_of_features(const StateShared<Heads>& shared, int h, int lane) {
   const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
   float sum = 0;
   for (int f = lane; f < kFeatures; f += kLanes) sum += phi[f] * shared.z[f];
@@ -153,7 +161,7 @@ __device__ __forceinline__ float sum_of_features(const StateShared& shared, int 
 template <int D>
 __global__ void __launch_bounds__(kStateThreads)
     read_states_kernel(const __grid_constant__ CorrectionArgs args) {
-  __shared__ StateShared shared;
+  __shared__ StateShared<kPaddedGroup> shared;
   const int thread = threadIdx.x;
   const int kv_head = blockIdx.x / (D / kStateChannels);
   const int first_channel = blockIdx.x % (D / kStateChannels) * kStateChannels;
@@ -165,7 +173,7 @@ __global__ void __launch_bounds__(kStateThreads)
   if (first_channel == 0) shared.z[thread] = state[kFeatures * D + thread];
   wait_for_predecessors();
   admit_successors();
-  load_features(shared, args.features + first_query * kFeatures, args.group, thread);
+  load_features(shared, 0, args.features + first_query * kFeatures, args.group, thread);
   __syncthreads();
   rows.multiply(shared, args.group, thread);
   __syncthreads();

@@ -33,6 +33,7 @@ struct Settings {
   float shift;  // of all scores
   bool absolute;
   bool unlike_heads = false;  // whose pages take their own room
+  bool at_once = false;       // all pages are sealed together, and sums after each are kept
 };
 
 class CorrectedCache {
@@ -49,11 +50,12 @@ class CorrectedCache {
     run();
   }
 
-  // The relative RMS error of S and z, over all sequences and heads.
+  // The relative RMS error of S and z, over all sequences, heads and pages that sums are kept after.
   double worst_state_error() const {
     double worst = 0;
-    for (int seq = 0; seq < kSeqs; ++seq)
-      for (int head = 0; head < kKvHeads; ++head) worst = std::max(worst, state_error(seq, head));
+    for (int n_pages = settings_.at_once ? 1 : kSealedPages; n_pages <= kSealedPages; ++n_pages)
+      for (int seq = 0; seq < kSeqs; ++seq)
+        for (int head = 0; head < kKvHeads; ++head) worst = std::max(worst, state_error(seq, head, n_pages));
     return worst;
   }
 
@@ -69,11 +71,16 @@ class CorrectedCache {
  private:
   std::size_t state_numbers() const { return static_cast<std::size_t>(2 * kHalf) * (settings_.d + 1); }
   static int state_of(int seq) { return (seq + 2) % kSeqs; }
+  // Numbers from the sums before pages to those after the first of them.
+  std::size_t page_stride() const {
+    return settings_.at_once ? std::size_t{kSeqs} * kKvHeads * state_numbers() : 0;
+  }
 
-  double state_error(int seq, int head) const {
+  // Of the first n_pages pages.
+  double state_error(int seq, int head, int n_pages) const {
     Row expected(state_numbers());
-    for (const Token& token : tokens_[seq * kKvHeads + head]) {
-      if (token.sealed_key.empty()) continue;
+    for (int t = 0; t < n_pages * kPageTokens - kSink; ++t) {
+      const Token& token = tokens_[seq * kKvHeads + head][t];
       Row error = token.key;
       for (int i = 0; i < settings_.d; ++i) error[i] -= token.sealed_key[i];
       const Row phi = features_of(key_maps_.data() + std::ptrdiff_t{2} * head * settings_.d * kHalf, error);
@@ -82,7 +89,8 @@ class CorrectedCache {
         expected[2 * kHalf * settings_.d + f] += phi[f];
       }
     }
-    const float* state = states_.data() + (state_of(seq) * kKvHeads + head) * state_numbers();
+    const float* state =
+        states_.data() + n_pages * page_stride() + (state_of(seq) * kKvHeads + head) * state_numbers();
     double difference = 0;
     double energy = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -192,14 +200,18 @@ class CorrectedCache {
       for (std::size_t i = 1; i < page_bytes.size(); ++i)
         entry.offsets.push_back(entry.offsets.back() + static_cast<std::int64_t>(page_bytes[i - 1]));
     }
-    std::vector<std::int32_t> tail_ids(kSeqs * kKvHeads * 2), sealed_ids(kSeqs * kSealedPages);
+    const int n_tail = settings_.at_once ? kSealedPages + 1 : 1;  // pages of a tail
+    std::vector<std::int32_t> tail_ids(kSeqs * kKvHeads * 2 * n_tail), sealed_ids(kSeqs * kSealedPages);
     std::iota(tail_ids.begin(), tail_ids.end(), 0);
     std::iota(sealed_ids.begin(), sealed_ids.end(), 0);
     const DeviceArray<std::int32_t> tail_table(tail_ids), sealed_table(sealed_ids);
     const DeviceArray<std::byte> sealed(sealed_ids.size() * entry.bytes);
-    const DeviceArray<std::uint16_t> tail(static_cast<std::size_t>(kSeqs) * kKvHeads * 2 * kPageTokens * d);
+    const DeviceArray<std::uint16_t> tail(tail_ids.size() * kPageTokens * d);
     const DeviceArray<float> query_maps(query_maps_), key_maps(key_maps_);
-    const DeviceArray<float> states(std::vector<float>(kSeqs * kKvHeads * state_numbers()));
+    // Those before pages are zeros.
+    std::vector<float> first_states(kSeqs * kKvHeads * state_numbers());
+    first_states.resize(first_states.size() + kSealedPages * page_stride(), NAN);
+    const DeviceArray<float> states(first_states);
     std::vector<std::int32_t> state_of_seq;
     for (int seq = 0; seq < kSeqs; ++seq) state_of_seq.push_back(state_of(seq));
     const DeviceArray<std::int32_t> device_state_of_seq(state_of_seq);
@@ -231,23 +243,43 @@ class CorrectedCache {
       layer.sealed.side_offset = entry.offsets[1];
       layer.sealed.head_offset = entry.offsets[2];
     }
-    layer.tail = {
-        tail_table.get(), kKvHeads * 2, 0, 2, 1, tail.get(), std::int64_t{2} * kPageTokens * d, 0, 0, 0};
+    layer.tail = {tail_table.get(),
+                  kKvHeads * 2 * n_tail,
+                  0,
+                  2 * n_tail,
+                  n_tail,
+                  tail.get(),
+                  std::int64_t{2} * kPageTokens * d,
+                  0,
+                  0,
+                  0};
     layer.sink = kSink;
     layer.correction = &correction;
 
     const DeviceArray<std::int32_t> first(std::vector<std::int32_t>(kSeqs, 0));
+    std::vector<std::uint16_t> rows[kSealedPages + 1][2];
     for (int page = 0; page <= kSealedPages; ++page) {
-      const std::vector<std::uint16_t> rows[2] = {new_rows(Side::key, page), new_rows(Side::value, page)};
-      append(shape, layer, rows);
-      if (page == kSealedPages) {
-        remember(page, kTailTokens, rows, nullptr, entry);
-      } else {
-        const DeviceArray<std::int32_t> target(std::vector<std::int32_t>(kSeqs, page));
-        EXPECT_EQ(kvant_seal(&shape, &layer, first.get(), target.get(), nullptr), KVANT_OK);
-        remember(page, kPageTokens, rows, sealed.read().data(), entry);
-      }
+      for (const Side side : {Side::key, Side::value})
+        rows[page][static_cast<int>(side)] = new_rows(side, page);
+      append(shape, layer, rows[page], settings_.at_once ? page * kPageTokens : 0);
+      if (settings_.at_once || page == kSealedPages) continue;
+      const DeviceArray<std::int32_t> target(std::vector<std::int32_t>(kSeqs, page));
+      EXPECT_EQ(kvant_seal(&shape, &layer, first.get(), target.get(), nullptr), KVANT_OK);
     }
+    if (settings_.at_once) {
+      correction.state_page_stride = static_cast<std::int64_t>(page_stride());
+      kvant_seal_range range{};
+      range.struct_size = sizeof range;
+      range.tail_page = range.sealed_page = first.get();
+      range.max_pages = kSealedPages;
+      EXPECT_EQ(kvant_seal_pages(&shape, &layer, &range, nullptr), KVANT_OK);
+      correction.states += kSealedPages * page_stride();
+      layer.tail.table += kSealedPages;
+    }
+    const std::vector<std::byte> pages_sealed = sealed.read();
+    for (int page = 0; page < kSealedPages; ++page)
+      remember(page, kPageTokens, rows[page], pages_sealed.data(), entry);
+    remember(kSealedPages, kTailTokens, rows[kSealedPages], nullptr, entry);
     states_ = states.read();
 
     for (float x : normal_numbers(static_cast<std::size_t>(kSeqs) * n_heads * d, 1, 7))
@@ -280,10 +312,10 @@ class CorrectedCache {
   }
 
   void append(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
-              const std::vector<std::uint16_t> (&values)[2]) const {
+              const std::vector<std::uint16_t> (&values)[2], int first_token) const {
     std::vector<std::int32_t> seq, token;
     for (int i = 0; i < kPageTokens * kSeqs; ++i) {
-      token.push_back(i / kSeqs);
+      token.push_back(first_token + i / kSeqs);
       seq.push_back(i % kSeqs);
     }
     const DeviceArray<std::int32_t> device_seq(seq), device_token(token);
@@ -311,11 +343,13 @@ class CorrectedCache {
 
 class Correction : public testing::TestWithParam<Settings> {};
 
-INSTANTIATE_TEST_SUITE_P(Cases, Correction,
-                         testing::Values(Settings{128, 4, 0, false}, Settings{128, 8, -9, false},
-                                         Settings{128, 4, 0, true}, Settings{128, 3, 4, true},
-                                         Settings{64, 3, -9, true}, Settings{64, 1, 5, false},
-                                         Settings{128, 4, 0, false, /*unlike_heads=*/true}));
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Correction,
+    testing::Values(Settings{128, 4, 0, false}, Settings{128, 8, -9, false}, Settings{128, 4, 0, true},
+                    Settings{128, 3, 4, true}, Settings{64, 3, -9, true}, Settings{64, 1, 5, false},
+                    Settings{128, 4, 0, false, /*unlike_heads=*/true},
+                    Settings{64, 3, 0, false, /*unlike_heads=*/false, /*at_once=*/true},
+                    Settings{128, 4, -9, true, /*unlike_heads=*/true, /*at_once=*/true}));
 
 TEST_P(Correction, SumsAndOutputsFollowTheEquations) {
   int n = 0;

@@ -55,10 +55,11 @@ PromptCorrection some_rows(PromptCorrection c, int first, int n) {
 
 template <int D>
 cudaError_t correct(const PromptCorrection& correction, const Gpu& gpu, cudaStream_t stream) {
-  constexpr int kAtOnce = PromptCorrection::kRowsAtOnce;
   const int n_rows = correction.queries.n_seqs;
-  for (int first = 0; first < n_rows; first += kAtOnce) {
-    const PromptCorrection rows = some_rows(correction, first, std::min(kAtOnce, n_rows - first));
+  const int at_once =
+      PromptCorrection::rows_at_once(correction.queries.n_kv_heads * correction.queries.group);
+  for (int first = 0; first < n_rows; first += at_once) {
+    const PromptCorrection rows = some_rows(correction, first, std::min(at_once, n_rows - first));
     cudaError_t error = map_queries<D>(rows.queries, gpu, stream);
     if (error != cudaSuccess) return error;
     const dim3 grid(rows.queries.n_kv_heads * (D / kStateChannels),
@@ -76,7 +77,13 @@ cudaError_t update(const StateUpdateArgs& args, const Gpu& gpu, cudaStream_t str
   const cudaError_t error =
       cudaFuncSetAttribute(update_states_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  update_states_kernel<D><<<dim3(args.seal.n_seqs, args.seal.heads.n), kUpdateThreads, bytes, stream>>>(args);
+  const int n_seqs = args.seal.n_seqs, n_heads = args.seal.heads.n;
+  const bool is_by_page = args.page_stride != 0;
+  update_states_kernel<D><<<dim3(n_seqs, 2 * n_heads, is_by_page ? args.seal.due.max_pages : 1),
+                            kUpdateThreads, bytes, stream>>>(args);
+  constexpr int kPieces = (kFeatures * (D + 1) / 4 + kUpdateThreads - 1) / kUpdateThreads;
+  if (is_by_page)
+    add_up_states_kernel<D><<<dim3(kPieces, n_seqs, n_heads), kUpdateThreads, 0, stream>>>(args);
   return cudaPeekAtLastError();
 }
 
@@ -91,10 +98,9 @@ cudaError_t correct_prompt(const PromptCorrection& correction, int head_dim, con
   return head_dim == 64 ? correct<64>(correction, gpu, stream) : correct<128>(correction, gpu, stream);
 }
 
-cudaError_t add_sealed_to_states(const SealArgs& args, int head_dim, const Gpu& gpu, const float* key_maps,
-                                 const CorrectionStates& states, cudaStream_t stream) {
-  const StateUpdateArgs update_args{args, key_maps, states};
-  return head_dim == 64 ? update<64>(update_args, gpu, stream) : update<128>(update_args, gpu, stream);
+cudaError_t add_sealed_to_states(const StateUpdateArgs& args, int head_dim, const Gpu& gpu,
+                                 cudaStream_t stream) {
+  return head_dim == 64 ? update<64>(args, gpu, stream) : update<128>(args, gpu, stream);
 }
 
 }  // namespace kvant::cuda

@@ -1,7 +1,10 @@
 // Launches of prompt attention in 8-bit integers, for one head size.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/cuda/prompt/cluster_ranges.cuh"
+#include "attention/cuda/prompt/code_tiles.cuh"
 #include "attention/cuda/prompt/launch.h"
 #include "attention/cuda/prompt/launch_overlapped.h"
 #include "attention/cuda/prompt/page_rows.cuh"
@@ -24,8 +27,40 @@ cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch
   return cudaGetLastError();
 }
 
+// Whether tiles are made of pages' codes where those allow it. False: all by way of rows.
+inline constexpr bool kTilesFromCodes = true;
+
+// Tiles of pages that can be made of their codes. Tells source which, and returns how many are left to be
+// made of rows, of either side.
+template <int D>
+cudaError_t launch_code_tiles(const PromptArgs&, const OnlyRows&, const PromptLaunch& launch, int* n_tiles) {
+  *n_tiles = launch.tile_slots;
+  return cudaSuccess;
+}
+template <int D>
+cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, const PromptLaunch& launch,
+                              int* n_tiles) {
+  *n_tiles = launch.tile_slots;
+  const DequantizeArgs& pages = source.pages;
+  if (!kTilesFromCodes || args.page_slots == 0 || pages.masks != nullptr) return cudaSuccess;
+  for (int side = 0; side < 2; ++side) {
+    source.from_codes[side] = true;
+    for (int head = 0; head < args.n_kv_heads; ++head) {
+      const PageDecoding& decoding = pages.decodings[pages.decoding_of_head[head]][side];
+      source.from_codes[side] &= has_channel_codes(decoding) || (side == 1 && has_token_codes<D>(decoding));
+    }
+  }
+  const int sides = (source.from_codes[0] ? 1 : 0) + (source.from_codes[1] ? 1 : 0);
+  if (sides == 0) return cudaSuccess;
+  source.row_slots = launch.tile_slots - args.page_slots;
+  const int left = args.n_seqs + source.row_slots;
+  *n_tiles = sides == 2 ? left : std::max(launch.tile_slots, left);
+  return launch_overlapped(code_tiles_kernel<PromptTile<D>, D>, dim3(args.page_slots, args.n_kv_heads, sides),
+                           D, 0, launch, args, pages, source.from_codes[0] ? 0 : 1);
+}
+
 template <int D, bool IsHalf, class Source>
-cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, const PromptLaunch& launch) {
+cudaError_t launch_first_pass(const PromptArgs& args, Source source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
   auto* ranges = channel_ranges_kernel<D, IsHalf, Source>;
   auto* quantize = quantize_tiles_kernel<PromptTile<D>, D, IsHalf, Source>;
@@ -33,7 +68,10 @@ cudaError_t launch_first_pass(const PromptArgs& args, const Source& source, cons
   if (const cudaError_t error = allow_shared(quantize, kBytes); error != cudaSuccess) return error;
   const dim3 samples(args.n_seqs * kSampledTiles, args.n_kv_heads, 2);
   ranges<<<samples, kQuantizeThreads, kBytes, launch.stream>>>(args, source);
-  const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
+  int n_tiles = 0;
+  if (const cudaError_t error = launch_code_tiles<D>(args, source, launch, &n_tiles); error != cudaSuccess)
+    return error;
+  const dim3 tiles(n_tiles + 1, args.n_kv_heads, 2);
   // Tiles are read while channels' ranges are found.
   return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source,
                            PromptShape<D>::kRows);
@@ -47,10 +85,9 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch,
   return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args, kept);
 }
 
-// Kept rows have tiles of their own (kept_tiles.cuh). With heads of 128 more than a chunk of them has not run
-// on a GPU, so that they are rounded within the tiles of their pages there.
+// Kept rows have tiles of their own (kept_tiles.cuh); 0: they are rounded within the tiles of their pages.
 template <int D>
-inline constexpr int kKeptTileBytes = D == 64 ? HalfTile<D>::kBytes : 0;
+inline constexpr int kKeptTileBytes = HalfTile<D>::kBytes;
 
 template <int D>
 PromptSizes prompt_sizes(const Gpu&) {

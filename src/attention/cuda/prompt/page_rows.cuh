@@ -58,6 +58,16 @@ struct PagesAndRows {
 
   DequantizeArgs pages;  // token_stride is dequantized_stride; without rows, lengths and a first page
   int rows_in_tail;      // rows are those of tail pages
+  // Of keys, of values: tiles of pages are made of their codes (code_tiles.cuh), but for those with a sink.
+  bool from_codes[2] = {};
+  int row_slots = 0;  // then those of tiles of rows
+
+  __device__ __forceinline__ int slot_of(const PromptArgs& args, int n, bool is_value) const {
+    if (!(is_value ? from_codes[1] : from_codes[0])) return n;
+    if (n >= args.n_seqs) return n - args.n_seqs < row_slots ? args.page_slots + n - args.n_seqs : -1;
+    const bool has_sink = pages.sink > 0 && args.sealed_begins[n] < args.sealed_begins[n + 1];
+    return has_sink ? args.sealed_begins[n] : -1;
+  }
 
   template <int D>
   static constexpr int kSharedBytes = sizeof(PageRows<D>);

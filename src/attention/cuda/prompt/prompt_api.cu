@@ -199,7 +199,7 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
     kept->before = cursor.take<std::int32_t>(kept->n_before * heads);
   }
   if (shape.corrected != 0) {
-    const std::size_t at_once = std::min(shape.n_queries, PromptCorrection::kRowsAtOnce);
+    const std::size_t at_once = std::min(shape.n_queries, PromptCorrection::rows_at_once(shape.n_heads));
     args->row_sums = cursor.take<PromptRowSums>(std::size_t{1} * shape.n_queries * shape.n_heads);
     *features = cursor.take<float>(at_once * shape.n_heads * kFeatures);
   }

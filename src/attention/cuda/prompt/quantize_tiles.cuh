@@ -17,7 +17,21 @@ __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::ui
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-// Grid: the plan, then tiles' slots; KV heads; sides.
+// What is said of a tile, by the side that knows it.
+template <class Tile>
+__device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, int first_token,
+                                         float scale) {
+  auto& note = *reinterpret_cast<TileNote*>(tile + Tile::kNote);
+  if (at.is_value) {
+    note.value_scale = scale;
+    note.is_rows = at.is_rows ? 1 : 0;
+  } else {
+    note.key_scale = scale;
+    note.first_token = first_token;
+  }
+}
+
+// Grid: the plan, then tiles (Source::slot_of); KV heads; sides.
 template <class Tile, int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
@@ -29,12 +43,12 @@ __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
     return;
   }
   __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
-  const int slot = static_cast<int>(blockIdx.x) - 1;
   const int head = static_cast<int>(blockIdx.y);
   const bool is_value = blockIdx.z != 0;
+  const int slot = source.slot_of(args, static_cast<int>(blockIdx.x) - 1, is_value);
   TileAt at;
   int first_token;
-  if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
+  if (slot < 0 || !find_tile(args, slot, head, is_value, &at, &first_token)) return;
   Octets octets(is_value);
   constexpr int kTokens = Source::template kTokens<D>;
   octets.template load<0, kTokens>(source.template read<D>(args, at, page_memory), at.n_tokens);
@@ -67,16 +81,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
   octets.forget_unpacked();
   const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
   unsigned char* to = args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
-  if (threadIdx.x == 0) {
-    auto& note = *reinterpret_cast<TileNote*>(to + Tile::kNote);
-    if (is_value) {
-      note.value_scale = scale;
-      note.is_rows = at.is_rows ? 1 : 0;
-    } else {
-      note.key_scale = scale;
-      note.first_token = first_token;
-    }
-  }
+  if (threadIdx.x == 0) put_note<Tile>(to, at, first_token, scale);
 #pragma unroll
   for (int j = 0; j < 8; ++j) inverse[j] /= scale;
   // The low byte of the sum is the rounded number, plus the centre for values.

@@ -33,13 +33,14 @@ __device__ __forceinline__ void unpack_octet(const uint4& from, float (&to)[8]) 
 }
 
 // The largest of a CTA's numbers that are not negative.
-__device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[kQuantizeThreads / 32]) {
+template <int Warps>
+__device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps]) {
   const std::uint32_t of_warp = __reduce_max_sync(~0U, __float_as_uint(x));
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = of_warp;
   __syncthreads();
   std::uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < kQuantizeThreads / 32; ++i) largest = max(largest, scratch[i]);
+  for (int i = 0; i < Warps; ++i) largest = max(largest, scratch[i]);
   __syncthreads();
   return __uint_as_float(largest);
 }
@@ -72,6 +73,9 @@ struct TileRows {
 // Where there are no pages: rows are read where they are. Of any source: a tile is read kTokens at a time,
 // and rows begin with that of its token `first`.
 struct OnlyRows {
+  // The slot whose tile the nth CTA of a side makes; negative: none.
+  __device__ static int slot_of(const PromptArgs&, int n, bool) { return n; }
+
   static constexpr int kSamplingCtas = 4;  // on a multiprocessor: as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;

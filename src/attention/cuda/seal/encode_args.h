@@ -48,6 +48,8 @@ struct PageMetrics {
   const float2* turns;
   const float* basis;  // or null
   std::int64_t basis_head_stride;
+  std::int64_t direction_layer_stride, turn_layer_stride;  // of elements
+  const std::int32_t* first_pages;                         // or null: DueArgs::sealed_page
 };
 
 struct PageEncoding {

@@ -43,15 +43,24 @@ __device__ void make_feedback(float* steps) {
   }
 }
 
-// Makes the steps of page `page` of a sequence, by all threads.
+// Which page of its sequence a page is.
+__device__ inline int page_of_sequence(const PageMetrics& metrics, const DueArgs& args, const DuePage& due) {
+  return metrics.first_pages == nullptr ? due.page
+                                        : metrics.first_pages[due.seq] + due.page - args.sealed_page[due.seq];
+}
+
+// Makes the steps of page `page` of a sequence, by all threads. layer: of the range.
 template <int D>
-__device__ void make_page_metric(const PageMetrics& metrics, int head, int page, PageMetricWork<D>& work) {
+__device__ void make_page_metric(const PageMetrics& metrics, int layer, int head, int page,
+                                 PageMetricWork<D>& work) {
   const auto thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
-  const float* directions = metrics.directions + head * (D * kMetricRank);
+  const float* directions =
+      metrics.directions + layer * metrics.direction_layer_stride + head * (D * kMetricRank);
+  const float2* turns_of_channels = metrics.turns + layer * metrics.turn_layer_stride;
   const bool exists = !isnan(directions[0]);
   const int middle = page * kPageTokens + kPageTokens / 2;
   for (int i = thread; i < D; i += n_threads) {
-    const float2 turn = metrics.turns[i];
+    const float2 turn = turns_of_channels[i];
     const double turns = static_cast<double>(turn.y) * middle;
     float sine, cosine;
     sincospif(static_cast<float>(2 * (turns - rint(turns))), &sine, &cosine);

@@ -25,6 +25,7 @@ struct alignas(16) SealShared {
 
 // A page that is to be sealed: which of its sequence's, and where from and to.
 struct DuePage {
+  int layer;  // from the first one of the range
   int seq, page;
   const unsigned char* tail;
   unsigned char* sealed;
@@ -33,14 +34,14 @@ struct DuePage {
 // The nth of the pages that may be due; false: it isn't.
 __device__ inline bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
   const int of_all = nth / args.due.max_pages;  // sequences of all layers
-  const int layer = of_all / args.n_seqs;
+  due->layer = of_all / args.n_seqs;
   due->seq = of_all % args.n_seqs;
   const int of_seq = nth % args.due.max_pages;
   if (of_seq >= pages_due(args, due->seq)) return false;
   due->page = args.due.sealed_page[due->seq] + of_seq;
-  due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, layer)
+  due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, due->layer)
                   .find(due->seq, head, side, args.due.tail_page[due->seq] + of_seq);
-  const PageSource sealed = of_layer(args.sealed.pages, args.due.sealed, args.due.layer_offsets, layer);
+  const PageSource sealed = of_layer(args.sealed.pages, args.due.sealed, args.due.layer_offsets, due->layer);
   due->sealed = const_cast<unsigned char*>(sealed.find(due->seq, head, side, due->page)) +
                 args.sealed.offset_of(head, side);
   return true;

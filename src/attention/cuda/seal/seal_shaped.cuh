@@ -369,7 +369,8 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   } else {  // where tokens will be
     auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
     static_assert(sizeof work <= sizeof shared.tokens);
-    make_page_metric<D>(encoding.page_metrics, head, due.page, work);
+    make_page_metric<D>(encoding.page_metrics, due.layer, head,
+                        page_of_sequence(encoding.page_metrics, args.due, due), work);
     shared.metric.load(work.steps);
     __syncthreads();
   }

@@ -68,8 +68,9 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// What is given to the library: no metrics, those of kvant_decode_layer, or those that turn with the page.
-enum class Given { none, fixed, turning };
+// What is given to the library: no metrics, those of kvant_decode_layer, or those that turn with the page: of
+// a layer, or of the second of two that are sealed together, whose tables begin with the pages.
+enum class Given { none, fixed, turning, turning_of_second };
 
 // Tail pages of keys, and what they are sealed to: pages [first, first + kPages) of a sequence.
 class ShapedKeys {
@@ -149,7 +150,15 @@ class ShapedKeys {
     const DeviceArray<std::int32_t> table(ids), first(std::vector<std::int32_t>{0});
     const DeviceArray<std::uint16_t> tail(numbers);
     const DeviceArray<FeedbackStep> metrics(steps);
+    const bool is_second = given == Given::turning_of_second, turns = given == Given::turning || is_second;
     std::vector<float> of_heads, frames, basis;
+    if (is_second) {  // another layer comes first
+      for (int head = 0; head < kHeads; ++head) {
+        const std::vector<float> other = directions(d_, 90 + head);
+        of_heads.insert(of_heads.end(), other.begin(), other.end());
+      }
+      for (int i = 0; i < d_; ++i) frames.insert(frames.end(), {static_cast<float>(i), 0.0F});
+    }
     for (int head = 0; head < kHeads; ++head) {
       std::vector<float> of_head = directions(d_, 3 + head);
       if (head + 1 == kHeads) of_head[0] = std::numeric_limits<float>::quiet_NaN();
@@ -161,14 +170,23 @@ class ShapedKeys {
     }
     const DeviceArray<float> on_device[3] = {DeviceArray<float>(of_heads), DeviceArray<float>(frames),
                                              DeviceArray<float>(basis)};
-    const kvant_page_metrics page_metrics{sizeof page_metrics, on_device[0].get(), on_device[1].get(),
-                                          on_device[2].get(), 0};
-    std::vector<std::int32_t> sealed_ids;  // page first_ of a head is its first
+    const DeviceArray<std::int32_t> first_pages(std::vector<std::int32_t>{first_});
+    const kvant_page_metrics page_metrics{.struct_size = sizeof page_metrics,
+                                          .directions = on_device[0].get(),
+                                          .turns = on_device[1].get(),
+                                          .basis = on_device[2].get(),
+                                          .basis_head_stride = 0,
+                                          .direction_layer_stride = kHeads * d_ * kMetricRank,
+                                          .turn_layer_stride = 2 * d_,
+                                          .first_pages = is_second ? first_pages.get() : nullptr};
+    const int place = is_second ? 0 : first_;
+    std::vector<std::int32_t> sealed_ids;  // page `place` of a head is its first
     for (int head = 0; head < kHeads; ++head)
-      for (int page = 0; page < first_ + kPages; ++page)
-        sealed_ids.push_back(head * kPages + std::max(page - first_, 0));
-    const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{first_});
-    const DeviceArray<std::byte> pool(2 * values_.size() * bytes);  // values are the same pages
+      for (int page = 0; page < place + kPages; ++page)
+        sealed_ids.push_back(head * kPages + std::max(page - place, 0));
+    const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{place});
+    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // values are the same pages
+    const DeviceArray<std::byte> pool((is_second ? 2 : 1) * layer_bytes);
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
     shape.n_seqs = 1;
@@ -181,13 +199,14 @@ class ShapedKeys {
     layer.tail.table = table.get();
     layer.tail.head_stride = kPages;
     layer.sealed.table = sealed_table.get();
-    layer.sealed.head_stride = first_ + kPages;
+    layer.sealed.head_stride = place + kPages;
+    layer.sealed.layer_offset = static_cast<std::int64_t>(layer_bytes);
     layer.tail.pool = tail.get();
     layer.tail.page_stride = static_cast<std::int64_t>(2 * size);
     layer.sealed.pool = pool.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(bytes);
     layer.sealed.side_offset = static_cast<std::int64_t>(values_.size() * bytes);
-    layer.sink = kSink;
+    layer.sink = is_second ? 0 : kSink;  // page 61 has none, but it lies where page 0 would
     layer.key_metrics = given == Given::fixed ? reinterpret_cast<const float*>(metrics.get()) : nullptr;
     const kvant_seal_range range{sizeof range,
                                  first.get(),
@@ -195,10 +214,13 @@ class ShapedKeys {
                                  nullptr,
                                  kPages,
                                  0,
-                                 given == Given::turning ? &page_metrics : nullptr};
+                                 turns ? &page_metrics : nullptr,
+                                 is_second ? 2 : 1};
     EXPECT_EQ(kvant_seal_pages(&shape, &layer, &range, nullptr), KVANT_OK);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
-    return pool.read();
+    std::vector<std::byte> pages = pool.read();
+    if (is_second) pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(layer_bytes));
+    return pages;
   }
 
  private:
@@ -224,6 +246,13 @@ class ShapedSealing : public testing::TestWithParam<std::tuple<int, int, bool>> 
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no GPU";
   }
 };
+
+TEST_P(ShapedSealing, OfAnyLayerAndTableIsTheSame) {
+  const auto [bits, d, turning] = GetParam();
+  if (!turning) GTEST_SKIP() << "there is one layer";
+  const ShapedKeys keys("tcq" + std::to_string(bits), d, Values::normal, Given::turning);
+  EXPECT_EQ(keys.sealed(Given::turning_of_second), keys.sealed(Given::turning));
+}
 
 TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
   const auto [bits, d, turning] = GetParam();

@@ -1,0 +1,134 @@
+"""Constants for a checkpoint of transformers: `kvant calibrate`, of a model that PyTorch runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kvant.hf.cache import find_recipe, shape_of
+from kvant.hf.channel_turns import PROBED_SHIFT, Turns, candidates, turn, turns_of_layers
+from kvant.hf.reading import SINK_TOKENS, read, read_back, reading
+from kvant.paged import checkpoint
+from kvant.paged.constants import ModelShape, read_constants, shaped
+
+PROBED_TOKENS = 32
+
+
+def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *, text: str = "",
+              path: str | os.PathLike[str] | None = None, seed: int = 0, threads: int | None = None) -> pathlib.Path:
+    """Finds out what a recipe should know about a model, once, and returns the file with it: for KvantCache(constants=...) and the
+    vLLM plug-in. A file that is there is returned at once.
+
+    model: a causal language model of transformers, on any device, of which PyTorch knows gradients. tokenizer: its tokenizer, or
+    the tokens of a text, whole numbers [n]. text: to learn from; empty: the one that ships with kvant. path: of the file; None: in
+    the user's cache folder, under the checkpoint's fingerprint. It takes the memory of a pass over 1024 tokens and back, beside
+    the model. ValueError: there is a file of another checkpoint at that path."""
+    from kvant import _engine
+
+    recipe, config = shaped(find_recipe(kv)), model.config.get_text_config(decoder=True)
+    shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
+    found = None
+    if path is None:
+        if not callable(tokenizer):
+            raise ValueError("kvant.hf.calibrate: with tokens of your own, name the file: path=...")
+        path = _engine.calibration_path(recipe.text, shape.geometry(), fingerprint, text)
+        with contextlib.suppress(_engine.Error):  # none, or one of an earlier version
+            found = read_constants(path, recipe, shape)
+    elif os.path.exists(path):
+        found = read_constants(path, recipe, shape)
+    path = pathlib.Path(path)
+    if found is not None:
+        checkpoint.check_fingerprint(fingerprint, found.fingerprint, found.model, path)
+        return path
+    text = (text or _engine.default_calibration_text()) if callable(tokenizer) else ""
+    tokens, bos = _tokens_of(tokenizer, text)
+    with reading(model):
+        made = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or os.cpu_count() or 1)
+    made.write(os.fspath(path.absolute()))
+    return path
+
+
+def _tokens_of(tokenizer: Any, text: str) -> tuple[npt.NDArray[np.int32], int]:
+    """Tokens of the text, and the one that texts begin with for the model, or -1."""
+    if not callable(tokenizer):
+        tokens = np.asarray(tokenizer)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise ValueError(f"tokens are a list of whole numbers, not {tokens.dtype} of shape {tokens.shape}")
+        return tokens.astype(np.int32), -1
+    with_special, without = (tokenizer("a", add_special_tokens=x)["input_ids"] for x in (True, False))
+    is_added = len(with_special) > len(without) and with_special[0] != without[0]
+    tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return np.asarray(tokens, np.int32), with_special[0] if is_added else -1
+
+
+class _Calibration:
+    def __init__(self, model: torch.nn.Module, shape: ModelShape, recipe: str, fingerprint: str, text: str, seed: int):
+        from kvant import _engine
+
+        self._model, self._shape, self._rng = model, shape, torch.Generator().manual_seed(seed)
+        self._turns = self._probed_turns()
+        self._engine = _engine.OutsideCalibration.make(
+            description=f"{type(model).__name__} {getattr(model.config, '_name_or_path', '')}".strip(), fingerprint=fingerprint,
+            geometry=shape.geometry(), turns=self._turns, recipe=recipe, text=text,
+            device=model.get_input_embeddings().weight.device.type, seed=seed)
+
+    def run(self, tokens: npt.NDArray[np.int32], bos: int, threads: int):
+        samples, contexts = self._engine.samples(tokens, bos), self._engine.query_contexts(tokens, bos)
+        done = _Progress(len(samples) + len(contexts))
+        for number, (sample, offset) in enumerate(samples):
+            self._store(number, torch.from_numpy(sample).long(), offset)
+            done.advance()
+        for context, _ in contexts:
+            self._weigh(torch.from_numpy(context).long())
+            done.advance()
+        return self._engine.learn(threads)
+
+    def _store(self, number: int, tokens: torch.Tensor, offset: int) -> None:
+        positions = torch.arange(len(tokens))
+        positions[SINK_TOKENS:] += offset
+
+        def store(layer, q, keys, values, softmax_scale):
+            self._engine.store(number, layer, *(x.transpose(0, 1).flatten(1).float().cpu().contiguous().numpy()
+                                                for x in (q, keys, values)))
+
+        read(self._model, tokens, positions, self._shape.n_layers, store)
+
+    def _weigh(self, tokens: torch.Tensor) -> None:
+        positions, group = torch.arange(len(tokens)), self._shape.n_heads // self._shape.n_kv_heads
+
+        def add(layer, q, lengths):
+            rows = turn(q.float(), self._turns[layer], -positions)
+            moments = (rows * lengths[..., None]).transpose(1, 2) @ rows  # [n_heads, d, d]
+            for head, found in enumerate(moments.unflatten(0, (-1, group)).sum(1).double().cpu()):
+                self._engine.add_moments(layer, head, found.contiguous().numpy())
+
+        first_scored = self._engine.first_scored(len(tokens))
+        read_back(self._model, tokens, first_scored, self._rng, self._shape.n_layers, add)
+
+    def _probed_turns(self) -> list[Turns]:
+        tokens = torch.randint(self._shape.n_vocab, (PROBED_TOKENS,), generator=torch.Generator().manual_seed(1))
+        queries: dict[int, list[torch.Tensor]] = {0: [], PROBED_SHIFT: []}
+        for shift, found in queries.items():
+            read(self._model, tokens, torch.arange(PROBED_TOKENS) + shift, self._shape.n_layers,
+                 lambda layer, q, keys, values, scale, found=found: found.append(q.float().cpu()))
+        return turns_of_layers(candidates(self._model, self._shape.head_dim), *queries.values())
+
+
+class _Progress:
+    """A line on a terminal."""
+
+    def __init__(self, n_steps: int):
+        self._n_steps, self._done = n_steps, 0
+
+    def advance(self) -> None:
+        self._done += 1
+        if sys.stderr.isatty():
+            print(f"\rkvant: reading {self._done} of {self._n_steps} texts", end="\n" if self._done == self._n_steps else "",
+                  file=sys.stderr, flush=True)

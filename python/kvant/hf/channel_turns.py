@@ -1,0 +1,55 @@
+"""How a model of transformers turns its queries and keys: RoPE, as far as calibration needs it."""
+
+from __future__ import annotations
+
+import torch
+
+# Channels (first, second) that turn together, and how much of a whole turn they make a token.
+Turns = list[tuple[int, int, float]]
+
+PROBED_SHIFT = 3  # tokens
+MOST_RESIDUAL = 0.1  # of a layer's queries, relative: BF16's rounding through all layers is some 0.01
+
+
+def candidates(model: torch.nn.Module, head_dim: int) -> list[Turns]:
+    """That layers may have: none at all; channels of two halves; neighbours. (The halves and neighbours of what is turned of a
+    head.)"""
+    frequencies = {tuple(x.double().cpu().tolist()) for name, x in model.named_buffers()
+                   if name.split(".")[-1].endswith("inv_freq") and 2 * len(x) <= head_dim}
+    found: list[Turns] = [[]]
+    for radians in frequencies:
+        n, shares = len(radians), [x / (2 * torch.pi) for x in radians]
+        found.append([(i, i + n, share) for i, share in enumerate(shares)])
+        found.append([(2 * i, 2 * i + 1, share) for i, share in enumerate(shares)])
+    return found
+
+
+def turn(rows: torch.Tensor, turns: Turns, n_tokens: torch.Tensor) -> torch.Tensor:
+    """rows [..., n, head_dim] as RoPE turns each of the n in so many tokens [n]; back, where they are negative."""
+    if not turns:
+        return rows
+    first, second, shares = zip(*turns)
+    share = torch.tensor(shares, dtype=torch.float64, device=rows.device)
+    angle = (n_tokens.to(rows.device).double()[:, None] * share).frac() * (2 * torch.pi)
+    cosine, sine = angle.cos().to(rows.dtype), angle.sin().to(rows.dtype)
+    a, b = rows[..., list(first)], rows[..., list(second)]
+    turned = rows.clone()
+    turned[..., list(first)], turned[..., list(second)] = a * cosine - b * sine, b * cosine + a * sine
+    return turned
+
+
+def turns_of_layers(found: list[Turns], queries: list[torch.Tensor], shifted: list[torch.Tensor]) -> list[Turns]:
+    """Which of `found` each layer has, by its queries F32 [n_heads, n, head_dim] of the same tokens at positions that differ by
+    PROBED_SHIFT: what a layer reads depends on distances alone. NotImplementedError: none."""
+    layers = []
+    for layer, (q, q_shifted) in enumerate(zip(queries, shifted)):
+        steps = torch.full((q.shape[-2],), PROBED_SHIFT)
+        norm = q_shifted.norm()
+        # Magnitudes, which YaRN changes, are the same at both.
+        residuals = [((turn(q, turns, steps) - q_shifted).norm() / norm).item() for turns in found]
+        best = min(range(len(found)), key=residuals.__getitem__)
+        if not residuals[best] <= MOST_RESIDUAL:
+            raise NotImplementedError(f"kvant.hf.calibrate does not know how layer {layer} turns its queries (RoPE of a kind of its "
+                                      "own)")
+        layers.append(found[best])
+    return layers

@@ -1,0 +1,158 @@
+"""What calibration reads of a model of transformers: its queries, keys and values, by the attention `kvant` and a cache that keeps
+nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kvant import PAGE
+
+SINK_TOKENS = 4  # at the start of a text: calibration leaves errors of them out (kSinkTokens in src/calibrate)
+
+# Of a layer: queries [n_heads, n, head_dim], keys and values [n_kv_heads, n, head_dim], and the factor of scores.
+Visitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
+# Of a layer, in the backward pass: queries, and F32 [n_heads, n], how much each counts.
+QueryVisitor = Callable[[int, torch.Tensor, torch.Tensor], None]
+
+
+class ReadingCache(Cache):
+    """Takes part in one forward pass of one text: attention is to the text itself, in float32. Each layer is shown to `visit`, and
+    in a backward pass to `visit_back`."""
+
+    def __init__(self, n_layers: int, visit: Visitor | None = None, visit_back: QueryVisitor | None = None):
+        super().__init__(layers=[_ReadingLayer(layer, visit, visit_back) for layer in range(n_layers)])
+
+
+class _ReadingLayer(CacheLayerMixin):
+    is_sliding = False
+
+    def __init__(self, number: int, visit: Visitor | None, visit_back: QueryVisitor | None):
+        super().__init__()
+        self._number, self._visit, self._visit_back = number, visit, visit_back
+        self._n_tokens = 0
+        self.is_initialized = True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        self._n_tokens += key_states.shape[-2]
+        key_states.kvant_layer = self  # how the attention function, which is called next, finds this
+        return key_states, value_states
+
+    def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
+        """As KvantCache.attend."""
+        if self._visit is not None:
+            self._visit(self._number, q[0].detach(), keys[0].detach(), values[0].detach(), softmax_scale)
+        seen_back = None if self._visit_back is None else lambda *found: self._visit_back(self._number, *found)
+        return _Attention.apply(q[0], keys[0], values[0], softmax_scale, seen_back).transpose(0, 1)[None]
+
+    def lazy_initialization(self, key_states, value_states) -> None:
+        pass
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._n_tokens + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self._n_tokens
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class _Attention(torch.autograd.Function):
+    """Causal attention of q [n_heads, n, d] to keys and values [n_kv_heads, n, d], a page of queries at a time; backwards
+    it computes weights anew, so that it takes little memory."""
+
+    @staticmethod
+    def forward(ctx, q, keys, values, scale, visit_back):
+        ctx.save_for_backward(q, keys, values)
+        ctx.scale, ctx.visit_back = scale, visit_back
+        wide, out = _grouped(q, keys), torch.empty_like(q)
+        k, v = keys.float(), values.float()
+        for rows in _pages(q.shape[1]):
+            weights = _weights(wide[:, :, rows], k, rows, scale)
+            out[:, rows] = (weights @ v[:, None, :rows.stop]).flatten(0, 1).to(q.dtype)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """With P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS K, dK = dS^T Q. A query counts
+        as much as the derivative by its scores of tokens that it reads from sealed pages is long, without the sink's."""
+        q, keys, values = ctx.saved_tensors
+        wide, wide_gradient = _grouped(q, keys), _grouped(gradient, keys)
+        k, v = keys.float(), values.float()
+        dq, dk, dv = torch.empty_like(wide), torch.zeros_like(k), torch.zeros_like(v)
+        lengths = torch.zeros(wide.shape[:3], device=q.device)
+        for rows in _pages(q.shape[1]):
+            weights, seen, d_out = _weights(wide[:, :, rows], k, rows, ctx.scale), slice(rows.stop), wide_gradient[:, :, rows]
+            dv[:, seen] += (weights.transpose(2, 3) @ d_out).sum(1)
+            by_weights = d_out @ v[:, None, seen].transpose(2, 3)
+            by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdim=True)) * ctx.scale
+            lengths[:, :, rows] = by_scores[..., SINK_TOKENS:max(rows.start, SINK_TOKENS)].norm(dim=-1)
+            dq[:, :, rows] = by_scores @ k[:, None, seen]
+            dk[:, seen] += (by_scores.transpose(2, 3) @ wide[:, :, rows]).sum(1)
+        if ctx.visit_back is not None:
+            ctx.visit_back(q, lengths.flatten(0, 1))
+        return dq.flatten(0, 1).to(q.dtype), dk.to(keys.dtype), dv.to(values.dtype), None, None
+
+
+def _grouped(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """F32 [n_kv_heads, queries of each, n, d]."""
+    return q.float().unflatten(0, (len(keys), -1))
+
+
+def _pages(n: int) -> list[slice]:
+    return [slice(first, min(first + PAGE, n)) for first in range(0, n, PAGE)]
+
+
+def _weights(q: torch.Tensor, k: torch.Tensor, rows: slice, scale: float) -> torch.Tensor:
+    """Of the queries `rows`: F32 [n_kv_heads, group, rows, all tokens up to the last of them]."""
+    scores = q @ k[:, None, :rows.stop].transpose(2, 3) * scale
+    behind = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(rows.start + 1)
+    return scores.masked_fill_(behind, float("-inf")).softmax(-1)
+
+
+@contextlib.contextmanager
+def reading(model: torch.nn.Module) -> Iterator[None]:
+    """Makes a model readable: by the attention `kvant`, without dropout, and without gradients of its weights."""
+    config = model.config.get_text_config(decoder=True)
+    before, was_training = config._attn_implementation, model.training
+    had_gradients = [x for x in model.parameters() if x.requires_grad]
+    model.set_attn_implementation("kvant")
+    model.eval()
+    for weights in had_gradients:
+        weights.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weights in had_gradients:
+            weights.requires_grad_(True)
+        model.train(was_training)
+        model.set_attn_implementation(before)
+
+
+@torch.no_grad()
+def read(model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, n_layers: int, visit: Visitor) -> None:
+    """A text's tokens [n] at positions [n]."""
+    device = model.get_input_embeddings().weight.device
+    model(tokens.to(device)[None], position_ids=positions.to(device)[None], past_key_values=ReadingCache(n_layers, visit),
+          use_cache=True, logits_to_keep=1)
+
+
+def read_back(model: torch.nn.Module, tokens: torch.Tensor, first_scored: int, rng: torch.Generator, n_layers: int,
+              visit: QueryVisitor) -> None:
+    """A text's tokens [n]: a token is drawn from each prediction from the one of token first_scored on, and the sum of their log
+    probabilities differentiated (src/calibrate/score_gradient.h says why)."""
+    embeddings = model.get_input_embeddings()
+    device = embeddings.weight.device
+    hook = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
+    try:
+        with torch.enable_grad():
+            logits = model(tokens.to(device)[None], past_key_values=ReadingCache(n_layers, visit_back=visit), use_cache=True,
+                           logits_to_keep=len(tokens) - first_scored).logits[0].float()
+            drawn = torch.multinomial(logits.detach().softmax(-1).cpu(), 1, generator=rng).to(logits.device)
+            logits.log_softmax(-1).gather(1, drawn).sum().backward()
+    finally:
+        hook.remove()

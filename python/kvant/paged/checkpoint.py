@@ -1,0 +1,69 @@
+"""Which checkpoint a model is: so that constants of another one are refused.
+
+A fingerprint is that of the model's numbers, a hyphen, and that of weights that a checkpoint's files have as the model in memory
+has them: the layers' norms and, where weights are not quantized, the first rows of each layer's key projection, as bfloat16."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import re
+from collections.abc import Callable, Iterable
+
+import torch
+
+_NORM = re.compile(r"(?:^|\.)(layers\.\d+\..*norm\.weight)$")
+_KEYS = re.compile(r"(?:^|\.)(layers\.\d+\..*(?:k_proj|qkv_proj|query_key_value)\.weight)$")
+_ROWS = 4  # of a projection
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_NUMBERS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size")
+
+# A weight's name, and what reads its first rows (all of them: None).
+Weights = Iterable[tuple[str, Callable[[int | None], torch.Tensor]]]
+
+
+def of_config(config) -> str:
+    """The part of a fingerprint that a configuration of transformers has: of its text model."""
+    text = ",".join(f"{name}={getattr(config, name, None)}" for name in _NUMBERS)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def fingerprint(config, weights: Weights) -> str:
+    """ValueError: there is no layer's norm among the weights."""
+    hashed = hashlib.sha256()
+    is_quantized = getattr(config, "quantization_config", None) is not None
+    patterns = {_NORM: None} if is_quantized else {_NORM: None, _KEYS: _ROWS}
+    found = sorted((match[1], n_rows, read) for name, read in weights for pattern, n_rows in patterns.items()
+                   if (match := pattern.search(name)))
+    for name, n_rows, read in found:
+        rows = read(n_rows)
+        if rows.dtype in _FLOATS:
+            hashed.update(name.encode())
+            hashed.update(rows.detach().to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy().tobytes())
+    if not found:
+        raise ValueError("kvant: the model has no layers with norms of their own, by which constants would know it")
+    return f"{of_config(config)}-{hashed.hexdigest()[:16]}"
+
+
+def of_model(model: torch.nn.Module, config) -> str:
+    """Of a model in memory. config: of its text model."""
+    return fingerprint(config, ((name, lambda n, x=x: x[:n]) for name, x in model.named_parameters()))
+
+
+def of_files(folder: str | pathlib.Path, config) -> str:
+    """Of a checkpoint's safetensors files."""
+    from safetensors import safe_open
+
+    files = sorted(pathlib.Path(folder).glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"kvant: constants need a checkpoint in safetensors files, and {folder} has none")
+    opened = [safe_open(file, framework="pt") for file in files]
+    return fingerprint(config, ((name, lambda n, file=file, name=name: file.get_slice(name)[:n] if n else file.get_tensor(name))
+                                for file in opened for name in file.keys()))
+
+
+def check_fingerprint(ours: str, theirs: str, model: str, path) -> None:
+    """ours: of the model, or the part of it that is known; theirs: of constants, with the name of their model."""
+    if not theirs.startswith(ours):
+        raise ValueError(f"kvant: the constants '{path}' are of another checkpoint ({model}, fingerprint {theirs}, not {ours}): "
+                         "kvant.hf.calibrate makes those of this one, in a file of their own")

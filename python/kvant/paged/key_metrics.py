@@ -1,0 +1,48 @@
+"""What errors of K cost, by calibration, as the library takes it where pages are sealed (kvant_page_metrics)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvant.torch import PageMetrics
+
+RANK = 8  # directions of a head
+
+
+@dataclass(frozen=True)
+class KeyMetrics:
+    """Of all layers, in their order. Float32, all on one device."""
+
+    directions: torch.Tensor  # [n_layers, n_kv_heads, head_dim, RANK]
+    turns: torch.Tensor  # [n_layers, head_dim, 2]: of each channel its partner, and how far RoPE turns it a token
+    basis: torch.Tensor | None  # [head_dim, head_dim]: by which queries are multiplied as stored keys want it; None: they aren't
+
+    @property
+    def n_layers(self) -> int:
+        return self.directions.shape[0]
+
+    def to(self, device: torch.device) -> KeyMetrics:
+        return KeyMetrics(self.directions.to(device), self.turns.to(device), None if self.basis is None else self.basis.to(device))
+
+    def of_heads(self, heads: slice) -> KeyMetrics:
+        """Those of some KV heads: a rank's of tensor parallelism."""
+        return KeyMetrics(self.directions[:, heads].contiguous(), self.turns, self.basis)
+
+    def of_layer(self, layer: int, first_pages: torch.Tensor | None = None) -> PageMetrics:
+        """first_pages: int32 [n_seqs], which pages of their sequences are sealed; None: those that the call says."""
+        return PageMetrics(directions=self.directions[layer], turns=self.turns[layer], basis=self.basis, first_pages=first_pages)
+
+    def of_layers(self, first_pages: torch.Tensor) -> PageMetrics:
+        """Of all of them, for one call."""
+        return PageMetrics(directions=self.directions, turns=self.turns, basis=self.basis, first_pages=first_pages,
+                           direction_layer_stride=self.directions.stride(0), turn_layer_stride=self.turns.stride(0))
+
+
+def hadamard_matrix(head_dim: int) -> torch.Tensor:
+    """The orthonormal Walsh-Hadamard matrix, F32 [head_dim, head_dim], a power of two."""
+    h = torch.ones(1, 1)
+    while len(h) < head_dim:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
+    return h * head_dim ** -0.5

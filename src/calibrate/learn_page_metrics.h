@@ -1,0 +1,23 @@
+// The constants of formats that shape K's errors (format/page_metric.h), from moments of queries.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/channel_turn.h"
+#include "base/geometry.h"
+#include "calibrate/query_metric.h"
+#include "recipe/recipe.h"
+#include "transform/constants.h"
+
+namespace kvant {
+
+bool needs_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry);
+
+// Adds them to `constants`, by scoped name, which has those of the recipes' transforms already. turns:
+// RoPE's, of each layer.
+void learn_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry,
+                        const QueryMoments& moments, const std::vector<std::vector<ChannelTurn>>& turns,
+                        int n_threads, Constants& constants);
+
+}  // namespace kvant

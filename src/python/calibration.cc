@@ -1,0 +1,170 @@
+#include "python/calibration.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <filesystem>
+#include <tuple>
+
+#include "calibrate/default_text.h"
+#include "calibrate/first_use.h"
+#include "calibrate/needs.h"
+#include "calibrate/outside_calibration.h"
+#include "calibrate/sealed_gguf.h"
+#include "python/interruptible.h"
+#include "recipe/recipe.h"
+#include "task/calibration_files.h"
+
+namespace kvant {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Moments = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+// Channels (first, second), and how much of a whole turn they make a token.
+using Turn = std::tuple<int, int, double>;
+
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> numbers) {
+  auto* kept = new std::vector<T>(std::move(numbers));
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner);
+}
+
+MatrixView<const float> view(const Rows& rows) {
+  return {rows.data(), static_cast<int>(rows.shape(0)), static_cast<int>(rows.shape(1))};
+}
+
+// Of a model whose layers are alike and see all tokens.
+Geometry geometry_of(int n_layers, int n_heads, int n_kv_heads, int head_dim, float softmax_scale,
+                     int trained_context) {
+  if (n_layers < 1 || n_kv_heads < 1 || n_heads % n_kv_heads != 0 || head_dim < 8 || trained_context < 1)
+    throw PythonError{"these are no numbers of a model"};
+  Geometry geometry;
+  geometry.n_layers = n_layers;
+  geometry.n_heads = n_heads;
+  geometry.n_kv_heads = n_kv_heads;
+  geometry.head_dim = head_dim;
+  geometry.softmax_scale = softmax_scale;
+  geometry.trained_context = trained_context;
+  geometry.sliding_window.assign(n_layers, 0);
+  return geometry;
+}
+
+std::vector<ChannelTurn> turns_of(const std::vector<Turn>& turns) {
+  std::vector<ChannelTurn> all;
+  for (const auto& [first, second, share] : turns) {
+    const double positive = share - std::floor(share);
+    all.push_back({first, second, static_cast<std::uint64_t>(std::ldexp(positive, 64))});
+  }
+  return all;
+}
+
+nb::list to_list(const std::vector<Sample>& samples) {
+  nb::list all;
+  for (const Sample& sample : samples)
+    all.append(nb::make_tuple(array_of(sample.tokens), sample.position_offset));
+  return all;
+}
+
+Recipe recipe_of(const std::string& text) {
+  return value_or_raise(parse_recipe(text));
+}
+
+void bind_outside_calibration(nb::module_& m) {
+  nb::class_<OutsideCalibration>(m, "OutsideCalibration")
+      .def_static(
+          "make",
+          [](const std::string& description, const std::string& fingerprint, const Geometry& geometry,
+             const std::vector<std::vector<Turn>>& turns, const std::string& recipe, const std::string& text,
+             const std::string& device, std::uint64_t seed) {
+            OutsideModel model{description, fingerprint, geometry, {}};
+            for (const std::vector<Turn>& of_layer : turns) model.turns.push_back(turns_of(of_layer));
+            return value_or_raise(OutsideCalibration::make(
+                std::move(model), {recipe_of(recipe)}, {.seed = seed}, text.empty() ? 0 : fnv1a(text),
+                {.weights = "transformers", .backend = "torch", .device = device}));
+          },
+          "description"_a, "fingerprint"_a, "geometry"_a, "turns"_a, "recipe"_a, "text"_a, "device"_a,
+          "seed"_a)
+      .def("samples",
+           [](const OutsideCalibration& of, const Tokens& tokens, int bos) {
+             return to_list(value_or_raise(of.samples({tokens.data(), tokens.size()}, bos)));
+           })
+      .def("query_contexts",
+           [](const OutsideCalibration& of, const Tokens& tokens, int bos) {
+             return to_list(value_or_raise(of.query_contexts({tokens.data(), tokens.size()}, bos)));
+           })
+      .def("first_scored",
+           [](const OutsideCalibration&, int n_tokens) { return first_scored_query(n_tokens); })
+      .def("store", [](OutsideCalibration& of, int sequence, int layer, const Rows& q, const Rows& k,
+                       const Rows& v) { of.store(sequence, layer, view(q), view(k), view(v)); })
+      .def("add_moments",
+           [](OutsideCalibration& of, int layer, int kv_head, const Moments& moments) {
+             of.add_moments(layer, kv_head, {moments.data(), moments.size()});
+           })
+      .def("learn", [](OutsideCalibration& of, int threads) {
+        std::atomic<bool> stop{false};
+        return value_or_raise(interruptible(stop, [&] { return of.learn(threads, &stop); }));
+      });
+}
+
+void bind_files(nb::module_& m) {
+  nb::class_<Geometry>(m, "Geometry")
+      .def(
+          "__init__",
+          [](Geometry* geometry, int n_layers, int n_heads, int n_kv_heads, int head_dim, float softmax_scale,
+             int trained_context) {
+            new (geometry) Geometry(
+                geometry_of(n_layers, n_heads, n_kv_heads, head_dim, softmax_scale, trained_context));
+          },
+          "n_layers"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "softmax_scale"_a, "trained_context"_a);
+  nb::class_<Calibration>(m, "Calibration")
+      .def_static("read", [](const std::string& path) { return value_or_raise(read_calibration(path)); })
+      .def("write",
+           [](const Calibration& calibration, const std::string& path) {
+             std::error_code ignored;  // the writer says what is wrong
+             std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+             value_or_raise(write_calibration(calibration, path));
+           })
+      .def_ro("model", &Calibration::model)
+      .def_ro("fingerprint", &Calibration::fingerprint)
+      .def_prop_ro("quality",
+                   [](const Calibration& calibration) {
+                     nb::list all;
+                     for (const RecipeQuality& q : calibration.quality)
+                       all.append(nb::make_tuple(q.recipe, q.key_error, q.value_error, q.output_error));
+                     return all;
+                   })
+      .def("constants", [](const Calibration& calibration, const std::string& recipe,
+                           const Geometry& geometry) {
+        nb::list all;  // (layer, KV head, side, name, values)
+        const Constants found =
+            value_or_raise(constants_for(recipe_of(recipe), geometry, calibration.constants));
+        found.for_each([&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {
+          all.append(nb::make_tuple(layer, kv_head, static_cast<int>(side), name, array_of(values)));
+        });
+        return all;
+      });
+  m.def("calibration_path", [](const std::string& recipe, const Geometry& geometry,
+                               const std::string& fingerprint, const std::string& text) {
+    return first_use_path(calibration_folder(), recipe_of(recipe), geometry, fingerprint, text);
+  });
+  m.def("default_calibration_text", &default_calibration_text);
+}
+
+}  // namespace
+
+void bind_calibration(nanobind::module_& m) {
+  bind_files(m);
+  bind_outside_calibration(m);
+}
+
+}  // namespace kvant
