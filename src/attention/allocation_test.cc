@@ -21,6 +21,14 @@ void* operator new(std::size_t size) {
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
+// As the library's own does, but for AddressSanitizer's, whose memory free() refuses.
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 // Not inlined: GCC would see memory of `new` go to free().
 __attribute__((noinline)) void operator delete(void* memory) noexcept {
   std::free(memory);
