@@ -341,8 +341,8 @@ typedef struct kvant_page_metrics {
    * nothing. */
   const float* basis;
   int64_t basis_head_stride;
-  /* Since 1.10: from a layer's directions and turns to those of the next one, numbers, of a range with several
-   * layers. */
+  /* Since 1.10: from a layer's directions and turns to those of the next one, numbers, of a range with
+   * several layers. */
   int64_t direction_layer_stride, turn_layer_stride;
   /* Since 1.10: [n_seqs], which page of its sequence the first one that is sealed is; or null: the one that
    * sealed_page says. For tables that begin elsewhere. */

@@ -1,61 +1,31 @@
 // Decode steps take no memory for the attention of a layer, and where another step gets none it fails:
 // every allocation of this test program is counted, and can be refused.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "attention/attention.h"
 #include "attention/cpu/byte_kernels.h"
 #include "attention/reference/attention_fixture.h"
-
-namespace {
-
-std::atomic<int> allocations{0};
-std::atomic<long> allowed{1L << 60};  // before one is refused
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (allowed.fetch_sub(1, std::memory_order_relaxed) <= 0) throw std::bad_alloc();
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-// As the library's own does, but for AddressSanitizer's, whose memory free() refuses.
-void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
-  try {
-    return operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-// Not inlined: GCC would see memory of `new` go to free().
-__attribute__((noinline)) void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "base/testing/counted_new.h"
 
 namespace kvant {
 namespace {
 
+using testing::allocations;
+using testing::allowed_allocations;
 using testing::attend_tokens;
 using testing::plan_for;
 using testing::small_geometry;
 
 // All layers of a step of one token; returns what they allocated.
-int allocations_of_layers(Step& step, AttentionBackend& backend) {
+long allocations_of_layers(Step& step, AttentionBackend& backend) {
   const Geometry& g = step.plan().geometry;
   const int q_size = g.n_heads * g.head_dim, k_size = g.n_kv_heads * g.head_dim;
   std::vector<float> q(q_size, 0.25F), k(k_size, 0.5F), v(k_size, 1.0F), out(q_size);
   q[0] = k[1] = v[2] = static_cast<float>(step.first_token(0) % 7);
   const LayerRows rows{
       {q.data(), 1, q_size}, {k.data(), 1, k_size}, {v.data(), 1, k_size}, {out.data(), 1, q_size}};
-  int n = 0;
+  long n = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     run_team(1, [&](Team& team) {
-      const int before = allocations.load();
+      const long before = allocations.load();
       backend.run_layer(step, layer, rows, team);
       n += allocations.load() - before;
     });
@@ -102,13 +72,13 @@ void run_short_of_memory(Step& step, AttentionBackend& backend, long n) {
                        {out.data(), n_rows, q_size}};
   run_team(2, [&](Team& team) {
     team.barrier();
-    if (team.index() == 0) allowed = n;
+    if (team.index() == 0) allowed_allocations = n;
     team.barrier();
     for (int layer = 0; layer < g.n_layers; ++layer) {
       backend.run_layer(step, layer, rows, team);
       team.barrier();
     }
-    if (team.index() == 0) allowed = 1L << 60;
+    if (team.index() == 0) allowed_allocations = 1L << 60;
     team.barrier();
   });
 }

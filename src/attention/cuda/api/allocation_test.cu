@@ -1,43 +1,10 @@
 // Calls take no memory: every allocation by `new` of this test program and the library is counted.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <functional>
-#include <new>
 #include <utility>
-#include <vector>
 
+#include "base/testing/counted_new.h"
 #include "kvant/kvant.h"
-
-namespace {
-
-std::atomic<long> allocations{0};
-
-}  // namespace
-
-#ifndef __CUDA_ARCH__  // nvcc takes these for functions of the device as well
-void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-// As the library's own does, but for AddressSanitizer's, whose memory free() refuses.
-void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
-  try {
-    return operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-// Not inlined: GCC would see memory of `new` go to free().
-__attribute__((noinline)) void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace kvant::cuda {
 namespace {
@@ -69,9 +36,9 @@ TEST(Calls, TakeNoMemoryAfterTheFirst) {
       EXPECT_NE(kvant_decode_attention(&shape, &lengths, &layer, nullptr, 0, nullptr), KVANT_OK);
     };
     ask();
-    const long before = allocations.load();
+    const long before = testing::allocations.load();
     for (int i = 0; i < 3; ++i) ask();
-    EXPECT_EQ(allocations.load(), before) << key << " + " << value;
+    EXPECT_EQ(testing::allocations.load(), before) << key << " + " << value;
   }
 }
 

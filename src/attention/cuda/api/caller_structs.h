@@ -29,8 +29,8 @@ inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_row
 template <>
 inline constexpr std::size_t kFirstSize<kvant_seal_range> = offsetof(kvant_seal_range, page_metrics);
 template <>
-inline constexpr std::size_t kFirstSize<kvant_page_metrics> =
-    offsetof(kvant_page_metrics, direction_layer_stride);
+inline constexpr std::size_t kFirstSize<kvant_page_metrics> = offsetof(kvant_page_metrics,
+                                                                       direction_layer_stride);
 template <>
 inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
 template <>

@@ -1,0 +1,38 @@
+// Counts what a test program takes by `new`, and can refuse it. It replaces the operators of the whole program,
+// libraries included: for one source file of a program.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace kvant::testing {
+
+inline std::atomic<long> allocations{0};
+inline std::atomic<long> allowed_allocations{1L << 60};  // before one is refused
+
+}  // namespace kvant::testing
+
+#ifndef __CUDA_ARCH__  // nvcc takes these for functions of the device as well
+void* operator new(std::size_t size) {
+  kvant::testing::allocations.fetch_add(1, std::memory_order_relaxed);
+  if (kvant::testing::allowed_allocations.fetch_sub(1, std::memory_order_relaxed) <= 0) throw std::bad_alloc();
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+// As the library's own does, but for AddressSanitizer's, whose memory free() refuses.
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+// Not inlined: GCC would see memory of `new` go to free().
+__attribute__((noinline)) void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+#endif
