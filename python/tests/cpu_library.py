@@ -106,8 +106,42 @@ def counts(address, n):
     return memory(address, np.int32, n) if address else np.zeros(n, np.int32)
 
 
+def in_bytes(x, axis):
+    """Whole numbers up to 127 and what they are to be multiplied with, a scale for all numbers along an axis."""
+    scale = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-20) / 127
+    return np.rint(x / scale), scale
+
+
+TILE = 64  # tokens whose weights have a scale together
+
+
+def attend_in_bytes(q, keys, values, hidden, softmax_scale):
+    """Queries [rows, d] by FlashQ (TurboAttention, section 3; keys without their mean, values without theirs): outputs and
+    log-sum-exps [rows]. hidden: [rows, tokens]."""
+    centre, middle = (x.mean(0) if len(x) else 0 for x in (keys, values))
+    (q8, of_q), (k8, of_k), (v8, of_v) = in_bytes(q, 1), in_bytes(keys - centre, 1), in_bytes(values - middle, 0)
+    scores = np.where(hidden, -np.inf, softmax_scale * (q8 @ k8.T * of_q * of_k.T + (q @ centre)[:, None]))
+    top = scores.max(1, keepdims=True)
+    weights, out = np.exp(scores - top), np.zeros_like(q)
+    for tile in range(0, len(keys), TILE):
+        rounded, of_tile = in_bytes(weights[:, tile:tile + TILE], 1)
+        weights[:, tile:tile + TILE] = rounded * of_tile
+        out += rounded @ v8[tile:tile + TILE] * of_tile * of_v
+    total = weights.sum(1, keepdims=True)
+    return out / total + middle, np.log(total[:, 0]) + top[:, 0]
+
+
+def attend_exactly(q, keys, values, hidden, softmax_scale):
+    scores = np.where(hidden, -np.inf, softmax_scale * q @ keys.T)
+    top = scores.max(1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(1, keepdims=True)
+    return weights @ values / total, np.log(total[:, 0]) + top[:, 0]
+
+
 class CpuLibrary(TorchLibrary):
     def __init__(self):
+        self.prompts_in_bytes = 0  # calls
         self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
 
     def page_bytes(self, format, head_dim):
@@ -318,7 +352,10 @@ class CpuLibrary(TorchLibrary):
     def _prompt_attention(self, shape, prompt, *workspace):
         n, d = shape.n_seqs, shape.head_dim
         pages = PromptPages.from_address(prompt.pages)
-        assert shape.half_products and not shape.window and not prompt.k and not prompt.v
+        assert not shape.window and not shape.sas and not prompt.k and not prompt.v
+        if not shape.half_products:
+            assert prompt.q_type == prompt.out_type == BF16 and not prompt.q_hadamard and not prompt.out_hadamard
+            self.prompts_in_bytes += 1
         queries, tokens = (memory(begins, np.int32, n + 1) for begins in (prompt.query_begins, prompt.token_begins))
         sealed = counts(pages.sealed_begins, n + 1)
         assert queries[n] <= shape.n_queries and tokens[n] <= shape.n_tokens and sealed[n] <= shape.n_sealed_pages
@@ -356,15 +393,14 @@ class CpuLibrary(TorchLibrary):
             at = prompt.q + number_bytes(prompt.q_type) * query_head * prompt.q_head_stride
             q = convert(matrix(at, of_q, n_rows, prompt.q_token_stride, d)[rows])
             q = q @ hadamard(d) if prompt.q_hadamard else q
-            scores = np.where(hidden, -np.inf, shape.softmax_scale * q @ keys.T)
-            weights = np.exp(scores - scores.max(1, keepdims=True))
+            attend = attend_exactly if shape.half_products else attend_in_bytes
+            out, of_rows = attend(q, keys, values, hidden, shape.softmax_scale)
             at = prompt.out + number_bytes(prompt.out_type) * query_head * prompt.out_head_stride
-            out = weights @ values / weights.sum(1, keepdims=True)
             out = out @ hadamard(d) if prompt.out_hadamard else out
             matrix(at, of_out, n_rows, prompt.out_token_stride, d)[rows] = back(out)
             if prompt.lse:
                 lse = matrix(prompt.lse + 4 * query_head * prompt.lse_head_stride, np.float32, n_rows, prompt.lse_token_stride, 1)
-                lse[rows, 0] = np.log(weights.sum(1)) + scores.max(1)
+                lse[rows, 0] = of_rows
 
     def _dequantize(self, shape, lengths, layer, what):
         d, n = shape.head_dim, what.n_seqs

@@ -1,6 +1,7 @@
 """Tail pages fill tail blocks without overlap, and figures are those of a count by hand."""
 
 import unittest
+from dataclasses import replace
 
 from kvant import PAGE
 from kvant.paged.block_layout import BlockLayout
@@ -87,9 +88,17 @@ class Recipes(unittest.TestCase):
         for recipe in RECIPES.values():
             self.assertEqual(parse_recipe(recipe.text).text, recipe.text)
 
+    def test_a_name_with_what_differs(self):
+        for text in ("kvant-4bit,prompt=flashq", "kvant_4bit, prompt=flashq"):
+            recipe = find_recipe("kvant", {"kvant": {"recipe": text}})
+            self.assertEqual(recipe, replace(RECIPES["kvant_4bit"], prompt="flashq"))
+            self.assertEqual(recipe.text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=1,prompt=flashq")
+        self.assertEqual(parse_recipe("kvant-fast4,sink=0,prompt=exact").text, "k=ch4g128,v=tok4g128")
+
     def test_what_is_wrong_is_said(self):
         for text, sentence in (("k=tcq4", "both k=FORMAT"), ("k=tcq4,v=tcq4,window=128", "\"window=128\" in the recipe"),
-                               ("k=smooth:tcq4,v=tcq4", "k=smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of")):
+                               ("k=smooth:tcq4,v=tcq4", "k=smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of"),
+                               ("kvant-4bit,prompt=int8", "prompt=int8"), ("kvant-5bit,prompt=flashq", "no recipe \"kvant-5bit\"")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
         for cache_type, config, sentence in (

@@ -17,10 +17,11 @@ import transformers
 
 from kvant import PAGE
 from kvant.hf import KvantCache, calibrate, reading
-from kvant.hf.cache import find_recipe, shape_of
+from kvant.hf.cache import shape_of
 from kvant.hf.channel_turns import PROBED_SHIFT, candidates, turn, turns_of_layers
 from kvant.paged import checkpoint, constants
 from kvant.paged.key_metrics import RANK, hadamard_matrix
+from kvant.paged.recipes import parse_recipe
 
 if find_spec("kvant._engine") is not None:
     from kvant import Error
@@ -160,14 +161,14 @@ class Files(unittest.TestCase):
         cls.shape = shape_of(cls.model.config)
 
     def constants(self, recipe=RECIPE):
-        return constants.read_constants(self.path, find_recipe(recipe), self.shape)
+        return constants.read_constants(self.path, parse_recipe(recipe), self.shape)
 
     def test_hold_the_directions_of_queries_before_rope(self):
         """The largest direction of a head's metric is that of its queries' moments, which are added up here by autograd alone."""
         rng, sums = torch.Generator().manual_seed(0), torch.zeros(N_LAYERS, N_KV_HEADS, D, D, dtype=torch.float64)
         from kvant import _engine
 
-        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], constants.shaped(find_recipe(RECIPE)).text,
+        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], constants.shaped(parse_recipe(RECIPE)).text,
                                                "", "cpu", 0)
         turns = candidates(self.model, D)[1]  # halves
         for context, _ in made.query_contexts(self.tokens.astype("int32"), -1):

@@ -4,6 +4,7 @@ computed token by token from the rule alone."""
 import itertools
 import unittest
 import unittest.mock
+from dataclasses import replace
 from importlib.util import find_spec
 
 if find_spec("torch") is None:
@@ -45,6 +46,20 @@ class Steps(unittest.TestCase):
             server.step([(b, 150), (a, 1), (c, 1)])
             server.step([(a, 40), (c, 5)])
             self.check(recipe, a, b, c)
+
+    def test_prompts_in_integers_cut_anyhow_and_beside_decoding(self):
+        for kind, recipe, dtype in itertools.product((Server, RowServer), (PLAIN, ROTATED, SINK), (torch.bfloat16, torch.float16)):
+            rng = np.random.default_rng(9)
+            server, a, b = kind(replace(recipe, prompt="flashq")), *(Request(n, rng, dtype) for n in (400, 300))
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):  # two in integers
+                for work in ([(a, 200)], [(a, 1), (b, 100)], [(a, 140), (b, 1)], [(a, 59), (b, 199)]):
+                    server.step(work)
+            self.assertGreater(server.state.cache.library.prompts_in_bytes, N_LAYERS * 4)  # some in parts
+            for request in (a, b):
+                for layer in range(N_LAYERS):
+                    wanted = request.expected(layer, recipe)
+                    error = request.out[layer].float().numpy() - wanted
+                    self.assertTrue(0.003 < np.linalg.norm(error) / np.linalg.norm(wanted) < 0.02)
 
     def test_activations_in_f16(self):
         for kind, recipe in itertools.product((Server, RowServer), (PLAIN, ROTATED, LONG_SINK)):

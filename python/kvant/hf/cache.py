@@ -18,7 +18,7 @@ from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.checkpoint import check_fingerprint, of_config
 from kvant.paged.constants import ModelShape, read_constants
 from kvant.paged.model_state import ModelState, Step
-from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
+from kvant.paged.recipes import parse_recipe
 from kvant.torch import Layer, Lengths, TorchLibrary
 
 NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
@@ -26,17 +26,6 @@ HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
 SPARE_PAGES = 8  # of each sequence, at least, when a cache grows: room for 1024 tokens
 GROWTH = 8  # or one of so many
-
-
-def find_recipe(kv: str) -> Recipe:
-    """A name such as kvant-4bit, or k=FORMAT,v=FORMAT,sink=TOKENS."""
-    name = kv.replace("-", "_")
-    if name in RECIPES:
-        return RECIPES[name]
-    if "=" not in kv:
-        names = ", ".join(x.replace("_", "-") for x in RECIPES)
-        raise ValueError(f"kvant: there is no recipe {kv!r} for the GPU: it is one of {names}, or k=FORMAT,v=FORMAT,sink=TOKENS")
-    return parse_recipe(kv)
 
 
 class KvantCache(Cache):
@@ -49,10 +38,10 @@ class KvantCache(Cache):
     def __init__(self, config, kv: str = "kvant-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
                  library: TorchLibrary | None = None):
         """config: the model's. kv: kvant-4bit, kvant-3bit, kvant-2bit, kvant-fast4, or k=FORMAT,v=FORMAT,sink=TOKENS as
-        docs/guide/vllm.md describes it. constants: the file that `kvant.hf.calibrate` has made of this model. max_tokens: of a
+        docs/guide/vllm.md describes it; with prompt=flashq behind it prompts are attended to in INT8. constants: the file that `kvant.hf.calibrate` has made of this model. max_tokens: of a
         sequence, for which room is made at once; 0: room is made when it is needed."""
         self._config = config.get_text_config(decoder=True)
-        self.recipe, self._metrics = find_recipe(kv), None
+        self.recipe, self._metrics = parse_recipe(kv), None
         if constants is not None:
             found = read_constants(constants, self.recipe, shape_of(self._config))
             check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
@@ -201,7 +190,7 @@ class KvantCache(Cache):
                       seq_lens_cpu_upper_bound=torch.from_numpy(self._lens))
         for kind, table in (("sealed", self._block_table), ("tail", self._tail_table)):
             self._step = self._state.add(kind, types.SimpleNamespace(block_table_tensor=table, **common))
-        if self._step.prefill is not None:
+        if self._step.prefill is not None and not self.recipe.has_integer_prompts:
             self._attention = PieceAttention(self._step.prefill.plan, device)
         self._graphs = None
         if n_new == 1 and device.type == "cuda" and self.uses_kvant_attention:

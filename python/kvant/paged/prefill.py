@@ -23,11 +23,12 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None, check: Check | None = None) -> None:
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; keys, values: likewise [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
-    attention: on rows, or None: the library's on pages; check: of the quality guard, if it has one here."""
+    attention: on rows, unless the recipe has integer prompts, or None: the library's on pages; check: of the quality guard, if it has
+    one here."""
     scratch = append_and_seal(cache, step, blocks, keys, values)
     if check is not None:
         check.measure(scratch, blocks, q)
-    if attention is None:
+    if attention is None or cache.recipe.has_integer_prompts:
         prompt_pages.attend(cache, step, scratch, blocks, q, out)
     else:
         prompt_rows.attend(cache, step, scratch, blocks, q, out, attention)

@@ -1,5 +1,6 @@
 """Attention of prompts by the library (kvant_prompt_attention), which reads sealed pages and scratch pages as they are: every row
-sees what the rule says, whatever else is in the call."""
+sees what the rule says, whatever else is in the call. Products are in half precision or, with prompt=flashq in the recipe, in 8-bit
+integers, whose scales are made of the tokens that a call reads."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import PrefillStep, ScratchPages
 
-# Of earlier steps, in a call: the library makes tiles of them, as large as BF16 rows.
+# Of earlier steps, in a call: the library makes tiles of them, as large as BF16 rows, or half as large in integers.
 MOST_PAGES = 512
 WORKSPACE_BYTES = 32 << 20  # beside tiles
 
@@ -41,7 +42,8 @@ class Call:
 
 def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
     plan, arrays = step.plan, {}
-    planned = step_rules.prompt_calls(plan, MOST_PAGES)
+    in_integers = cache.recipe.has_integer_prompts
+    planned = step_rules.prompt_calls(plan, 2 * MOST_PAGES if in_integers else MOST_PAGES)
     for i, call in enumerate(planned):
         arrays |= {f"{i} {name}": x for name, x in _host_arrays(plan, call).items()}
     on_device = DeviceArrays(arrays, cache.device)
@@ -56,7 +58,8 @@ def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
             rows, PromptShape(n_seqs=call.end_request - call.first_request, n_heads=cache.n_heads,
                               n_kv_heads=cache.layout.n_kv_heads, head_dim=cache.layout.head_dim,
                               n_queries=int(rows.stop - rows.start), n_tokens=int(arrays[f"{i} token_begins"][-1]),
-                              softmax_scale=cache.softmax_scale, causal=is_last, n_sealed_pages=n_pages, half_products=1),
+                              softmax_scale=cache.softmax_scale, causal=is_last, n_sealed_pages=n_pages,
+                              half_products=not in_integers),
             step.block_table[requests, call.first_page:], **mine,
             query_pages=on_device[f"{i} query_pages"] if is_last and n_pages else None,
             first_tokens=on_device[f"{i} first_tokens"] if is_last else None,
@@ -82,7 +85,8 @@ def _host_arrays(plan: step_rules.PrefillPlan, call: step_rules.PromptCall) -> d
 
 
 def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
-    """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments."""
+    """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments: in half
+    precision, which takes no less than integers."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
     return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (4 + 4) + WORKSPACE_BYTES
@@ -90,29 +94,36 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]. The library rotates both where it reads and writes them."""
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     if step.attention is None:
         step.attention = prepare(cache, step)
+    # In half precision the library rotates both where it reads and writes them, and takes and gives any type; in integers BF16.
+    in_integers = cache.recipe.has_integer_prompts
+    if in_integers:
+        q = cache.rotated(q).bfloat16()
+    part_type = torch.bfloat16 if in_integers else torch.float32
     for call in step.attention:
         mine = out[call.rows]
-        if call.is_first and call.is_last:
+        if call.is_first and call.is_last and not (in_integers and out.dtype != part_type):
             _attend(cache, call, scratch, blocks, q, mine)
             continue
-        part = torch.empty(mine.shape, dtype=torch.float32, device=out.device)
+        part = torch.empty(mine.shape, dtype=part_type, device=out.device)
         lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
         _attend(cache, call, scratch, blocks, q, part, lse)
         if call.is_first:
-            total, total_lse = part, lse
+            total, total_lse = part.float(), lse
         else:
             cache.library.merge(total, total_lse, part, lse)
         if call.is_last:
             mine.copy_(total)
+    if in_integers:
+        cache.rotate_back(out)
 
 
 def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor,
             lse: torch.Tensor | None = None) -> None:
     """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
-    q = q[call.rows]
+    q, is_turned_here = q[call.rows], bool(call.shape.half_products)
     sealed = {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)
@@ -123,5 +134,5 @@ def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard,
-        out_hadamard=cache.recipe.value_hadamard, **of_lse), cache.device)
+        q_type=type_of(q), out_type=type_of(out), q_hadamard=is_turned_here and cache.recipe.key_hadamard,
+        out_hadamard=is_turned_here and cache.recipe.value_hadamard, **of_lse), cache.device)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from kvant.paged.sink_layout import MAX_SINK
 
+EXACT, FLASHQ = "exact", "flashq"
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -17,6 +19,11 @@ class Recipe:
     value_hadamard: bool = False
     sink: int = 0  # tokens
     is_shaped: bool = False  # errors of K go where queries, by calibration, read least
+    prompt: str = EXACT  # how prompts attend: exactly, or by FlashQ, with q, K, V and weights in INT8
+
+    @property
+    def has_integer_prompts(self) -> bool:
+        return self.prompt == FLASHQ
 
     @property
     def takes_constants(self) -> bool:
@@ -28,7 +35,9 @@ class Recipe:
         """As `kvant eval --kv` takes it: the same cache in the engine."""
         sides = (("k", self.key_hadamard, self.key_format), ("v", self.value_hadamard, self.value_format))
         text = ",".join(f"{side}={'hadamard:' if hadamard else ''}{format}" for side, hadamard, format in sides)
-        return text + (f",sink={self.sink}" if self.sink else "") + (",encode=shaped" if self.is_shaped else "")
+        text += f",sink={self.sink}" if self.sink else ""
+        text += f",prompt={self.prompt}" if self.prompt != EXACT else ""
+        return text + (",encode=shaped" if self.is_shaped else "")
 
 
 KVANT_RECIPES = (
@@ -52,9 +61,17 @@ RECIPES = {recipe.name: recipe for recipe in (*KVANT_RECIPES, *OTHER_RECIPES)}
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Of k=, v= and sink=, as Recipe.text writes them. Whether there are kernels for the formats, the library knows."""
-    recipe = Recipe("kvant", "", "")
-    for part in text.replace(" ", "").split(","):
+    """Of k=, v=, sink= and prompt=, as Recipe.text writes them, all or those that differ from a recipe whose name is before them.
+    Whether there are kernels for the formats, the library knows."""
+    recipe, (first, *others) = Recipe("kvant", "", ""), text.replace(" ", "").split(",")
+    if "=" not in first and first:
+        if (name := first.replace("-", "_")) not in RECIPES:
+            names = ", ".join(x.replace("_", "-") for x in RECIPES)
+            raise ValueError(f"kvant: there is no recipe \"{first}\" for the GPU: it is one of {names}, or k=FORMAT,v=FORMAT,sink=TOKENS")
+        recipe = RECIPES[name]
+    else:
+        others = [first, *others]
+    for part in others:
         name, _, value = part.partition("=")
         side = re.fullmatch(r"(hadamard:)?([a-z][a-z0-9-]*)", value)
         if name == "k" and side:
@@ -63,9 +80,12 @@ def parse_recipe(text: str) -> Recipe:
             recipe = replace(recipe, value_hadamard=side[1] is not None, value_format=side[2])
         elif name == "sink" and value.isdecimal() and int(value) <= MAX_SINK:
             recipe = replace(recipe, sink=int(value))
+        elif name == "prompt" and value in (EXACT, FLASHQ):
+            recipe = replace(recipe, prompt=value)
         else:
             raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of k=FORMAT, v=FORMAT (hadamard:FORMAT: "
-                             f"rotated) and sink=TOKENS (0 to {MAX_SINK}), which is all that is supported here")
+                             f"rotated), sink=TOKENS (0 to {MAX_SINK}) and prompt={EXACT} or {FLASHQ}, which is all that is "
+                             "supported here")
     if not recipe.key_format or not recipe.value_format:
         raise ValueError(f"kvant: the recipe \"{text}\" needs both k=FORMAT and v=FORMAT")
     return recipe

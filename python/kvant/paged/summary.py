@@ -22,6 +22,7 @@ def line_beside_others(cache: ModelCache, n_layers: int) -> str:
 def _line(cache: ModelCache, where: str, n_layers: int) -> str:
     layout = cache.layout
     sealed, unquantized = n_layers * layout.block_bytes, n_layers * layout.bf16_block_bytes
-    return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in {where}; "
+    prompts = ", prompts in 8-bit integers" if cache.recipe.has_integer_prompts else ""
+    return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in {where}{prompts}; "
             f"{sealed / PAGE:,.0f} bytes a token instead of {unquantized / PAGE:,.0f} in BF16, and "
             f"{layout.tail_blocks * sealed / 1e6:.1f} MB a request for its newest tokens")

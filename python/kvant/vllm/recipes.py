@@ -1,5 +1,5 @@
 """The plug-in's recipes: `--kv-cache-dtype` names one, or names `kvant`, and `--additional-config '{"kvant": {"recipe":
-"k=...,v=...,sink=1"}}'` says what it is. `"constants"` beside it (or alone, with a recipe by name) is the file that
+"k=...,v=...,sink=1"}}'` (or a name with what differs: `"kvant-4bit,prompt=flashq"`) says what it is. `"constants"` beside it (or alone, with a recipe by name) is the file that
 kvant.hf.calibrate has made of the model."""
 
 from __future__ import annotations
