@@ -17,9 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(pathlib.Path(__file__).resolve().parent)]
 from graph_timing import WARM_UP, captured, replay_ms  # noqa: E402
 from kvant.torch import BF16, PAGE, Layer, Lengths, Shape, TorchLibrary, page_pool  # noqa: E402
+from llama_shape import D, HEADS, KV_HEADS, LAYERS, Network, rotation_of  # noqa: E402
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, D, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
-ROPE_BASE = 500000
 VARIANTS = ["bf16", "ch4g128+tok4g128", "ch2g128+tok2g128", "vq-d4b8+vq-d4b8", "tcq3+tcq3"]
 UNIQUE_PAGES = 16  # of each head, of which a cache is made
 
@@ -104,37 +103,6 @@ class LowBitCache:
         return self.out[layer:layer + 1]
 
 
-class Model:
-    def __init__(self):
-        def weights(*shape):
-            return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.02
-
-        self.layers = [{"qkv": weights((HEADS + 2 * KV_HEADS) * D, HIDDEN), "o": weights(HIDDEN, HEADS * D),
-                        "gate_up": weights(2 * FFN, HIDDEN), "down": weights(HIDDEN, FFN)} for _ in range(LAYERS)]
-        self.embedding, self.head = weights(VOCABULARY, HIDDEN), weights(VOCABULARY, HIDDEN)
-        self.norm = torch.ones(HIDDEN, device="cuda", dtype=torch.bfloat16)
-
-    def rotation(self, position):
-        """RoPE's factors of a vector, and of its halves exchanged."""
-        frequency = ROPE_BASE ** -(torch.arange(0, D, 2, device="cuda") / D)
-        angle = position * frequency
-        return (torch.cat((angle.cos(),) * 2).bfloat16(), torch.cat((-angle.sin(), angle.sin())).bfloat16())
-
-    def step(self, token, cache, rotation):
-        cos, sin = rotation
-        cache.begin_step()
-        x = F.embedding(token, self.embedding)
-        for i, layer in enumerate(self.layers):
-            rows = F.linear(F.rms_norm(x, (HIDDEN,), self.norm), layer["qkv"]).view(-1, D)
-            turned = rows[:HEADS + KV_HEADS]
-            turned = torch.addcmul(turned * cos, turned.roll(D // 2, -1), sin)
-            attended = cache.attend(i, turned[:HEADS], turned[HEADS:], rows[HEADS + KV_HEADS:])
-            x = torch.addmm(x, attended, layer["o"].t())
-            gate, up = F.linear(F.rms_norm(x, (HIDDEN,), self.norm), layer["gate_up"]).chunk(2, -1)
-            x = torch.addmm(x, F.silu(gate) * up, layer["down"].t())
-        return F.linear(F.rms_norm(x, (HIDDEN,), self.norm), self.head).argmax(-1)
-
-
 class NoAttention:
     """For the time of everything else."""
 
@@ -154,14 +122,14 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(1)
     kvant = TorchLibrary(args.library)
-    model = Model()
+    model = Network()
     token = torch.zeros(1, dtype=torch.int64, device="cuda")
     for context in args.contexts:
-        rotation = model.rotation(context - 1)
+        rotation = rotation_of(torch.tensor([context - 1], device="cuda"))
         caches = {"no attention": NoAttention()}
         for name in args.variants:
             caches[name] = Bf16Cache(context) if name == "bf16" else LowBitCache(kvant, name.split("+"), context)
-        graphs = {name: captured(lambda cache=cache: model.step(token, cache, rotation)) for name, cache in caches.items()}
+        graphs = {name: captured(lambda cache=cache: model.forward(token, cache, rotation)) for name, cache in caches.items()}
         times = {name: [] for name in graphs}
         for run in range(args.runs + WARM_UP):
             for name, graph in graphs.items():

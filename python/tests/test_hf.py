@@ -61,8 +61,8 @@ class Generation(unittest.TestCase):
         self.model.set_attn_implementation("kvant")
         self.prompt = torch.randint(1, 97, (2, 300), generator=torch.Generator().manual_seed(2))
 
-    def cache(self, **options):
-        return KvantCache(self.model.config, RECIPE, library=cpu_library.CpuLibrary(), **options)
+    def cache(self, recipe=RECIPE, library=None, **options):
+        return KvantCache(self.model.config, recipe, library=library or cpu_library.CpuLibrary(), **options)
 
     @torch.no_grad()
     def logits(self, tokens, cache, steps=(), **more):
@@ -84,6 +84,16 @@ class Generation(unittest.TestCase):
                            for tokens in (slice(0, 128), slice(128, None)))
         self.assertLess(own_page, 1e-3)  # a token's own page is unquantized
         self.assertTrue(own_page < later < 0.2, (own_page, later))
+
+    def test_prompts_in_integers_are_near_and_decoding_is_exact(self):
+        whole = self.logits(self.prompt, self.cache())
+        library = cpu_library.CpuLibrary()
+        cache = self.cache(RECIPE + ",prompt=flashq", library)
+        found = self.logits(self.prompt, cache, [128, 160])
+        self.assertEqual(library.prompts_in_bytes, 3 * len(cache.layers))
+        self.assertTrue(1e-6 < (found - whole).square().mean() / whole.square().mean() < 0.02)
+        self.logits(self.prompt[:, :2], cache, [1])
+        self.assertEqual(library.prompts_in_bytes, 3 * len(cache.layers))
 
     def test_other_attention_gets_dequantized_rows_and_a_warning(self):
         wanted = self.logits(self.prompt, self.cache(), [128, 100])

@@ -4,6 +4,7 @@ model of the library. `test_vllm` runs this for each release where there is PyTo
 import importlib
 import os
 import unittest
+from dataclasses import replace
 from unittest import mock
 
 import vllm_stub
@@ -30,8 +31,8 @@ attach.wrap_attention(release.RELEASE)
 class VllmServer(Server):
     """Steps go through vLLM's builders and layers."""
 
-    def __init__(self, test, max_drafts=0, n_blocks=64):
-        super().__init__(SINK, max_drafts=max_drafts, n_blocks=n_blocks)
+    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK):
+        super().__init__(recipe, max_drafts=max_drafts, n_blocks=n_blocks)
         for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
             patch = mock.patch.object(backend, name, value)
             patch.start()
@@ -39,7 +40,7 @@ class VllmServer(Server):
         drafts = simple(method="ngram", num_speculative_tokens=max_drafts, parallel_drafting=False) if max_drafts else None
         vllm_config = use(test, supported(cache_dtype="kvant", max_model_len=1024, speculative_config=drafts),
                           cpu_library.CpuLibrary)
-        vllm_config.additional_config = {"kvant": {"recipe": SINK.text}}
+        vllm_config.additional_config = {"kvant": {"recipe": recipe.text}}
         vllm_config.scheduler_config.max_num_seqs = 8
         blocks = [of_layer.kv_cache for of_layer in self.state.layers]
         layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS) for i in range(N_LAYERS)]
@@ -50,7 +51,7 @@ class VllmServer(Server):
             of_layer.kv_cache = its_blocks if MINOR == "0.26" else its_blocks[:, None, None]
         self.state = layers[0].kvant
         self.state.layers = [layers[0], layers[1]]
-        test.assertEqual((self.state.layout, self.state.recipe.text), (self.layout, SINK.text))
+        test.assertEqual((self.state.layout, self.state.recipe.text), (self.layout, recipe.text))
         context = vllm_config.compilation_config.static_forward_context
         names = {"sealed": [name for name in context if not name.endswith(attach.TAIL_SUFFIX)],
                  "tail": [name for name in context if name.endswith(attach.TAIL_SUFFIX)]}
@@ -86,6 +87,24 @@ class Worker(unittest.TestCase):
         server.step([(a, 1), (b, 150)])
         server.step([(b, 1), (a, 140)])
         self.check(a, b)
+
+    def test_prompts_in_integers_where_the_recipe_says_so(self):
+        rng = np.random.default_rng(3)
+        server, a = VllmServer(self, recipe=replace(SINK, prompt="flashq")), Request(300, rng)
+        with mock.patch.object(backend, "logger") as log:
+            server.step([(a, 140)])
+        self.assertRegex(log.info.call_args[0][1], "prompt=flashq.*prompts in 8-bit integers")
+        server.step([(a, 150)])
+        library = server.state.cache.library
+        self.assertEqual(library.prompts_in_bytes, 2 * N_LAYERS)
+        for _ in range(4):
+            server.step([(a, 1)])
+        self.assertEqual(library.prompts_in_bytes, 2 * N_LAYERS)
+        for i in range(N_LAYERS):
+            wanted = a.expected(i, SINK)[:294]
+            error = a.out[i, :294].float().numpy() - wanted
+            self.assertTrue(0.003 < np.linalg.norm(error) / np.linalg.norm(wanted) < 0.02)
+            self.assertLess(np.abs(error[290:]).max(), 0.03)
 
     def test_drafts(self):
         if not release.RELEASE.drafts_of:

@@ -2,10 +2,12 @@
 """Where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], names of the plug-in's cache types
 
 One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with attention by the
-library on pages and by vLLM's FlashAttention 3 on dequantized rows. A line of JSON for each recipe: microseconds of the layer's
-attention both ways, the median of several runs; those of FlashAttention 3 on the unquantized rows; and those of each kernel."""
+library on pages, in half precision and in 8-bit integers (prompt=flashq), and by vLLM's FlashAttention 3 on dequantized rows. A line
+of JSON for each recipe: microseconds of the layer's attention each way, the median of several runs; those of FlashAttention 3 on the
+unquantized rows; and those of each kernel."""
 
 import collections
+import dataclasses
 import json
 import pathlib
 import sys
@@ -77,12 +79,14 @@ def main():
     bf16 = unquantized_us(requests)
     for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
         times = {}
-        for of_rows, kind in (("", Server), (" on rows", RowServer)):
-            server = kind(RECIPES[name], TorchLibrary(), "cuda", n_blocks=128)
+        recipe = RECIPES[name]
+        for way, kind, asked in (("", Server, recipe), (" in integers", Server, dataclasses.replace(recipe, prompt="flashq")),
+                                 (" on rows", RowServer, recipe)):
+            server = kind(asked, TorchLibrary(), "cuda", n_blocks=128)
             for request in requests:
                 request.computed, request.blocks, request.tail = 0, [], []
             server.step([(request, N_TOKENS) for request in requests])
-            times |= {"us" + of_rows: median_us(server.again), "kernels" + of_rows: kernels_us(server.again)}
+            times |= {"us" + way: median_us(server.again), "kernels" + way: kernels_us(server.again)}
         print("RESULT", json.dumps({"recipe": name, "unquantized us": bf16, **times}), flush=True)
 
 

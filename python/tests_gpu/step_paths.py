@@ -4,9 +4,10 @@ steps (by the library on pages, and on rows that pages are dequantized into, wit
 which calls have two pages each, token by token (the decode kernel, which reads sinks from their
 blocks), and with drafts behind each token, of which some are rejected (tails of two pages, and several queries of a sequence), as
 they are and replayed from CUDA graphs that are larger than the batch. And is a rank of tensor parallelism what its heads are on
-one GPU: outputs, and the bytes of sealed pages? A line of JSON for each recipe; the exit status is 1 if any differ by more than
-BF16 does."""
+one GPU: outputs, and the bytes of sealed pages? And with prompt=flashq, in which prompts are attended to in 8-bit integers, whole and
+in parts? A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does, or, in integers, these."""
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -31,6 +32,7 @@ MANY_DRAFTS = 12  # more rows than a sequence has queries
 RANK_HEADS, RANK_KV_HEADS = 32, 8  # of all ranks together
 RANK_STEPS = (127, 1, 1, 100)  # tokens at a time, in turn: pages are filled by decoding and by prompts
 TOLERANCE = 0.01  # of the outputs' root mean square
+OF_INTEGERS = 0.002, 0.1  # no less than what rounding to 8 bits does, with one loud key in a tile, and no more
 LOUD = 6  # the first token's keys: what a sink is for
 
 
@@ -96,11 +98,11 @@ class GraphServer(harness.Server):
         rows[-1].copy_(self.rows[-1][:len(rows[-1])])
 
 
-def outputs(recipe, library, steps, drafts=0, kind=harness.Server):
+def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.bfloat16):
     """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included."""
     rng = np.random.default_rng(1)
     server = kind(recipe, library, "cuda", max_drafts=drafts)
-    requests = [harness.Request(n, rng) for n in N_TOKENS]
+    requests = [harness.Request(n, rng, dtype) for n in N_TOKENS]
     for request in requests:
         request.k[:, 0] *= LOUD
     while any(request.computed < n for request, n in zip(requests, N_TOKENS)):
@@ -121,6 +123,16 @@ def unquantized():
         attended = torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
         out.append(attended.permute(2, 0, 1, 3).flatten(1))
     return torch.cat(out)
+
+
+def in_integers(recipe, library):
+    """By how much outputs of prompts in 8-bit integers differ from those of attention in PyTorch to the same pages as rows: whole, with
+    two pages of earlier steps in a call, and in F16 activations."""
+    flashq = dataclasses.replace(recipe, prompt="flashq")
+    whole, on_rows = outputs(flashq, library, 1000), outputs(recipe, library, 1000, kind=RowServer)
+    with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):
+        in_parts = outputs(flashq, library, 100)
+    return difference(whole, on_rows), difference(in_parts, on_rows), difference(outputs(flashq, library, 100, dtype=torch.float16), on_rows)
 
 
 def of_rank(recipe, library, requests, rank, n_ranks):
@@ -173,6 +185,7 @@ def main():
             many_drafted = outputs(recipe, library, 1 + MANY_DRAFTS, MANY_DRAFTS)
             error, of_drafts, of_graphs = difference(decoded, prompt), difference(drafted, decoded), difference(replayed, drafted)
             of_many = difference(many_drafted, decoded)
+            of_integers = in_integers(recipe, library)
             of_rows, of_parts, of_guarded = (difference(x, prompt) for x in (on_rows, in_parts, guarded))
             watched = GuardedServer.report.error
             loss = difference(decoded, unquantized())
@@ -181,6 +194,7 @@ def main():
             harness.N_HEADS, harness.N_KV_HEADS = plain_heads
             is_right &= max(error, of_rows, of_parts, of_guarded, of_drafts, of_many, of_graphs, of_ranks) < TOLERANCE
             is_right &= other_bytes == 0
+            is_right &= OF_INTEGERS[0] < min(of_integers) and max(of_integers) < OF_INTEGERS[1]
             is_right &= 0 < watched < 1
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
@@ -190,6 +204,7 @@ def main():
                                         "in graphs from these by": round(of_graphs, 6),
                                         "from unquantized by": round(loss, 4), "as the guard says": round(watched, 4),
                                         "guarded from prompt by": round(of_guarded, 6),
+                                        "in integers, in parts, in F16 from rows by": [round(x, 4) for x in of_integers],
                                         "two ranks from one by": round(of_ranks, 6),
                                         "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)
     sys.exit(0 if is_right else 1)
