@@ -4,7 +4,7 @@
 One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with attention by the
 library on pages, in half precision and in 8-bit integers (prompt=flashq), and by vLLM's FlashAttention 3 on dequantized rows. A line
 of JSON for each recipe: microseconds of the layer's attention each way, the median of several runs; those of FlashAttention 3 on the
-unquantized rows; and those of each kernel."""
+unquantized rows; those of each kernel; and by how much outputs in integers differ from those in half precision."""
 
 import collections
 import dataclasses
@@ -78,7 +78,7 @@ def main():
     requests = [harness.Request(N_TOKENS, rng) for _ in range(N_PROMPTS)]
     bf16 = unquantized_us(requests)
     for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
-        times = {}
+        times, outputs = {}, {}
         recipe = RECIPES[name]
         for way, kind, asked in (("", Server, recipe), (" in integers", Server, dataclasses.replace(recipe, prompt="flashq")),
                                  (" on rows", RowServer, recipe)):
@@ -86,8 +86,11 @@ def main():
             for request in requests:
                 request.computed, request.blocks, request.tail = 0, [], []
             server.step([(request, N_TOKENS) for request in requests])
+            outputs[way] = torch.cat([request.out[0].float() for request in requests])
             times |= {"us" + way: median_us(server.again), "kernels" + way: kernels_us(server.again)}
-        print("RESULT", json.dumps({"recipe": name, "unquantized us": bf16, **times}), flush=True)
+        by = (outputs[" in integers"] - outputs[""]).norm() / outputs[""].norm()
+        print("RESULT", json.dumps({"recipe": name, "unquantized us": bf16, "integers from half precision by": round(by.item(), 4),
+                                    **times}), flush=True)
 
 
 if __name__ == "__main__":
