@@ -132,7 +132,8 @@ def in_integers(recipe, library):
     whole, on_rows = outputs(flashq, library, 1000), outputs(recipe, library, 1000, kind=RowServer)
     with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):
         in_parts = outputs(flashq, library, 100)
-    return difference(whole, on_rows), difference(in_parts, on_rows), difference(outputs(flashq, library, 100, dtype=torch.float16), on_rows)
+    of_f16 = outputs(flashq, library, 100, dtype=torch.float16)
+    return tuple(difference(x, on_rows) for x in (whole, in_parts, of_f16))
 
 
 def of_rank(recipe, library, requests, rank, n_ranks):

@@ -97,14 +97,14 @@ def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: 
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     if step.attention is None:
         step.attention = prepare(cache, step)
-    # In half precision the library rotates both where it reads and writes them, and takes and gives any type; in integers BF16.
+    # In half precision the library turns both where it reads and writes them, whatever their type; in integers it takes and gives BF16.
     in_integers = cache.recipe.has_integer_prompts
     if in_integers:
         q = cache.rotated(q).bfloat16()
-    part_type = torch.bfloat16 if in_integers else torch.float32
+    part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
         mine = out[call.rows]
-        if call.is_first and call.is_last and not (in_integers and out.dtype != part_type):
+        if call.is_first and call.is_last and out.dtype == given:
             _attend(cache, call, scratch, blocks, q, mine)
             continue
         part = torch.empty(mine.shape, dtype=part_type, device=out.device)
