@@ -3,6 +3,7 @@ heads on one GPU, bit for bit: what differs between GPUs is the order of sums be
 
 import itertools
 import unittest
+from dataclasses import replace
 from importlib.util import find_spec
 
 if find_spec("torch") is None:
@@ -49,7 +50,8 @@ class Ranks(unittest.TestCase):
         self.assertTrue(torch.equal(together, alone))
 
     def test_two_ranks(self):
-        for recipe in (harness.PLAIN, harness.ROTATED, harness.SINK, harness.LONG_SINK):
+        in_integers = replace(harness.SINK, name="prompts in integers", prompt="flashq")
+        for recipe in (harness.PLAIN, harness.ROTATED, harness.SINK, harness.LONG_SINK, in_integers):
             with self.subTest(recipe=recipe.name):
                 self.check(recipe, 2)
 
