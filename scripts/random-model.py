@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b|31b] [q4_k|bf16|f16]: a Llama-shaped GGUF with random weights in Q4_K,
-BF16 or F16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers of
-Qwen3-30B-A3B's sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and
-the others are gated delta nets. e2b: gemma4, ten layers of E2B's sizes, of which the last five share caches. 31b: gemma4, twelve layers
-of the 31B's sizes, of which two have full attention, heads of 512, and K for V. In F16 embeddings have
-size 1 and the outputs of attention and networks are 8 times smaller, so that rounding moves predictions as little as it does in
-trained models."""
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b|31b] [q4_k|bf16|f16]: a Llama-shaped GGUF with random weights in
+Q4_K, BF16 or F16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers
+of Qwen3-30B-A3B's sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and the
+others are gated delta nets. e2b: gemma4, ten layers of E2B's sizes, of which the last five share caches. 31b: gemma4, twelve
+layers of the 31B's sizes, of which two have full attention, with heads of 512 and K for V. In F16 embeddings have size 1 and the
+outputs of attention and networks are 8 times smaller, so that rounding moves predictions as little as it does in trained models.
+"""
 import random
 import struct
 import sys

@@ -69,7 +69,8 @@ class Gpu:
             shown, base = f"{rows[key, cache]:,.1f}", rows.get((key, document["baseline"]))
             return shown if base is None or cache == document["baseline"] else f"{shown} ({rows[key, cache] / base:.2f}x)"
 
-        body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in dict.fromkeys(k for k, _ in rows)]
+        keys = dict.fromkeys(key for key, _ in rows)
+        body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in keys]
         title = f"\n### {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
         return (title + markdown.code(*document["command"].split("\n")) + f"\n{document['measured_on']}\n\n" +
                 markdown.table(("sequences", "depth", *(f"`{cache}`" for cache in caches)), body))
