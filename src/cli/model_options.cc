@@ -71,8 +71,8 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
 }
 
 void add_kv_offload_option(CLI::App& command, ModelOptions& options) {
-  command.add_flag(
-      "!--no-kv-offload,!--nkvo", options.kv_offload,
+  command.add_flag_callback(
+      "--no-kv-offload,--nkvo", [&options] { options.kv_offload = false; },
       "with --device cuda: caches lie in the host's memory, and the CPU attends: any recipe, heads that the "
       "GPU has no kernels for, caches larger than its memory (also -nkvo)");
 }
