@@ -114,6 +114,19 @@ class Rivals(unittest.TestCase):
         text = Gpu(folder_with(gpu=[document])).decode()
         self.assertIn("| `tcq4` + `tcq4` | 4.20 | 300.0 (3.17x, 2.00x, 87 %) |", text)
 
+    def test_whole_models_on_the_gpu_are_compared_at_their_depth_and_batch(self):
+        def row(recipe, sequences, depth, tps):
+            return {"recipe": recipe, "sequences": sequences, "depth": depth, "decode_tps": tps}
+        document = {"kind": "whole_model", "title": "8B", "command": "kvant bench", "measured_on": "here", "rate": "decode_tps",
+                    "baseline": "llama.cpp:f16", "results": [
+                        row("llama.cpp:f16", 1, 0, 300.0), row("kvant-4bit", 1, 0, 297.0), row("llama.cpp:f16", 8, 32768, 400.0),
+                        row("kvant-4bit", 8, 32768, 800.0), row("kvant-4bit", 32, 32768, 1600.0)]}
+        text = Gpu(folder_with(gpu=[document])).models()
+        self.assertIn("| sequences | depth | `llama.cpp:f16` | `kvant-4bit` |", text)
+        self.assertIn("| 1 | 0 | 300.0 | 297.0 (0.99x) |", text)
+        self.assertIn("| 8 | 32,768 | 400.0 | 800.0 (2.00x) |", text)
+        self.assertIn("| 32 | 32,768 | - | 1,600.0 |", text)
+
     def test_rows_of_the_gpu_keep_the_best_round_of_rivals_and_recipes_apart(self):
         shape = {"head_dim": 128, "seqs": 8, "context": 131072, "bytes": 4617000}
         rows = [{"what": "cuDNN", "options": "", "us": 12.0, "least_us": 10.0, "bits": 16, **shape},

@@ -21,18 +21,29 @@ constexpr int kMaxCorrectedGroup = 8;
 
 Status check_geometry(const Geometry& g, const std::string& device) {
   if (g.heads_differ()) {
-    return error("{} has no kernels for heads that differ between layers, as '{}' has them: use --device cpu",
-                 device, g.model);
+    return error(
+        "{} has no kernels for heads that differ between layers, as '{}' has them: use --no-kv-offload, with "
+        "which the CPU attends, or --device cpu",
+        device, g.model);
+  }
+  if (!g.shared.empty()) {
+    return error(
+        "{} has no layers that attend to another layer's cache, as '{}' has them: use --no-kv-offload, with "
+        "which the CPU attends, or --device cpu",
+        device, g.model);
   }
   if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
     return error(
         "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
-        "--device cpu",
+        "--no-kv-offload, with which the CPU attends, or --device cpu",
         device, g.head_dim, g.model);
   }
   if (g.group(/*layer=*/0) > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
-    return error("{} has no kernels for {} query heads on {} KV heads: use --device cpu", device, g.n_heads,
-                 g.n_kv_heads);
+    return error(
+        "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
+        "attends, "
+        "or --device cpu",
+        device, g.n_heads, g.n_kv_heads);
   }
   return {};
 }

@@ -169,7 +169,7 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.n_threads_batch = options.n_threads;
   params.type_k = options.types.k;
   params.type_v = options.types.v;
-  params.offload_kqv = options.on_device;
+  params.offload_kqv = options.on_device && options.kv_offload;
   params.op_offload = options.on_device;
   // By default llama.cpp chooses; it requires flash attention for a quantized V.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
