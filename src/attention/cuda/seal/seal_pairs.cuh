@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention/cuda/seal/paired_costs.cuh"
+#include "attention/cuda/seal/recent_choices.cuh"
 #include "attention/cuda/seal/seal_trellis.cuh"
 
 namespace kvant::cuda {
@@ -13,11 +14,10 @@ inline constexpr int kPairThreads = kPageTokens / 2;
 
 template <int D>
 struct alignas(16) PairsShared {
-  static constexpr int kWindow = 32;  // values
-  static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
+  using Choices = RecentChoices<PairedTrellis::kWords, 32, kPairThreads>;
   union {
-    std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
-    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPageTokens];
+    Choices::Shared choices;
+    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPairThreads];
   };
   float shapes[kTrellisStates];
   int excess;  // of the page
@@ -27,7 +27,7 @@ struct alignas(16) PairsShared {
 // The same, as TokenPath sees it.
 template <int D>
 struct OneByOne {
-  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPageTokens];
+  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPairThreads];
   TrellisPage<kPairedBits, D>& page;
   NoLevels levels;
 };
@@ -47,7 +47,7 @@ class PairPath {
 
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
-        thread_(thread),
+        choices_(shared.choices, thread),
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
         counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
 
@@ -68,29 +68,28 @@ class PairPath {
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
-      run(costs, first, end, [&](int i, const PairedChoices& choices) {
-#pragma unroll
-        for (int word = 0; word < T::kWords; ++word) choice(i, word) = choices.words[word];
-      });
+      run(costs, first, end, [&](int i, const PairedChoices& choices) { choices_.store(i, choices.words); });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
-        emit(max(first - kWindow, 0), D, seam[0], seam[1]);
+        emit(max(first - kWindow, 0), D, seam);
         break;
       }
       const std::uint32_t cheapest = costs.cheapest();
       int nodes[2] = {static_cast<int>(cheapest & 0xffff), static_cast<int>(cheapest >> 16)};
 #pragma unroll 1
       for (int i = end - 1; i >= first; --i) {
-        nodes[0] = state_before(i, nodes[0], 0) % T::kNodes;
-        nodes[1] = state_before(i, nodes[1], 1) % T::kNodes;
+        const auto word = [&](int nth) { return choices_.newer(i, nth); };
+        nodes[0] = state_before(word, nodes[0], 0) % T::kNodes;
+        nodes[1] = state_before(word, nodes[1], 1) % T::kNodes;
       }
       forbid_others(costs, first, end, nodes);
       if (first == 0) {
         seam[0] = nodes[0];
         seam[1] = nodes[1];
       } else {
-        emit(first - kWindow, first, nodes[0], nodes[1]);
+        emit(first - kWindow, first, nodes);
       }
+      choices_.end_window();
     }
   }
   // The tokens, bit by bit, with an error so large that it may be a mistake.
@@ -102,7 +101,8 @@ class PairPath {
   }
 
  private:
-  static constexpr int kWindow = Shared::kWindow;
+  using Choices = typename Shared::Choices;
+  static constexpr int kWindow = Choices::kWindow;
   static constexpr int kRunIn = 16;  // values before the seam that choose its node
 
   // Takes the values [first, end); keep(i, choices).
@@ -126,26 +126,30 @@ class PairPath {
     PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
-      origins[0].advance([&](int word) { return choice(i, word); });
-      origins[1].advance([&](int word) { return choice(i, word) >> 16; });
+      origins[0].advance([&](int word) { return choices_.newer(i, word); });
+      origins[1].advance([&](int word) { return choices_.newer(i, word) >> 16; });
     }
     costs.forbid_others(origins[0], origins[1]);
   }
 
-  // How the path of a token to `node` got there by value i: in which state it was then.
-  __device__ __forceinline__ int state_before(int i, int node, int of) const {
-    return node << kPairedBits | PairedChoices::of(node, of, [&](int word) { return choice(i, word); });
+  // How the path of a token to `node` got there: in which state it was then. word(i): of the choices.
+  template <class Word>
+  static __device__ __forceinline__ int state_before(const Word& word, int node, int of) {
+    return node << kPairedBits | PairedChoices::of(node, of, word);
   }
 
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
-  __device__ void emit(int first, int end, int node0, int node1) {
+  __device__ void emit(int first, int end, const int (&nodes)[2]) {
+    int node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
+      const auto* const choices = choices_.octet(octet, end == D && octet >= D - kWindow);
       tokens_[0].begin_octet(octet);
       tokens_[1].begin_octet(octet);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
+        const auto word = [&](int nth) { return choices[i][nth][0]; };
+        const int states[2] = {state_before(word, node0, 0), state_before(word, node1, 1)};
         take_state(0, i, states[0]);
         take_state(1, i, states[1]);
         node0 = states[0] % T::kNodes;
@@ -165,19 +169,15 @@ class PairPath {
     if (counts_[of]) largest_error_[of] = fmaxf(largest_error_[of], error);
   }
 
-  __device__ __forceinline__ std::uint32_t& choice(int i, int word) const {
-    return shared_.choices[i % Shared::kKept][word][thread_];
-  }
-
   Shared& shared_;
-  int thread_;
+  Choices choices_;
   TrellisToken<kPairedBits, D> tokens_[2];
   bool counts_[2];  // what is not left out of the page
   float largest_error_[2] = {};
 };
 
 template <int D>
-__global__ void __launch_bounds__(kPairThreads, 3)
+__global__ void __launch_bounds__(kPairThreads, D == 256 ? 3 : 4)
     seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kPairThreads, 3)
 #pragma unroll 1
       for (int i = 0; i < 2; ++i) {
         if ((again >> i & 1) == 0) continue;
-        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads);
+        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
         const float gain = one.encode();
         if (i == 0) gains[0] = gain;
         if (i == 1) gains[1] = gain;

@@ -280,8 +280,9 @@ class TokenPath {
   static constexpr bool kShares = kSharesChoices<Bits, D>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
-  __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
-      : shared_(shared), index_(token), token_(shared.page, tail, token) {}
+  // column: where in shared memory its choices are, which no other thread's are.
+  __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
+      : shared_(shared), column_(column), token_(shared.page, tail, token) {}
 
   // Gives the gain.
   __device__ float encode() {
@@ -364,7 +365,7 @@ class TokenPath {
   }
   __device__ __forceinline__ std::uint32_t& choice(int word) {
     if constexpr (kShares) {
-      return shared_.choices[word][index_];
+      return shared_.choices[word][column_];
     } else {
       return own_choices_[word];
     }
@@ -374,7 +375,7 @@ class TokenPath {
   }
 
   Shared& shared_;
-  int index_;
+  int column_;
   TrellisToken<Bits, D> token_;
   std::uint32_t own_choices_[kShares ? 1 : kChoiceWords<Bits, D>];
 };
@@ -396,7 +397,7 @@ __global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
   shared.page.template begin<kTrellisThreads>(args, due, head, tail);
   if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
   __syncthreads();
-  TokenPath<Bits, D> path(shared, tail, thread);
+  TokenPath<Bits, D> path(shared, tail, thread, thread);
   const float gain = path.encode();
   shared.page.note_gain(thread, gain);
   __syncthreads();
