@@ -160,14 +160,16 @@ class PairedCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
 
-  // A value in levels as it is searched for.
-  static __device__ __forceinline__ int in_units(float x) {
-    return __float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits);
+  // A value of each token, in levels, as they are searched for.
+  static __device__ __forceinline__ std::uint32_t in_units(float first, float second) {
+    const auto of_one = [](float x) {
+      return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits));
+    };
+    return (of_one(first) & 0xffff) | of_one(second) << 16;
   }
 
   // Takes a value of each token, in_units.
-  __device__ __forceinline__ PairedChoices step(int x0, int x1) {
-    const std::uint32_t x = (static_cast<std::uint32_t>(x0) & 0xffff) | static_cast<std::uint32_t>(x1) << 16;
+  __device__ __forceinline__ PairedChoices step(std::uint32_t x) {
     std::uint32_t next[T::kNodes];
     Errors errors;
     take_states(x, errors, next, std::make_index_sequence<kTrellisStates>());

@@ -22,6 +22,10 @@ class RecentChoices {
 
   __device__ RecentChoices(Shared& shared, int thread) : shared_(shared), thread_(thread) {}
 
+  // Value i waits where its step's choices will be.
+  __device__ __forceinline__ void put(int i, std::uint32_t value) {
+    shared_.newer[i % Window][0][thread_] = value;
+  }
   // Of value i, in the newer window.
   __device__ __forceinline__ void store(int i, const std::uint32_t (&words)[Words]) {
 #pragma unroll

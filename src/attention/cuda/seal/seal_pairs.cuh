@@ -105,17 +105,24 @@ class PairPath {
   static constexpr int kWindow = Choices::kWindow;
   static constexpr int kRunIn = 16;  // values before the seam that choose its node
 
-  // Takes the values [first, end); keep(i, choices).
+  // Takes the values [first, end) of a window; keep(i, choices). Both tokens' values wait where their steps'
+  // choices will be.
   template <class Keep>
-  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) const {
-    float ahead[2] = {tokens_[0].in_levels(first), tokens_[1].in_levels(first)};
+  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
+#pragma unroll 1
+    for (int octet = first; octet < end; octet += kOctetValues) {
+      float x[2][kOctetValues];
+      tokens_[0].in_levels(octet, x[0]);
+      tokens_[1].in_levels(octet, x[1]);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.put(octet + i, costs.in_units(x[0][i], x[1][i]));
+    }
+    std::uint32_t ahead = choices_.newer(first, 0);
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
-      const int x[2] = {costs.in_units(ahead[0]), costs.in_units(ahead[1])};
-      const int next = min(i + 1, D - 1);
-      ahead[0] = tokens_[0].in_levels(next);
-      ahead[1] = tokens_[1].in_levels(next);
-      keep(i, costs.step(x[0], x[1]));
+      const std::uint32_t x = ahead;
+      ahead = choices_.newer(min(i + 1, end - 1), 0);
+      keep(i, costs.step(x));
       if (i % T::kSteps == 0) costs.lower();
     }
   }

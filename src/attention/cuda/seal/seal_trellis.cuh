@@ -319,14 +319,22 @@ class TokenPath {
     return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
   }
 
-  // Takes the values [first, end); keep(i, choices).
+  // Takes the values [first, end); keep(i, choices). Values wait where their steps' choices will be.
   template <class Keep>
-  __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) const {
-    float ahead = limited(token_.in_levels(first));
+  __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
+#pragma unroll 1
+    for (int octet = first; octet < end; octet += kOctetValues) {
+      float x[kOctetValues];
+      token_.in_levels(octet, x);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choice(slot(octet + i)) = __float_as_uint(limited(x[i]));
+    }
+    const auto waiting = [&](int i) { return __uint_as_float(choice(slot(i))); };
+    float ahead = waiting(first);
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
       const float x = ahead;
-      ahead = limited(token_.in_levels(min(i + 1, D - 1)));
+      ahead = waiting(min(i + 1, end - 1));
       keep(i, costs.step(x, shared_.levels));
     }
   }

@@ -34,21 +34,26 @@ template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
-  __device__ float value(int token, int channel) const { return number(at(token, channel)); }
   // Of eight neighbours from a multiple of eight: channels of a token, tokens of a channel.
   __device__ void channels_from(int token, int channel, float (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
+    if (side == PageSide::key) {  // a branch, so that distances are constants
 #pragma unroll
-    for (int i = 0; i < kOctetValues; ++i)
-      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, 0, i)
-                                                  : plain_index(PageSide::value, D, 0, i)));
+      for (int i = 0; i < kOctetValues; ++i) x[i] = number(from + plain_index(PageSide::key, D, 0, i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) x[i] = number(from + plain_index(PageSide::value, D, 0, i));
+    }
   }
   __device__ void tokens_from(int token, int channel, float (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
+    if (side == PageSide::key) {
 #pragma unroll
-    for (int i = 0; i < kOctetValues; ++i)
-      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, i, 0)
-                                                  : plain_index(PageSide::value, D, i, 0)));
+      for (int i = 0; i < kOctetValues; ++i) x[i] = number(from + plain_index(PageSide::key, D, i, 0));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) x[i] = number(from + plain_index(PageSide::value, D, i, 0));
+    }
   }
 
  private:

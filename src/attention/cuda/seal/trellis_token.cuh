@@ -41,9 +41,11 @@ class TrellisToken {
     return largest_;
   }
 
-  // Value i.
-  __device__ __forceinline__ float in_levels(int i) const {
-    return (tail_.value(token_, i) - page_.means[i]) * to_levels_;
+  // Eight values, from a multiple of eight on.
+  __device__ __forceinline__ void in_levels(int first, float (&x)[kOctetValues]) const {
+    rests_from(first, x);
+#pragma unroll
+    for (float& value : x) value *= to_levels_;
   }
   // Value i of the octet that has begun.
   __device__ __forceinline__ float octet_in_levels(int i) const {
