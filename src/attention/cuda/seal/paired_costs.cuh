@@ -104,6 +104,14 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uin
   return y;
 }
 
+// a * b + c as one operation. Of the same product for several c the compiler would make one product and sums,
+// whose unit is the busier one.
+__device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t y;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+
 // The parents that nodes have chosen in a step: four nodes a word, whose lower half is the first token's.
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
@@ -155,7 +163,10 @@ class PairedCosts {
   using T = PairedTrellis;
 
   // one: 1, of which the compiler doesn't know that.
-  __device__ explicit PairedCosts(std::uint32_t one) : one_(one), not_number_(~kNumber * one) {
+  __device__ explicit PairedCosts(std::uint32_t one)
+      : error_step_(T::kErrorStep * one),
+        farthest_(both(2 * T::kReach * T::kUnits) * one),
+        not_number_(~kNumber * one) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
@@ -206,18 +217,19 @@ class PairedCosts {
   // Of levels around one center after another, packed as costs are.
   struct Errors {
     std::uint32_t from_center;  // a sum: the first token's, and the second's times 2^16
-    std::uint32_t of_center, of_distance, of_level;
+    std::uint32_t of_center;    // in kErrorStep
+    std::uint32_t of_distance, of_level;
 
     template <int Center>
-    __device__ __forceinline__ void approach(std::uint32_t x) {
+    __device__ __forceinline__ void approach(std::uint32_t x, std::uint32_t farthest) {
       constexpr int kReach = T::kReach * T::kUnits;
       // Subnormal numbers of half precision, whose bits are integers: the distance + kReach; the error. It is
       // one more, so that errors are not negative where it has been rounded.
-      const std::uint32_t above =
-          __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), both(2 * kReach));
+      const std::uint32_t above = __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), farthest);
       const std::uint32_t distance = fma_half2(above, T::kRoot, T::kMinusReach);
-      of_center = fma_half2(distance, distance, both(1)) * T::kErrorStep;
+      of_center = fma_half2(distance, distance, both(1));
       from_center = above - both(kReach);
+      asm("" : "+r"(from_center));  // else products are taken of `above`, and one more of them for each
     }
   };
 
@@ -227,10 +239,9 @@ class PairedCosts {
     constexpr PairedState kState = StateByCenter<I>::kState;
     constexpr int kNode = kState.state >> kPairedBits;
     constexpr int kFar = kState.from_center * T::kUnits;
-    if constexpr (kState.new_center) errors.template approach<kState.center>(x);
-    // A product, as the unit that adds is the busier one.
+    if constexpr (kState.new_center) errors.template approach<kState.center>(x, farthest_);
     if constexpr (kState.new_distance)
-      errors.of_distance = errors.of_center + one_ * both(T::kScale * kFar * kFar);
+      errors.of_distance = multiply_add(errors.of_center, error_step_, both(T::kScale * kFar * kFar));
     if constexpr (kState.new_level)
       errors.of_level =
           errors.of_distance + errors.from_center * static_cast<std::uint32_t>(-2 * T::kScale * kFar);
@@ -268,7 +279,9 @@ class PairedCosts {
     return least;
   }
 
-  std::uint32_t one_, not_number_;  // ~kNumber: with two constants an operation would be two
+  // kErrorStep, the largest number of units above what is kReach below a center, ~kNumber: with two constants
+  // an operation would be two.
+  std::uint32_t error_step_, farthest_, not_number_;
   std::uint32_t costs_[T::kNodes];
 };
 
