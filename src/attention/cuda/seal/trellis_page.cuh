@@ -166,7 +166,7 @@ struct alignas(16) TrellisPage {
   __device__ float mean_of(const TailPage<D>& tail, int channel) const {
     double sum = 0;
     int n = 0;
-#pragma unroll 2
+#pragma unroll 4
     for (int first = 0; first < kPageTokens; first += kOctetValues) {
       float x[kOctetValues];
       tail.tokens_from(first, channel, x);

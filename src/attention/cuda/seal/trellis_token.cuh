@@ -20,7 +20,7 @@ class TrellisToken {
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
     float squares = 0, largest = 0;
-#pragma unroll 2
+#pragma unroll 4
     for (int i = 0; i < D; i += kOctetValues) {
       float x[kOctetValues];
       rests_from(i, x);
