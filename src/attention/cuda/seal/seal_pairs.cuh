@@ -4,8 +4,8 @@
 // that are not rotated, and for tokens whose path says that they have been.
 #pragma once
 
+#include "attention/cuda/seal/kept_choices.cuh"
 #include "attention/cuda/seal/paired_costs.cuh"
-#include "attention/cuda/seal/recent_choices.cuh"
 #include "attention/cuda/seal/seal_trellis.cuh"
 
 namespace kvant::cuda {
@@ -14,10 +14,12 @@ inline constexpr int kPairThreads = kPageTokens / 2;
 
 template <int D>
 struct alignas(16) PairsShared {
-  using Choices = RecentChoices<PairedTrellis::kWords, 32, kPairThreads>;
+  static constexpr int kWindow = 32;  // values
+  using Choices = SplitChoices<PairedTrellis::kWords, kWindow, kPairThreads>;
+  using ChoicesOfOne = SharedChoices<Trellis<kPairedBits>::kWords, kKept<kPairedBits, D>, kPairThreads>;
   union {
     Choices::Shared choices;
-    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPairThreads];
+    typename ChoicesOfOne::Shared choices_of_one;
   };
   float shapes[kTrellisStates];
   int excess;  // of the page
@@ -27,7 +29,8 @@ struct alignas(16) PairsShared {
 // The same, as TokenPath sees it.
 template <int D>
 struct OneByOne {
-  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPairThreads];
+  using Choices = typename PairsShared<D>::ChoicesOfOne;
+  typename Choices::Shared& choices;
   TrellisPage<kPairedBits, D>& page;
   NoLevels levels;
 };
@@ -68,7 +71,10 @@ class PairPath {
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
-      run(costs, first, end, [&](int i, const PairedChoices& choices) { choices_.store(i, choices.words); });
+      run(costs, first, end, [&](int i, const PairedChoices& choices) {
+#pragma unroll
+        for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
+      });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
         emit(max(first - kWindow, 0), D, seam);
@@ -101,8 +107,7 @@ class PairPath {
   }
 
  private:
-  using Choices = typename Shared::Choices;
-  static constexpr int kWindow = Choices::kWindow;
+  static constexpr int kWindow = Shared::kWindow;
   static constexpr int kRunIn = 16;  // values before the seam that choose its node
 
   // Takes the values [first, end) of a window; keep(i, choices). Both tokens' values wait where their steps'
@@ -115,7 +120,7 @@ class PairPath {
       tokens_[0].in_levels(octet, x[0]);
       tokens_[1].in_levels(octet, x[1]);
 #pragma unroll
-      for (int i = 0; i < kOctetValues; ++i) choices_.put(octet + i, costs.in_units(x[0][i], x[1][i]));
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(octet + i, 0) = costs.in_units(x[0][i], x[1][i]);
     }
     std::uint32_t ahead = choices_.newer(first, 0);
 #pragma unroll 1
@@ -150,12 +155,12 @@ class PairPath {
     int node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
-      const auto* const choices = choices_.octet(octet, end == D && octet >= D - kWindow);
+      const auto choices = choices_.octet(octet, end == D && octet >= D - kWindow);
       tokens_[0].begin_octet(octet);
       tokens_[1].begin_octet(octet);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const auto word = [&](int nth) { return choices[i][nth][0]; };
+        const auto word = [&](int nth) { return choices(i, nth); };
         const int states[2] = {state_before(word, node0, 0), state_before(word, node1, 1)};
         take_state(0, i, states[0]);
         take_state(1, i, states[1]);
@@ -177,7 +182,7 @@ class PairPath {
   }
 
   Shared& shared_;
-  Choices choices_;
+  typename Shared::Choices choices_;
   TrellisToken<kPairedBits, D> tokens_[2];
   bool counts_[2];  // what is not left out of the page
   float largest_error_[2] = {};

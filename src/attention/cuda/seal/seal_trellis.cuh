@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attention/cuda/seal/kept_choices.cuh"
 #include "attention/cuda/seal/trellis_token.cuh"
 
 namespace kvant::cuda {
@@ -256,15 +257,21 @@ inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
 inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
 
-struct NoChoices {};
-template <int Words>
-struct SharedChoices {
-  std::uint32_t choices[Words][kPageTokens];
-};
+// With 3 bits a third CTA fits if some of the choices are in registers.
+template <int Bits, int D>
+inline constexpr bool kSplitsChoices = Bits == 3 && D > 64;
+
+template <int Bits, int D, bool IsShared>
+using KeptChoices =
+    std::conditional_t<!IsShared, LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>,
+                       std::conditional_t<kSplitsChoices<Bits, D>,
+                                          SplitChoices<Trellis<Bits>::kWords, kWindow<Bits, D>, kPageTokens>,
+                                          SharedChoices<Trellis<Bits>::kWords, kKept<Bits, D>, kPageTokens>>>;
 
 template <int Bits, int D, bool HasChoices>
-struct alignas(16) TrellisShared
-    : std::conditional_t<HasChoices, SharedChoices<kChoiceWords<Bits, D>>, NoChoices> {
+struct alignas(16) TrellisShared {
+  using Choices = KeptChoices<Bits, D, HasChoices>;
+  [[no_unique_address]] typename Choices::Shared choices;
   TrellisPage<Bits, D> page;
   BranchLevels<Bits> levels;
 };
@@ -277,12 +284,11 @@ template <int Bits, int D, class Shared = TrellisShared<Bits, D, kSharesChoices<
 class TokenPath {
  public:
   using T = Trellis<Bits>;
-  static constexpr bool kShares = kSharesChoices<Bits, D>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
-  // column: where in shared memory its choices are, which no other thread's are.
+  // column: of choices.
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
-      : shared_(shared), column_(column), token_(shared.page, tail, token) {}
+      : shared_(shared), choices_(shared.choices, column), token_(shared.page, tail, token) {}
 
   // Gives the gain.
   __device__ float encode() {
@@ -295,7 +301,7 @@ class TokenPath {
       costs.mark();
       run(costs, first, end, [&](int i, const Choices<Bits>& choices) {
 #pragma unroll
-        for (int word = 0; word < T::kWords; ++word) choice(slot(i) + word) = choices.words[word];
+        for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
@@ -303,13 +309,17 @@ class TokenPath {
         break;
       }
       int node = costs.cheapest();
-      for (int i = end - 1; i >= first; --i) node = node_before(i, node);
+      for (int i = end - 1; i >= first; --i) {
+        const int choice = Choices<Bits>::of(node, [&](int word) { return choices_.newer(i, word); });
+        node = (node << Bits | choice) % T::kNodes;
+      }
       costs.forbid_others(node);
       if (first == 0) {
         seam = node;
       } else {
         emit(first - kWindow, first, node);
       }
+      choices_.end_window();
     }
     return token_.gain();
   }
@@ -327,9 +337,9 @@ class TokenPath {
       float x[kOctetValues];
       token_.in_levels(octet, x);
 #pragma unroll
-      for (int i = 0; i < kOctetValues; ++i) choice(slot(octet + i)) = __float_as_uint(limited(x[i]));
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(octet + i, 0) = __float_as_uint(limited(x[i]));
     }
-    const auto waiting = [&](int i) { return __uint_as_float(choice(slot(i))); };
+    const auto waiting = [&](int i) { return __uint_as_float(choices_.newer(i, 0)); };
     float ahead = waiting(first);
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
@@ -339,27 +349,22 @@ class TokenPath {
     }
   }
 
-  // How the path to `node` got there by value i: from which node, and in which state it was then.
-  __device__ int choice_of(int i, int node) const {
-    return Choices<Bits>::of(node, [&](int word) { return choice(slot(i) + word); });
-  }
-  __device__ int node_before(int i, int node) const {
-    return (node << Bits | choice_of(i, node)) % T::kNodes;
-  }
-  __device__ int state_before(int i, int node, float in_levels) const {
-    if constexpr (T::kBetween > 1)
-      return shared_.levels.state_of(limited(in_levels), node, choice_of(i, node));
-    return node << Bits | choice_of(i, node);
+  // In which state a path to `node` was, of which it has made this choice.
+  __device__ int state_before(int choice, int node, float in_levels) const {
+    if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
+    return node << Bits | choice;
   }
 
   // Writes the codes of values [first, end), after which the path is at `node`.
   __device__ void emit(int first, int end, int node) {
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
+      const auto choices = choices_.octet(octet, end == D && octet >= first + kWindow);
       token_.begin_octet(octet);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int state = state_before(octet + i, node, token_.octet_in_levels(i));
+        const int choice = Choices<Bits>::of(node, [&](int word) { return choices(i, word); });
+        const int state = state_before(choice, node, token_.octet_in_levels(i));
         token_.take_state(i, state, token_.shape_of(state));
         node = state % T::kNodes;
       }
@@ -367,31 +372,17 @@ class TokenPath {
     }
   }
 
-  // Where the choices of value i are kept.
-  static __device__ int slot(int i) {
-    return i % kKept<Bits, D> * T::kWords;
-  }
-  __device__ __forceinline__ std::uint32_t& choice(int word) {
-    if constexpr (kShares) {
-      return shared_.choices[word][column_];
-    } else {
-      return own_choices_[word];
-    }
-  }
-  __device__ __forceinline__ std::uint32_t choice(int word) const {
-    return const_cast<TokenPath*>(this)->choice(word);
-  }
-
   Shared& shared_;
-  int column_;
+  typename Shared::Choices choices_;
   TrellisToken<Bits, D> token_;
-  std::uint32_t own_choices_[kShares ? 1 : kChoiceWords<Bits, D>];
 };
 
+// Of a multiprocessor.
 template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
-                                                   : Bits == 3 ? 2
-                                                               : 3)
+inline constexpr int kTrellisCtas = Bits<3 ? 1 : Bits> 3 || kSplitsChoices<Bits, D> ? 3 : 2;
+
+template <int Bits, int D>
+__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, D>)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
   using Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>;
