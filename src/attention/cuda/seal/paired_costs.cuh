@@ -116,10 +116,11 @@ __device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
 
-  // Of a node; word(i): the ith of the words, second: the token.
+  // Of a node; word(i): the ith of the words, second: the token. (Nodes have no sign: quotients and rests of
+  // numbers that may have one take several operations more.)
   template <class Word>
-  static __device__ __forceinline__ int of(int node, int second, const Word& word) {
-    return static_cast<int>(word(node / 4) >> (16 * second + 4 * (node % 4))) & (PairedTrellis::kNodes - 1);
+  static __device__ __forceinline__ unsigned of(unsigned node, int second, const Word& word) {
+    return word(node / 4) >> (16 * second + 4 * (node % 4)) & (PairedTrellis::kNodes - 1);
   }
 };
 
@@ -127,9 +128,10 @@ struct PairedChoices {
 // highest, which means nothing.
 class PathOrigins {
  public:
-  __device__ __forceinline__ explicit PathOrigins(int from) {
+  __device__ __forceinline__ explicit PathOrigins(unsigned from) {
 #pragma unroll
-    for (int four = 0; four < kFours; ++four) from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
+    for (unsigned four = 0; four < kFours; ++four)
+      from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
   }
 
   // A step on; word(i): a token's choices of that step, in the lower half of a word.

@@ -67,7 +67,7 @@ class PairPath {
   __device__ void encode() {
     PairedCosts costs(blockDim.y);
     run(costs, D - kRunIn, D, [](int, const PairedChoices&) {});
-    int seam[2] = {};
+    unsigned seam[2] = {};
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
@@ -81,7 +81,7 @@ class PairPath {
         break;
       }
       const std::uint32_t cheapest = costs.cheapest();
-      int nodes[2] = {static_cast<int>(cheapest & 0xffff), static_cast<int>(cheapest >> 16)};
+      unsigned nodes[2] = {cheapest & 0xffff, cheapest >> 16};
 #pragma unroll 1
       for (int i = end - 1; i >= first; --i) {
         const auto word = [&](int nth) { return choices_.newer(i, nth); };
@@ -134,7 +134,7 @@ class PairPath {
 
   // Forbids all paths that are not at these nodes where the window [first, end) begins.
   __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
-                                                const int (&nodes)[2]) const {
+                                                const unsigned (&nodes)[2]) const {
     PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
@@ -146,13 +146,13 @@ class PairPath {
 
   // How the path of a token to `node` got there: in which state it was then. word(i): of the choices.
   template <class Word>
-  static __device__ __forceinline__ int state_before(const Word& word, int node, int of) {
+  static __device__ __forceinline__ unsigned state_before(const Word& word, unsigned node, int of) {
     return node << kPairedBits | PairedChoices::of(node, of, word);
   }
 
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
-  __device__ void emit(int first, int end, const int (&nodes)[2]) {
-    int node0 = nodes[0], node1 = nodes[1];
+  __device__ void emit(int first, int end, const unsigned (&nodes)[2]) {
+    unsigned node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
       const auto choices = choices_.octet(octet, end == D && octet >= D - kWindow);
@@ -161,7 +161,7 @@ class PairPath {
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const auto word = [&](int nth) { return choices(i, nth); };
-        const int states[2] = {state_before(word, node0, 0), state_before(word, node1, 1)};
+        const unsigned states[2] = {state_before(word, node0, 0), state_before(word, node1, 1)};
         take_state(0, i, states[0]);
         take_state(1, i, states[1]);
         node0 = states[0] % T::kNodes;
@@ -173,7 +173,7 @@ class PairPath {
   }
 
   // Value i of a token's octet is in this state.
-  __device__ __forceinline__ void take_state(int of, int i, int state) {
+  __device__ __forceinline__ void take_state(int of, int i, unsigned state) {
     const float shape = shared_.shapes[state];
     tokens_[of].take_state(i, state, shape);
     const float taken = fminf(fmaxf(tokens_[of].octet_in_levels(i), -T::kMax), T::kMax);

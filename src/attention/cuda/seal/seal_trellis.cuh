@@ -112,14 +112,14 @@ struct Choices {
 
   // Of one node; word(i): the ith of the words.
   template <class Word>
-  static __device__ int of(int node, const Word& word) {
+  static __device__ unsigned of(unsigned node, const Word& word) {
     if (kSpread && node >= T::kWords * kWordNodes) {
-      int choice = 0;
+      unsigned choice = 0;
       for (int i = 0; i < T::kParentBits; ++i) choice |= (word(i) >> (node % 2) & 1) << i;
       return choice;
     }
-    const int shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
-    return static_cast<int>(word(node / kWordNodes) >> shift) & (T::kParents - 1);
+    const unsigned shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
+    return word(node / kWordNodes) >> shift & (T::kParents - 1);
   }
 };
 
@@ -154,7 +154,7 @@ class PathCosts {
     return Choices<Bits>(next);
   }
 
-  __device__ int cheapest() const {
+  __device__ unsigned cheapest() const {
     int best = 0x7fffffff;
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) best = min(best, (costs_[node] & ~0xff) | node);
@@ -168,10 +168,11 @@ class PathCosts {
       costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
   }
   // Forbids paths that do not come from this node of the window's beginning.
-  __device__ void forbid_others(int first_node) {
+  __device__ void forbid_others(unsigned first_node) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
-      if ((costs_[node] & kPassengers) >> T::kParentBits != first_node) costs_[node] = T::kForbidden;
+      if (static_cast<unsigned>(costs_[node] & kPassengers) >> T::kParentBits != first_node)
+        costs_[node] = T::kForbidden;
   }
 
  private:
@@ -294,7 +295,7 @@ class TokenPath {
   __device__ float encode() {
     PathCosts<Bits> costs(static_cast<int>(blockDim.y));
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
-    int seam = 0;
+    unsigned seam = 0;
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
@@ -308,9 +309,9 @@ class TokenPath {
         emit(max(first - kWindow, 0), D, seam);
         break;
       }
-      int node = costs.cheapest();
+      unsigned node = costs.cheapest();
       for (int i = end - 1; i >= first; --i) {
-        const int choice = Choices<Bits>::of(node, [&](int word) { return choices_.newer(i, word); });
+        const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices_.newer(i, word); });
         node = (node << Bits | choice) % T::kNodes;
       }
       costs.forbid_others(node);
@@ -350,21 +351,21 @@ class TokenPath {
   }
 
   // In which state a path to `node` was, of which it has made this choice.
-  __device__ int state_before(int choice, int node, float in_levels) const {
+  __device__ unsigned state_before(unsigned choice, unsigned node, float in_levels) const {
     if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
     return node << Bits | choice;
   }
 
   // Writes the codes of values [first, end), after which the path is at `node`.
-  __device__ void emit(int first, int end, int node) {
+  __device__ void emit(int first, int end, unsigned node) {
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
       const auto choices = choices_.octet(octet, end == D && octet >= first + kWindow);
       token_.begin_octet(octet);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int choice = Choices<Bits>::of(node, [&](int word) { return choices(i, word); });
-        const int state = state_before(choice, node, token_.octet_in_levels(i));
+        const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices(i, word); });
+        const unsigned state = state_before(choice, node, token_.octet_in_levels(i));
         token_.take_state(i, state, token_.shape_of(state));
         node = state % T::kNodes;
       }

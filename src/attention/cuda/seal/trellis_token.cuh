@@ -58,7 +58,7 @@ class TrellisToken {
     codes_ = 0;
   }
   // shape: what a value in this state is, at a gain of 1.
-  __device__ __forceinline__ void take_state(int i, int state, float shape) {
+  __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
     along_ += octet_[i] * shape;
     length_ += shape * shape;
