@@ -91,32 +91,34 @@ inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::k
 template <int Bits>
 struct Choices {
   using T = Trellis<Bits>;
-  // Three bits for 32 nodes: ten nodes a word, and the lowest two bits of each word for the last two nodes.
-  static constexpr bool kSpread = 32 % T::kParentBits != 0 && T::kWords > 1;
-  static constexpr int kWordNodes = kSpread ? 32 / T::kParentBits : T::kNodes / T::kWords;
+  // Nodes' bits follow one another, up to the last word's highest bit; three bits of one may lie in two
+  // words.
+  static constexpr bool kSplits = 32 % T::kParentBits != 0 && T::kWords > 1;
+  static constexpr int kWordNodes = T::kNodes / T::kWords;
   std::uint32_t words[T::kWords];
 
   __device__ explicit Choices(const int (&costs)[T::kNodes]) {
 #pragma unroll
     for (int word = 0; word < T::kWords; ++word) {
       words[word] = 0;
-      if constexpr (kSpread) {
-        words[word] = __funnelshift_r(words[word], costs[T::kNodes - 2] >> word, 1);
-        words[word] = __funnelshift_r(words[word], costs[T::kNodes - 1] >> word, 1);
-      }
 #pragma unroll
-      for (int i = 0; i < kWordNodes; ++i)
-        words[word] = __funnelshift_r(words[word], costs[word * kWordNodes + i], T::kParentBits);
+      for (int node = 0; node < T::kNodes; ++node) {
+        const int first = node * T::kParentBits - 32 * word;  // of its bits, in the word
+        const int before = first < 0 ? -first : 0;            // of them that are in the word before
+        const int here = min(first + T::kParentBits, 32) - max(first, 0);
+        if (here > 0) words[word] = __funnelshift_r(words[word], costs[node] >> before, here);
+      }
     }
   }
 
   // Of one node; word(i): the ith of the words.
   template <class Word>
   static __device__ unsigned of(unsigned node, const Word& word) {
-    if (kSpread && node >= T::kWords * kWordNodes) {
-      unsigned choice = 0;
-      for (int i = 0; i < T::kParentBits; ++i) choice |= (word(i) >> (node % 2) & 1) << i;
-      return choice;
+    if constexpr (kSplits) {
+      const unsigned bit = node * T::kParentBits;
+      const unsigned both =
+          __funnelshift_r(word(bit / 32), word(min(bit / 32 + 1, T::kWords - 1U)), bit % 32);
+      return both & (T::kParents - 1);
     }
     const unsigned shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
     return word(node / kWordNodes) >> shift & (T::kParents - 1);
