@@ -77,9 +77,11 @@ class PairPath {
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
+        ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
       }
+      if (first > 0) ask_for_first(first - kOctetValues);
       const std::uint32_t cheapest = costs.cheapest();
       unsigned nodes[2] = {cheapest & 0xffff, cheapest >> 16};
 #pragma unroll 1
@@ -114,13 +116,24 @@ class PairPath {
   // choices will be.
   template <class Keep>
   __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
-#pragma unroll 1
-    for (int octet = first; octet < end; octet += kOctetValues) {
-      float x[2][kOctetValues];
-      tokens_[0].in_levels(octet, x[0]);
-      tokens_[1].in_levels(octet, x[1]);
+    constexpr int kOctets = kWindow / kOctetValues;
+    typename TrellisToken<kPairedBits, D>::Octet stored[kOctets][2];
 #pragma unroll
-      for (int i = 0; i < kOctetValues; ++i) choices_.newer(octet + i, 0) = costs.in_units(x[0][i], x[1][i]);
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      tokens_[0].ask_for(from, stored[octet][0]);
+      tokens_[1].ask_for(from, stored[octet][1]);
+    }
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      float x[2][kOctetValues];
+      tokens_[0].in_levels(from, stored[octet][0], x[0]);
+      tokens_[1].in_levels(from, stored[octet][1], x[1]);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(from + i, 0) = costs.in_units(x[0][i], x[1][i]);
     }
     std::uint32_t ahead = choices_.newer(first, 0);
 #pragma unroll 1
@@ -150,14 +163,20 @@ class PairPath {
     return node << kPairedBits | PairedChoices::of(node, of, word);
   }
 
+  __device__ __forceinline__ void ask_for_first(int octet) {
+    tokens_[0].ask_for_first(octet);
+    tokens_[1].ask_for_first(octet);
+  }
+
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
   __device__ void emit(int first, int end, const unsigned (&nodes)[2]) {
     unsigned node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
       const auto choices = choices_.octet(octet, end == D && octet >= D - kWindow);
-      tokens_[0].begin_octet(octet);
-      tokens_[1].begin_octet(octet);
+      const int next = max(octet - kOctetValues, first);
+      tokens_[0].begin_octet(octet, next);
+      tokens_[1].begin_octet(octet, next);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const auto word = [&](int nth) { return choices(i, nth); };

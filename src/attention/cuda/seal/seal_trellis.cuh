@@ -308,9 +308,11 @@ class TokenPath {
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
+        token_.ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
       }
+      if (first > 0) token_.ask_for_first(first - kOctetValues);
       unsigned node = costs.cheapest();
       for (int i = end - 1; i >= first; --i) {
         const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices_.newer(i, word); });
@@ -335,12 +337,19 @@ class TokenPath {
   // Takes the values [first, end); keep(i, choices). Values wait where their steps' choices will be.
   template <class Keep>
   __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
-#pragma unroll 1
-    for (int octet = first; octet < end; octet += kOctetValues) {
-      float x[kOctetValues];
-      token_.in_levels(octet, x);
+    constexpr int kOctets = kWindow / kOctetValues;
+    typename TrellisToken<Bits, D>::Octet stored[kOctets];
 #pragma unroll
-      for (int i = 0; i < kOctetValues; ++i) choices_.newer(octet + i, 0) = __float_as_uint(limited(x[i]));
+    for (int octet = 0; octet < kOctets; ++octet)
+      if (first + octet * kOctetValues < end) token_.ask_for(first + octet * kOctetValues, stored[octet]);
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      float x[kOctetValues];
+      token_.in_levels(from, stored[octet], x);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(from + i, 0) = __float_as_uint(limited(x[i]));
     }
     const auto waiting = [&](int i) { return __uint_as_float(choices_.newer(i, 0)); };
     float ahead = waiting(first);
@@ -363,7 +372,7 @@ class TokenPath {
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
       const auto choices = choices_.octet(octet, end == D && octet >= first + kWindow);
-      token_.begin_octet(octet);
+      token_.begin_octet(octet, max(octet - kOctetValues, first));
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
         const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices(i, word); });
