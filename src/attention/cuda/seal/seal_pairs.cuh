@@ -12,13 +12,15 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-template <int D>
+// IsSplit: of choices (kept_choices.cuh).
+template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
   static constexpr int kWindow = 32;  // values
-  using Choices = SplitChoices<PairedTrellis::kWords, kWindow, kPairThreads>;
+  using Choices = std::conditional_t<IsSplit, SplitChoices<PairedTrellis::kWords, kWindow, kPairThreads>,
+                                     SharedChoices<PairedTrellis::kWords, 2 * kWindow, kPairThreads>>;
   using ChoicesOfOne = SharedChoices<Trellis<kPairedBits>::kWords, kKept<kPairedBits, D>, kPairThreads>;
   union {
-    Choices::Shared choices;
+    typename Choices::Shared choices;
     typename ChoicesOfOne::Shared choices_of_one;
   };
   float shapes[kTrellisStates];
@@ -29,7 +31,7 @@ struct alignas(16) PairsShared {
 // The same, as TokenPath sees it.
 template <int D>
 struct OneByOne {
-  using Choices = typename PairsShared<D>::ChoicesOfOne;
+  using Choices = typename PairsShared<D, false>::ChoicesOfOne;
   typename Choices::Shared& choices;
   TrellisPage<kPairedBits, D>& page;
   NoLevels levels;
@@ -42,11 +44,11 @@ inline constexpr float kMostExcess = 0.5F;
 // A larger error may have counted as less, in levels; paths of normal values don't have it.
 inline constexpr float kMostDistance = 48;
 
-template <int D>
+template <int D, bool IsSplit>
 class PairPath {
  public:
   using T = PairedTrellis;
-  using Shared = PairsShared<D>;
+  using Shared = PairsShared<D, IsSplit>;
 
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
@@ -207,12 +209,16 @@ class PairPath {
   float largest_error_[2] = {};
 };
 
-template <int D>
-__global__ void __launch_bounds__(kPairThreads, D == 256 ? 3 : 4)
+// Of a multiprocessor.
+template <int D, bool IsSplit>
+inline constexpr int kPairCtas = IsSplit ? (D == 256 ? 3 : 4) : (D == 256 ? 2 : 3);
+
+template <int D, bool IsSplit>
+__global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
     seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
-    auto& shared = *reinterpret_cast<PairsShared<D>*>(bytes);
+    auto& shared = *reinterpret_cast<PairsShared<D, IsSplit>*>(bytes);
     const int head = args.heads.at[blockIdx.y];
     const int side = first_side + static_cast<int>(blockIdx.z);
     const auto thread = static_cast<int>(threadIdx.x);
@@ -225,7 +231,7 @@ __global__ void __launch_bounds__(kPairThreads, D == 256 ? 3 : 4)
       shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     __syncthreads();
     float gains[2];
-    PairPath<D> path(shared, tail, thread);
+    PairPath<D, IsSplit> path(shared, tail, thread);
     path.add_excess();
     __syncthreads();
     int again = 3;  // which of the two tokens, bit by bit, are searched by themselves

@@ -260,30 +260,35 @@ inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
 inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
 
-// With 3 bits a third CTA fits if some of the choices are in registers.
-template <int Bits, int D>
-inline constexpr bool kSplitsChoices = Bits == 3 && D > 64;
-
-template <int Bits, int D, bool IsShared>
+// Where choices are: all of them in shared memory, in local memory, or split (kept_choices.cuh).
+enum class ChoicePlace : std::uint8_t { shared, local, split };
+template <int Bits, int D, ChoicePlace Place>
 using KeptChoices =
-    std::conditional_t<!IsShared, LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>,
-                       std::conditional_t<kSplitsChoices<Bits, D>,
+    std::conditional_t<Place == ChoicePlace::local, LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>,
+                       std::conditional_t<Place == ChoicePlace::split,
                                           SplitChoices<Trellis<Bits>::kWords, kWindow<Bits, D>, kPageTokens>,
                                           SharedChoices<Trellis<Bits>::kWords, kKept<Bits, D>, kPageTokens>>>;
 
-template <int Bits, int D, bool HasChoices>
+template <int Bits, int D, ChoicePlace Place>
 struct alignas(16) TrellisShared {
-  using Choices = KeptChoices<Bits, D, HasChoices>;
+  using Choices = KeptChoices<Bits, D, Place>;
   [[no_unique_address]] typename Choices::Shared choices;
   TrellisPage<Bits, D> page;
   BranchLevels<Bits> levels;
 };
 
+// With 3 bits a third CTA fits if choices are split.
 template <int Bits, int D>
-inline constexpr bool kSharesChoices = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
+inline constexpr bool kCanSplit = Bits == 3 && D > 64;
+// On a GPU with large shared memory or with less.
+template <int Bits, int D, bool IsSplit>
+constexpr ChoicePlace choice_place(bool is_large) {
+  if (!is_large && !kHasFewChoices<Bits, D>) return ChoicePlace::local;
+  return is_large && IsSplit ? ChoicePlace::split : ChoicePlace::shared;
+}
 
 // One token's search and its codes.
-template <int Bits, int D, class Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>>
+template <int Bits, int D, class Shared>
 class TokenPath {
  public:
   using T = Trellis<Bits>;
@@ -390,14 +395,16 @@ class TokenPath {
 };
 
 // Of a multiprocessor.
-template <int Bits, int D>
-inline constexpr int kTrellisCtas = Bits<3 ? 1 : Bits> 3 || kSplitsChoices<Bits, D> ? 3 : 2;
+template <int Bits, bool IsSplit>
+inline constexpr int kTrellisCtas = Bits == 6                         ? 4
+                                    : Bits<3 ? 1 : Bits> 3 || IsSplit ? 3
+                                                                      : 2;
 
-template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, D>)
+template <int Bits, int D, bool IsSplit>
+__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, IsSplit>)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>;
+  using Shared = TrellisShared<Bits, D, choice_place<Bits, D, IsSplit>(Architecture::kLargeSharedMemory)>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int head = args.heads.at[blockIdx.y];
   const int side = first_side + static_cast<int>(blockIdx.z);
@@ -408,7 +415,7 @@ __global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, D>)
   shared.page.template begin<kTrellisThreads>(args, due, head, tail);
   if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
   __syncthreads();
-  TokenPath<Bits, D> path(shared, tail, thread, thread);
+  TokenPath<Bits, D, Shared> path(shared, tail, thread, thread);
   const float gain = path.encode();
   shared.page.note_gain(thread, gain);
   __syncthreads();
