@@ -29,7 +29,7 @@ class FewPages : public testing::TestWithParam<std::tuple<FormatPair, int>> {
     prepare(cache);
     const double error = cache.worst_error(group, KVANT_F32);
     EXPECT_FALSE(cache.was_short());
-    std::printf("  %s + %s, d = %d, group %d: relative error %.5f\\n", pair.key, pair.value, d, group, error);
+    std::printf("  %s + %s, d = %d, group %d: relative error %.5f\n", pair.key, pair.value, d, group, error);
     EXPECT_LE(error, kTolerance);
   }
 };
