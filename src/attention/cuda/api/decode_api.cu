@@ -253,13 +253,32 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   args->queries.per_head = (kTwoToThe16th + plan.n_heads - 1) / plan.n_heads;
 }
 
+// Whether CTAs have so few pages that what the last ones take is much of the time: as callers say.
+bool has_few_pages(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
+  constexpr int kFewPages = 24;  // of a CTA
+  const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
+  return gpu.is_hopper && lengths.sealed_pages != nullptr && pages > 0 &&
+         pages <= std::int64_t{kFewPages} * gpu.multiprocessors;
+}
+
+DecodeKernel for_few_pages(DecodeKernel kernel) {
+  const FewPagesKernel& few = kernel.for_few;
+  if (few.function == nullptr) return kernel;
+  kernel.function = few.function;
+  kernel.page_warps = few.page_warps;
+  kernel.table_bytes = few.table_bytes;
+  kernel.warp_bytes = few.warp_bytes;
+  return kernel;
+}
+
 // Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
 // overlap.
-cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, const Gpu& gpu,
-                        SeveralArgs args, cudaStream_t stream) {
+cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, bool few_pages,
+                        const Gpu& gpu, SeveralArgs args, cudaStream_t stream) {
   const int n_ctas = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
-  const DecodeKernel& kernel = *plan.kernel;
+  const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
+  const DecodeKernel kernel = few_pages && !several ? for_few_pages(*plan.kernel) : *plan.kernel;
   select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
   const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;
@@ -271,7 +290,6 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   args.schedule.arrivals += before * n_slices;
   args.schedule.partial_sums += before * 2 * n_slices * 2;
   args.schedule.partial_out += before * 2 * n_columns * shape.head_dim;
-  const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
   const void* function = several ? kernel.for_several : kernel.function;
   const int shared_bytes = lay_out_shared(kernel, gpu, 1 << plan.sharers_log2, &args);
   const cudaError_t error =
@@ -481,8 +499,9 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
     if (status != KVANT_OK) return status;
   }
   cudaError_t error = cudaSuccess;
+  const bool few_pages = has_few_pages(known, lengths, gpu);
   for (int i = 0; i < plans.n && error == cudaSuccess; ++i)
-    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, gpu, args, cuda_stream);
+    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, few_pages, gpu, args, cuda_stream);
   return status_of(error);
 }
 

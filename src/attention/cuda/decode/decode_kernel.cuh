@@ -5,7 +5,8 @@
 // (leave_segment.cuh).
 //
 // Where a warp's registers are too few for what it has of a page (heads of 256), two warps share a ring: each
-// attends to half of every page's tokens (Pair::kPageWarps).
+// attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
+// (Pair::OfShort), so that the last page is sooner done.
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
 // with eight columns of its own (query_columns.cuh). Not both.
@@ -14,6 +15,7 @@
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "attention/cuda/decode/decode_args.h"
@@ -330,8 +332,8 @@ template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  static_assert(kPageWarps<Pair> == 1 || kPageWarps<Pair> == 2);
-  const Rings rings(args, shared, sharers_log2(args) + kPageWarps<Pair> - 1);
+  constexpr int kPageWarpsLog2 = std::countr_zero(static_cast<unsigned>(kPageWarps<Pair>));
+  const Rings rings(args, shared, sharers_log2(args) + kPageWarpsLog2);
   rings.init((kPageWarps<Pair> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
   if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kPageWarps<Pair>) {

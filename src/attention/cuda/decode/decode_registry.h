@@ -15,6 +15,12 @@ struct ShortSealedKernel {
   int static_bytes;                // of shared memory, beside the tables and rings
 };
 
+// What serves launches with few pages for each CTA, as the DecodeKernel in all else.
+struct FewPagesKernel {
+  const void* function = nullptr;  // or null: there is none
+  int page_warps, table_bytes, warp_bytes;
+};
+
 struct DecodeKernel {
   const char* name;  // "cuda/sm90/ch4g128+tok4g128"; see name_on
   const char* key_format;
@@ -32,6 +38,7 @@ struct DecodeKernel {
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
   AnyPage key_page, value_page;  // of the generic kernel
   ShortSealedKernel for_short;
+  FewPagesKernel for_few;
 };
 
 std::span<const DecodeKernel> plain_kernels();

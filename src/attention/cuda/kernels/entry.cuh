@@ -26,6 +26,21 @@ ShortSealedKernel short_sealed_entry() {
   }
 }
 
+// By the pair whose warps share pages as for short sequences, where they don't do so anyway.
+template <class Pair, int D>
+FewPagesKernel few_pages_entry() {
+  if constexpr (requires { typename Pair::OfShort; }) {
+    using Few = typename Pair::OfShort;
+    if constexpr (kPageWarps<Pair> == 1 && kPageWarps < Few >> 1) {
+      int warp_bytes = 0;
+      if constexpr (requires { Few::kWarpBytes; }) warp_bytes = Few::kWarpBytes;
+      return {reinterpret_cast<const void*>(&decode_kernel<Few, D, DecodeArgs>), kPageWarps<Few>,
+              Few::kTableBytes, warp_bytes};
+    }
+  }
+  return {};
+}
+
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
   DecodeKernel entry{name,
@@ -46,7 +61,8 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      0,
                      {},
                      {},
-                     short_sealed_entry<Pair, D>()};
+                     short_sealed_entry<Pair, D>(),
+                     few_pages_entry<Pair, D>()};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;
