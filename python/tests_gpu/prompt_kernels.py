@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], names of the plug-in's cache types
+"""Where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], cache types of the plug-in or k=FORMAT,v=FORMAT
 
 One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with attention by the
 library on pages, in half precision and in 8-bit integers (prompt=flashq), and by vLLM's FlashAttention 3 on dequantized rows. A line
@@ -20,7 +20,7 @@ import torch
 from vllm.vllm_flash_attn import flash_attn_varlen_func
 
 from kvant.paged.model_state import attend
-from kvant.paged.recipes import RECIPES
+from kvant.paged.recipes import parse_recipe
 from kvant.torch import TorchLibrary
 
 N_PROMPTS, N_TOKENS, RUNS = 2, 4096, 7
@@ -79,7 +79,7 @@ def main():
     bf16 = unquantized_us(requests)
     for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
         times, outputs = {}, {}
-        recipe = RECIPES[name]
+        recipe = parse_recipe(name)
         for way, kind, asked in (("", Server, recipe), (" in integers", Server, dataclasses.replace(recipe, prompt="flashq")),
                                  (" on rows", RowServer, recipe)):
             server = kind(asked, TorchLibrary(), "cuda", n_blocks=128)
