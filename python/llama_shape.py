@@ -26,12 +26,12 @@ class Network:
         self.norm = torch.ones(HIDDEN, device="cuda", dtype=torch.bfloat16)
         self._normed, self._turned, self._gated = fused(_normed), fused(_turned), fused(_gated)
 
-    def forward(self, tokens, cache, rotation):
-        """The token behind the last of `tokens`, int64 [n], by what the cache has of those before; rotation: see rotation_of.
-        cache.attend(layer, q, k, v) of [n, heads, D] gives [n, HEADS * D]."""
+    def forward(self, tokens, cache, rotation, n_layers=LAYERS):
+        """The token behind the last of `tokens`, int64 [n], by what the cache has of those before; rotation: see rotation_of;
+        n_layers: fewer than there are, for a start. cache.attend(layer, q, k, v) of [n, heads, D] gives [n, HEADS * D]."""
         cache.begin_step()
         x = F.embedding(tokens, self.embedding)
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.layers[:n_layers]):
             rows = F.linear(self._normed(x, self.norm), layer["qkv"]).view(len(tokens), -1, D)
             turned = self._turned(rows[:, :HEADS + KV_HEADS], *rotation)
             attended = cache.attend(i, turned[:, :HEADS], turned[:, HEADS:], rows[:, HEADS + KV_HEADS:])

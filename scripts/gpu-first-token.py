@@ -26,6 +26,8 @@ from kvant.torch import TorchLibrary  # noqa: E402
 from llama_shape import HEADS, KV_HEADS, LAYERS, VOCABULARY, D, Network, rotation_of  # noqa: E402
 
 BF16 = "bf16"
+LONG = 65536  # tokens
+WARM_UP_LAYERS = 2
 VARIANTS = [BF16, "kvant-fast4", "kvant-fast4,prompt=flashq", "kvant-4bit", "kvant-4bit,prompt=flashq"]
 
 
@@ -96,7 +98,8 @@ def main():
     parser.add_argument("--library", help="libkvant_cuda.so")
     parser.add_argument("--prompts", type=int, nargs="+", default=[32768, 131072], help="tokens")
     parser.add_argument("--variants", nargs="+", default=VARIANTS, help="bf16, and recipes")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--long-runs", type=int, default=3, help=f"of prompts of more than {LONG} tokens")
     parser.add_argument("--eager", action="store_true", help="no torch.compile")
     parser.add_argument("--json", help="a file that rows are added to")
     args = parser.parse_args()
@@ -111,11 +114,11 @@ def main():
         for name in args.variants:
             caches[name] = Bf16Cache(n_tokens) if name == BF16 else PagedCache(library, parse_recipe(name), n_tokens)
         times = {name: [] for name in caches}
-        for run in range(1 + args.runs):  # the first doesn't count
+        for cache in caches.values():
+            network.forward(tokens, cache, rotation, WARM_UP_LAYERS)
+        for _ in range(args.runs if n_tokens <= LONG else args.long_runs):
             for name, cache in caches.items():
-                seconds = seconds_of(lambda: network.forward(tokens, cache, rotation))
-                if run:
-                    times[name].append(seconds)
+                times[name].append(seconds_of(lambda: network.forward(tokens, cache, rotation)))
         medians = {name: statistics.median(of_runs) for name, of_runs in times.items()}
         for name, median in medians.items():
             ratio = f"{medians[BF16] / median:.3f}x" if BF16 in medians else ""

@@ -198,7 +198,7 @@ class Files(unittest.TestCase):
         torch.testing.assert_close(turns[1, D // 2:, 1], -frequencies)
 
     def test_one_file_serves_recipes_behind_the_same_rotation(self):
-        for recipe in ("kvant-4bit", "kvant-2bit", "k=hadamard:tcq3,v=tok3g64,sink=4"):
+        for recipe in ("kvant-4bit", "kvant-2bit", "kvant-2bit,prompt=flashq", "k=hadamard:tcq3,v=tok3g64,sink=4"):
             self.assertTrue(self.constants(recipe).recipe.is_shaped)
         with self.assertRaisesRegex(Error, "no constants"):
             self.constants("k=tcq4,v=tcq4,sink=1")

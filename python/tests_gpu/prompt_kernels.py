@@ -20,7 +20,7 @@ import torch
 from vllm.vllm_flash_attn import flash_attn_varlen_func
 
 from kvant.paged.model_state import attend
-from kvant.paged.recipes import RECIPES, parse_recipe
+from kvant.paged.recipes import parse_recipe
 from kvant.torch import TorchLibrary
 
 N_PROMPTS, N_TOKENS, RUNS = 2, 4096, 7
@@ -79,7 +79,7 @@ def main():
     bf16 = unquantized_us(requests)
     for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
         times, outputs = {}, {}
-        recipe = RECIPES.get(name) or parse_recipe(name)
+        recipe = parse_recipe(name)
         for way, kind, asked in (("", Server, recipe), (" in integers", Server, dataclasses.replace(recipe, prompt="flashq")),
                                  (" on rows", RowServer, recipe)):
             server = kind(asked, TorchLibrary(), "cuda", n_blocks=128)
