@@ -2,7 +2,7 @@
 // the CPU's engine, and against what a window sees.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <numeric>
 
 #include "cache/page_counts.h"
 #include "model/device_machine.h"
@@ -11,20 +11,12 @@ namespace kvant {
 namespace {
 
 using testing::HostAndDevice;
+using testing::HostDevice;
 using testing::kPlaces;
+using testing::Machine;
 using testing::Place;
 using testing::relative_difference;
 using testing::some_tokens;
-
-constexpr int kWindow = 150;  // tokens: it begins and ends within pages
-
-// Layers 0 and 2 slide, layer 1 sees everything.
-TinyModel windowed_model() {
-  TinyModel model{.architecture = "gemma3", .n_layers = 3, .qk_norm = true, .post_norms = true, .tied = true};
-  model.integers = {{"attention.sliding_window", kWindow}};
-  model.arrays = {{"attention.sliding_window_pattern", {1, 0, 1}}};
-  return model;
-}
 
 class DeviceWindows : public ::testing::TestWithParam<std::tuple<const char*, Place>>,
                       protected HostAndDevice {
@@ -39,7 +31,7 @@ class DeviceWindows : public ::testing::TestWithParam<std::tuple<const char*, Pl
       close_ = std::max(close_, 0.25);
   }
   void SetUp() override {
-    if (!load(std::get<1>(GetParam()), windowed_model(), std::get<0>(GetParam())))
+    if (!load(std::get<1>(GetParam()), tiny_windowed(), std::get<0>(GetParam())))
       GTEST_SKIP() << "no such device";
   }
 
@@ -55,7 +47,7 @@ TEST_P(DeviceWindows, HoldWhatIsSeen) {
   Cache& cache = device_->cache();
   const auto tokens = some_tokens(700, 14);
   const SequenceId sequence = cache.add();
-  const int window = cache.plan().layers[0].window;
+  const int window = cache.plan().layers[0].window, sliding = cache.plan().layers[0].sliding_window;
   for (int length = 0; length < 700;) {
     const int n = length < 500 ? 100 : 20;
     device_->run(sequence, std::span(tokens).subspan(length, n), length < 500, n);
@@ -66,7 +58,7 @@ TEST_P(DeviceWindows, HoldWhatIsSeen) {
     std::vector<int> expected, all;
     for (int page = 0; page * kPageTokens < length; ++page) {
       const int end = (page + 1) * kPageTokens;
-      if (end - 1 > length - kWindow || end + window > length) expected.push_back(page);
+      if (end - 1 > length - sliding || end + window > length) expected.push_back(page);
       all.push_back(page);
     }
     EXPECT_EQ(held[0], expected) << length;
@@ -176,6 +168,38 @@ INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceWindows,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
+
+// What the library is told of the place of each page that it seals, by layer.
+struct SealedPlaces {
+  std::vector<std::int32_t> of_layer[3];
+  int n_calls = 0;
+};
+SealedPlaces places;
+kvant_status note_place(const kvant_decode_shape*, const kvant_decode_layer*, const kvant_seal_range* range,
+                        kvant_stream) {
+  const std::int32_t* first = range->page_metrics->first_pages;
+  std::vector<std::int32_t>& of_layer = places.of_layer[places.n_calls++ % 3];
+  for (int i = 0; i < range->n_pages[0]; ++i)
+    of_layer.push_back((first == nullptr ? range->sealed_page : first)[0] + i);
+  return KVANT_OK;
+}
+
+// Metrics of keys turn with a page's place in its sequence, wherever its table begins.
+TEST(DeviceWindowTables, NameThePlaceOfAPageToTheMetricsOfItsKeys) {
+  const TinyFile file("places_windows.gguf");
+  TinyModelWriter(tiny_windowed()).write(file.path());
+  const auto device = std::make_shared<HostDevice>();
+  Machine machine(file.path(), "k=hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=shaped", device);
+  device->host_pages().functions().seal_pages = note_place;
+  places = {};
+  const auto tokens = some_tokens(900, 17);
+  const SequenceId sequence = machine.cache().add();
+  machine.run(sequence, tokens, true, 300);
+  std::vector<std::int32_t> all(sealed_pages(900, machine.cache().plan().layers[0].window));
+  std::iota(all.begin(), all.end(), 0);
+  for (const std::vector<std::int32_t>& of_layer : places.of_layer) EXPECT_EQ(of_layer, all);
+  EXPECT_GT(machine.cache().ledger(sequence, 0).first_page(), 2);
+}
 
 }  // namespace
 }  // namespace kvant
