@@ -1,16 +1,14 @@
 // Caches as they are stored, beside each other: what kvant's compact coding makes of a recipe's bytes,
-// without loss, and KVTC (arXiv 2511.01815), which is lossy. Mean KLD and bits on a text, as `kvant eval` has
-// them.
+// without loss, and KVTC (arXiv 2511.01815), which is lossy. Bits of a text's chunks, and KVTC's mean KLD, as
+// `kvant eval` has them.
 //
 //   cmake --build --preset default --target cold_tiers
-//   build/default/cold_tiers rows MODEL FILE                      FILE.k and FILE.v: K (before RoPE) and V of
-//   the
-//                                                                 text that ships with kvant, in bf16;
-//                                                                 FILE.width
-//   .venv/bin/python scripts/learn-kvtc.py FILE BITS...           FILE.directions, FILE-BITS.groups
-//   build/default/cold_tiers eval MODEL TEXT CONTEXT CHUNKS JSON ROW...
-//
-// ROW: compact:RECIPE, or kvtc:FILE:BITS. Weights are expanded to F32, the reference backend computes.
+//   build/default/cold_tiers sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...     bits in compact coding;
+//   weights as stored build/default/cold_tiers rows MODEL FILE              FILE.k, FILE.v: K (before RoPE)
+//   and V of the text that ships
+//                                                         with kvant, in bf16; FILE.width: channels of a row
+//   .venv/bin/python scripts/learn-kvtc.py FILE BITS...   FILE.directions, FILE-BITS.groups
+//   build/default/cold_tiers eval MODEL TEXT CONTEXT CHUNKS JSON kvtc:FILE:BITS...     weights in F32
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,91 +60,27 @@ int number(const char* text) {
   return value;
 }
 
-// A cache of a recipe, whose bytes are those of its sequences' compact coding.
-class CompactSource : public LogitSource {
- public:
-  CompactSource(std::string name, const Session& session, std::shared_ptr<const Plan> plan,
-                std::shared_ptr<const SequenceCoder> coder)
-      : name_(std::move(name)),
-        session_(session),
-        cache_(plan, /*byte_limit=*/0),
-        coder_(std::move(coder)),
-        sequence_(cache_.add()) {}
-
-  const std::string& name() const override { return name_; }
-  PlanReport plan() const override { return report_plan(cache_.plan(), session_.backend()); }
-  Status mark() override { return error("{} keeps no text to return to", name_); }
-  Status rewind() override { return mark(); }
-  Status begin() override {
-    cache_.free(sequence_);
-    sequence_ = cache_.add();
-    return {};
-  }
-
-  Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
-    const int n = static_cast<int>(tokens.size()), first_wanted = n - logits.rows;
-    for (int start = 0; start < n; start += kStep) {
-      const int count = std::min(kStep, n - start), skipped = std::clamp(first_wanted - start, 0, count);
-      const EngineInput input{sequence_, tokens.subspan(start, count), is_prompt, skipped};
-      KVANT_RETURN_IF_ERROR(
-          session_.engine().step(cache_, session_.backend(), {&input, 1},
-                                 logits.slice(std::max(start - first_wanted, 0), count - skipped)));
-    }
-    return {};
-  }
-
-  // What coding saves of each sealed page, measured at this length, is taken off the recipe's own bits.
-  CacheBits bits() const override {
-    const Plan& plan = cache_.plan();
-    const int length = cache_.length(sequence_);
-    const std::vector<std::byte> hot = take(cache_.export_sequence(sequence_));
-    const std::vector<std::byte> coded = coder_->encode(hot, session_.options().n_threads);
-    const HugeBuffer back = take(coder_->decode(coded, session_.options().n_threads));
-    if (!std::ranges::equal(back.bytes(), hot)) fail(name_ + " decodes to something else");
-    const double token_elements = static_cast<double>(bf16_bytes(plan.geometry, 1)) / 2;
-    const auto saved_bits = 8.0 * (static_cast<double>(hot.size()) - static_cast<double>(coded.size()));
-    const double of_sealed = saved_bits / (length / kPageTokens * kPageTokens * token_elements);
-    double share = 0;  // of tokens that are sealed, over the positions of a page
-    for (int n = length - kPageTokens + 1; n <= length; ++n)
-      share += static_cast<double>(n / kPageTokens * kPageTokens) / n / kPageTokens;
-    const CacheBits bits = mean_bits(plan, length, cache_.bytes(sequence_));
-    fmt::print(stderr, "{}: {} bytes -> {} ({:.4f})\n", name_, hot.size(), coded.size(),
-               static_cast<double>(coded.size()) / static_cast<double>(hot.size()));
-    return {bits.sealed - of_sealed, bits.all - share * of_sealed};
-  }
-
-  ConstantSize constants() const override {
-    const int length = std::max(1, cache_.length(sequence_));
-    ConstantSize size = constant_size(cache_.plan(), length);
-    size.bytes += predictor_bytes_;
-    size.bits = 16.0 * static_cast<double>(size.bytes) /
-                static_cast<double>(bf16_bytes(cache_.plan().geometry, length));
-    return size;
-  }
-  void set_predictor_bytes(std::int64_t bytes) { predictor_bytes_ = bytes; }
-
- private:
-  std::string name_;
-  const Session& session_;
-  Cache cache_;
-  std::shared_ptr<const SequenceCoder> coder_;
-  SequenceId sequence_;
-  std::int64_t predictor_bytes_ = 0;
-};
-
-Session open_session(const char* model) {
-  const int n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+Session open_session(const char* model, const char* backend, WeightMode weights) {
   SessionOptions options;
   options.model = model;
-  options.backend = "reference";
-  options.n_threads = n_threads;
-  return take(Session::open(options, WeightMode::f32, 0));
+  options.backend = backend;
+  options.n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return take(Session::open(options, weights, 0));
+}
+
+void read(const Session& session, Cache& cache, SequenceId sequence, std::span<const std::int32_t> tokens) {
+  for (std::size_t at = 0; at < tokens.size(); at += kStep) {
+    const auto step = tokens.subspan(at, std::min<std::size_t>(kStep, tokens.size() - at));
+    const EngineInput input{sequence, step, /*is_prompt=*/true, static_cast<int>(step.size())};
+    const Status done = session.engine().step(cache, session.backend(), {&input, 1}, {});
+    if (!done.ok()) fail(done.error().message);
+  }
 }
 
 // Rows of K and V for scripts/learn-kvtc.py, contexts of 2048 tokens without their first four.
 int write_rows(const char* model, const std::string& path) {
   constexpr int kContext = 2048, kSink = 4;
-  const Session session = open_session(model);
+  const Session session = open_session(model, "reference", WeightMode::f32);
   const Engine& engine = session.engine();
   const auto plan = take(session.plan(take(parse_recipe("k=bf16,v=bf16,sink=4,tail=bf16"))));
   const auto rows =
@@ -162,12 +96,7 @@ int write_rows(const char* model, const std::string& path) {
   for (std::size_t first = 0; first + kPageTokens <= tokens.size(); first += kContext) {
     const SequenceId sequence = cache.add();
     const auto context = tokens.subspan(first, std::min<std::size_t>(kContext, tokens.size() - first));
-    for (std::size_t at = 0; at < context.size(); at += kStep) {
-      const auto step = context.subspan(at, std::min<std::size_t>(kStep, context.size() - at));
-      const EngineInput input{sequence, step, /*is_prompt=*/true, static_cast<int>(step.size())};
-      if (const Status done = session.engine().step(cache, session.backend(), {&input, 1}, {}); !done.ok())
-        fail(done.error().message);
-    }
+    read(session, cache, sequence, context);
     const auto bytes = take(cache.export_sequence(sequence));
     for (const Side side : kSides) {
       for (int page = 0; page < rows.sealed_pages(bytes); ++page) {
@@ -186,16 +115,77 @@ int write_rows(const char* model, const std::string& path) {
   return 0;
 }
 
-std::unique_ptr<LogitSource> compact_source(const Session& session, const std::string& name) {
-  const auto plan = take(session.plan(take(parse_recipe(name))));
-  const Engine& engine = session.engine();
-  const SessionIdentity identity = session_identity(*plan, engine.fingerprint(), engine.description());
-  auto coder = take(learned_sequence_coder(session, plan, identity));
-  if (coder == nullptr) fail(name + " has no pages that can be coded");
-  auto source = std::make_unique<CompactSource>("compact:" + name, session, plan, std::move(coder));
-  source->set_predictor_bytes(
-      static_cast<std::int64_t>(std::filesystem::file_size(predictor_path(identity))));
-  return source;
+// Bits of a recipe's caches in compact coding, the mean over the text's chunks. What coding saves of each
+// sealed page is taken off the recipe's own bits.
+class CompactBits {
+ public:
+  CompactBits(const Session& session, const std::string& recipe)
+      : session_(session), plan_(take(session.plan(take(parse_recipe(recipe))))) {
+    const Engine& engine = session.engine();
+    const SessionIdentity identity = session_identity(*plan_, engine.fingerprint(), engine.description());
+    coder_ = take(learned_sequence_coder(session, plan_, identity));
+    if (coder_ == nullptr) fail(recipe + " has no pages that can be coded");
+    predictor_bytes_ = static_cast<std::int64_t>(std::filesystem::file_size(predictor_path(identity)));
+  }
+
+  void add(std::span<const std::int32_t> tokens) {
+    Cache cache(plan_, /*byte_limit=*/0);
+    const SequenceId sequence = cache.add();
+    read(session_, cache, sequence, tokens);
+    const std::vector<std::byte> hot = take(cache.export_sequence(sequence));
+    const std::vector<std::byte> coded = coder_->encode(hot, session_.options().n_threads);
+    const HugeBuffer back = take(coder_->decode(coded, session_.options().n_threads));
+    if (!std::ranges::equal(back.bytes(), hot)) fail("a sequence decodes to something else");
+    hot_bytes_ += static_cast<double>(hot.size());
+    saved_bytes_ += static_cast<double>(hot.size()) - static_cast<double>(coded.size());
+    hot_bits_ = mean_bits(*plan_, static_cast<int>(tokens.size()), cache.bytes(sequence));
+    n_sealed_ += static_cast<double>(tokens.size() / kPageTokens * kPageTokens);
+  }
+
+  nlohmann::ordered_json row(const std::string& recipe, int context) const {
+    const double token_elements = static_cast<double>(bf16_bytes(plan_->geometry, 1)) / 2;
+    const double of_sealed = 8 * saved_bytes_ / (n_sealed_ * token_elements);
+    double share = 0;  // of tokens that are sealed, over the positions of a page
+    for (int n = context - kPageTokens + 1; n <= context; ++n)
+      share += static_cast<double>(n / kPageTokens * kPageTokens) / n / kPageTokens;
+    const std::int64_t constants = constant_size(*plan_, context).bytes + predictor_bytes_;
+    return {{"recipe", "compact:" + recipe},
+            {"bits_sealed", hot_bits_.sealed - of_sealed},
+            {"bits_all", hot_bits_.all - share * of_sealed},
+            {"constant_bytes", constants},
+            {"constant_bits", 8.0 * static_cast<double>(constants) / (context * token_elements)},
+            {"of_hot_bytes", 1 - saved_bytes_ / hot_bytes_}};
+  }
+
+ private:
+  const Session& session_;
+  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<const SequenceCoder> coder_;
+  std::int64_t predictor_bytes_ = 0;
+  CacheBits hot_bits_;
+  double hot_bytes_ = 0, saved_bytes_ = 0, n_sealed_ = 0;  // n_sealed_: tokens
+};
+
+int write_sizes(int argc, char** argv) {
+  const Session session = open_session(argv[0], "cpu", WeightMode::as_stored);
+  const auto text = take(tokenize_for_eval(session.engine().tokenizer(), take(read_text_file(argv[1]))));
+  const QualityOptions options{.context = number(argv[2]), .chunks = number(argv[3])};
+  nlohmann::ordered_json document = {{"schema", "kvant.eval/2"},
+                                     {"context", options.context},
+                                     {"chunks", chunks_available(text, options)},
+                                     {"results", nlohmann::ordered_json::array()}};
+  for (int i = 5; i < argc; ++i) {
+    CompactBits bits(session, argv[i]);
+    const Status done = for_each_chunk(text, options, [&](std::span<const std::int32_t> tokens) -> Status {
+      bits.add(tokens);
+      return {};
+    });
+    if (!done.ok()) fail(done.error().message);
+    document["results"].push_back(bits.row(argv[i], options.context));
+    fmt::print("{}\n", document["results"].back().dump());
+  }
+  std::ofstream(argv[4]) << json_text(document);
+  return 0;
 }
 
 std::array<std::vector<ComponentGroup>, 2> read_groups(const std::string& path) {
@@ -207,7 +197,7 @@ std::array<std::vector<ComponentGroup>, 2> read_groups(const std::string& path) 
 }
 
 int evaluate(int argc, char** argv) {
-  const Session session = open_session(argv[0]);
+  const Session session = open_session(argv[0], "reference", WeightMode::f32);
   const Engine& engine = session.engine();
   const auto text = take(tokenize_for_eval(engine.tokenizer(), take(read_text_file(argv[1]))));
   const QualityOptions options{
@@ -222,17 +212,13 @@ int evaluate(int argc, char** argv) {
   for (int i = 5; i < argc; ++i) {
     const std::string row = argv[i];
     const std::size_t kind = row.find(':'), bits = row.rfind(':');
-    if (row.starts_with("compact:")) {
-      rows.push_back(compact_source(session, row.substr(kind + 1)));
-    } else if (row.starts_with("kvtc:") && bits > kind) {
-      const std::string file = row.substr(kind + 1, bits - kind - 1), target = row.substr(bits + 1);
-      if (!learned.contains(file))
-        learned.emplace(file, take(read_principal_directions(file + ".directions", width)));
-      rows.push_back(take(make_kvtc_source("kvtc:" + target, session, learned.at(file),
-                                           read_groups(fmt::format("{}-{}.groups", file, target)))));
-    } else {
-      fail(fmt::format("'{}' is no row: write compact:RECIPE or kvtc:FILE:BITS", row));
-    }
+    if (!row.starts_with("kvtc:") || bits == kind)
+      fail(fmt::format("'{}' is no row: write kvtc:FILE:BITS", row));
+    const std::string file = row.substr(kind + 1, bits - kind - 1), target = row.substr(bits + 1);
+    if (!learned.contains(file))
+      learned.emplace(file, take(read_principal_directions(file + ".directions", width)));
+    rows.push_back(take(make_kvtc_source("kvtc:" + target, session, learned.at(file),
+                                         read_groups(fmt::format("{}-{}.groups", file, target)))));
   }
   const auto result =
       take(evaluate_quality(text, engine.n_vocab(), *reference, rows, options, [](std::int64_t) {}));
@@ -247,6 +233,9 @@ int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "rows" && argc == 4) return write_rows(argv[2], argv[3]);
   if (command == "eval" && argc > 7) return evaluate(argc - 2, argv + 2);
-  std::fprintf(stderr, "usage: cold_tiers rows MODEL FILE | eval MODEL TEXT CONTEXT CHUNKS JSON ROW...\n");
+  if (command == "sizes" && argc > 7) return write_sizes(argc - 2, argv + 2);
+  std::fprintf(stderr,
+               "usage: cold_tiers rows MODEL FILE | eval MODEL TEXT CONTEXT CHUNKS JSON kvtc:FILE:BITS... |\n"
+               "       sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...\n");
   return 2;
 }

@@ -12,6 +12,7 @@ tokens of the text, with groups of 1, 16, 64, 256 or 1024 components and values 
 with 32 bits for shift and scale. K and V have as many bits. Only groups of one component begin anywhere, others at
 multiples of 16: without that it takes 16 times as long.
 """
+import concurrent.futures
 import pathlib
 import sys
 
@@ -120,26 +121,25 @@ def merged(groups):
     return " ".join(f"{size}x{bits}" for size, bits in joined)
 
 
+def learned_side(path, width, budgets):
+    """The mean, the directions, and for each budget (bits of a token) its groups as text."""
+    rows = read_rows(path, width)
+    mean, directions = principal_directions(rows)
+    errors = group_errors((rows[::max(1, len(rows) // JUDGED)] - mean) @ directions.T)
+    return mean, directions, {budget: merged(groups) for budget, groups in best_groups(errors, width, budgets).items()}
+
+
 def main(path, targets):
-    sizes = [pathlib.Path(f"{path}.{side}").stat().st_size for side in "kv"]
     width = int(pathlib.Path(f"{path}.width").read_text())
-    assert sizes[0] == sizes[1] and sizes[0] % (2 * width) == 0, "rows of another model"
     budgets = {target: int(float(target) * width) // UNIT * UNIT for target in targets}
-    lines = {target: [] for target in targets}
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        sides = list(pool.map(learned_side, (f"{path}.k", f"{path}.v"), [width] * 2, [list(budgets.values())] * 2))
     with open(f"{path}.directions", "wb") as file:
-        for side in "kv":
-            rows = read_rows(f"{path}.{side}", width)
-            mean, directions = principal_directions(rows)
+        for mean, directions, _ in sides:
             mean.tofile(file)
             directions.tofile(file)
-            judged = rows[::max(1, len(rows) // JUDGED)]
-            errors = group_errors((judged - mean) @ directions.T)
-            found = best_groups(errors, width, list(budgets.values()))
-            for target in targets:
-                lines[target].append(merged(found[budgets[target]]))
-            print(f"{side}: {len(rows)} tokens of {width} channels", flush=True)
-    for target in targets:
-        pathlib.Path(f"{path}-{target}.groups").write_text("\n".join(lines[target]) + "\n")
+    for target, budget in budgets.items():
+        pathlib.Path(f"{path}-{target}.groups").write_text("".join(groups[budget] + "\n" for _, _, groups in sides))
 
 
 if __name__ == "__main__":

@@ -181,9 +181,11 @@ class QualityTables(unittest.TestCase):
     def test_a_stored_cache_stands_beside_the_one_that_it_is_made_of(self):
         quality = self.quality()
         quality.runs.append(quality.runs[0] | {"backend": "stored", "results": [
-            quality_row("bf16", 16, 0.0), quality_row("compact:turbo3", 2.5, 0.04), quality_row("kvtc:2", 2.0, 0.3)]})
+            quality_row("bf16", 16, 0.0), {"recipe": "compact:turbo3", "bits_all": 2.5, "bits_sealed": 2.25},
+            quality_row("kvtc:2", 2.0, 0.3)]})
         lines = [line for line in quality.stored(2048).split("\n") if line.startswith("| `")]
         self.assertEqual([line.split("`")[1] for line in lines], ["turbo3", "compact:turbo3", "kvtc:2"])
+        self.assertTrue(lines[1].startswith("| `compact:turbo3` | 2.50 | 2.25 | - | 0.04 | "))
 
     def test_constants_are_given_in_bytes_and_bits(self):
         row = quality_row("vecinfer-1.5bit", 2.4, 0.25) | {"constant_bytes": 3 * 2**20, "constant_bits": 0.0625}

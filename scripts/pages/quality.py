@@ -10,6 +10,7 @@ TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code
 FILES = {"wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt",
          "code": "data/evaluation/code.txt", "german": "data/evaluation/german.txt"}
 STORED = "stored"  # in place of a backend: rows of caches as they are stored
+COMPACT = "compact:"  # in compact coding
 HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity")
 
 
@@ -142,17 +143,22 @@ class Quality:
                 markdown.table(header, rows))
 
     def stored(self, context):
-        """Caches as they are stored (scripts/cold-tiers.cc): with a recipe's compact row, its own from the table of all."""
-        run = self.run(backend=STORED, context=context)
-        if run is None:
+        """Caches as they are stored (scripts/cold-tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
+        run, hot = self.run(backend=STORED, context=context), self.run(context=context)
+        if run is None or hot is None:
             return "Not measured yet.\n"
-        hot = self.run(context=context) or {"results": []}
-        packed = {row["recipe"].removeprefix("compact:") for row in run["results"]}
-        rows = [row for row in run["results"] if row["recipe"] != "bf16"] + \
-            [{key: value for key, value in row.items() if key != "measured_on"} for row in hot["results"]
-             if row["recipe"] in packed - {"bf16"}]
-        return (markdown.code(f"build/default/cold_tiers eval smollm2-135m-instruct.gguf {FILES[run['text']]} {context} "
-                              f"{run['chunks']} OUT ROW...") +
+        recipes = {row["recipe"]: {key: value for key, value in row.items() if key != "measured_on"}
+                   for row in hot["results"]}
+        rows = []
+        for row in run["results"]:
+            if row["recipe"].startswith(COMPACT):
+                recipe = recipes.get(row["recipe"].removeprefix(COMPACT))
+                rows += [recipe, {**recipe, **row}] if recipe else []
+            elif row["recipe"] != "bf16":
+                rows.append(row)
+        program = "build/default/cold_tiers"
+        place = f"smollm2-135m-instruct.gguf {FILES[run['text']]} {context} {run['chunks']} OUT"
+        return (markdown.code(f"{program} sizes {place} RECIPE...", f"{program} eval {place} kvtc:FILE:BITS...") +
                 f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
                 markdown.table(HEADER, map(cells, sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"])))))
 
