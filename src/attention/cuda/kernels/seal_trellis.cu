@@ -14,8 +14,8 @@ SealKernel pairs_kernel() {
 
 template <int Bits, int D, bool IsSplit = false>
 SealKernel kernel_of_tokens(bool is_hopper) {
-  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, choice_place<Bits, D, IsSplit>(true)>)
-                               : sizeof(TrellisShared<Bits, D, choice_place<Bits, D, IsSplit>(false)>);
+  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, true>>)
+                               : sizeof(TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, false>>);
   return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D, IsSplit>), kTrellisThreads,
           static_cast<int>(bytes), 0};
 }

@@ -219,43 +219,36 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
     auto& shared = *reinterpret_cast<PairsShared<D, IsSplit>*>(bytes);
-    const int head = args.heads.at[blockIdx.y];
-    const int side = first_side + static_cast<int>(blockIdx.z);
     const auto thread = static_cast<int>(threadIdx.x);
-    DuePage due;
-    if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
-    const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-    if (thread == 0) shared.excess = 0;
-    shared.page.template begin<kPairThreads>(args, due, head, tail);
-    for (int state = thread; state < kTrellisStates; state += kPairThreads)
-      shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
-    __syncthreads();
-    float gains[2];
-    PairPath<D, IsSplit> path(shared, tail, thread);
-    path.add_excess();
-    __syncthreads();
-    int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
-    if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
-      path.encode();
-      gains[0] = path.gain(0);
-      gains[1] = path.gain(1);
-      again = path.doubtful();
-    }
-    if (__syncthreads_or(again) != 0) {  // choices of pairs are not read any more
-      OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+    const auto prepare = [&] {
+      if (thread == 0) shared.excess = 0;
+      for (int state = thread; state < kTrellisStates; state += kPairThreads)
+        shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
+    };
+    seal_due_page<kPairThreads>(
+        args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[2]) {
+          PairPath<D, IsSplit> path(shared, tail, thread);
+          path.add_excess();
+          __syncthreads();
+          int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
+          if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
+            path.encode();
+            gains[0] = path.gain(0);
+            gains[1] = path.gain(1);
+            again = path.doubtful();
+          }
+          if (__syncthreads_or(again) == 0) return;
+          // Choices of pairs are not read any more.
+          OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        if ((again >> i & 1) == 0) continue;
-        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
-        const float gain = one.encode();
-        if (i == 0) gains[0] = gain;
-        if (i == 1) gains[1] = gain;
-      }
-    }
-    for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
-    __syncthreads();
-    for (int i = 0; i < 2; ++i) shared.page.store_gain(thread + i * kPairThreads, gains[i]);
-    shared.page.template finish<kPairThreads>(args, due, head, args.sides[side]);
+          for (int i = 0; i < 2; ++i) {
+            if ((again >> i & 1) == 0) continue;
+            TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
+            const float gain = one.encode();
+            if (i == 0) gains[0] = gain;
+            if (i == 1) gains[1] = gain;
+          }
+        });
   }
 }
 

@@ -280,12 +280,10 @@ struct alignas(16) TrellisShared {
 // With 3 bits a third CTA fits if choices are split.
 template <int Bits, int D>
 inline constexpr bool kCanSplit = Bits == 3 && D > 64;
-// On a GPU with large shared memory or with less.
-template <int Bits, int D, bool IsSplit>
-constexpr ChoicePlace choice_place(bool is_large) {
-  if (!is_large && !kHasFewChoices<Bits, D>) return ChoicePlace::local;
-  return is_large && IsSplit ? ChoicePlace::split : ChoicePlace::shared;
-}
+template <int Bits, int D, bool IsSplit, bool IsLarge>  // the shared memory of a GPU
+inline constexpr ChoicePlace kChoicePlace = !IsLarge && !kHasFewChoices<Bits, D> ? ChoicePlace::local
+                                            : IsLarge && IsSplit                 ? ChoicePlace::split
+                                                                                 : ChoicePlace::shared;
 
 // One token's search and its codes.
 template <int Bits, int D, class Shared>
@@ -404,23 +402,16 @@ template <int Bits, int D, bool IsSplit>
 __global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, IsSplit>)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = TrellisShared<Bits, D, choice_place<Bits, D, IsSplit>(Architecture::kLargeSharedMemory)>;
+  using Shared = TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, Architecture::kLargeSharedMemory>>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
-  const int head = args.heads.at[blockIdx.y];
-  const int side = first_side + static_cast<int>(blockIdx.z);
-  const auto thread = static_cast<int>(threadIdx.x);
-  DuePage due;
-  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
-  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-  shared.page.template begin<kTrellisThreads>(args, due, head, tail);
-  if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
-  __syncthreads();
-  TokenPath<Bits, D, Shared> path(shared, tail, thread, thread);
-  const float gain = path.encode();
-  shared.page.note_gain(thread, gain);
-  __syncthreads();
-  shared.page.store_gain(thread, gain);
-  shared.page.template finish<kTrellisThreads>(args, due, head, args.sides[side]);
+  const auto prepare = [&] {
+    if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
+  };
+  seal_due_page<kTrellisThreads>(
+      args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[1]) {
+        const auto thread = static_cast<int>(threadIdx.x);
+        gains[0] = TokenPath<Bits, D, Shared>(shared, tail, thread, thread).encode();
+      });
 }
 
 }  // namespace kvant::cuda

@@ -204,4 +204,30 @@ struct alignas(16) TrellisPage {
   }
 };
 
+// Seals the page of a CTA of so many threads, of which each has a token, and those that lie as many behind
+// it. prepare() fills what encode() needs besides the means; encode(tail, gains) writes codes.
+template <int Threads, int Bits, int D, class Prepare, class Encode>
+__device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_side,
+                                              TrellisPage<Bits, D>& page, const Prepare& prepare,
+                                              const Encode& encode) {
+  constexpr int kTokens = kPageTokens / Threads;
+  const int head = args.heads.at[blockIdx.y];
+  const int side = first_side + static_cast<int>(blockIdx.z);
+  const auto thread = static_cast<int>(threadIdx.x);
+  DuePage due;
+  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
+  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
+  page.template begin<Threads>(args, due, head, tail);
+  prepare();
+  __syncthreads();
+  float gains[kTokens];
+  encode(tail, gains);
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) page.note_gain(thread + i * Threads, gains[i]);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) page.store_gain(thread + i * Threads, gains[i]);
+  page.template finish<Threads>(args, due, head, args.sides[side]);
+}
+
 }  // namespace kvant::cuda
