@@ -364,9 +364,11 @@ MostPages most_pages(const GroupRules& rules, int n_tokens, int step_tokens) {
     return pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, tokens)));
   };
   const std::int64_t window = rules.window, sliding = rules.sliding_window, step = step_tokens;
-  if (!rules
-           .seals)  // behind what the window or the sliding window holds there is a page that is seen in part
-    return {pages_of(sliding == 0 ? n_tokens : std::max(window, sliding) + kPageTokens + step), 0};
+  if (!rules.seals) {
+    // The first page that either window holds is held as a whole.
+    const std::int64_t held = std::max(window, sliding) + kPageTokens + step;
+    return {pages_of(sliding == 0 ? n_tokens : held), 0};
+  }
   // The longest tail is that of a step: its tokens, the window's, and those of the page and of the prompt's
   // block that were open when it began.
   MostPages most{pages_of(window + step + kPageTokens + rules.prefill),
