@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import unittest
+from unittest import mock
 
 try:
     import numpy as np
@@ -34,22 +35,34 @@ def least_error(errors, budget):
     return min(a + b for spent, a in halves[0] for more, b in halves[1] if spent + more <= budget)
 
 
+def error_of(components, errors, groups):
+    first, error = 0, 0.0
+    for size, bits in groups:
+        error += errors[first, size, bits]
+        first += size
+    return error + float(np.square(components[:, first:], dtype=np.float64).sum())
+
+
 @unittest.skipIf(np is None, "numpy is not installed")
 class LearnKvtc(unittest.TestCase):
     def test_groups_have_the_least_error_of_all(self):
         deviations = np.exp(-np.arange(2 * HALF) / 3)
         components = (np.random.default_rng(1).normal(size=(60, 2 * HALF)) * deviations).astype(np.float32)
-        learn_kvtc.SIZES = (1, HALF)
-        errors = learn_kvtc.group_errors(components)
         budgets = [40, 64, 100, 160, 224, 300, 420]
-        for budget, groups in learn_kvtc.best_groups(errors, 2 * HALF, budgets).items():
-            first, error = 0, 0.0
-            for size, bits in groups:
-                error += errors[first, size, bits]
-                first += size
-            error += float(np.square(components[:, first:], dtype=np.float64).sum())
+        with mock.patch.multiple(learn_kvtc, SIZES=(1, HALF), BEHIND=(0,)):
+            errors = learn_kvtc.group_errors(components)
+            found = learn_kvtc.best_groups(errors, 2 * HALF, budgets)
+        for budget, groups in found.items():
             self.assertLessEqual(sum(learn_kvtc.cost_of(*group) for group in groups), budget)
-            self.assertAlmostEqual(error / least_error(errors, budget), 1, places=9)
+            self.assertAlmostEqual(error_of(components, errors, groups) / least_error(errors, budget), 1, places=9)
+
+    def test_groups_that_begin_elsewhere_are_found_where_they_are_better(self):
+        deviations = np.where(np.arange(2 * HALF) < 2, 50, 1)
+        components = (np.random.default_rng(3).normal(size=(60, 2 * HALF)) * deviations).astype(np.float32)
+        with mock.patch.multiple(learn_kvtc, SIZES=(1, HALF)):
+            errors = learn_kvtc.group_errors(components)
+            groups = learn_kvtc.best_groups(errors, 2 * HALF, [180])[180]
+        self.assertEqual(groups[:3], [(1, 2), (1, 2), (HALF, 4)])
 
     def test_directions_make_components_uncorrelated_the_largest_first(self):
         random = np.random.default_rng(2)
