@@ -18,7 +18,9 @@ function(kvant_docs)
   add_test(NAME Docs.TablesAreCurrent COMMAND ${tables} --check)
   add_test(NAME Docs.LinksLeadSomewhere COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-links.py)
   add_test(NAME Docs.ScriptsDoWhatTheySay COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/pages/pages_test.py)
-  set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay PROPERTIES LABELS unit)
+  add_test(NAME Docs.KvtcIsLearnedRightly COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/learn_kvtc_test.py)
+  set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay Docs.KvtcIsLearnedRightly
+                       PROPERTIES LABELS unit)
   set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)  # needs the program
   add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
            $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)

@@ -50,8 +50,8 @@ def take_over(options):
         measured = results.import_quality(options.quality, options.measured_on)
         results.save(options.results, "quality", results.merged_quality(results.load(options.results, "quality"), measured))
     for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
-        if folder:  # tables that were put there by hand stay
-            tables = [d for d in results.load(options.results, name) if d["kind"] == "table"]
+        if folder:  # what was put there by hand stays
+            tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model")]
             results.save(options.results, name, take(folder, options.measured_on) + tables)
 
 

@@ -180,7 +180,7 @@ class CpuLibrary(TorchLibrary):
         seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
         sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard, rows.key_channels or d),
                  (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard, rows.value_channels or d))
-        dtype, convert, _ = NUMBERS[rows.type]
+        dtype, convert, back = NUMBERS[rows.type]
         for head in range(shape.n_kv_heads):
             for side, (address, row_stride, head_stride, is_rotated, n_channels) in enumerate(sides):
                 at = address + number_bytes(rows.type) * head * head_stride
@@ -191,6 +191,10 @@ class CpuLibrary(TorchLibrary):
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
                     words, order = self._plain(shape, layer.tail, seq, head, side, page)
                     words[order[tokens[mine] % PAGE]] = new[mine]
+        for head in range(shape.n_kv_heads * shape.group if rows.queries and rows.key_hadamard else 0):
+            of_head = matrix(rows.queries + number_bytes(rows.type) * head * rows.query_head_stride, dtype, rows.n_rows,
+                             rows.query_row_stride, d)
+            of_head[:] = back(convert(of_head) @ hadamard(d))
 
     def _protect(self, shape, layer, rows):
         names = ("seq", "head", "tail_token", "protected_token")

@@ -71,6 +71,16 @@ class Steps(unittest.TestCase):
                 server.step([(a, 1), (b, 1)])
             self.check(recipe, a, b)
 
+    def test_decoding_takes_two_launches_a_layer(self):
+        for recipe in (PLAIN, ROTATED, SINK):
+            library = cpu_library.CpuLibrary()
+            server, a = Server(recipe, library), Request(140, np.random.default_rng(4))
+            server.step([(a, 130)])
+            with unittest.mock.patch.object(library, "call", side_effect=library.call) as call:
+                server.step([(a, 1)])
+            names = [arguments.args[0] for arguments in call.call_args_list]
+            self.assertEqual(names, ["plan_step", "decode_schedule"] + N_LAYERS * ["append", "decode_attention"])
+
     def test_a_page_filled_by_decoding_is_sealed_before_the_next_step(self):
         for recipe in (PLAIN, SINK, LONG_SINK):
             server, a, b = Server(recipe), *(Request(n, np.random.default_rng(2)) for n in (262, 10))

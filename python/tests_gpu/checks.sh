@@ -5,7 +5,8 @@
 #     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), likewise
 #     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, likewise
 #     checks.sh windows FOLDER     layers with a sliding window, on random models that are written there
-#     checks.sh model FOLDER NPY   quality, on a model that is there, and prompts of it: int [at least 8, 2048]
+#     checks.sh model FOLDER NPY [CONSTANTS]   quality, on a model that is there, and prompts of it: int [at least 8, 2048]; with the
+#                                  file of kvant.hf.calibrate for kvant-4bit, also with these constants
 #
 # `python3` must have vLLM and kvant. Logs are put beside the model. CHECK_SECONDS (400): what each may take.
 set -uo pipefail
@@ -36,8 +37,8 @@ case $mode in
     logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
     ;;
-  drafts)
-    python3 "$tests/random_llama.py" "$model" --layers 4
+  drafts)  # of a model that is there, if it is
+    [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
     four=$model/4bit.pt
     logits bf16-drafts --drafts 4
     logits 4bit --kv kvant_4bit --out "$four"
@@ -78,6 +79,7 @@ case $mode in
     logits bf16 "${long[@]}" --out "$bf16"
     logits bf16-512 "${long[@]}" --chunk 512 --against "$bf16"
     for kv in 4bit 3bit 2bit fast4; do logits $kv --kv kvant_$kv "${long[@]}" --against "$bf16"; done
+    if [ -n "${4:-}" ]; then logits 4bit-constants --kv kvant_4bit --constants "$4" "${long[@]}" --against "$bf16"; fi
     logits 4bit-no-sink --kv kvant --recipe k=hadamard:tcq4,v=hadamard:tcq4 "${long[@]}" --against "$bf16"
     logits fast4-no-sink --kv kvant --recipe k=ch4g128,v=tok4g128 "${long[@]}" --against "$bf16"
     logits short-bf16 "${short[@]}" --out "$model/short.pt"
@@ -86,7 +88,7 @@ case $mode in
     logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
-  *) echo "checks.sh random|drafts|parallel|windows FOLDER | checks.sh model FOLDER NPY" >&2; exit 2 ;;
+  *) echo "checks.sh random|drafts|parallel|windows FOLDER | checks.sh model FOLDER NPY [CONSTANTS]" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

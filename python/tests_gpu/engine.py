@@ -12,7 +12,7 @@ os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_U
 # Workers find worker_extension here.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
-BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN"}
+BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": None}  # None: vLLM chooses
 
 
 def add_arguments(parser):
@@ -21,6 +21,7 @@ def add_arguments(parser):
     parser.add_argument("--recipe", help="with --kv kvant: k=...,v=...,sink=...")
     parser.add_argument("--constants", metavar="FILE", help="of kvant.hf.calibrate")
     parser.add_argument("--chunk", type=int, default=8192, help="the most tokens of a step")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="of weights and activations")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--max-seqs", type=int, default=16)
@@ -58,7 +59,7 @@ def start(args, max_model_len, **options):
         options["additional_config"] = {"kvant": own}
     if args.dummy:
         options["load_format"] = "dummy"
-    return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype="bfloat16", seed=0,
+    return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype=args.dtype, seed=0,
                kv_cache_dtype=args.kv, attention_backend=BACKENDS.get(args.kv, "CUSTOM"), max_num_seqs=args.max_seqs,
                max_num_batched_tokens=args.chunk, worker_extension_cls="worker_extension.Worker", **options)
 

@@ -9,7 +9,8 @@ When no more of them fit, the others are replaced by whole ones, of which some a
 tokens a second in a stretch of time, prompts of new requests included, how many requests were under way at a time, preempted ones
 included, and how many ended. Then, with --prompts, seconds until each of a batch has its first token, the least of three times, or
 of as many as begin within ten seconds; and with --hits, seconds until each of a batch has its first token whose prompts are found in
-the prefix cache but for some new tokens, the least of five times."""
+the prefix cache but for some new tokens, the least of five times. With --profile, for each GPU, which kernels run until each of a
+batch has its first token."""
 
 import argparse
 import json
@@ -103,6 +104,14 @@ def first_tokens(llm, n, length):
     return times
 
 
+def profile(llm, n, length):
+    """Of each GPU, milliseconds and launches of each kernel until each of n prompts has its first token."""
+    prompts = engine.prompts(np.random.default_rng(4).integers(10, 8000, (n, length)))
+    llm.collective_rpc("kvant_start_profile")
+    llm.generate(prompts, engine.sampling(1), use_tqdm=False)
+    return llm.collective_rpc("kvant_stop_profile")
+
+
 def first_tokens_of_hits(llm, n, length, n_new):
     """Seconds until each of n prompts has its first token, each time, if all but n_new of its tokens are in the prefix cache."""
     rng = np.random.default_rng(3)
@@ -123,12 +132,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=20, help="that are measured of each load")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds before them")
     parser.add_argument("--prompts", nargs="*", default=[], help="requests x prompt tokens, at once")
+    parser.add_argument("--profile", nargs="*", default=[], help="requests x prompt tokens")
     parser.add_argument("--hits", nargs="*", default=[], help="requests x tokens that are found + new tokens")
     args = parser.parse_args()
     hits = [tuple(map(int, hit.replace("+", "x").split("x"))) for hit in args.hits]
     loads = [tuple(map(int, load.split("+"))) for load in args.loads]
-    batches = [tuple(map(int, batch.split("x"))) for batch in args.prompts]
-    longest = max([*map(sum, loads), *(length + 1 for _, length in batches), *(found + new + 1 for _, found, new in hits)])
+    batches, profiled = ([tuple(map(int, batch.split("x"))) for batch in asked] for asked in (args.prompts, args.profile))
+    longest = max([*map(sum, loads), *(length + 1 for _, length in batches + profiled), *(found + new + 1 for _, found, new in hits)])
     llm = engine.start(args, max_model_len=longest + 8, enable_prefix_caching=bool(hits))
     llm.generate(engine.prompts([np.arange(10, 310)]), engine.sampling(8), use_tqdm=False)
     about = {"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "cache_gib": args.cache_gib}
@@ -139,6 +149,9 @@ def main():
             times = first_tokens(llm, n, length)
             print("RESULT", json.dumps({**about, "prompts": f"{n}x{length}", "seconds": round(min(times), 3),
                                         "times": len(times)}), flush=True)
+        for n, length in profiled:
+            print("RESULT", json.dumps({**about, "prompts": f"{n}x{length}", "ms and launches by kernel": profile(llm, n, length)}),
+                  flush=True)
         for hit in hits:
             times = first_tokens_of_hits(llm, *hit)
             print("RESULT", json.dumps({**about, "hits": "{}x{}+{}".format(*hit), "seconds": round(min(times), 4)}), flush=True)

@@ -87,7 +87,8 @@ class Front:
 
     def speed_lines(self):
         """One line for each place where speed was measured, as far as it was."""
-        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line(), self.vllm_line())
+        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line(),
+                                  self.gpu_model_line(), self.vllm_line())
                  if line]
         return "".join(f"- {line}\n" for line in lines) or "Speed: not measured yet.\n"
 
@@ -138,6 +139,20 @@ class Front:
                     f"beside the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
                     f"({rivals[0][1]['name'].split(',')[0]}): {cells}.")
         return ""
+
+    def gpu_model_line(self):
+        """How many times the baseline's tokens a second kvant-4bit decodes, at each depth from 32,768 on."""
+        document = next((d for d in self.gpu.kind("whole_model") if d["rate"] == "decode_tps"), None)
+        if document is None:
+            return ""
+        rates = {(r["depth"], r["recipe"]): r["decode_tps"] for r in document["results"] if r["sequences"] == 1}
+        cells = [f"{rates[depth, 'kvant-4bit'] / rates[depth, document['baseline']]:.2f}x behind {depth:,} tokens"
+                 for depth in sorted({depth for depth, _ in rates if depth >= 32768})
+                 if (depth, "kvant-4bit") in rates and (depth, document["baseline"]) in rates]
+        if not cells:
+            return ""
+        return (f"**A whole 8B on an H200**, random weights in Q4_K, one sequence, `kvant-4bit` beside `{document['baseline']}` "
+                f"on its CUDA backend: {', '.join(cells)} ([more](docs/gpu.md#whole-models)).")
 
     def vllm_line(self):
         """The first column of figures of the table made in vLLM: `848 (1.16x)`, `1,895 (2.59x, 2.24x)`."""

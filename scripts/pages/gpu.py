@@ -1,5 +1,6 @@
 """The tables of docs/gpu.md. Decode: microseconds a layer at each shape, how many times faster than the fastest rival in
-BF16 and in FP8, and the share of the time that a kernel needs which only reads the same bytes."""
+BF16 and in FP8, and the share of the time that a kernel needs which only reads the same bytes. Whole models: what
+`kvant bench --device cuda --json` gave, tokens a second by depth and cache, and how many times the baseline's that is."""
 from pages import markdown
 from pages.results import load
 
@@ -51,8 +52,31 @@ class Gpu:
             inside.append(f"{row['limit_percent'][index]:.0f} %")
         return f"{us:,.1f}" + (f" ({', '.join(inside)})" if inside else "")
 
+    def models(self):
+        text = "".join(self.model_table(d) for d in self.kind("whole_model"))
+        return text or "Not measured yet.\n"
+
+    @staticmethod
+    def model_table(document):
+        """Of rows of `kvant bench`, by depth and number of sequences; `rate`: "prompt_tps" or "decode_tps"."""
+        rate = document["rate"]
+        rows = {((row.get("sequences", 1), row["depth"]), row["recipe"]): row[rate] for row in document["results"]}
+        caches = list(dict.fromkeys(cache for _, cache in rows))
+
+        def cell(key, cache):
+            if (key, cache) not in rows:
+                return "-"
+            shown, base = f"{rows[key, cache]:,.1f}", rows.get((key, document["baseline"]))
+            return shown if base is None or cache == document["baseline"] else f"{shown} ({rows[key, cache] / base:.2f}x)"
+
+        keys = dict.fromkeys(key for key, _ in rows)
+        body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in keys]
+        title = f"\n### {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
+        return (title + markdown.code(*document["command"].split("\n")) + f"\n{document['measured_on']}\n\n" +
+                markdown.table(("sequences", "depth", *(f"`{cache}`" for cache in caches)), body))
+
     def tables(self):
         return markdown.measured_tables(self.kind("table"))
 
     def blocks(self):
-        return {"gpu-decode": self.decode, "gpu-more": self.tables}
+        return {"gpu-decode": self.decode, "gpu-models": self.models, "gpu-more": self.tables}

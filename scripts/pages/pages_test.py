@@ -114,6 +114,19 @@ class Rivals(unittest.TestCase):
         text = Gpu(folder_with(gpu=[document])).decode()
         self.assertIn("| `tcq4` + `tcq4` | 4.20 | 300.0 (3.17x, 2.00x, 87 %) |", text)
 
+    def test_whole_models_on_the_gpu_are_compared_at_their_depth_and_batch(self):
+        def row(recipe, sequences, depth, tps):
+            return {"recipe": recipe, "sequences": sequences, "depth": depth, "decode_tps": tps}
+        document = {"kind": "whole_model", "title": "8B", "command": "kvant bench", "measured_on": "here", "rate": "decode_tps",
+                    "baseline": "llama.cpp:f16", "results": [
+                        row("llama.cpp:f16", 1, 0, 300.0), row("kvant-4bit", 1, 0, 297.0), row("llama.cpp:f16", 8, 32768, 400.0),
+                        row("kvant-4bit", 8, 32768, 800.0), row("kvant-4bit", 32, 32768, 1600.0)]}
+        text = Gpu(folder_with(gpu=[document])).models()
+        self.assertIn("| sequences | depth | `llama.cpp:f16` | `kvant-4bit` |", text)
+        self.assertIn("| 1 | 0 | 300.0 | 297.0 (0.99x) |", text)
+        self.assertIn("| 8 | 32,768 | 400.0 | 800.0 (2.00x) |", text)
+        self.assertIn("| 32 | 32,768 | - | 1,600.0 |", text)
+
     def test_rows_of_the_gpu_keep_the_best_round_of_rivals_and_recipes_apart(self):
         shape = {"head_dim": 128, "seqs": 8, "context": 131072, "bytes": 4617000}
         rows = [{"what": "cuDNN", "options": "", "us": 12.0, "least_us": 10.0, "bits": 16, **shape},
@@ -160,6 +173,32 @@ class QualityTables(unittest.TestCase):
     def test_other_texts_are_columns(self):
         self.assertIn("| recipe | WikiText-2 (4) | C++ code (4) |", self.quality().domains())
         self.assertIn("| `turbo3` | 0.04 | 0.02 |", self.quality().domains())
+
+    def test_long_contexts_of_other_texts_have_intervals_and_tails(self):
+        quality = self.quality()
+        self.assertEqual(quality.long_texts(), "Not measured yet.\n")
+        quality.runs[-1]["context"] = 8192
+        self.assertIn("| `turbo3` | 3.25 | 0.02 (0.01 - 0.04); 0.1 |", quality.long_texts())
+
+    def test_rows_against_f16_are_those_of_both_references(self):
+        quality = self.quality()
+        theirs = quality.runs[0] | {"reference": "llama.cpp:f16", "measured_on": "2 cores, 2026-11-21",
+                                    "results": [quality_row("llama.cpp:q4_0", 4.5, 0.04), quality_row("q8_0", 8.5, 0.5)]}
+        quality.runs.append(theirs)
+        self.assertEqual(quality.beside_llama(), theirs)
+        quality.runs.append(quality.runs[0] | {"reference": "f16", "results": [quality_row("q8_0", 8.5, 0.1)]})
+        both = quality.beside_llama()["results"]
+        self.assertEqual(both, [quality_row("q8_0", 8.5, 0.1),
+                                quality_row("llama.cpp:q4_0", 4.5, 0.04) | {"measured_on": "2026-11-21"}])
+
+    def test_a_stored_cache_stands_beside_the_one_that_it_is_made_of(self):
+        quality = self.quality()
+        quality.runs.append(quality.runs[0] | {"backend": "stored", "results": [
+            quality_row("bf16", 16, 0.0), {"recipe": "compact:turbo3", "bits_all": 2.5, "bits_sealed": 2.25},
+            quality_row("kvtc:2", 2.0, 0.3)]})
+        lines = [line for line in quality.stored(2048).split("\n") if line.startswith("| `")]
+        self.assertEqual([line.split("`")[1] for line in lines], ["turbo3", "compact:turbo3", "kvtc:2"])
+        self.assertTrue(lines[1].startswith("| `compact:turbo3` | 2.50 | 2.25 | - | 0.04 | "))
 
     def test_constants_are_given_in_bytes_and_bits(self):
         row = quality_row("vecinfer-1.5bit", 2.4, 0.25) | {"constant_bytes": 3 * 2**20, "constant_bits": 0.0625}

@@ -9,6 +9,8 @@ CONTROLS = {"window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps
 TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code": "C++ code", "german": "German"}
 FILES = {"wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt",
          "code": "data/evaluation/code.txt", "german": "data/evaluation/german.txt"}
+STORED = "stored"  # in place of a backend: rows of caches as they are stored
+COMPACT = "compact:"  # in compact coding
 HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity")
 
 
@@ -60,8 +62,14 @@ class Quality:
         return next((r for r in self.runs if all(r[key] == value for key, value in wanted.items())), None)
 
     def beside_llama(self, context=2048):
-        """The run that has llama.cpp's rows: against kvant's f16 cache or its own."""
-        return self.run(context=context, reference="f16") or self.run(context=context, reference="llama.cpp:f16")
+        """The rows against an f16 cache: kvant's, and beside them those that were run against llama.cpp's own."""
+        ours, theirs = (self.run(context=context, reference=reference) for reference in ("f16", "llama.cpp:f16"))
+        if ours is None or theirs is None:
+            return ours or theirs
+        known = {row["recipe"] for row in ours["results"]}
+        day = day_of(theirs["measured_on"])
+        return {**ours, "results": ours["results"] + [{"measured_on": day, **row} for row in theirs["results"]
+                                                      if row["recipe"] not in known]}
 
     def full(self, **which):
         return self.table(self.run(**which))
@@ -99,12 +107,14 @@ class Quality:
         return (markdown.code(command(run)) + f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
                 markdown.table(header, rows))
 
+    def texts(self, context):
+        """Runs by text, of those on the reference backend, if there are others than WikiText-2; and their recipes."""
+        runs = {text: run for text in TEXTS if (run := self.run(text=text, context=context)) is not None}
+        checked = {row["recipe"] for text, run in runs.items() if text != "wikitext-2" for row in run["results"]}
+        return runs, sorted(checked - {"bf16"}, key=lambda r: (-self.bits_of(r, runs), r))
+
     def domains(self):
-        runs = {text: self.run(text=text) for text in TEXTS}
-        runs = {text: run for text, run in runs.items() if run is not None}
-        checked = [row["recipe"] for text, run in runs.items() if text != "wikitext-2" for row in run["results"]]
-        recipes = sorted({r for r in checked if r not in ("bf16",)},
-                         key=lambda r: (-self.bits_of(r, runs), r))
+        runs, recipes = self.texts(2048)
         if not recipes:
             return "Not measured yet.\n"
         rows = []
@@ -115,6 +125,43 @@ class Quality:
         commands = [command(run) for text, run in runs.items() if text != "wikitext-2"]
         return markdown.code(*commands) + "\n" + markdown.table(header, rows)
 
+    def long_texts(self):
+        """At 8192 tokens: the mean with its interval, and the 99.9 % quantile."""
+        runs, recipes = self.texts(8192)
+        if not recipes:
+            return "Not measured yet.\n"
+        rows = []
+        for recipe in recipes:
+            found = [next((r for r in run["results"] if r["recipe"] == recipe), None) for run in runs.values()]
+            rows.append((f"`{recipe}`", f"{self.bits_of(recipe, runs):.2f}",
+                         *("-" if r is None else f"{divergence(r['kld_mean'])} ({divergence(r['kld_lo'])} - "
+                           f"{divergence(r['kld_hi'])}); {divergence(r['kld_p999'])}" for r in found)))
+        header = ("recipe", "bits", *(f"{TEXTS[text]} ({run['chunks']})" for text, run in runs.items()))
+        others = [run for text, run in runs.items() if text != "wikitext-2"]
+        places = "; ".join(sorted({run["measured_on"] for run in others}))
+        return (markdown.code(*map(command, others)) + f"\nMean KLD (95 % interval); 99.9 %. {places}.\n\n" +
+                markdown.table(header, rows))
+
+    def stored(self, context):
+        """Caches as they are stored (scripts/cold-tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
+        run, hot = self.run(backend=STORED, context=context), self.run(context=context)
+        if run is None or hot is None:
+            return "Not measured yet.\n"
+        recipes = {row["recipe"]: {key: value for key, value in row.items() if key != "measured_on"}
+                   for row in hot["results"]}
+        rows = []
+        for row in run["results"]:
+            if row["recipe"].startswith(COMPACT):
+                recipe = recipes.get(row["recipe"].removeprefix(COMPACT))
+                rows += [recipe, {**recipe, **row}] if recipe else []
+            elif row["recipe"] != "bf16":
+                rows.append(row)
+        program = "build/default/cold_tiers"
+        place = f"smollm2-135m-instruct.gguf {FILES[run['text']]} {context} {run['chunks']} OUT"
+        return (markdown.code(f"{program} sizes {place} RECIPE...", f"{program} eval {place} kvtc:FILE:BITS...") +
+                f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
+                markdown.table(HEADER, map(cells, sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"])))))
+
     @staticmethod
     def bits_of(recipe, runs):
         return max(r["bits_all"] for run in runs.values() for r in run["results"] if r["recipe"] == recipe)
@@ -123,4 +170,6 @@ class Quality:
         return {"quality-2048": self.full, "quality-8192": lambda: self.full(context=8192),
                 "quality-f16-2048": lambda: self.table(self.beside_llama()),
                 "quality-f16-8192": lambda: self.table(self.beside_llama(8192)),
-                "quality-backends": self.backends, "quality-domains": self.domains}
+                "quality-backends": self.backends, "quality-domains": self.domains,
+                "quality-domains-8192": self.long_texts,
+                "quality-stored-2048": lambda: self.stored(2048), "quality-stored-8192": lambda: self.stored(8192)}

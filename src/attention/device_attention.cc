@@ -10,47 +10,68 @@ namespace kvant {
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
     : device_(device), protector_(device), sums_(device), indices_(device), workspace_(std::move(device)) {}
 
-// Where new rows go, and which pages are due.
+// Which slices rows are of, and how many pages are due: the same in all layers that seal.
 void DeviceAttention::list_slices(const Step& step) {
   DevicePageStore& store = step.device_pages();
-  slices_.tail_width = slices_.sealed_width = 1;
-  for (int s = 0; s < n_slices_; ++s) {
-    const PageLedger& ledger = step.ledger(s);
-    slices_.tail_width =
-        std::max<std::int64_t>(slices_.tail_width, pages_for(ledger.end()) - ledger.n_sealed());
-    slices_.sealed_width = std::max<std::int64_t>(slices_.sealed_width, ledger.end_sealed());
-  }
-  std::vector<std::int32_t> slice_of_row, token_of_row, due_tail, due_sealed, due_pages, sinks;
-  std::vector<std::int32_t> tail(n_slices_ * slices_.tail_width), sealed(n_slices_ * slices_.sealed_width);
+  std::vector<std::int32_t> slice_of_row, due_tail, due_pages, sinks;
   first_sealed_.clear();
   max_due_ = 0;
   for (int s = 0; s < n_slices_; ++s) {
-    const PageLedger& ledger = step.ledger(s);
-    const int n_sealed = ledger.n_sealed(), due = ledger.end_sealed() - n_sealed;
-    for (int page = n_sealed; page < pages_for(ledger.end()); ++page)
-      tail[s * slices_.tail_width + page - n_sealed] = store.tails().table_id(ledger.tail(page).id);
-    for (int page = 0; page < ledger.end_sealed(); ++page)
-      sealed[s * slices_.sealed_width + page] = store.sealed().table_id(ledger.sealed(page).id);
-    for (int t = step.first_token(s); t < ledger.end(); ++t) {
-      slice_of_row.push_back(s);
-      token_of_row.push_back(t - n_sealed * kPageTokens);
-    }
+    const PageLedger& ledger = step.ledger(s, /*layer=*/0);
+    const int due = ledger.end_sealed() - ledger.n_sealed();
+    slice_of_row.insert(slice_of_row.end(), step.slices()[s].n_tokens, s);
     due_tail.push_back(due > 0 ? 0 : -1);
-    due_sealed.push_back(n_sealed);
     due_pages.push_back(due);
     max_due_ = std::max(max_due_, due);
-    if (n_sealed == 0 && due > 0) first_sealed_.push_back(s);
+    if (ledger.n_sealed() == 0 && due > 0) first_sealed_.push_back(s);
     const PageEntry sink = step.sink(s);
     sinks.push_back(sink.held() ? store.sinks().table_id(sink.id) : 0);
   }
   row_slice_ = indices_.add(slice_of_row);
-  row_token_ = indices_.add(token_of_row);
-  slices_.tail = indices_.add(tail);
-  slices_.sealed = indices_.add(sealed);
-  slices_.sinks = indices_.add(sinks);
+  sinks_ = indices_.add(sinks);
   due_tail_page_ = indices_.add(due_tail);
-  due_sealed_page_ = indices_.add(due_sealed);
   due_pages_ = indices_.add(due_pages);
+  groups_.clear();
+  for (int layer = 0; layer < step.plan().geometry.n_layers; ++layer) {
+    if (store.group_of(layer) == static_cast<int>(groups_.size())) list_group(step, layer);
+  }
+}
+
+// Where new rows and due pages go in the layers of a group, of which this is the first.
+void DeviceAttention::list_group(const Step& step, int layer) {
+  GroupTables& group = groups_.emplace_back();
+  SliceTables& slices = group.slices;
+  slices.layer = layer;
+  slices.sinks = sinks_;
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s, layer);
+    slices.tail_width =
+        std::max<std::int64_t>(slices.tail_width, pages_for(ledger.end()) - ledger.n_sealed());
+    slices.sealed_width =
+        std::max<std::int64_t>(slices.sealed_width, ledger.end_sealed() - ledger.first_page());
+    group.frees = group.frees || ledger.first_page() > 0;
+  }
+  const DeviceEntryTable &tails = step.device_pages().tails(layer),
+                         &of_sealed = step.device_pages().sealed(layer);
+  std::vector<std::int32_t> token_of_row, due_sealed, due_first;
+  std::vector<std::int32_t> tail(n_slices_ * slices.tail_width), sealed(n_slices_ * slices.sealed_width);
+  for (int s = 0; s < n_slices_; ++s) {
+    const PageLedger& ledger = step.ledger(s, layer);
+    const int n_sealed = ledger.n_sealed(), first = ledger.first_page();
+    for (int page = n_sealed; page < pages_for(ledger.end()); ++page)
+      tail[s * slices.tail_width + page - n_sealed] = tails.table_id(ledger.tail(page).id);
+    for (int page = first; page < ledger.end_sealed(); ++page)
+      sealed[s * slices.sealed_width + page - first] = of_sealed.table_id(ledger.sealed(page).id);
+    for (int t = step.first_token(s); t < ledger.end(); ++t)
+      token_of_row.push_back(t - n_sealed * kPageTokens);
+    due_sealed.push_back(n_sealed - first);
+    due_first.push_back(n_sealed);
+  }
+  group.row_token = indices_.add(token_of_row);
+  slices.tail = indices_.add(tail);
+  slices.sealed = indices_.add(sealed);
+  group.due_sealed_page = indices_.add(due_sealed);
+  group.due_first_page = group.frees ? indices_.add(due_first) : group.due_sealed_page;
 }
 
 bool DeviceAttention::go_the_same_way(const Plan& plan, const StepSlice& a, const StepSlice& b) const {
@@ -107,13 +128,21 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
 
 bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
                            const kvant_decode_layer& at_layer) {
+  const GroupTables& group = group_of(step, layer);
+  const kvant_page_metrics* metrics = step.plan().device_constants->page_metrics(layer);
+  kvant_page_metrics of_pages{};
+  if (metrics != nullptr && group.frees) {  // which turn with the place of a page in its sequence
+    of_pages = *metrics;
+    of_pages.first_pages = indices_.at(group.due_first_page);
+    metrics = &of_pages;
+  }
   const kvant_seal_range range{sizeof range,
                                indices_.at(due_tail_page_),
-                               indices_.at(due_sealed_page_),
+                               indices_.at(group.due_sealed_page),
                                indices_.at(due_pages_),
                                max_due_,
                                0,
-                               step.plan().device_constants->page_metrics(layer)};
+                               metrics};
   return check(step, "sealing",
                is_corrected(step.plan(), layer)
                    ? sums_.seal(step, layer, of_slices, at_layer, range, indices_)
@@ -121,13 +150,14 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
 }
 
 // Queries are turned as they are appended, where they lie.
-kvant_new_rows DeviceAttention::new_rows(const Plan& plan, const DeviceRows& rows) const {
+kvant_new_rows DeviceAttention::new_rows(const Plan& plan, const DeviceRows& rows,
+                                         const GroupTables& group) const {
   const Geometry& g = plan.geometry;
   kvant_new_rows appended{};
   appended.struct_size = sizeof appended;
   appended.n_rows = n_rows_;
   appended.seq = indices_.at(row_slice_);
-  appended.tail_token = indices_.at(row_token_);
+  appended.tail_token = indices_.at(group.row_token);
   appended.keys = rows.k;
   appended.values = rows.v;
   appended.key_row_stride = appended.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
@@ -152,18 +182,20 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   DevicePageStore& store = step.device_pages();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
+  const GroupTables& group = group_of(step, layer);
+  const SliceTables& slices = group.slices;
   kvant_decode_layer at_layer{};
   at_layer.struct_size = sizeof at_layer;
-  at_layer.tail = store.tails().pages(layer);
-  at_layer.tail.table = indices_.at(slices_.tail);
-  at_layer.tail.seq_stride = slices_.tail_width;
+  at_layer.tail = store.tails(layer).pages(layer);
+  at_layer.tail.table = indices_.at(slices.tail);
+  at_layer.tail.seq_stride = slices.tail_width;
   store.add_sealed(at_layer, layer);
-  at_layer.sealed.table = indices_.at(slices_.sealed);
-  at_layer.sealed.seq_stride = slices_.sealed_width;
+  at_layer.sealed.table = indices_.at(slices.sealed);
+  at_layer.sealed.seq_stride = slices.sealed_width;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
   plan.device_constants->add_to(at_layer, layer);
 
-  const kvant_new_rows appended = new_rows(plan, rows);
+  const kvant_new_rows appended = new_rows(plan, rows, group);
   const bool within = appends_within_ && !protects_by_score(plan, layer);
   if (!within && !check(step, "appending",
                         device_->library().append(&of_slices, &at_layer, &appended, device_->stream())))
@@ -175,22 +207,18 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   if (max_due_ > 0) {
     if (!seal(step, layer, of_slices, at_layer)) return;
     for (const int s : first_sealed_) {
-      if (step.sink(s).held()) store.keep_sink(step.ledger(s).tail(0), step.sink(s), layer);
+      if (at_layer.sink > 0) store.keep_sink(step.ledger(s, layer).tail(0), step.sink(s), layer);
     }
   }
 
   at_layer.protected_pages = store.sinks().pages(layer);
-  at_layer.protected_pages.table = indices_.at(slices_.sinks);
+  at_layer.protected_pages.table = indices_.at(slices.sinks);
   at_layer.protected_pages.seq_stride = 1;
   at_layer.new_rows = within ? &appended : nullptr;
   for (const RowTables& tables : row_tables_) {
-    if (tables.sliding_window == plan.layers[layer].sliding_window &&
-        !attend_rows(step, layer, rows, at_layer, tables))
-      return;
+    if (tables.group == store.group_of(layer) && !attend_rows(step, layer, rows, at_layer, tables)) return;
   }
-  for (const PromptTables& prompt : prompts_) {
-    if (!attend_prompt(step, layer, rows, at_layer, prompt)) return;
-  }
+  attend_prompts(step, layer, rows, at_layer);
 }
 
 }  // namespace kvant

@@ -59,8 +59,18 @@ class DeviceAttention {
   void run_layer(Step& step, int layer, const DeviceRows& rows);
 
  private:
-  // Slices of prompts one after another, for one call of the prompt kernel.
+  // The layers whose pages are opened, sealed and freed together (cache/layer_groups.h).
+  struct GroupTables {
+    SliceTables slices;
+    IndexBuffer::Part row_token;        // where rows go in the tails
+    IndexBuffer::Part due_sealed_page;  // of the table of slices
+    IndexBuffer::Part due_first_page;   // of the sequence
+    bool frees = false;                 // of any slice: then tables begin behind its first page
+  };
+
+  // Slices of prompts one after another, for one call of the prompt kernel, in the layers of a group.
   struct PromptTables {
+    int group = 0;
     RowRun run;
     int n_tokens = 0, n_pages = 0;  // in tails, and sealed, of all slices
     int n_kept = 0;                 // that scores may protect, where they are kept out of INT8 tiles
@@ -69,11 +79,15 @@ class DeviceAttention {
   };
 
   void list_slices(const Step& step);
+  void list_group(const Step& step, int layer);
   void list_runs(const Step& step);
   bool go_the_same_way(const Plan& plan, const StepSlice& a, const StepSlice& b) const;
   bool append(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer,
               const kvant_new_rows& new_rows);
-  kvant_new_rows new_rows(const Plan& plan, const DeviceRows& rows) const;
+  kvant_new_rows new_rows(const Plan& plan, const DeviceRows& rows, const GroupTables& group) const;
+  const GroupTables& group_of(const Step& step, int layer) const {
+    return groups_[step.device_pages().group_of(layer)];
+  }
   // Seals the step's due pages of a layer.
   bool seal(Step& step, int layer, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
   bool check(Step& step, const char* doing, kvant_status status) const;
@@ -98,7 +112,9 @@ class DeviceAttention {
   // Prompts in blocks of rows (device_prompt.cc).
   bool takes_prompt_kernel(const StepSlice& slice) const;
   void list_prompt(const Step& step, const RowRun& run);
+  void list_prompt_in(const Step& step, const RowRun& run, int layer);
   Result<std::size_t> prompt_workspace(const Plan& plan) const;
+  bool attend_prompts(Step& step, int layer, const DeviceRows& rows, const kvant_decode_layer& at_layer);
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                      const PromptTables& prompt);
   // With prompt=flashq queries and outputs of a prompt are BF16 in the workspace.
@@ -122,13 +138,14 @@ class DeviceAttention {
   int n_rows_ = 0, n_slices_ = 0, max_due_ = 0;
   // Each slice is one token, and nothing is sealed between appending and attention: both are one call.
   bool appends_within_ = false;
-  std::vector<int> first_sealed_;            // slices that seal their first page
-  IndexBuffer::Part row_slice_, row_token_;  // where rows go in the tails
-  SliceTables slices_;
-  IndexBuffer::Part due_tail_page_, due_sealed_page_, due_pages_;
-  std::vector<RowTables> row_tables_;  // of each run and sliding window
+  std::vector<int> first_sealed_;  // slices that seal their first page
+  IndexBuffer::Part row_slice_;
+  IndexBuffer::Part sinks_;
+  IndexBuffer::Part due_tail_page_, due_pages_;
+  std::vector<GroupTables> groups_;
+  std::vector<RowTables> row_tables_;  // of each run and group
   std::size_t rows_workspace_ = 0;     // bytes
-  std::vector<PromptTables> prompts_;
+  std::vector<PromptTables> prompts_;  // likewise
 };
 
 }  // namespace kvant

@@ -34,14 +34,9 @@ bool in_integers(const Plan& plan) {
   return plan.recipe.prompt == PromptAttention::flashq;
 }
 
-// Tokens that scores may protect of n_sealed pages, in the layer that protects most.
-int most_protected(const Plan& plan, int n_sealed) {
-  int most = 0;
-  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
-    if (protects_by_score(plan, layer))
-      most = std::max(most, max_protected_tokens(plan.layers[layer], n_sealed));
-  }
-  return most;
+// Tokens that scores may protect of n_sealed pages, in any layer of the group of this one.
+int most_protected(const Plan& plan, int layer, int n_sealed) {
+  return protects_by_score(plan, layer) ? max_protected_tokens(plan.layers[layer], n_sealed) : 0;
 }
 
 kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, int n_tokens, int n_pages) {
@@ -73,19 +68,26 @@ bool DeviceAttention::takes_prompt_kernel(const StepSlice& slice) const {
 }
 
 void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
+  for (const GroupTables& group : groups_) list_prompt_in(step, run, group.slices.layer);
+}
+
+// Sequences begin, to the kernel, with the first page that no sliding window has freed.
+void DeviceAttention::list_prompt_in(const Step& step, const RowRun& run, int layer) {
   std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
   int n_kept = 0;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
-    const PageLedger& ledger = step.ledger(s);
-    const int first_row = ledger.n_sealed() * kPageTokens;
-    for (const VisibleTokens& visible : visible_tokens(step, s)) query_pages.push_back(visible.sealed_pages);
+    const PageLedger& ledger = step.ledger(s, layer);
+    const int first_page = ledger.first_page();
+    for (const VisibleTokens& visible : visible_tokens(step, s, layer))
+      query_pages.push_back(visible.sealed_pages - first_page);
     queries.push_back(queries.back() + step.slices()[s].n_tokens);
-    tokens.push_back(tokens.back() + ledger.end() - first_row);
-    pages.push_back(pages.back() + ledger.end_sealed());
-    first_row_tokens.push_back(first_row);
-    if (in_integers(step.plan())) n_kept += most_protected(step.plan(), ledger.end_sealed());
+    tokens.push_back(tokens.back() + ledger.end() - ledger.n_sealed() * kPageTokens);
+    pages.push_back(pages.back() + ledger.end_sealed() - first_page);
+    first_row_tokens.push_back((ledger.n_sealed() - first_page) * kPageTokens);
+    if (in_integers(step.plan())) n_kept += most_protected(step.plan(), layer, ledger.end_sealed());
   }
-  prompts_.push_back({.run = run,
+  prompts_.push_back({.group = step.device_pages().group_of(layer),
+                      .run = run,
                       .n_tokens = tokens.back(),
                       .n_pages = pages.back(),
                       .n_kept = n_kept,
@@ -101,8 +103,9 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
 Result<std::size_t> DeviceAttention::prompt_workspace(const Plan& plan) const {
   std::size_t most = 0;
   for (const PromptTables& prompt : prompts_) {
+    // All layers of the group take as much.
     kvant_prompt_shape shape =
-        prompt_shape(plan, /*layer=*/0, prompt.run, prompt.n_tokens, prompt.n_pages);  // all take as much
+        prompt_shape(plan, groups_[prompt.group].slices.layer, prompt.run, prompt.n_tokens, prompt.n_pages);
     shape.n_kept_tokens = prompt.n_kept;
     std::size_t bytes = 0;
     KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
@@ -156,6 +159,14 @@ bool DeviceAttention::turn_outputs_back(Step& step, const DeviceRows& rows, cons
   return transform(step, t, run);
 }
 
+bool DeviceAttention::attend_prompts(Step& step, int layer, const DeviceRows& rows,
+                                     const kvant_decode_layer& at_layer) {
+  const int group = step.device_pages().group_of(layer);
+  return std::ranges::all_of(prompts_, [&](const PromptTables& prompt) {
+    return prompt.group != group || attend_prompt(step, layer, rows, at_layer, prompt);
+  });
+}
+
 bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& rows,
                                     kvant_decode_layer at_layer, const PromptTables& tables) {
   const Plan& plan = step.plan();
@@ -206,7 +217,7 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
     prompt.lse_head_stride = 1;
   }
   kvant_prompt_shape shape = prompt_shape(plan, layer, run, tables.n_tokens, tables.n_pages);
-  shape.n_kept_tokens = protects_by_score(plan, layer) ? tables.n_kept : 0;
+  shape.n_kept_tokens = tables.n_kept;
   const kvant_status attended =
       device_->library().prompt_attention(&shape, &prompt, prompt_memory() + before,
                                           workspace_.bytes() - rows_workspace_ - before, device_->stream());

@@ -44,7 +44,7 @@ void list_slice(const Step& step, int slice, bool in_blocks, std::vector<Protect
   const Plan& plan = step.plan();
   const StepSlice& s = step.slices()[slice];
   const int window = device_window(plan), first = step.first_token(slice);
-  int sealed = step.ledger(slice).n_sealed();
+  int sealed = step.ledger(slice, /*layer=*/0).n_sealed();
   const auto seal = [&](int point, SealPoint& to) {
     to.end_sealed = point < 0 ? sealed : std::max(sealed, sealed_pages(point, window));
     sealed = to.end_sealed;
@@ -128,7 +128,7 @@ Status DeviceProtector::send_tables(const Step& step) {
     const DeviceProtection &before = step.protection(s), &after = step.next_protection(s);
     wanted.push_back(before.tokens);
     changes = changes || before.tokens != after.tokens;
-    n_pages = std::max(n_pages, step.ledger(s).end_sealed());
+    n_pages = std::max(n_pages, step.ledger(s, /*layer=*/0).end_sealed());
     n_protected = std::max(n_protected, static_cast<int>(after.pages.size()));
     any_rows_ = any_rows_ || !after.pages.empty();
   }
@@ -227,7 +227,7 @@ bool DeviceProtector::make_keys(Step& step, int layer, const SealPoint& point,
   lengths.sealed_pages = point.n_sealed > 0 ? on_device : nullptr;
   lengths.tail_tokens = on_device + 1;
   kvant_decode_layer at_page = of_slice;
-  at_page.tail.table += point.n_sealed - step.ledger(point.slice).n_sealed();
+  at_page.tail.table += point.n_sealed - step.ledger(point.slice, layer).n_sealed();
   const bool go_on = keys_of_.layer == layer && keys_of_.slice == point.slice;
   kvant_dequantization rows{};
   rows.struct_size = sizeof rows;
@@ -314,7 +314,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape shape = formats.of(1, plan);
   const DeviceProtection& after = step.next_protection(point.slice);
-  const int n_before = step.ledger(point.slice).n_sealed();
+  const int n_before = step.ledger(point.slice, layer).n_sealed();
   std::vector<TokenMask> masks(static_cast<std::size_t>(n_kv_heads_) * n_pages_);
   std::vector<std::int32_t> counts, heads, from, to;
   for (int h = 0; h < n_kv_heads_; ++h) {
@@ -366,7 +366,7 @@ void DeviceProtector::keep_observers(const Step& step, int layer, const float* q
   for (int s = 0; s < n_slices_; ++s) {
     const PageEntry entry = step.next_protection(s).observers.entry();
     if (!entry.held()) continue;
-    const int end = step.ledger(s).end();
+    const int end = step.ledger(s, layer).end();
     const int first = std::max(step.first_token(s), end - open_observers(end));
     const ObserverRows to = observer_rows(step.device_pages(), entry, layer);
     const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),

@@ -15,7 +15,8 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
   const kvant_decode_shape of_rows = formats.of(run.n_rows, plan);
   // Each row is a sequence of these.
   const RowTables& tables = *std::find_if(row_tables_.begin(), row_tables_.end(), [&](const RowTables& t) {
-    return t.sliding_window == 0 && t.first_row <= run.first_row && run.first_row < t.first_row + t.n_seqs;
+    return t.group == step.device_pages().group_of(layer) && t.first_row <= run.first_row &&
+           run.first_row < t.first_row + t.n_seqs;
   });
   char* const workspace = workspace_.memory() + tables.workspace;
   point_to_rows(at_layer, rows, tables, plan.geometry, run.first_row);
@@ -42,9 +43,7 @@ bool DeviceAttention::attend_and_protect(Step& step, int layer, const DeviceRows
     }
   }
   protector_.add_slices_to(with_rows, layer);
-  for (const PromptTables& prompt : prompts_) {
-    if (!attend_prompt(step, layer, rows, with_rows, prompt)) return false;
-  }
+  if (!attend_prompts(step, layer, rows, with_rows)) return false;
   protector_.keep_observers(step, layer, rows.q);
   return true;
 }

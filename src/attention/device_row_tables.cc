@@ -21,20 +21,20 @@ struct RowGroup {
 };
 
 // Whether the library's kernel for short sequences may serve the rows of a run, each on its own.
-bool are_short(const Step& step, const RowRun& run) {
+bool are_short(const Step& step, const RowRun& run, int layer) {
   constexpr int kShortTokens = 512;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
-    const VisibleTokens last = visible_tokens(step, s).back();
+    const VisibleTokens last = visible_tokens(step, s, layer).back();
     if (last.sealed_pages > 0 || last.tail_tokens > kShortTokens) return false;
   }
   return true;
 }
 
 // Groups of up to `together` rows, those of one stretch of a slice about as large as each other.
-std::vector<RowGroup> list_groups(const Step& step, const RowRun& run, int together) {
+std::vector<RowGroup> list_groups(const Step& step, const RowRun& run, int layer, int together) {
   std::vector<RowGroup> groups;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
-    const std::vector<VisibleTokens> visible = visible_tokens(step, s);
+    const std::vector<VisibleTokens> visible = visible_tokens(step, s, layer);
     const auto n_rows = static_cast<int>(visible.size());
     for (int begin = 0; begin < n_rows;) {
       int end = begin;  // of the stretch
@@ -101,7 +101,7 @@ void list_all(const Step& step, const std::vector<RowGroup>& groups, const RowRu
     sealed.push_back(visible.sealed_pages);
     tail.push_back(visible.tail_tokens);
     n_protected.push_back(visible.sealed_pages > 0 ? sink : 0);
-    first_page.push_back(visible.sealed_pages - step.ledger(slice).n_sealed());
+    first_page.push_back(visible.sealed_pages - step.ledger(slice, slices.layer).n_sealed());
     tables.max_sealed = std::max(tables.max_sealed, visible.sealed_pages);
     tables.max_tail = std::max(tables.max_tail, visible.tail_tokens);
   }
@@ -124,14 +124,14 @@ IndexBuffer::Part add_table(std::vector<RowIds>& rows, std::size_t width, IndexB
 }
 
 // Tables begin with the page of the first token that a group's first row sees.
-void list_window(const Step& step, const std::vector<RowGroup>& groups, IndexBuffer& indices,
+void list_window(const Step& step, const std::vector<RowGroup>& groups, int layer, IndexBuffer& indices,
                  RowTables& tables) {
   DevicePageStore& store = step.device_pages();
   RowIds sealed, tail, hidden;
   std::vector<RowIds> sealed_ids, tail_ids;
   std::size_t sealed_width = 1, tail_width = 1;
   for (const RowGroup& group : groups) {
-    const PageLedger& ledger = step.ledger(group.slice);
+    const PageLedger& ledger = step.ledger(group.slice, layer);
     const int first_token = group.last_token - (group.n_rows - 1);
     const int first_page = first_visible_token(first_token, tables.sliding_window) / kPageTokens;
     const VisibleTokens seen = from_page(group.last, first_page);
@@ -140,10 +140,10 @@ void list_window(const Step& step, const std::vector<RowGroup>& groups, IndexBuf
     hidden.push_back(first_visible_token(group.last_token, tables.sliding_window) - first_page * kPageTokens);
     RowIds& row_sealed = sealed_ids.emplace_back();
     for (int i = 0; i < seen.sealed_pages; ++i)
-      row_sealed.push_back(store.sealed().table_id(ledger.sealed(first_page + i).id));
+      row_sealed.push_back(store.sealed(layer).table_id(ledger.sealed(first_page + i).id));
     RowIds& row_tail = tail_ids.emplace_back();
     for (int i = 0; i < pages_for(seen.tail_tokens); ++i)
-      row_tail.push_back(store.tails().table_id(ledger.tail(first_page + seen.sealed_pages + i).id));
+      row_tail.push_back(store.tails(layer).table_id(ledger.tail(first_page + seen.sealed_pages + i).id));
     sealed_width = std::max(sealed_width, row_sealed.size());
     tail_width = std::max(tail_width, row_tail.size());
     tables.max_sealed = std::max(tables.max_sealed, seen.sealed_pages);
@@ -160,10 +160,13 @@ void list_window(const Step& step, const std::vector<RowGroup>& groups, IndexBuf
 
 }  // namespace
 
-RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, int together,
-                          const SliceTables& slices, IndexBuffer& indices) {
-  const std::vector<RowGroup> groups = list_groups(step, run, are_short(step, run) ? 1 : together);
+RowTables list_row_tables(const Step& step, const RowRun& run, int together, const SliceTables& slices,
+                          IndexBuffer& indices) {
+  const int layer = slices.layer;
+  const std::vector<RowGroup> groups =
+      list_groups(step, run, layer, are_short(step, run, layer) ? 1 : together);
   RowTables tables;
+  tables.group = step.device_pages().group_of(layer);
   tables.first_row = run.first_row;
   tables.n_seqs = static_cast<int>(groups.size());
   RowIds begins = {0};
@@ -172,10 +175,10 @@ RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_windo
     begins.push_back(begins.back() + group.n_rows);
   }
   if (tables.max_queries > 1) tables.query_begins = indices.add(begins);
-  tables.sliding_window = sliding_window;
+  tables.sliding_window = step.plan().layers[layer].sliding_window;
   tables.sinks = list_sinks(groups, run, slices, indices);
-  if (sliding_window > 0) {
-    list_window(step, groups, indices, tables);
+  if (tables.sliding_window > 0) {
+    list_window(step, groups, layer, indices, tables);
   } else {
     list_all(step, groups, run, slices, indices, tables);
   }

@@ -13,16 +13,18 @@
 
 namespace kvant {
 
-// What slices find: tables of the pages that each has or will have when the step ends, and the entry of its
-// sink.
+// What slices find in the layers of a group: tables of the pages that each has or will have when the step
+// ends, from the first that no sliding window has freed, and the entry of its sink.
 struct SliceTables {
+  int layer = 0;                   // the group's first
   IndexBuffer::Part tail, sealed;  // [n_slices, width]
   std::int64_t tail_width = 1, sealed_width = 1;
   IndexBuffer::Part sinks;
 };
 
-// Of the rows of a run, in the layers with one sliding window.
+// Of the rows of a run, in the layers of a group.
 struct RowTables {
+  int group = 0;
   int first_row = 0, n_seqs = 0;
   int max_queries = 1;             // rows of a sequence
   IndexBuffer::Part query_begins;  // [n_seqs + 1], from the first row on; where max_queries is more than 1
@@ -47,7 +49,7 @@ struct RowTables {
 };
 
 // together: rows that are a sequence, at most.
-RowTables list_row_tables(const Step& step, const RowRun& run, int sliding_window, int together,
-                          const SliceTables& slices, IndexBuffer& indices);
+RowTables list_row_tables(const Step& step, const RowRun& run, int together, const SliceTables& slices,
+                          IndexBuffer& indices);
 
 }  // namespace kvant

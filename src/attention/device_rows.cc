@@ -23,17 +23,11 @@ void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
   const int together = takes_rows_together(step.plan(), step.slices()[run.first_slice])
                            ? std::min(kMostTogether, kColumns / group)
                            : 1;
-  const std::size_t first = row_tables_.size();
-  for (const LayerPlan& layer : step.plan().layers) {
-    const bool listed =
-        std::any_of(row_tables_.begin() + static_cast<std::ptrdiff_t>(first), row_tables_.end(),
-                    [&](const RowTables& t) { return t.sliding_window == layer.sliding_window; });
-    if (!listed)
-      row_tables_.push_back(list_row_tables(step, run, layer.sliding_window, together, slices_, indices_));
-  }
+  for (const GroupTables& group : groups_)
+    row_tables_.push_back(list_row_tables(step, run, together, group.slices, indices_));
 }
 
-// In the layers of one sliding window: as much as the layer that needs most. Steps mostly have the plan and
+// In the layers of a group: as much as the layer that needs most. Steps mostly have the plan and
 // the numbers of sequences of those before.
 Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, const RowTables& tables) {
   const std::pair key(tables.n_seqs, tables.max_queries);

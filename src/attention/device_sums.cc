@@ -24,15 +24,15 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
   max_due_ = 0;
   int n_sums = 0;
   for (int s = 0; s < n_slices; ++s) {
-    due_.push_back(step.ledger(s).end_sealed() - step.ledger(s).n_sealed());
+    due_.push_back(step.ledger(s, /*layer=*/0).end_sealed() - step.ledger(s, /*layer=*/0).n_sealed());
     max_due_ = std::max(max_due_, due_.back());
     first_sums_.push_back(n_sums);
     n_sums += due_.back() + 1;
   }
   std::vector<std::int32_t> of_rows;
   for (int s = 0; s < n_slices; ++s) {
-    const int n_sealed = step.ledger(s).n_sealed(), id = store.sums().table_id(step.sums(s).id);
-    for (const VisibleTokens& visible : visible_tokens(step, s))
+    const int n_sealed = step.ledger(s, /*layer=*/0).n_sealed(), id = store.sums().table_id(step.sums(s).id);
+    for (const VisibleTokens& visible : visible_tokens(step, s, /*layer=*/0))
       of_rows.push_back(max_due_ > 0 ? first_sums_[s] + visible.sealed_pages - n_sealed : id);
   }
   row_sums_ = indices.add(of_rows);

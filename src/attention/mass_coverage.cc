@@ -20,7 +20,7 @@ UnquantizedTokens unquantized_tokens(const HeadState& head) {
 }
 
 UnquantizedTokens unquantized_on_device(const Step& step, int slice, int layer, int kv_head) {
-  const int n_sealed = step.ledger(slice).n_sealed();
+  const int n_sealed = step.ledger(slice, layer).n_sealed();
   return {n_sealed * kPageTokens, protected_tokens(step, slice, layer, kv_head, n_sealed)};
 }
 

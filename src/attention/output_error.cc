@@ -181,7 +181,7 @@ void OutputErrorBackend::see(Step& step, int layer, const LayerRows& rows) {
 
 Status OutputErrorBackend::measure_mass_on_device(Shadow& shadow, const Step& step, int layer,
                                                   const LayerRows& rows) {
-  const int n_sealed = step.ledger(0).end_sealed();
+  const int n_sealed = step.ledger(0, layer).end_sealed();
   for (int kv_head = 0; kv_head < step.plan().geometry.kv_heads(layer); ++kv_head) {
     KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, /*first_visible=*/0, n_sealed));
     head_coverage_[kv_head] =

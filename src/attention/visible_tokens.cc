@@ -24,9 +24,9 @@ std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slic
   return visible;
 }
 
-std::vector<VisibleTokens> visible_tokens(const Step& step, int slice) {
+std::vector<VisibleTokens> visible_tokens(const Step& step, int slice, int layer) {
   const Plan& plan = step.plan();
-  return visible_tokens(step.first_token(slice), step.slices()[slice], step.ledger(slice).n_sealed(),
+  return visible_tokens(step.first_token(slice), step.slices()[slice], step.ledger(slice, layer).n_sealed(),
                         device_window(plan), plan.recipe.prefill);
 }
 

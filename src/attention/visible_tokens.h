@@ -11,8 +11,8 @@ namespace kvant {
 // Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
 std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slice, int n_sealed, int window,
                                           int prefill);
-// Of a slice of a step whose pages lie on a device.
-std::vector<VisibleTokens> visible_tokens(const Step& step, int slice);
+// Of a slice of a step whose pages lie on a device, in a layer.
+std::vector<VisibleTokens> visible_tokens(const Step& step, int slice, int layer);
 
 // What a window of so many tokens leaves of what a row sees, the last token of which is `token`.
 struct WindowedTokens {

@@ -42,8 +42,9 @@ using BenchText = std::shared_ptr<const std::vector<std::int32_t>>;
 
 // The same for all contenders of a run.
 struct ContenderOptions {
-  int prompt_step = 512;  // tokens of one step of a prompt, at most
-  int parallel = 1;       // sequences that are decoded at a time, each filled to the depth
+  int prompt_step = 512;   // tokens of one step of a prompt, at most
+  int parallel = 1;        // sequences that are decoded at a time, each filled to the depth
+  bool kv_offload = true;  // llama.cpp's cache lies where its model does; else the CPU attends
   BenchText text;
 };
 

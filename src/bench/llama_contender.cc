@@ -148,7 +148,7 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         ContenderOptions options) {
   auto types = parse_llama_types(name.substr(name.find(':') + 1));
   if (!types.ok()) return types.error();
-  if (model->device != nullptr && !types->plain &&
+  if (model->device != nullptr && options.kv_offload && !types->plain &&
       !has_flash_attention(model->device, model->geometry, *types)) {
     return error(
         "{} needs llama.cpp's flash attention, which this libggml-cuda.so lacks: KVANT_GPU=rival "
@@ -157,6 +157,7 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
   }
   LlamaContextOptions wanted{.types = *types, .step_tokens = std::max(options.prompt_step, options.parallel)};
   wanted.on_device = model->device != nullptr;
+  wanted.kv_offload = options.kv_offload;
   wanted.n_threads = n_threads;
   // Alone, a sequence has a second one in its cells, and room for one more tile, which is loaded whole before
   // it is cut.

@@ -87,11 +87,8 @@ Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
     : plan_(std::move(plan)),
       pools_(byte_limit),
       states_(plan_->geometry.recurrent_values, pools_.budget(), plan_->device.get()) {
-  if (plan_->device != nullptr) {
-    group_on_device();
-    return;
-  }
   group_layers();
+  if (on_device()) return;
   const Geometry& g = plan_->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.kv_heads(layer); ++h) protected_stores_.push_back(protected_store(layer, h));
@@ -107,6 +104,10 @@ void Cache::group_layers() {
   for (LayersOfEntry& found : layer_groups(*plan_)) {
     for (const int layer : found.layers) group_of_layer_[layer] = static_cast<int>(groups_.size());
     groups_.push_back({found.rules, std::move(found.layers), nullptr});
+  }
+  if (plan_->device != nullptr) {
+    device_ = std::make_unique<DevicePageStore>(*plan_, pools_.budget());
+    return;
   }
   for (LayerGroup& group : groups_)
     group.store = std::make_unique<HostPageStore>(*plan_, group.layers, pools_);
@@ -129,9 +130,10 @@ ProtectedStore Cache::protected_store(int layer, int kv_head) {
 Cache::Sequence Cache::empty_sequence() {
   const Geometry& g = plan_->geometry;
   Sequence sequence;
-  for (const LayerGroup& group : groups_) {
-    EntryStore& store = on_device() ? static_cast<EntryStore&>(*device_) : *group.store;
-    sequence.ledgers.push_back(std::make_unique<PageLedger>(group.rules, store));
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    EntryStore& store =
+        on_device() ? static_cast<EntryStore&>(device_->of_group(static_cast<int>(i))) : *groups_[i].store;
+    sequence.ledgers.push_back(std::make_unique<PageLedger>(groups_[i].rules, store));
   }
   if (on_device()) return sequence;
   sequence.heads.reserve(static_cast<std::size_t>(g.n_all_kv_heads()));
@@ -339,14 +341,14 @@ bool Cache::reserve_slice(const StepSlice& slice) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     PageLedger& ledger = *s.ledgers[i];
     if (!ledger.reserve(slice.n_tokens, slice.is_prompt)) return false;
-    if (on_device()) return reserve_on_device(s);
+    if (on_device()) continue;
     bool enough = true;
     for_each_head(s, groups_[i], [&](HeadState& head) {
       enough = enough && (!head.seals_ahead() || ledger.hold_ahead()) && head.reserve();
     });
     if (!enough) return false;
   }
-  return true;
+  return !on_device() || reserve_on_device(s);
 }
 
 Status Cache::check_slices(const std::vector<StepSlice>& slices) const {

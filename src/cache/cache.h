@@ -69,6 +69,7 @@ struct CacheBytes {
 };
 
 class Cache;
+class SyntheticRows;
 
 // A step between reserve and commit. Rows of the batch are the slices' tokens, in slice order.
 class Step {
@@ -87,9 +88,10 @@ class Step {
   HeadState& head(int slice, int layer, int kv_head) const;
   std::shared_ptr<const Plan> shared_plan() const;
 
-  // Where pages lie on a device: what slice i holds, the store, and the entry of its sink (none: it has none
-  // yet).
-  const PageLedger& ledger(int slice) const;
+  // Where pages lie on a device: what slice i holds of a layer (of its group's layers), the store, and the
+  // entry of its sink (none: it has none yet). Of a plan that quantizes, all groups have as many pages
+  // sealed.
+  const PageLedger& ledger(int slice, int layer) const;
   DevicePageStore& device_pages() const;
   PageEntry sink(int slice) const;
   // The sums of its correction, and, if the step seals pages, where those with these go.
@@ -190,9 +192,11 @@ class Cache {
   // Pages of one head of a sequence that is held, between steps: for tests and reports. See HeadState.
   const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
 
-  // Where pages lie on a device (on_device): what a sequence holds there, between steps.
+  // Where pages lie on a device (on_device): what a sequence holds there of a group's layers, between steps.
   bool on_device() const { return device_ != nullptr; }
-  const PageLedger& ledger(SequenceId sequence) const { return *sequences_.at(sequence).ledgers.front(); }
+  const PageLedger& ledger(SequenceId sequence, int group) const {
+    return *sequences_.at(sequence).ledgers[group];
+  }
   const DevicePageStore& device_pages() const { return *device_; }
   PageEntry sink(SequenceId sequence) const { return sequences_.at(sequence).sink.entry(); }
   const DeviceProtection& protection(SequenceId sequence) const { return sequences_.at(sequence).protection; }
@@ -257,7 +261,6 @@ class Cache {
   static std::set<RecurrentState> states_of(const Sequence& sequence);
 
   // --- where pages lie on a device (device_cache.cc) ---
-  void group_on_device();
   bool reserve_on_device(Sequence& sequence);
   bool take_sink(Sequence& sequence);
   EntryHold take_sums();
@@ -269,6 +272,8 @@ class Cache {
   void add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
   Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);
+  bool take_filled(int n_tokens, Sequence& filled);
+  Status fill_group(int group, const char* rows, const SyntheticRows& protected_rows, const Sequence& filled);
   bool fill_protection(int n_tokens, DeviceProtection& protection);
   void add_protected_bytes(const DeviceProtection& protection, CacheBytes& bytes) const;
   void close(Step& step, bool commit);

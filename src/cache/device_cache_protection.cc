@@ -20,11 +20,11 @@ bool Cache::take_protection(int n_tokens, int n_sealed, DeviceProtection& protec
   protection.tokens = std::make_shared<ProtectedTokens>();
   protection.tokens->heads.resize(static_cast<std::size_t>(plan_->geometry.n_all_kv_heads()));
   for (int i = 0; i < protected_pages(*plan_, n_sealed); ++i) {
-    protection.pages.emplace_back(*device_, device_->take(kProtectedRoom));
+    protection.pages.emplace_back(device_->beside(), device_->beside().take(kProtectedRoom));
     if (!protection.pages.back().entry().held()) return false;
   }
   if (open_observers(n_tokens) == 0) return true;
-  protection.observers = EntryHold(*device_, device_->take(kObserversRoom));
+  protection.observers = EntryHold(device_->beside(), device_->beside().take(kObserversRoom));
   return protection.observers.entry().held();
 }
 
@@ -58,13 +58,13 @@ bool Cache::reserve_protected_rows(const Sequence& sequence, DeviceProtection& n
   for (std::size_t i = 0; i < std::max(n_pages, now.pages.size()); ++i) {
     const bool is_there = i < now.pages.size();
     const bool is_written = seals && i >= first_written;
-    if (is_there && !(is_written && device_->shared(now.pages[i].entry()))) {
+    if (is_there && !(is_written && device_->beside().shared(now.pages[i].entry()))) {
       next.pages.push_back(now.pages[i].share());
       continue;
     }
-    next.pages.emplace_back(*device_, device_->take(kProtectedRoom));
+    next.pages.emplace_back(device_->beside(), device_->beside().take(kProtectedRoom));
     if (!next.pages.back().entry().held()) return false;
-    if (is_there) device_->copy(now.pages[i].entry(), kPageTokens, next.pages.back().entry());
+    if (is_there) device_->beside().copy(now.pages[i].entry(), kPageTokens, next.pages.back().entry());
   }
   return true;
 }
@@ -77,13 +77,13 @@ bool Cache::reserve_observers(const Sequence& sequence, DeviceProtection& next) 
   const int page_end = (ledger.end() / kPageTokens + 1) * kPageTokens;
   next.first_observer = first_observer_of(page_end, ledger.length(), stays ? now.first_observer : -1);
   const bool goes_on = stays && now.observers.entry().held();
-  if (goes_on && !device_->shared(now.observers.entry())) {
+  if (goes_on && !device_->beside().shared(now.observers.entry())) {
     next.observers = now.observers.share();
     return true;
   }
-  next.observers = EntryHold(*device_, device_->take(kObserversRoom));
+  next.observers = EntryHold(device_->beside(), device_->beside().take(kObserversRoom));
   if (!next.observers.entry().held()) return false;
-  if (goes_on) device_->copy(now.observers.entry(), kObservers, next.observers.entry());
+  if (goes_on) device_->beside().copy(now.observers.entry(), kObservers, next.observers.entry());
   return true;
 }
 
@@ -105,11 +105,11 @@ void Cache::add_protected_bytes(const DeviceProtection& protection, CacheBytes& 
     }
   }
   const std::int64_t in_rows =
-      static_cast<std::int64_t>(protection.pages.size()) * device_->entry_bytes(kProtectedRoom);
+      static_cast<std::int64_t>(protection.pages.size()) * device_->beside().entry_bytes(kProtectedRoom);
   const std::int64_t of_sink = n_rows > 0 ? in_rows * n_sink / n_rows : 0;
   bytes.sink += of_sink;
   bytes.protected_tokens += in_rows - of_sink;
-  if (protection.observers.entry().held()) bytes.tail += device_->entry_bytes(kObserversRoom);
+  if (protection.observers.entry().held()) bytes.tail += device_->beside().entry_bytes(kObserversRoom);
 }
 
 // False where memory is exhausted.
@@ -129,7 +129,7 @@ bool Cache::fill_protection(int n_tokens, DeviceProtection& protection) {
       protection.tokens->heads.push_back(protects_by_score(*plan_, i) ? head : ProtectedTokens::Head{});
   }
   for (int i = 0; i < pages_for(protection.tokens->most_rows()); ++i) {
-    protection.pages.emplace_back(*device_, device_->take(kProtectedRoom));
+    protection.pages.emplace_back(device_->beside(), device_->beside().take(kProtectedRoom));
     if (!protection.pages.back().entry().held()) return false;
   }
   return true;

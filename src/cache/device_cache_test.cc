@@ -6,6 +6,7 @@
 #include <span>
 
 #include "cache/cache_fixture.h"
+#include "cache/layer_groups.h"
 #include "cache/testing/host_pages.h"
 #include "format/page_metric.h"
 
@@ -16,8 +17,21 @@ using testing::HostPages;
 
 constexpr const char* kSinkRecipe = "k=ch4g64,v=tok4g64,sink=20";
 
-std::shared_ptr<const Plan> plan_on(const std::shared_ptr<HostPages>& device, const std::string& recipe) {
-  return place_on(device, testing::plan_for(recipe, testing::small_geometry())).value();
+// Two layers, the first of which sees the newest 200 tokens.
+Geometry sliding_geometry() {
+  Geometry g = testing::small_geometry();
+  g.sliding_window = {200, 0};
+  return g;
+}
+
+std::shared_ptr<const Plan> plan_on(const std::shared_ptr<HostPages>& device, const std::string& recipe,
+                                    const Geometry& geometry = testing::small_geometry()) {
+  return place_on(device, testing::plan_for(recipe, geometry)).value();
+}
+
+// Of an entry of the tail of a plan without windows.
+std::int64_t plain_bytes(const Plan& plan) {
+  return static_cast<std::int64_t>(plain_layout(plan, kPageTokens, layer_groups(plan).front().layers).bytes);
 }
 
 // As long as the library fails: what it says, and that no sequence changes.
@@ -42,7 +56,7 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
     ASSERT_TRUE(step.ok());
     ASSERT_TRUE((*step)->commit().ok());
   }
-  const auto plain = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes);
+  const auto plain = plain_bytes(*plan);
   const CacheBytes bytes = cache.bytes(sequence);
   EXPECT_EQ(bytes.sink, plain);
   EXPECT_EQ(bytes.tail % plain, 0);
@@ -153,6 +167,29 @@ TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
 }
 
 // A sequence of a cache in host memory goes to the device and back, and the other way round: the same bytes.
+void expect_the_same_images(const char* recipe, int n_tokens, const Geometry& geometry) {
+  const std::string what =
+      fmt::format("{}, {} tokens, window {}", recipe, n_tokens, geometry.sliding_window[0]);
+  Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", geometry), 0);
+  Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, geometry), 0);
+  const SequenceId written = in_host.add();
+  ASSERT_TRUE(in_host.fill_synthetic(written, n_tokens, 3).ok());
+  const std::vector<std::byte> image = in_host.export_sequence(written).value();
+  const auto read = on_device.import_sequence(image);
+  ASSERT_TRUE(read.ok()) << what;
+  EXPECT_EQ(on_device.length(*read), n_tokens);
+  EXPECT_EQ(on_device.export_sequence(*read).value(), image) << what;
+  EXPECT_EQ(on_device.export_sequence(on_device.fork(*read).value()).value(), image) << what;
+  EXPECT_EQ(on_device.bytes(*read).elements, in_host.bytes(written).elements) << what;
+
+  const SequenceId made = on_device.add();
+  ASSERT_TRUE(on_device.fill_synthetic(made, n_tokens, 4).ok());
+  const std::vector<std::byte> other = on_device.export_sequence(made).value();
+  const auto back = in_host.import_sequence(other);
+  ASSERT_TRUE(back.ok()) << what;
+  EXPECT_EQ(in_host.export_sequence(*back).value(), other) << what;
+}
+
 TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
   for (const char* recipe :
        {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256", "k=tok8g64,v=tok4g64,v@1.0=tok2g64",
@@ -161,23 +198,8 @@ TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
         "k=ch4g64,v=tok2g64,k@0.0=ch2g64,v@1.1=tok8g64,protect=0.1,sink=4,window=128",
         "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
     for (const int n_tokens : {0, 5, 128, 200, 700}) {
-      Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", testing::small_geometry()), 0);
-      Cache on_device(plan_on(std::make_shared<HostPages>(), recipe), 0);
-      const SequenceId written = in_host.add();
-      ASSERT_TRUE(in_host.fill_synthetic(written, n_tokens, 3).ok());
-      const std::vector<std::byte> image = in_host.export_sequence(written).value();
-      const auto read = on_device.import_sequence(image);
-      ASSERT_TRUE(read.ok()) << recipe << ", " << n_tokens;
-      EXPECT_EQ(on_device.length(*read), n_tokens);
-      EXPECT_EQ(on_device.export_sequence(*read).value(), image) << recipe << ", " << n_tokens;
-      EXPECT_EQ(on_device.export_sequence(on_device.fork(*read).value()).value(), image) << recipe;
-
-      const SequenceId made = on_device.add();
-      ASSERT_TRUE(on_device.fill_synthetic(made, n_tokens, 4).ok());
-      const std::vector<std::byte> other = on_device.export_sequence(made).value();
-      const auto back = in_host.import_sequence(other);
-      ASSERT_TRUE(back.ok()) << recipe << ", " << n_tokens;
-      EXPECT_EQ(in_host.export_sequence(*back).value(), other) << recipe << ", " << n_tokens;
+      expect_the_same_images(recipe, n_tokens, testing::small_geometry());
+      expect_the_same_images(recipe, n_tokens, sliding_geometry());
     }
   }
 }
@@ -199,6 +221,66 @@ TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
       EXPECT_TRUE(on_device.export_sequence(device).value() == in_host.export_sequence(host).value())
           << recipe;
     }
+  }
+}
+
+// Where a window has freed pages, cuts are refused, or give the bytes, that a cache in host memory gives.
+TEST(DeviceCache, CutsBackBehindFreedPagesAsCachesInHostMemoryDo) {
+  for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,window=256,sink=4",
+                             "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
+    Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", sliding_geometry()), 0);
+    Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, sliding_geometry()), 0);
+    const SequenceId written = in_host.add();
+    ASSERT_TRUE(in_host.fill_synthetic(written, 1030, 3).ok());
+    const SequenceId read = on_device.import_sequence(in_host.export_sequence(written).value()).value();
+    int n_cut = 0;
+    for (int n_tokens = 0; n_tokens <= 1030; n_tokens += 25) {
+      const SequenceId host = in_host.fork(written).value(), device = on_device.fork(read).value();
+      const bool cut = in_host.truncate(host, n_tokens).ok();
+      ASSERT_EQ(on_device.truncate(device, n_tokens).ok(), cut) << recipe << ", " << n_tokens;
+      EXPECT_TRUE(on_device.export_sequence(device).value() == in_host.export_sequence(host).value())
+          << recipe << ", " << n_tokens;
+      n_cut += cut ? 1 : 0;
+      in_host.free(host);
+      on_device.free(device);
+    }
+    EXPECT_GT(n_cut, 2) << recipe;
+    EXPECT_LT(n_cut, 20) << recipe;
+    on_device.free(read);
+    EXPECT_EQ(on_device.page_bytes_in_use(), 0) << recipe;
+  }
+}
+
+// Behind its window a layer takes as much whatever the length: what a window holds, and a page at each end.
+TEST(DeviceCache, KeepsWhatAWindowSeesAndUsesTheRestAgain) {
+  for (const char* recipe : {"bf16", "k=ch4g64,v=tok4g64,sink=4", "k=ch4g64,v=tok4g64,window=256"}) {
+    const auto plan = plan_on(std::make_shared<HostPages>(), recipe, sliding_geometry());
+    const int window = plan->layers[0].window;
+    Cache cache(plan, 0);
+    const SequenceId sequence = cache.add();
+    std::int64_t reserved = 0;
+    for (int length = 0; length < 6000;) {
+      const int n = length < 3000 ? 100 : 7;
+      auto step = cache.reserve({{sequence, n, /*is_prompt=*/length < 3000}});
+      ASSERT_TRUE(step.ok());
+      ASSERT_TRUE((*step)->commit().ok());
+      length += n;
+      int n_sliding = 0, n_full = 0;
+      cache.ledger(sequence, 0).for_each_entry([&](int page, PageEntry) {
+        ++n_sliding;
+        EXPECT_TRUE((page + 1) * kPageTokens > length - 199 || (page + 1) * kPageTokens + window > length)
+            << recipe << ": page " << page << " of " << length;
+      });
+      cache.ledger(sequence, 1).for_each_entry([&](int, PageEntry) { ++n_full; });
+      EXPECT_EQ(n_full, pages_for(length)) << recipe;
+      EXPECT_LE(n_sliding, pages_for(std::max(200, window) + kPageTokens) + 1) << recipe << ", " << length;
+      if (length == 3000) reserved = cache.bytes_reserved();
+    }
+    if (is_unquantized(*plan)) continue;
+    // Slabs of the layer that doesn't slide, at most as many again as it has pages.
+    const auto full = static_cast<std::int64_t>(
+        sealed_layout(*plan, plan->device->library(), layer_groups(*plan)[1].layers).bytes);
+    EXPECT_LE(cache.bytes_reserved() - reserved, 2 * full * pages_for(6000)) << recipe;
   }
 }
 
@@ -226,7 +308,7 @@ TEST(DeviceCache, RefusesDamagedImagesAndSaysWhyOneCantBeWritten) {
 // A limit that many entries of the tail have used up has room for sealed ones when these are given back.
 TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
   const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");
-  const auto plain = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes);
+  const auto plain = plain_bytes(*plan);
   Cache cache(plan, 40 * plain);
   std::vector<SequenceId> sequences;
   for (int i = 0; i < 40; ++i) {
@@ -244,9 +326,14 @@ TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
 // Whoever goes on opens a page for its own tail, and takes no more.
 TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
   constexpr int kPrefix = 16384, kForks = 64;
-  for (const char* recipe : {"k=ch4g64,v=tok4g64", kSinkRecipe, "k=tcq2,v=tcq2,sink=4,window=128"}) {
-    const auto plan = plan_on(std::make_shared<HostPages>(), recipe);
-    const auto tail = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes);
+  for (const auto& [recipe, geometry] : {std::pair{"k=ch4g64,v=tok4g64", testing::small_geometry()},
+                                         {kSinkRecipe, testing::small_geometry()},
+                                         {"k=tcq2,v=tcq2,sink=4,window=128", testing::small_geometry()},
+                                         {kSinkRecipe, sliding_geometry()}}) {
+    const auto plan = plan_on(std::make_shared<HostPages>(), recipe, geometry);
+    std::int64_t tail = 0;
+    for (const LayersOfEntry& group : layer_groups(*plan))
+      tail += static_cast<std::int64_t>(plain_layout(*plan, kPageTokens, group.layers).bytes);
     Cache cache(plan, 0);
     const SequenceId prefix = cache.add();
     ASSERT_TRUE(cache.fill_synthetic(prefix, kPrefix, 1).ok());
@@ -270,33 +357,40 @@ TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
 }
 
 // The most that a sequence takes while it grows in steps of both kinds, whatever their cut.
+void expect_largest(const char* recipe, const Geometry& geometry) {
+  const auto plan = plan_on(std::make_shared<HostPages>(), recipe, geometry);
+  for (const int step_tokens : {1, 77, 512}) {
+    for (const int n_tokens : {100, 1000, 3000}) {
+      Cache cache(plan, 0);
+      const SequenceId sequence = cache.add();
+      std::int64_t most = 0;
+      while (cache.length(sequence) < n_tokens) {
+        const int first = cache.length(sequence);
+        auto step = cache.reserve(
+            {{sequence, std::min(step_tokens, n_tokens - first), /*is_prompt=*/first < n_tokens / 2}});
+        ASSERT_TRUE(step.ok());
+        most = std::max(most, cache.page_bytes_in_use());
+        ASSERT_TRUE((*step)->commit().ok());
+      }
+      const std::int64_t predicted = largest_device_bytes(*plan, n_tokens, step_tokens);
+      // Steps that end with pages have no observers; and of layers that slide the bound has sealed pages
+      // beside the longest tail.
+      std::int64_t slack = 2 * static_cast<std::int64_t>(observer_layout(*plan).bytes);
+      for (const LayersOfEntry& group : layer_groups(*plan))
+        slack += static_cast<std::int64_t>(plain_layout(*plan, kPageTokens, group.layers).bytes) *
+                 ((group.rules.sliding_window > 0 ? 4 : 2) + plan->recipe.prefill / kPageTokens);
+      EXPECT_LE(most, predicted) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
+      EXPECT_LE(predicted, most + slack) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
+    }
+  }
+}
+
 TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,sink=128,window=256,prefill=256",
                              "k=tok8g64,v=tok4g64,k@0.0=tok2g64,v@1.1=tok2g64", "kvlinc-2bit",
                              "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
-    const auto plan = plan_on(std::make_shared<HostPages>(), recipe);
-    for (const int step_tokens : {1, 77, 512}) {
-      for (const int n_tokens : {100, 1000, 3000}) {
-        Cache cache(plan, 0);
-        const SequenceId sequence = cache.add();
-        std::int64_t most = 0;
-        while (cache.length(sequence) < n_tokens) {
-          const int first = cache.length(sequence);
-          auto step = cache.reserve(
-              {{sequence, std::min(step_tokens, n_tokens - first), /*is_prompt=*/first < n_tokens / 2}});
-          ASSERT_TRUE(step.ok());
-          most = std::max(most, cache.page_bytes_in_use());
-          ASSERT_TRUE((*step)->commit().ok());
-        }
-        const std::int64_t predicted = largest_device_bytes(*plan, n_tokens, step_tokens);
-        // Steps that end with pages have no observers.
-        const auto slack = static_cast<std::int64_t>(plain_layout(*plan, kPageTokens).bytes) *
-                               (2 + plan->recipe.prefill / kPageTokens) +
-                           2 * static_cast<std::int64_t>(observer_layout(*plan).bytes);
-        EXPECT_LE(most, predicted) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
-        EXPECT_LE(predicted, most + slack) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
-      }
-    }
+    expect_largest(recipe, testing::small_geometry());
+    expect_largest(recipe, sliding_geometry());
   }
   const auto plan = plan_on(std::make_shared<HostPages>(), "bf16");
   EXPECT_EQ(largest_device_bytes(*plan, 0, 512), 0);

@@ -21,7 +21,8 @@ std::vector<int> protected_tokens(const Step& step, int slice, int layer, int kv
 }
 
 void DeviceHeadPages::list(const Step& step, PageEntry entry, const PageView& view) {
-  const EntryLayout::Layer& layout = step.device_pages().layout(entry.room).layers[layer_];
+  const EntryLayout::Layer& layout =
+      step.device_pages().store_of(entry.room, layer_).layout(entry.room).layers[layer_];
   entries_.push_back(entry);
   fetched_.push_back(
       {entry.room == kSealedRoom, {layout.bytes(kv_head_, Side::key), layout.bytes(kv_head_, Side::value)}});
@@ -46,12 +47,12 @@ Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_he
   plan_ = step.shared_plan();
   layer_ = layer;
   kv_head_ = kv_head;
-  const PageLedger& ledger = step.ledger(slice);
+  const PageLedger& ledger = step.ledger(slice, layer);
   entries_.clear();
   fetched_.clear();
   pages_.clear();
   protected_tokens_ = protected_tokens(step, slice, layer, kv_head, n_sealed);
-  for (int page = first_visible / kPageTokens; page < n_sealed; ++page) {
+  for (int page = std::max(ledger.first_page(), first_visible / kPageTokens); page < n_sealed; ++page) {
     PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
     for (auto token = std::lower_bound(protected_tokens_.begin(), protected_tokens_.end(), view.first_token);
          token != protected_tokens_.end() && *token < view.first_token + kPageTokens; ++token)

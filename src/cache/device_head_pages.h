@@ -15,9 +15,9 @@ namespace kvant {
 class DeviceHeadPages {
  public:
   // Copies what slice `slice` of an open step holds of a layer that has attended, as HeadState::list_pages()
-  // lists it: pages with tokens from first_visible on, of which the first n_sealed are sealed. n_sealed: what
-  // the step leaves, or, for a sequence as it was before its seals, what it found: the tail lasts as long as
-  // the step. An error: the device has failed.
+  // lists it: pages with tokens from first_visible on that no sliding window has freed, of which the
+  // sequence's first n_sealed are sealed. n_sealed: what the step leaves, or, for a sequence as it was before
+  // its seals, what it found: the tail lasts as long as the step. An error: the device has failed.
   Status read(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
   // Its parts, so that the host waits once for several: gathering on the device; what the store then
   // downloads; and what any thread can do with it when the step is over.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "cache/feature_map.h"
@@ -13,12 +12,6 @@ namespace {
 
 constexpr const char* kPlain = "bf16";
 
-std::vector<int> all_layers(const Plan& plan) {
-  std::vector<int> layers(plan.geometry.n_layers);
-  std::iota(layers.begin(), layers.end(), 0);
-  return layers;
-}
-
 TokenMask first_tokens(int n) {
   TokenMask mask;
   for (int t = 0; t < n; ++t) mask.set(t);
@@ -28,46 +21,44 @@ TokenMask first_tokens(int n) {
 }  // namespace
 
 DeviceImage::DeviceImage(const Plan& plan, DevicePageStore& store)
-    : plan_(plan), store_(store), unquantized_(is_unquantized(plan)), layout_(plan, all_layers(plan)) {
+    : plan_(plan), store_(store), unquantized_(is_unquantized(plan)) {
+  for (int group = 0; group < store.n_groups(); ++group) layouts_.emplace_back(plan, store.layers(group));
   page_.resize(std::size_t{2} * kPageTokens * plan.geometry.head_dim);
   moved_.resize(page_.size());
 }
 
 template <class Visit>
-void DeviceImage::for_each_side(const Visit& visit) const {
-  const Geometry& g = plan_.geometry;
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int head = 0; head < g.n_kv_heads; ++head) {
+void DeviceImage::for_each_side(int group, const Visit& visit) const {
+  for (const int layer : store_.layers(group)) {
+    for (int head = 0; head < plan_.geometry.n_kv_heads; ++head) {
       for (const Side side : kSides) visit(layer, head, side);
     }
   }
 }
 
 int DeviceImage::n_sealed(const PageLedger& ledger) const {
-  return unquantized_ ? page_counts(ledger.length(), plan_.layers.front().window).sealed : ledger.n_sealed();
+  if (!unquantized_) return ledger.n_sealed();
+  return page_counts(ledger.length(), plan_.layers.front().window, /*sliding_window=*/0, ledger.n_sealed())
+      .sealed;
 }
 
-int DeviceImage::page_rows(int room) const {
-  const EntryLayout::Layer& layer = store_.layout(room).layers.front();
-  return static_cast<int>(layer.bytes(0, Side::key) / (std::size_t{2} * plan_.geometry.head_dim));
+int DeviceImage::page_rows(int room, int layer) const {
+  const std::size_t bytes = layout(room, layer).layers[layer].bytes(0, Side::key);
+  return static_cast<int>(bytes / (std::size_t{2} * plan_.geometry.head_dim));
 }
 
 std::byte* DeviceImage::place(int room, int layer, int head, Side side) {
-  return bytes_.data() + store_.layout(room).layers[layer].place(head, side);
+  return bytes_.data() + layout(room, layer).layers[layer].place(head, side);
 }
 
-void DeviceImage::make_room(int room) {
-  bytes_.assign(store_.layout(room).bytes, std::byte{});
-}
-
-Status DeviceImage::fetch(PageEntry entry) {
-  make_room(entry.room);
-  return store_.download(entry, bytes_.data());
+Status DeviceImage::fetch(DeviceEntryStore& store, PageEntry entry) {
+  bytes_.assign(store.layout(entry.room).bytes, std::byte{});
+  return store.download(entry, bytes_.data());
 }
 
 void DeviceImage::write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n) {
   const int d = plan_.geometry.head_dim;
-  std::memcpy(moved_.data(), place(room, layer, head, side), std::size_t{2} * page_rows(room) * d);
+  std::memcpy(moved_.data(), place(room, layer, head, side), std::size_t{2} * page_rows(room, layer) * d);
   plan_.device->page_to_host(kPlain, side, d, moved_.data(), page_.data());
   const std::size_t bytes = std::size_t{2} * n * d;
   std::memcpy(to.skip(bytes), page_.data(), bytes);
@@ -78,14 +69,14 @@ void DeviceImage::read_rows(const std::byte* from, int room, int layer, int head
   std::fill(page_.begin(), page_.end(), std::byte{});
   std::memcpy(page_.data(), from, std::size_t{2} * n * d);
   plan_.device->page_from_host(kPlain, side, d, page_.data(), moved_.data());
-  std::memcpy(place(room, layer, head, side), moved_.data(), std::size_t{2} * page_rows(room) * d);
+  std::memcpy(place(room, layer, head, side), moved_.data(), std::size_t{2} * page_rows(room, layer) * d);
 }
 
 // The first tokens, where they are kept, and the masks that leave them out of the first page.
 void DeviceImage::write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const {
   to.write<std::int32_t>(all.empty() ? 0 : 1);
   if (all.empty()) return;
-  const EntryLayout::Layer& of_layer = store_.layout(kSumsRoom).layers[layer];
+  const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
   const int d = plan_.geometry.head_dim;
   const std::size_t bytes = of_layer.bytes(head, Side::key);
   std::vector<float> sums(bytes / sizeof(float)), moved(sums.size());
@@ -101,7 +92,7 @@ void DeviceImage::read_sums(ByteReader& from, std::vector<std::byte>& all, bool&
                             int head) const {
   if (from.read_int(0, all.empty() ? 0 : 1) == 0) return;
   any = true;
-  const EntryLayout::Layer& of_layer = store_.layout(kSumsRoom).layers[layer];
+  const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
   const int d = plan_.geometry.head_dim;
   const std::size_t bytes = of_layer.bytes(head, Side::key);
   const std::vector<float> sums = from.read_all<float>(bytes / sizeof(float));
@@ -120,10 +111,10 @@ Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, const Beside& besi
   std::vector<std::byte> sums, checkpoint;
   for (const auto& [entry, bytes] : {std::pair{beside.sums, &sums}, {beside.checkpoint_sums, &checkpoint}}) {
     if (!entry.held()) continue;
-    KVANT_RETURN_IF_ERROR(fetch(entry));
+    KVANT_RETURN_IF_ERROR(fetch(store_.beside(), entry));
     *bytes = bytes_;
   }
-  if (sink.held()) KVANT_RETURN_IF_ERROR(fetch(sink));
+  if (sink.held()) KVANT_RETURN_IF_ERROR(fetch(store_.beside(), sink));
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
     if (n > 0 && !sink.held())
@@ -151,13 +142,14 @@ Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, const Beside& besi
 void DeviceImage::read_heads(ByteReader& from, int n_sealed, Beside& beside) {
   const Geometry& g = plan_.geometry;
   const PageEntry sink = beside.sink;
+  DeviceEntryStore& store = store_.beside();
   const auto room_for = [&](PageEntry sums) {
-    return std::vector<std::byte>(sums.held() ? store_.layout(kSumsRoom).bytes : 0);
+    return std::vector<std::byte>(sums.held() ? store.layout(kSumsRoom).bytes : 0);
   };
   std::vector<std::byte> sums = room_for(beside.sums), checkpoint = room_for(beside.checkpoint_sums);
   bool any_sums = false, any_checkpoint = false;
   const int d = g.head_dim;
-  if (sink.held()) make_room(kSinkRoom);
+  if (sink.held()) bytes_.assign(store.layout(kSinkRoom).bytes, std::byte{});
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
     from.require(n == 0 || sink.held());
@@ -178,11 +170,11 @@ void DeviceImage::read_heads(ByteReader& from, int n_sealed, Beside& beside) {
       read_sums(from, checkpoint, any_checkpoint, layer, head);
     }
   }
-  if (sink.held() && from.ok()) store_.upload(bytes_.data(), sink);
+  if (sink.held() && from.ok()) store.upload(bytes_.data(), sink);
   if (!any_sums) beside.sums = {};
   if (!any_checkpoint) beside.checkpoint_sums = {};
-  if (any_sums && from.ok()) store_.upload(sums.data(), beside.sums);
-  if (any_checkpoint && from.ok()) store_.upload(checkpoint.data(), beside.checkpoint_sums);
+  if (any_sums && from.ok()) store.upload(sums.data(), beside.sums);
+  if (any_checkpoint && from.ok()) store.upload(checkpoint.data(), beside.checkpoint_sums);
 }
 
 // Every layer's matrices as transposes.
@@ -223,12 +215,12 @@ void DeviceImage::read_state(const std::byte* from, float* state) {
   plan_.device->upload(state, moved.data(), n * sizeof(float));
 }
 
-Status DeviceImage::write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page) {
+Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledger, int n_sealed, int page) {
   const int d = plan_.geometry.head_dim;
   const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
-  KVANT_RETURN_IF_ERROR(fetch(entry));
+  KVANT_RETURN_IF_ERROR(fetch(store_.of_group(group), entry));
   const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
-  for_each_side([&](int layer, int head, Side side) {
+  for_each_side(group, [&](int layer, int head, Side side) {
     if (entry.room != kSealedRoom) return write_rows(to, entry.room, layer, head, side, n);
     const Format& format = *plan_.head(layer, head).side(side).sealed;
     std::byte* canonical = to.skip(format.page_bytes(d));
@@ -237,12 +229,12 @@ Status DeviceImage::write_page(ByteWriter& to, const PageLedger& ledger, int n_s
   return {};
 }
 
-void DeviceImage::read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page) {
+void DeviceImage::read_page(ByteReader& from, int group, const PageLedger& ledger, int n_sealed, int page) {
   const int d = plan_.geometry.head_dim;
   const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
-  make_room(entry.room);
+  bytes_.assign(store_.of_group(group).layout(entry.room).bytes, std::byte{});
   const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
-  for_each_side([&](int layer, int head, Side side) {
+  for_each_side(group, [&](int layer, int head, Side side) {
     if (entry.room != kSealedRoom) {
       const std::byte* rows = from.skip(std::size_t{2} * n * d);
       if (rows != nullptr) read_rows(rows, entry.room, layer, head, side, n);
@@ -253,7 +245,7 @@ void DeviceImage::read_page(ByteReader& from, const PageLedger& ledger, int n_se
     if (canonical != nullptr)
       plan_.device->page_from_host(format.name(), side, d, canonical, place(entry.room, layer, head, side));
   });
-  if (from.ok()) store_.upload(bytes_.data(), entry);
+  if (from.ok()) store_.of_group(group).upload(bytes_.data(), entry);
 }
 
 }  // namespace kvant

@@ -24,11 +24,12 @@ class DeviceImage {
   // Pages that an image has sealed: those of the ledger, or, where nothing is ever sealed on a device, those
   // that a cache in host memory would have.
   int n_sealed(const PageLedger& ledger) const;
-  const PageLayout& layout() const { return layout_; }  // of a sealed entry
+  const PageLayout& layout(int group) const { return layouts_[group]; }  // of a sealed entry
 
   // Errors: the device has failed, or a sink of unquantized tokens, which it doesn't tell from others.
   Status write_heads(ByteWriter& to, int n_sealed, const Beside& beside);
-  Status write_page(ByteWriter& to, const PageLedger& ledger, int n_sealed, int page);
+  // Of a group.
+  Status write_page(ByteWriter& to, int group, const PageLedger& ledger, int n_sealed, int page);
   // The state of layers without attention (Geometry::state_matrices); null: zeros. An error: the device has
   // failed.
   Status write_state(ByteWriter& to, const float* state);
@@ -40,14 +41,14 @@ class DeviceImage {
   // may be protected, and for observers, if there may be any; those that aren't needed are given back.
   Status write_protection(ByteWriter& to, int n_sealed, int n_tokens, const DeviceProtection& protection);
   void read_protection(ByteReader& from, int n_sealed, int n_tokens, DeviceProtection& protection);
-  void read_page(ByteReader& from, const PageLedger& ledger, int n_sealed, int page);
+  void read_page(ByteReader& from, int group, const PageLedger& ledger, int n_sealed, int page);
   void read_state(const std::byte* from, float* state);
 
  private:
   // The place of a page in the bytes of an entry that bytes_ holds.
   std::byte* place(int room, int layer, int head, Side side);
-  Status fetch(PageEntry entry);
-  void make_room(int room);
+  Status fetch(DeviceEntryStore& store, PageEntry entry);
+  const EntryLayout& layout(int room, int layer) const { return store_.store_of(room, layer).layout(room); }
   // Rows [n, head_dim] in BF16 of one side, of such an entry.
   void write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n);
   void read_rows(const std::byte* from, int room, int layer, int head, Side side, int n);
@@ -55,7 +56,7 @@ class DeviceImage {
   void write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const;
   void read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer, int head) const;
   void transpose_state(bool to_device, const float* from, float* to) const;
-  int page_rows(int room) const;  // that a page of an entry has room for
+  int page_rows(int room, int layer) const;  // that a page of an entry has room for
   // Of one layer: [kObservers][n_heads][head_dim], [kObservers][n_heads].
   struct Observers {
     float *q, *lse;
@@ -75,15 +76,15 @@ class DeviceImage {
   void read_scores(ByteReader& from, std::vector<std::byte>& observers, TokenScores& scores,
                    ObservedTokens& observed, int layer, int kv_head) const;
   template <class Visit>
-  void for_each_side(const Visit& visit) const;
+  void for_each_side(int group, const Visit& visit) const;
 
   const Plan& plan_;
   DevicePageStore& store_;
   bool unquantized_;
-  PageLayout layout_;
-  std::vector<std::byte> bytes_;  // of one entry, as it lies on the device
-  std::vector<std::byte> page_;   // a page of BF16 rows, canonical
-  std::vector<std::byte> moved_;  // and in the device's order
+  std::vector<PageLayout> layouts_;  // of each group
+  std::vector<std::byte> bytes_;     // of one entry, as it lies on the device
+  std::vector<std::byte> page_;      // a page of BF16 rows, canonical
+  std::vector<std::byte> moved_;     // and in the device's order
 };
 
 }  // namespace kvant

@@ -12,7 +12,7 @@ namespace kvant {
 
 // The place of a layer's observers in the bytes of their entry: queries, and their log-sum-exps.
 DeviceImage::Observers DeviceImage::observers_in(std::vector<std::byte>& bytes, int layer) const {
-  const EntryLayout::Layer& of_layer = store_.layout(kObserversRoom).layers[layer];
+  const EntryLayout::Layer& of_layer = store_.beside().layout(kObserversRoom).layers[layer];
   return {reinterpret_cast<float*>(bytes.data() + of_layer.place(0, Side::key)),
           reinterpret_cast<float*>(bytes.data() + of_layer.place(0, Side::value))};
 }
@@ -66,12 +66,12 @@ Status DeviceImage::write_protection(ByteWriter& to, int n_sealed, int n_tokens,
   const Geometry& g = plan_.geometry;
   std::vector<std::vector<std::byte>> entries;
   for (const EntryHold& rows : protection.pages) {
-    KVANT_RETURN_IF_ERROR(fetch(rows.entry()));
+    KVANT_RETURN_IF_ERROR(fetch(store_.beside(), rows.entry()));
     entries.push_back(bytes_);
   }
   std::vector<std::byte> observers;
   if (protection.observers.entry().held()) {
-    KVANT_RETURN_IF_ERROR(fetch(protection.observers.entry()));
+    KVANT_RETURN_IF_ERROR(fetch(store_.beside(), protection.observers.entry()));
     observers = bytes_;
   }
   const ProtectedTokens::Head nothing;
@@ -140,9 +140,9 @@ void DeviceImage::read_protection(ByteReader& from, int n_sealed, int n_tokens,
                                   DeviceProtection& protection) {
   const Geometry& g = plan_.geometry;
   std::vector<std::vector<std::byte>> entries(protection.pages.size());
-  for (std::vector<std::byte>& entry : entries) entry.resize(store_.layout(kProtectedRoom).bytes);
-  std::vector<std::byte> observers(protection.observers.entry().held() ? store_.layout(kObserversRoom).bytes
-                                                                       : 0);
+  for (std::vector<std::byte>& entry : entries) entry.resize(store_.beside().layout(kProtectedRoom).bytes);
+  std::vector<std::byte> observers(
+      protection.observers.entry().held() ? store_.beside().layout(kObserversRoom).bytes : 0);
   ObservedTokens observed{ObservedTokens::kUnknown, n_tokens};
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.n_kv_heads && from.ok(); ++h) {
@@ -153,11 +153,11 @@ void DeviceImage::read_protection(ByteReader& from, int n_sealed, int n_tokens,
   }
   if (!from.ok()) return;
   for (std::size_t i = 0; i < entries.size(); ++i)
-    store_.upload(entries[i].data(), protection.pages[i].entry());
+    store_.beside().upload(entries[i].data(), protection.pages[i].entry());
   protection.pages.resize(pages_for(protection.tokens->most_rows()));
   protection.first_observer = observed.first;
   if (observed.first < 0) return protection.observers.reset();
-  store_.upload(observers.data(), protection.observers.entry());
+  store_.beside().upload(observers.data(), protection.observers.entry());
 }
 
 }  // namespace kvant

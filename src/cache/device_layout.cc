@@ -7,6 +7,7 @@
 #include "cache/correction_state.h"
 #include "cache/device_constants.h"
 #include "cache/device_protection.h"
+#include "cache/layer_groups.h"
 #include "cache/page_counts.h"
 #include "cache/protected_rows.h"
 
@@ -21,18 +22,29 @@ constexpr int kMaxCorrectedGroup = 8;
 
 Status check_geometry(const Geometry& g, const std::string& device) {
   if (g.heads_differ()) {
-    return error("{} has no kernels for heads that differ between layers, as '{}' has them: use --device cpu",
-                 device, g.model);
+    return error(
+        "{} has no kernels for heads that differ between layers, as '{}' has them: use --no-kv-offload, with "
+        "which the CPU attends, or --device cpu",
+        device, g.model);
+  }
+  if (!g.shared.empty()) {
+    return error(
+        "{} has no layers that attend to another layer's cache, as '{}' has them: use --no-kv-offload, with "
+        "which the CPU attends, or --device cpu",
+        device, g.model);
   }
   if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
     return error(
         "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
-        "--device cpu",
+        "--no-kv-offload, with which the CPU attends, or --device cpu",
         device, g.head_dim, g.model);
   }
   if (g.group(/*layer=*/0) > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
-    return error("{} has no kernels for {} query heads on {} KV heads: use --device cpu", device, g.n_heads,
-                 g.n_kv_heads);
+    return error(
+        "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
+        "attends, "
+        "or --device cpu",
+        device, g.n_heads, g.n_kv_heads);
   }
   return {};
 }
@@ -180,15 +192,24 @@ void round_up(EntryLayout& layout) {
   layout.bytes = (layout.bytes + kDeviceUnit - 1) / kDeviceUnit * kDeviceUnit;
 }
 
+bool is_among(std::span<const int> layers, int layer) {
+  return std::ranges::binary_search(layers, layer);
+}
+
+template <class Predicate>
+std::vector<int> layers_where(const Plan& plan, const Predicate& predicate) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    if (predicate(layer)) layers.push_back(layer);
+  }
+  return layers;
+}
+
 bool same(const std::vector<const char*>& names) {
   return std::all_of(names.begin(), names.end(), [&](const char* name) { return name == names.front(); });
 }
 
 }  // namespace
-
-bool slides_anywhere(const Geometry& g) {
-  return std::any_of(g.sliding_window.begin(), g.sliding_window.end(), [](int window) { return window > 0; });
-}
 
 bool is_unquantized(const Plan& plan) {
   return std::all_of(plan.heads.begin(), plan.heads.end(), [](const HeadPlan& head) {
@@ -272,16 +293,15 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
   return shape;
 }
 
-EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library) {
-  if (is_unquantized(plan)) return plain_layout(plan, kPageTokens);  // there are none
+EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::span<const int> layers) {
+  if (is_unquantized(plan)) return plain_layout(plan, kPageTokens, layers);  // there are none
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    std::vector<std::size_t> page_bytes;
-    for (int head = 0; head < g.n_kv_heads; ++head) {
-      for (const Side side : kSides)
-        page_bytes.push_back(
-            library.page_bytes(plan.head(layer, head).side(side).sealed->name().c_str(), g.head_dim));
+    std::vector<std::size_t> page_bytes(std::size_t{2} * g.n_kv_heads);
+    for (int i = 0; is_among(layers, layer) && i < 2 * g.n_kv_heads; ++i) {
+      const SidePlan& side = plan.head(layer, i / 2).side(kSides[i % 2]);
+      page_bytes[i] = library.page_bytes(side.sealed->name().c_str(), g.head_dim);
     }
     add_layer(layout, std::move(page_bytes));
   }
@@ -289,22 +309,26 @@ EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library) {
   return layout;
 }
 
-EntryLayout plain_layout(const Plan& plan, int n_tokens) {
+EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> layers) {
   const Geometry& g = plan.geometry;
-  const std::size_t page_bytes = std::size_t{2} * n_tokens * g.head_dim;
   EntryLayout layout;
-  for (int layer = 0; layer < g.n_layers; ++layer) add_layer(layout, page_bytes, page_bytes, g.n_kv_heads);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const std::size_t page_bytes = is_among(layers, layer) ? std::size_t{2} * n_tokens * g.head_dim : 0;
+    add_layer(layout, page_bytes, page_bytes, g.n_kv_heads);
+  }
   round_up(layout);
   return layout;
 }
 
 EntryLayout sink_layout(const Plan& plan) {
   const int n_tiles = (device_sink(plan) + kDeviceTile - 1) / kDeviceTile;
-  return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile);
+  return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile,
+                      layers_where(plan, [&](int layer) { return plan.layers[layer].sink > 0; }));
 }
 
 EntryLayout protected_layout(const Plan& plan) {
-  return plain_layout(plan, kPageTokens);
+  return plain_layout(plan, kPageTokens,
+                      layers_where(plan, [&](int layer) { return protects_by_score(plan, layer); }));
 }
 
 EntryLayout observer_layout(const Plan& plan) {
@@ -329,14 +353,44 @@ EntryLayout correction_layout(const Plan& plan) {
   return layout;
 }
 
-std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens) {
-  if (n_tokens == 0) return 0;
-  const int window = device_window(plan), n_sealed = page_counts(n_tokens, window).sealed;
+namespace {
+
+// Pages of a group that a sequence has at most on its way to n_tokens, in steps of so many tokens.
+struct MostPages {
+  int tail = 0, sealed = 0;
+};
+MostPages most_pages(const GroupRules& rules, int n_tokens, int step_tokens) {
+  const auto pages_of = [&](std::int64_t tokens) {
+    return pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, tokens)));
+  };
+  const std::int64_t window = rules.window, sliding = rules.sliding_window, step = step_tokens;
+  if (!rules.seals) {
+    // The first page that either window holds is held as a whole.
+    const std::int64_t held = std::max(window, sliding) + kPageTokens + step;
+    return {pages_of(sliding == 0 ? n_tokens : held), 0};
+  }
   // The longest tail is that of a step: its tokens, the window's, and those of the page and of the prompt's
   // block that were open when it began.
-  const std::int64_t longest = std::int64_t{window} + step_tokens + kPageTokens + plan.recipe.prefill;
-  const int tail_pages = pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, longest)));
-  auto bytes = static_cast<std::int64_t>(plain_layout(plan, kPageTokens).bytes) * tail_pages;
+  MostPages most{pages_of(window + step + kPageTokens + rules.prefill),
+                 page_counts(n_tokens, rules.window).sealed};
+  // Sealed pages that the step's first token sees, and those that the step adds.
+  if (sliding > 0) most.sealed = std::min(most.sealed, std::max(pages_of(sliding + step) + 1, most.tail));
+  return most;
+}
+
+}  // namespace
+
+std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens) {
+  if (n_tokens == 0) return 0;
+  const int n_sealed = page_counts(n_tokens, device_window(plan)).sealed;
+  std::int64_t bytes = 0;
+  for (const LayersOfEntry& group : layer_groups(plan)) {
+    const MostPages most = most_pages(group.rules, n_tokens, step_tokens);
+    bytes += static_cast<std::int64_t>(plain_layout(plan, kPageTokens, group.layers).bytes) * most.tail;
+    if (most.sealed > 0)
+      bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library(), group.layers).bytes) *
+               most.sealed;
+  }
   // The sums of a correction, and, within a step that seals, those that it makes.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
   bytes += sums;
@@ -344,7 +398,6 @@ std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_token
   if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
   bytes += sums;
-  bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library()).bytes) * n_sealed;
   if (device_sink(plan) > 0) bytes += static_cast<std::int64_t>(sink_layout(plan).bytes);
   if (protects_by_score(plan))
     bytes += static_cast<std::int64_t>(protected_layout(plan).bytes) * protected_pages(plan, n_sealed);

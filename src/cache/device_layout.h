@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,14 @@ int device_window(const Plan& plan);
 // among the tokens that the recipe protects by their scores (device_protection.h).
 int device_sink(const Plan& plan);
 
-// Whether any layer has a sliding window.
-bool slides_anywhere(const Geometry& geometry);
-
 // Whether any head, or one of the layer, is corrected (KVLinC).
 bool is_corrected(const Plan& plan);
 bool is_corrected(const Plan& plan, int layer);
 
 // Where the page of each (layer, head, side) lies in an entry of one kind.
 struct EntryLayout {
-  // Pages lie side by side: of each head the key page, then the value page.
+  // Pages lie side by side: of each head the key page, then the value page. Those of layers that aren't the
+  // entry's take no bytes.
   struct Layer {
     std::size_t offset = 0;                  // of the first, in the entry
     std::vector<std::size_t> page_bytes;     // [heads][2]
@@ -51,8 +50,8 @@ struct EntryLayout {
       return std::size_t{2} * static_cast<std::size_t>(head) + static_cast<std::size_t>(side);
     }
   };
-  std::vector<Layer> layers;
-  std::size_t bytes = 0;  // of an entry: a multiple of kDeviceUnit
+  std::vector<Layer> layers;  // [n_layers]
+  std::size_t bytes = 0;      // of an entry: a multiple of kDeviceUnit
 };
 
 // Page tables count in units of so many bytes, so that an entry may lie anywhere within +-512 GiB.
@@ -61,13 +60,13 @@ inline constexpr std::size_t kDeviceUnit = 256;
 // Tokens whose unquantized rows lie side by side in the library's BF16 pages.
 inline constexpr int kDeviceTile = 16;
 
-// Entries of sealed pages, each of which takes as much as its head's format does.
-EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library);
-// Entries of BF16 pages with the first n_tokens tokens, a multiple of kDeviceTile.
-EntryLayout plain_layout(const Plan& plan, int n_tokens);
-// Entries of the sink.
+// Entries of sealed pages of a group's layers, each of which takes as much as its head's format does.
+EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::span<const int> layers);
+// Entries of BF16 pages of these layers with the first n_tokens tokens, a multiple of kDeviceTile.
+EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> layers);
+// Entries of the sink, of the layers that have one.
 EntryLayout sink_layout(const Plan& plan);
-// Entries of protected rows: 128 of each head.
+// Entries of protected rows of the layers that protect by score: 128 of each head.
 EntryLayout protected_layout(const Plan& plan);
 // Entries of the open page's observers: of each layer, as of one head, queries
 // [kObservers][n_heads][head_dim] in the keys' place, and their log-sum-exps [kObservers][n_heads] in the
@@ -79,8 +78,8 @@ EntryLayout observer_layout(const Plan& plan);
 EntryLayout correction_layout(const Plan& plan);
 
 // The maximum number of bytes that a sequence takes on its way to n_tokens, if no step adds more than
-// step_tokens: what a step opens stays in the tail until it ends. Of a prompt that the recipe leaves unsealed
-// as a whole, a step counts.
+// step_tokens: what a step opens stays in the tail until it ends, and what its tokens no longer see is freed
+// then. Of a prompt that the recipe leaves unsealed as a whole, a step counts.
 std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens);
 
 // The names of the formats of a layer, by KV head.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"
+#include "cache/layer_groups.h"
 #include "cache/testing/host_pages.h"
 
 namespace kvant {
@@ -90,7 +91,7 @@ TEST(EntryLayout, PagesOfAllHeadsAndSidesLieSideBySide) {
   const auto plan = placed("k=tok8g64,v=tok4g64,k@0.0=ch2g64,v@1.0=tok2g64,v@1.1=fp8");
   ASSERT_TRUE(plan.ok());
   const PageLibrary& library = (*plan)->device->library();
-  const EntryLayout layout = sealed_layout(**plan, library);
+  const EntryLayout layout = sealed_layout(**plan, library, layer_groups(**plan).front().layers);
   const int n_heads = (*plan)->geometry.n_kv_heads, d = (*plan)->geometry.head_dim;
   std::size_t end = 0;
   for (int layer = 0; layer < (*plan)->geometry.n_layers; ++layer) {
@@ -109,11 +110,37 @@ TEST(EntryLayout, PagesOfAllHeadsAndSidesLieSideBySide) {
   EXPECT_EQ(layout.bytes % kDeviceUnit, 0U);
 }
 
+TEST(EntryLayout, OtherGroupsLayersTakeNothing) {
+  Geometry g = testing::small_geometry();
+  g.sliding_window[0] = 300;
+  const auto plan = placed("k=ch4g64,v=tok4g64,sink=4", g);
+  ASSERT_TRUE(plan.ok());
+  const auto groups = layer_groups(**plan);
+  ASSERT_EQ(groups.size(), 2U);
+  const PageLibrary& library = (*plan)->device->library();
+  for (int group = 0; group < 2; ++group) {
+    for (const EntryLayout& layout : {sealed_layout(**plan, library, groups[group].layers),
+                                      plain_layout(**plan, kPageTokens, groups[group].layers)}) {
+      EXPECT_EQ(layout.layers[1 - group].bytes(0, Side::key), 0U);
+      EXPECT_EQ(layout.layers[group].offset, 0U);
+      std::size_t bytes = 0;
+      for (int h = 0; h < g.n_kv_heads; ++h) {
+        for (const Side side : kSides) bytes += layout.layers[group].bytes(h, side);
+      }
+      EXPECT_GT(bytes, 0U);
+      EXPECT_LT(layout.bytes - bytes, kDeviceUnit);
+    }
+  }
+  const EntryLayout sink = sink_layout(**plan);  // 16 tokens in BF16 of the layer that has one
+  EXPECT_EQ(sink.bytes, std::size_t{2} * 16 * 2 * g.n_kv_heads * g.head_dim);
+}
+
 // By the formats' definitions: 128 x 64 codes of a page, and two f16 for every channel, or for every token.
 TEST(EntryLayout, UnlikeHeadsTakeTheBytesOfTheirOwnFormats) {
   const auto plan = placed("k=ch4g128,v=tok4g64,k@0.0=ch2g128,v@0.1=tok8g64");
   ASSERT_TRUE(plan.ok());
-  const EntryLayout layout = sealed_layout(**plan, (*plan)->device->library());
+  const EntryLayout layout =
+      sealed_layout(**plan, (*plan)->device->library(), layer_groups(**plan).front().layers);
   constexpr std::size_t kBit = 128 * 64 / 8, kOfChannels = 64 * 4, kOfTokens = 128 * 4;
   EXPECT_EQ(layout.layers[1].offset, 2 * kBit + kOfChannels + 4 * kBit + kOfTokens  // head 0
                                          + 4 * kBit + kOfChannels + 8 * kBit + kOfTokens);

@@ -1,17 +1,13 @@
 #include "cache/layer_groups.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "cache/device_layout.h"
 
 namespace kvant {
 
 std::vector<LayersOfEntry> layer_groups(const Plan& plan) {
   std::vector<LayersOfEntry> groups;
-  if (plan.device != nullptr) {
-    groups.emplace_back().layers.resize(plan.geometry.n_layers);
-    std::iota(groups.front().layers.begin(), groups.front().layers.end(), 0);
-    return groups;
-  }
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     const LayerPlan& of_layer = plan.layers[layer];
     const GroupRules rules{.window = of_layer.window,
@@ -21,6 +17,13 @@ std::vector<LayersOfEntry> layer_groups(const Plan& plan) {
     auto found = std::ranges::find(groups, rules, &LayersOfEntry::rules);
     if (found == groups.end()) found = groups.insert(found, {rules, {}});
     found->layers.push_back(layer);
+  }
+  if (plan.device == nullptr) return groups;
+  const bool seals = !is_unquantized(plan);
+  for (LayersOfEntry& group : groups) {
+    group.rules.tail_step = kPageTokens;
+    group.rules.tail_lasts = true;
+    group.rules.seals = seals;
   }
   return groups;
 }

@@ -13,7 +13,7 @@ struct LayersOfEntry {
   std::vector<int> layers;  // ascending
 };
 
-// In the order of their first layers. On a device: all layers, without the rules that are its own.
+// In the order of their first layers. The same layers on every device, whose rules may differ.
 std::vector<LayersOfEntry> layer_groups(const Plan& plan);
 
 }  // namespace kvant

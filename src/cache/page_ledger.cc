@@ -119,11 +119,15 @@ bool PageLedger::reserve(int n_tokens, bool is_prompt) {
     tail_.push_back(entry);
     return true;
   };
-  const auto seal = [&](int n_pages) { end_sealed_ = std::max(end_sealed_, n_pages); };
+  const auto seal = [&](int n_pages) {
+    if (rules_.seals) end_sealed_ = std::max(end_sealed_, n_pages);
+  };
   return walk_step(rules_, length_, n_tokens, is_prompt, open, seal) && push_sealed(end_sealed_ - n_sealed_);
 }
 
 void PageLedger::commit() {
+  if (!rules_.seals)
+    end_sealed_ = std::max(end_sealed_, page_counts(end_, rules_.window, rules_.sliding_window).freed);
   const auto n_gone = static_cast<std::ptrdiff_t>(end_sealed_ - first_tail_);
   for (std::ptrdiff_t i = 0; i < n_gone; ++i) store_.release(tail_[i]);
   if (n_gone > 0) tail_.erase(tail_.begin(), tail_.begin() + n_gone);
@@ -139,7 +143,7 @@ void PageLedger::commit() {
 void PageLedger::forget_freed() {
   const int freed = freed_pages(length_, rules_.sliding_window, n_sealed_);
   if (freed <= first_sealed_) return;
-  const std::ptrdiff_t n = freed - first_sealed_;
+  const std::ptrdiff_t n = rules_.seals ? freed - first_sealed_ : 0;
   for (std::ptrdiff_t i = 0; i < n; ++i) store_.release({sealed_[i], kSealedRoom});
   sealed_.erase(sealed_.begin(), sealed_.begin() + n);
   first_sealed_ = freed;

@@ -53,6 +53,9 @@ struct GroupRules {
   // Pages that a step opens and seals stay in the tail until it ends: a device appends and seals all of a
   // step's pages before anyone attends to them, and layers that share another's cache attend to it later.
   bool tail_lasts = false;
+  // Not: pages stay in the tail as they are, unquantized. Those that would be sealed and freed (sliding
+  // window) are freed there, and count as sealed from then on.
+  bool seals = true;
   bool operator==(const GroupRules&) const = default;
 };
 

@@ -63,6 +63,7 @@ struct Sequence {
     int sealed = ledger->n_sealed(), length = first;
     std::vector<int> all = tokens;
     const auto seal = [&](int point) {
+      if (!rules.seals) return;
       for (; sealed < sealed_pages(point, rules.window); ++sealed) {
         const std::vector<int> rows = store->rows(ledger->tail(sealed));
         ASSERT_EQ(static_cast<int>(rows.size()), kPageTokens);
@@ -106,7 +107,10 @@ class Ledgers : public ::testing::TestWithParam<GroupRules> {};
 INSTANTIATE_TEST_SUITE_P(Rules, Ledgers,
                          ::testing::Values(GroupRules{0, 0, 128}, GroupRules{128, 0, 128},
                                            GroupRules{256, 0, 512}, GroupRules{0, 200, 128},
-                                           GroupRules{128, 0, kPrefillAll}));
+                                           GroupRules{128, 0, kPrefillAll},
+                                           GroupRules{128, 200, 128, kPageTokens, true},
+                                           GroupRules{128, 200, 128, kPageTokens, true, false},
+                                           GroupRules{256, 0, 128, kPageTokens, true, false}));
 
 // One of a life's moves, at random.
 void move(std::vector<Sequence>& all, std::mt19937& random, int& next_token) {
@@ -119,7 +123,7 @@ void move(std::vector<Sequence>& all, std::mt19937& random, int& next_token) {
     s.store->n_left = below(4) == 0 ? below(6) : -1;
     s.ledger->begin();
     bool enough = s.ledger->reserve(n, is_prompt);
-    const bool ahead = s.ledger->end_sealed() == s.ledger->n_sealed() && below(3) == 0;
+    const bool ahead = s.rules.seals && s.ledger->end_sealed() == s.ledger->n_sealed() && below(3) == 0;
     if (enough && ahead) enough = s.ledger->hold_ahead();
     s.store->n_left = -1;
     const bool was_ahead = s.is_ahead;
@@ -188,6 +192,32 @@ TEST(PageLedger, HoldsWhatTheLengthDemands) {
     s.ledger->for_each_entry([&](int, PageEntry entry) { room += entry.room; });
     ASSERT_EQ(room, tail_room(counts.tail_tokens)) << n;
     ASSERT_EQ(store.n_held(), counts.sealed - counts.freed + pages_for(counts.tail_tokens)) << n;
+  }
+}
+
+// Where nothing is sealed: what a group that seals would have freed, and no more.
+TEST(PageLedger, FreesUnsealedPagesThatNoTokenSees) {
+  for (const int window : {0, 128, 512}) {
+    RowStore store;
+    int next_token = 0;
+    Sequence s({window, 300, 128, kPageTokens, true, false}, store);
+    for (int n = 1; n < 1500; n += n % 200) {  // steps of 1, 2, 4, ... tokens
+      const int more = n % 200;
+      s.ledger->begin();
+      ASSERT_TRUE(s.ledger->reserve(more, false));
+      s.run(more, false, next_token);
+      s.ledger->commit();
+      s.tokens = s.provisional;
+      int needed = 0;  // pages with a token that is seen by the next one, or that a window keeps unsealed
+      const int length = s.ledger->length();
+      for (int page = 0; page * kPageTokens < length; ++page) {
+        const int end = (page + 1) * kPageTokens;
+        needed += end - 1 > length - 300 || end + window > length ? 1 : 0;
+      }
+      ASSERT_EQ(store.n_held(), needed) << length << ", window " << window;
+      ASSERT_EQ(s.ledger->first_page(), pages_for(length) - needed) << length;
+      ASSERT_EQ(s.ledger->n_sealed(), s.ledger->first_page()) << length;
+    }
   }
 }
 

@@ -7,7 +7,6 @@
 //   (PageLayout), oldest first; pages of which all is evicted are zero. Then the unsealed pages: of each head
 //   K's rows, then V's.
 #include "cache/sequence_image.h"
-#include "cache/device_layout.h"
 
 #include <cstring>
 #include <limits>
@@ -38,22 +37,8 @@ SequenceExport::SequenceExport(const Cache& cache, SequenceId sequence)
   if (cache.on_device()) device_.emplace(cache.plan(), *cache.device_);
 }
 
-namespace {
-
-// A device keeps all pages of layers that slide, and images leave out those before the window.
-Status check_image(const Plan& plan) {
-  if (plan.device == nullptr || !slides_anywhere(plan.geometry)) return {};
-  return error(
-      "sequences of '{}', which has sliding windows, can't be saved from {} or loaded there: use "
-      "--device cpu",
-      plan.geometry.model, plan.device->name());
-}
-
-}  // namespace
-
 Result<SequenceExport> SequenceExport::start(const Cache& cache, SequenceId sequence) {
   KVANT_RETURN_IF_ERROR(cache.check_idle(sequence, "export"));
-  KVANT_RETURN_IF_ERROR(check_image(cache.plan()));
   try {
     SequenceExport made(cache, sequence);
     KVANT_RETURN_IF_ERROR(made.write_head());
@@ -69,7 +54,7 @@ int SequenceExport::n_sealed(std::size_t group) const {
 }
 
 const PageLayout& SequenceExport::layout(std::size_t group) const {
-  return device_ ? device_->layout() : cache_->groups_[group].store->layout();
+  return device_ ? device_->layout(static_cast<int>(group)) : cache_->groups_[group].store->layout();
 }
 
 Status SequenceExport::write_head() {
@@ -115,7 +100,7 @@ Status SequenceExport::write_states(const Cache::Sequence& s) {
 Status SequenceExport::write_page(std::size_t group, int page) {
   const Cache::Sequence& s = cache_->sequences_.at(sequence_);
   const PageLedger& ledger = *s.ledgers[group];
-  if (device_) return device_->write_page(to_, ledger, n_sealed(group), page);
+  if (device_) return device_->write_page(to_, static_cast<int>(group), ledger, n_sealed(group), page);
   const HostPageStore& store = *cache_->groups_[group].store;
   if (page < ledger.n_sealed()) {
     std::byte* entry = to_.skip(store.layout().entry_bytes());
@@ -183,16 +168,19 @@ bool SequenceImport::read_head() {
 bool SequenceImport::read_ledger(std::size_t i, int length) {
   const Plan& plan = cache_->plan();
   const Cache::LayerGroup& group = cache_->groups_[i];
-  const int sealed = n_sealed_ = from_.read_int(0, length / kPageTokens);
+  const int sealed = n_sealed_.emplace_back(from_.read_int(0, length / kPageTokens));
   const int freed = from_.read_int(0, freed_pages(length, group.rules.sliding_window, sealed));
   // What it is to hold has to be there, before memory is taken for it.
-  const std::size_t entry_bytes = (device_ ? device_->layout() : group.store->layout()).entry_bytes();
+  const std::size_t entry_bytes =
+      (device_ ? device_->layout(static_cast<int>(i)) : group.store->layout()).entry_bytes();
   from_.require(from_.n_left() / entry_bytes >= static_cast<std::size_t>(sealed - freed));
   const int d = plan.geometry.dim(group.layers.front());
   from_.require(from_.n_left() / plan.tail->short_page_bytes(d, 1) >=
                 static_cast<std::size_t>(length - sealed * kPageTokens));
+  // Who attends on a device counts on it.
+  from_.require(!device_ || !group.rules.seals || sealed == n_sealed_.front());
   if (!from_.ok()) return true;
-  return sequence_.ledgers[i]->take_all(length, device_ && is_unquantized(plan) ? 0 : sealed, freed);
+  return sequence_.ledgers[i]->take_all(length, group.rules.seals ? sealed : freed, freed);
 }
 
 bool SequenceImport::read_states(int length) {
@@ -218,10 +206,10 @@ bool SequenceImport::read_heads() {
   if (device_ && from_.ok() && protects_by_score(cache_->plan())) {
     DeviceProtection& protection = sequence_.protection;
     const int length = sequence_.ledgers[0]->length();
-    if (!cache_->take_protection(length, n_sealed_, protection)) return false;
-    device_->read_protection(from_, n_sealed_, length, protection);
+    if (!cache_->take_protection(length, n_sealed_.front(), protection)) return false;
+    device_->read_protection(from_, n_sealed_.front(), length, protection);
   } else if (device_ && from_.ok()) {
-    if (n_sealed_ > 0 && !cache_->take_sink(sequence_)) return false;
+    if (n_sealed_.front() > 0 && !cache_->take_sink(sequence_)) return false;
     if (is_corrected(cache_->plan())) {
       for (EntryHold* sums : {&sequence_.sums, &sequence_.checkpoint_sums}) {
         *sums = cache_->take_sums();
@@ -230,7 +218,7 @@ bool SequenceImport::read_heads() {
     }
     DeviceImage::Beside beside{sequence_.sink.entry(), sequence_.sums.entry(),
                                sequence_.checkpoint_sums.entry()};
-    device_->read_heads(from_, n_sealed_, beside);
+    device_->read_heads(from_, n_sealed_.front(), beside);
     if (!beside.sums.held()) sequence_.sums.reset();
     if (!beside.checkpoint_sums.held()) sequence_.checkpoint_sums.reset();
   }
@@ -245,7 +233,7 @@ bool SequenceImport::read_page() {
   const Plan& plan = cache_->plan();
   const PageLedger& ledger = *sequence_.ledgers[group_];
   if (device_) {
-    device_->read_page(from_, ledger, n_sealed_, page_);
+    device_->read_page(from_, static_cast<int>(group_), ledger, n_sealed_[group_], page_);
     return true;
   }
   HostPageStore& store = *cache_->groups_[group_].store;
@@ -269,7 +257,6 @@ bool SequenceImport::read_page() {
 }
 
 Result<bool> SequenceImport::advance(std::size_t n_bytes) {
-  KVANT_RETURN_IF_ERROR(check_image(cache_->plan()));
   if (cache_->step_open_)
     return error("cannot import a sequence while a step is open: commit or abort it first");
   const std::size_t start = from_.n_left();

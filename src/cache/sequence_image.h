@@ -61,7 +61,7 @@ class SequenceImport {
   ByteReader from_;
   Cache::Sequence sequence_;
   std::optional<DeviceImage> device_;  // none: pages lie in host memory
-  int n_sealed_ = 0;                   // of the image, on a device
+  std::vector<int> n_sealed_;          // of the image, of each group
   bool begun_ = false;
   std::size_t group_ = 0;  // that is next
   int page_ = 0;           // of it

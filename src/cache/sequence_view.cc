@@ -40,22 +40,27 @@ void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
   const std::size_t n_heads = static_cast<std::size_t>(g.n_all_kv_heads());
   view.k_bytes.resize(n_heads);
   view.v_bytes.resize(n_heads);
-  const auto add = [&](int room) {
+  const auto add = [&](const EntryLayout& layout) {
     for (std::size_t i = 0; i < n_heads; ++i) {
-      const EntryLayout::Layer& layer = store.layout(room).layers[i / g.n_kv_heads];
+      const EntryLayout::Layer& layer = layout.layers[i / g.n_kv_heads];
       const int head = static_cast<int>(i) % g.n_kv_heads;
       view.k_bytes[i] += static_cast<std::int64_t>(layer.bytes(head, Side::key));
       view.v_bytes[i] += static_cast<std::int64_t>(layer.bytes(head, Side::value));
     }
   };
-  cache.ledger(sequence).for_each_entry([&](int page, PageEntry entry) {
-    PageState& state = states[page];
-    (entry.room == kSealedRoom ? state.sealed : state.tail) = true;
-    state.shared = state.shared || store.shared(entry);
-    add(entry.room);
-  });
-  if (cache.sink(sequence).held()) add(kSinkRoom);
-  for (std::size_t i = 0; i < cache.protection(sequence).pages.size(); ++i) add(kProtectedRoom);
+  for (int group = 0; group < store.n_groups(); ++group) {
+    const DeviceEntryStore& pages = store.of_group(group);
+    cache.ledger(sequence, group).for_each_entry([&](int page, PageEntry entry) {
+      PageState& state = states[page];
+      (entry.room == kSealedRoom ? state.sealed : state.tail) = true;
+      state.shared = state.shared || pages.shared(entry);
+      add(pages.layout(entry.room));
+    });
+  }
+  const DeviceEntryStore& beside = store.beside();
+  if (cache.sink(sequence).held()) add(beside.layout(kSinkRoom));
+  for (std::size_t i = 0; i < cache.protection(sequence).pages.size(); ++i)
+    add(beside.layout(kProtectedRoom));
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ class Contenders {
     contender_.text = std::move(text);
     contender_.parallel = options.bench.parallel;
     contender_.prompt_step = options.prompt_step;
+    contender_.kv_offload = options.common.kv_offload;
   }
 
   // guard_every: see make_engine_contender.
@@ -162,6 +163,7 @@ Command add_bench_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "measure prompt and decode speed");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
+  add_kv_offload_option(*command, options->common);
   command->add_option("-d,--depth", options->bench.depths, "tokens in the cache, such as 0,4096,16384")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24))

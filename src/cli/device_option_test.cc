@@ -64,6 +64,16 @@ TEST_F(DeviceOption, LayersOfAGpuNeedOne) {
   expect_one_sentence(run("run -m model.gguf -p abc --gpu-layers -1"), "--gpu-layers");
 }
 
+TEST_F(DeviceOption, CachesOutOfAGpusMemoryNeedOne) {
+  for (const char* option : {"--no-kv-offload", "-nkvo"}) {
+    expect_one_sentence(run(std::string("run -m model.gguf -p abc ") + option), "--no-kv-offload");
+    // The CPU attends then, as it is told to.
+    expect_one_sentence(
+        run(std::string("run -m model.gguf -p abc --device tpu --backend cpu/portable ") + option),
+        "'tpu' is no device");
+  }
+}
+
 TEST_F(DeviceOption, WithoutAnNvidiaDriverOneSentenceSaysSo) {
   if (have_nvidia_gpu()) GTEST_SKIP() << "there is a GPU";
   expect_one_sentence(run("run -m model.gguf -p abc --device cuda"), "no driver");

@@ -20,7 +20,8 @@ std::vector<std::string> with_two_dashes(int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = argc - 1; i > 0; --i) {  // CLI11 takes them from the back
     const std::string word = argv[i];
-    const bool one_dash = word == "-ctk" || word == "-ctv" || word == "-cnv" || word == "-ngl";
+    const bool one_dash =
+        word == "-ctk" || word == "-ctv" || word == "-cnv" || word == "-ngl" || word == "-nkvo";
     words.push_back(one_dash ? "-" + word : word);
   }
   return words;

@@ -70,6 +70,13 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
       ->check(CLI::Range(0, 1 << 20));
 }
 
+void add_kv_offload_option(CLI::App& command, ModelOptions& options) {
+  command.add_flag_callback(
+      "--no-kv-offload,--nkvo", [&options] { options.kv_offload = false; },
+      "with --device cuda: caches lie in the host's memory, and the CPU attends: any recipe, heads that the "
+      "GPU has no kernels for, caches larger than its memory (also -nkvo)");
+}
+
 void add_weights_option(CLI::App& command, std::string& weights) {
   command
       .add_option("--weights", weights,
@@ -84,10 +91,11 @@ WeightMode weight_mode(const std::string& weights) {
 
 Status check_backend(const CLI::App& command, const ModelOptions& options) {
   const CLI::Option& backend = *command.get_option("--backend");
-  if (options.device == "cpu" || options.backend == backend.get_default_str()) return {};
+  if (options.device == "cpu" || !options.kv_offload || options.backend == backend.get_default_str())
+    return {};
   return error(
       "--backend {} chooses how the CPU attends, and --device {} has kernels of its own: leave one of them "
-      "out",
+      "out, or add --no-kv-offload",
       options.backend, options.device);
 }
 

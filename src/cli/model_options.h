@@ -25,6 +25,8 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 
 // Adds --device and --gpu-layers.
 void add_device_option(CLI::App& command, ModelOptions& options);
+// Adds --no-kv-offload.
+void add_kv_offload_option(CLI::App& command, ModelOptions& options);
 
 // Adds --weights, of commands that judge caches.
 inline constexpr const char* kUsualWeights = "f32";

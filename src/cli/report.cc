@@ -62,6 +62,7 @@ class Report {
 
  private:
   bool on_device() const { return options_.common.device != SessionOptions{}.device; }
+  bool host_attends() const { return !on_device() || !options_.common.kv_offload; }
   Status measure_quality(const std::string& text);
   Status measure_layers(const EvalStage& stage, const EvalText& text);
   Status measure_limits(const EvalStage& stage, const std::string& text);
@@ -102,7 +103,7 @@ Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
   for (const EvalRow& row : rows_) {
     if (names_llama(row.name)) continue;
     own.rows.push_back(row);
-    skips = skips || (row.recipe.skip > 0 && !on_device());
+    skips = skips || (row.recipe.skip > 0 && host_attends());
   }
   std::vector<int> contexts = {options_.context};
   if (skips) contexts = {options_.context / 4, options_.context / 2, options_.context};
@@ -215,8 +216,10 @@ void Report::name_commands() {
   std::string kv;
   for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);
   const std::string model = " -m " + shell_word(options_.common.model);
-  const std::string machine =
-      on_device() ? " --device " + options_.common.device : " --backend " + options_.common.backend;
+  std::string machine;
+  if (on_device()) machine += " --device " + options_.common.device;
+  if (on_device() && host_attends()) machine += " --no-kv-offload";
+  if (host_attends()) machine += " --backend " + options_.common.backend;
   const std::string common = fmt::format("{} -f {}{}{} -t {}", model, shell_word(options_.file), kv, machine,
                                          options_.common.n_threads);
   const std::string weights = options_.weights == kUsualWeights ? "" : " --weights " + options_.weights;
@@ -271,6 +274,7 @@ Command add_report_command(CLI::App& program) {
       "report", "measure recipes' quality, size and speed, and show them on one HTML page");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
+  add_kv_offload_option(*command, options->common);
   add_weights_option(*command, options->weights);
   command->add_option("-f,--file", options->file, "the text that quality is measured on")->required();
   command->add_option("-o,--output", options->output, "the page")->required();

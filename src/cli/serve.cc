@@ -74,7 +74,7 @@ void watch_signals() {
 
 Result<std::int64_t> memory_for_cache(const Session& session, const std::string& given) {
   if (given.empty()) {
-    const double share = session.on_device() ? kDeviceMemoryShare : kMemoryShare;
+    const double share = session.caches_on_device() ? kDeviceMemoryShare : kMemoryShare;
     return static_cast<std::int64_t>(share * static_cast<double>(session.free_cache_bytes()));
   }
   auto bytes = parse_bytes(given);
@@ -150,7 +150,7 @@ struct Served {
 // Two recipes take turns, and share the pause.
 void set_prompt_steps(const Session& session, const Plan& plan, const ServeOptions& options,
                       SchedulerOptions& scheduling) {
-  const bool on_device = session.on_device();
+  const bool on_device = session.caches_on_device();
   scheduling.prompt_step = on_device ? kFirstDevicePromptStep : kPromptStep;
   scheduling.lone_prompt_step = on_device ? kDeviceLonePromptStep : kLonePromptStep;
   if (options.prompt_step > 0) {
@@ -328,6 +328,7 @@ Command add_serve_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("serve", "answer over HTTP, as the OpenAI API does");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
+  add_kv_offload_option(*command, options->common);
   command->remove_option(command->get_option("--json"));
   command->add_option("--host", options->http.host, "address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();

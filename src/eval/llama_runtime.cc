@@ -69,7 +69,8 @@ Result<LlamaModelPointer> load_on_cpu(const std::string& path) {
   std::vector<ggml_backend_buffer_type_t> layouts;
   for (const std::string& name : (*file)->tensor_names()) {
     const ggml_tensor* weight = (*file)->tensor(name);
-    const bool is_matrix = ggml_n_dims(weight) == 2 && name != "token_embd.weight";
+    const bool is_table = name == "token_embd.weight" || name == "per_layer_token_embd.weight";
+    const bool is_matrix = ggml_n_dims(weight) == 2 && !is_table;
     ggml_backend_buffer_type_t layout = is_matrix ? repacked_buffer_type(weight) : nullptr;
     if (layout == nullptr) continue;
     patterns.push_back("^" + name + "$");
@@ -169,7 +170,7 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.n_threads_batch = options.n_threads;
   params.type_k = options.types.k;
   params.type_v = options.types.v;
-  params.offload_kqv = options.on_device;
+  params.offload_kqv = options.on_device && options.kv_offload;
   params.op_offload = options.on_device;
   // By default llama.cpp chooses; it requires flash attention for a quantized V.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;

@@ -43,7 +43,8 @@ struct LlamaContextOptions {
   int step_tokens = 512;  // maximum, of a batch
   int n_sequences = 1;
   bool shares_cells = true;  // sequences lie in the same cells of the cache; else each has its part of them
-  bool on_device = false;    // the cache and all operations, where the model is
+  bool on_device = false;    // all operations, where the model is
+  bool kv_offload = true;    // the cache as well, and attention; else both are the CPU's
   int n_threads = 2;
 };
 // notes (may be null) gets what llama.cpp's log says about rotating K and V before they are quantized

@@ -67,7 +67,7 @@ ShownRows QualityGuard::wants(const Step& step, int layer) {
     looking_ = std::async(std::launch::async | std::launch::deferred,
                           [this, all = std::exchange(copies_, {})] { return look_at_all(all); });
   }
-  const PageLedger& ledger = step.ledger(0);
+  const PageLedger& ledger = step.ledger(0, layer);
   const ShownRows rest = ledger.end_sealed() > ledger.n_sealed() ? ShownRows::none : ShownRows::nothing;
   const bool checks = !step.slices()[0].is_prompt && due(layer, layers_[layer].steps++);
   const ShownRows wanted = checks ? ShownRows::queries : rest;
@@ -104,7 +104,7 @@ bool QualityGuard::join() {
 // the cache holds of the tokens that may be compared.
 Status QualityGuard::gather(const Step& step, int layer, const LayerRows& rows, Copies& copies) const {
   const Plan& plan = step.plan();
-  const PageLedger& ledger = step.ledger(0);
+  const PageLedger& ledger = step.ledger(0, layer);
   const int oldest = std::max(ledger.end() - capacity(plan, layer), 0);
   copies.layer = layer;
   copies.kv_head = layers_[layer].found.kv_head;

@@ -17,12 +17,13 @@ constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
 }  // namespace
 
 DeviceExecutor::DeviceExecutor(const Hparams& hparams, const Weights& weights,
-                               std::shared_ptr<ComputeDevice> device, DeviceProducts products)
+                               std::shared_ptr<ComputeDevice> device, DeviceProducts products, int n_threads)
     : hparams_(hparams),
       weights_(weights),
       device_(std::move(device)),
       products_(products),
       attention_(device_->pages()),
+      host_attention_(hparams, n_threads),
       states_(hparams, device_),
       observed_(device_->pages()) {}
 
@@ -81,21 +82,28 @@ Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms,
 }
 
 // On the host, which has the rows of every type of weights.
-void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
-  const ggml_tensor* table = weights_.token_embedding();
-  const std::size_t n = hparams_.n_embd;
-  embedded_.resize(tokens.size() * n);
+void DeviceExecutor::look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
+                             std::vector<float>& rows) {
+  const std::size_t n = table.ne[0];
+  rows.resize(tokens.size() * n);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const char* row = static_cast<const char*>(table->data) + tokens[i] * table->nb[1];
-    float* to = embedded_.data() + i * n;
-    if (table->type == GGML_TYPE_F32) {
+    const char* row = static_cast<const char*>(table.data) + tokens[i] * table.nb[1];
+    float* to = rows.data() + i * n;
+    if (table.type == GGML_TYPE_F32) {
       std::copy_n(reinterpret_cast<const float*>(row), n, to);
     } else {
-      ggml_get_type_traits(table->type)->to_float(row, to, static_cast<std::int64_t>(n));
+      ggml_get_type_traits(table.type)->to_float(row, to, static_cast<std::int64_t>(n));
     }
   }
-  if (hparams_.embedding_scale == 1) return;
-  for (float& x : embedded_) x *= hparams_.embedding_scale;
+  if (scale == 1) return;
+  for (float& x : rows) x *= scale;
+}
+
+void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
+  look_up(*weights_.token_embedding(), tokens, hparams_.embedding_scale, embedded_);
+  if (hparams_.n_layer_embd == 0) return;
+  look_up(*weights_.layer_embedding(), tokens, std::sqrt(static_cast<float>(hparams_.n_layer_embd)),
+          embedded_for_layers_);
 }
 
 Status DeviceExecutor::attend(Step& step, RowObserver* observer, const DeviceGraph& g,
@@ -125,17 +133,8 @@ void DeviceExecutor::show_later(Step& step, RowObserver& observer, const DeviceG
   }
 }
 
-Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
-                           MatrixView<float> logits) {
-  KVANT_CHECK(step.plan().device == device_->pages(), "a cache whose pages lie elsewhere");
-  device_->pages()->enter();
-  const auto transforms = transforms_for(step);
-  if (!transforms.ok()) return transforms.error();
-  const auto graph = graph_for(**transforms, shape_of(step, rows));
-  if (!graph.ok()) return graph.error();
-  DeviceGraph& g = **graph;
-  embed(rows.tokens);
-  g.set_rows(rows, embedded_.data());
+Status DeviceExecutor::run_on_device(Step& step, AttentionBackend& backend, DeviceGraph& g,
+                                     const PlanTransforms& transforms) {
   // The first segment runs while attention is prepared, unless it changes the states of delta nets, which a
   // step that can't begin must leave as they are.
   const bool starts_early = hparams_.n_recurrent() == 0;
@@ -143,17 +142,38 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   KVANT_RETURN_IF_ERROR(attention_.begin(step));
   if (hparams_.n_recurrent() > 0) states_.load(step, g);
   RowObserver* observer = backend.observer();
-  shown_later_.clear();
   n_kept_ = 0;
   const int n_sites = step.plan().geometry.n_layers;
   for (int layer = 0; layer < n_sites; ++layer) {
     if (layer > 0 || !starts_early) KVANT_RETURN_IF_ERROR(g.start(layer));
-    KVANT_RETURN_IF_ERROR(attend(step, observer, g, (*transforms)->layer(layer), layer));
+    KVANT_RETURN_IF_ERROR(attend(step, observer, g, transforms.layer(layer), layer));
   }
   KVANT_RETURN_IF_ERROR(g.start(n_sites));
   if (hparams_.n_recurrent() > 0) states_.store(step, g);
+  return {};
+}
+
+Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
+                           MatrixView<float> logits) {
+  const bool on_host = step.plan().device == nullptr;
+  KVANT_CHECK(on_host || step.plan().device == device_->pages(), "a cache whose pages lie elsewhere");
+  KVANT_CHECK(!on_host || hparams_.n_recurrent() == 0, "recurrent states that lie elsewhere");
+  device_->pages()->enter();
+  const auto transforms = transforms_for(step);
+  if (!transforms.ok()) return transforms.error();
+  const auto graph = graph_for(**transforms, shape_of(step, rows));
+  if (!graph.ok()) return graph.error();
+  DeviceGraph& g = **graph;
+  embed(rows.tokens);
+  g.set_rows(rows, embedded_.data(), embedded_for_layers_.data());
+  shown_later_.clear();
+  if (on_host) {
+    KVANT_RETURN_IF_ERROR(host_attention_.run(step, backend, g));
+  } else {
+    KVANT_RETURN_IF_ERROR(run_on_device(step, backend, g, **transforms));
+  }
   if (logits.rows > 0) g.read_logits(logits);
-  if (!shown_later_.empty()) show_later(step, *observer, g, **transforms);
+  if (!shown_later_.empty()) show_later(step, *backend.observer(), g, **transforms);
   if (logits.rows == 0) return {};
   KVANT_RETURN_IF_ERROR(device_->pages()->finish());
   for (int r = 0; r < logits.rows; ++r) {

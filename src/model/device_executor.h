@@ -1,5 +1,5 @@
 // DeviceExecutor: the executor of a device: segments of a graph on its ggml backend, attention sites by its
-// library.
+// library, or by the host where caches lie in its memory.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,34 @@
 #include "model/device_graph.h"
 #include "model/device_states.h"
 #include "model/executor.h"
+#include "model/host_attention.h"
 #include "model/observed_rows.h"
 
 namespace kvant {
 
 class DeviceExecutor final : public Executor {
  public:
-  // hparams and weights must outlive it; weights lie in the device's memory.
+  // hparams and weights must outlive it; weights lie in the device's memory. n_threads: of the host's
+  // attention.
   DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device,
-                 DeviceProducts products);
+                 DeviceProducts products, int n_threads);
 
-  // The step's cache keeps its pages on the device. Of the backend, its observer alone is called.
+  // Where the step's cache keeps its pages on the device, of the backend its observer alone is called. Where
+  // it keeps them in host memory, the backend attends there; of models without delta nets.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
              MatrixView<float> logits) override;
 
  private:
   Result<const PlanTransforms*> transforms_for(const Step& step);
+  // Segments and attention sites in turn.
+  Status run_on_device(Step& step, AttentionBackend& backend, DeviceGraph& graph,
+                       const PlanTransforms& transforms);
   GraphShape shape_of(const Step& step, const ForwardRows& rows) const;
   Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, const GraphShape& shape);
   void embed(std::span<const std::int32_t> tokens);
+  // Rows of an embedding table, multiplied by `scale`.
+  static void look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
+                      std::vector<float>& rows);
   // One layer's attention, and what an observer is to see of it now.
   Status attend(Step& step, RowObserver* observer, const DeviceGraph& graph,
                 const LayerTransforms& transforms, int layer);
@@ -41,8 +50,10 @@ class DeviceExecutor final : public Executor {
   std::shared_ptr<ComputeDevice> device_;
   DeviceProducts products_;
   DeviceAttention attention_;
+  HostAttention host_attention_;
   DeviceStates states_;
-  std::vector<float> embedded_;  // [n_rows, n_embd]
+  std::vector<float> embedded_;             // [n_rows, n_embd]
+  std::vector<float> embedded_for_layers_;  // [n_rows, n_layers n_layer_embd]
   struct ShownLater {
     int layer;
     int nth_queries;  // of those that were kept; -1: it wants none

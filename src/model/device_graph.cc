@@ -48,12 +48,20 @@ class DeviceGraph::Builder {
     Tensors& t = g_.tensors_;
     t.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, g_.shape_.n_rows);
     t.positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.shape_.n_rows);
-    t.q = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, h_.n_heads, g_.shape_.n_rows);
-    t.k = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
-    t.v = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, h_.n_kv_heads, g_.shape_.n_rows);
-    t.attended =
-        ggml_new_tensor_2d(c, GGML_TYPE_F32, std::int64_t{h_.n_heads} * h_.head_dim, g_.shape_.n_rows);
+    int n_q = 0, n_kv = 0;  // of the widest layer
+    for (int layer = 0; layer < h_.n_layers; ++layer) {
+      n_q = std::max(n_q, h_.n_q(layer));
+      n_kv = std::max(n_kv, h_.n_kv(layer));
+    }
+    t.q = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_q, g_.shape_.n_rows);
+    t.k = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_kv, g_.shape_.n_rows);
+    t.v = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_kv, g_.shape_.n_rows);
+    t.attended = ggml_dup_tensor(c, t.q);
     if (h_.architecture->gated_attention) t.gates = ggml_dup_tensor(c, t.attended);
+    if (h_.n_layer_embd > 0) {
+      t.layer_tokens = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.n_layer_embd, h_.n_layers, g_.shape_.n_rows);
+      t.layer_inputs = ggml_dup_tensor(c, t.layer_tokens);
+    }
     if (products_ == DeviceProducts::f32)
       t.numbers = ggml_new_tensor_1d(c, GGML_TYPE_I32, most_rows_of_a_weight());
     if (g_.shape_.n_logit_rows == 0) return;
@@ -77,6 +85,7 @@ class DeviceGraph::Builder {
   void run() {
     begin_segment();
     ggml_tensor* x = g_.tensors_.x;
+    if (h_.n_layer_embd > 0) embed_for_layers();
     const bool wants_logits = g_.shape_.n_logit_rows > 0;
     for (int layer = 0; layer < h_.n_layers; ++layer) {
       const bool is_last = layer == h_.n_layers - 1;
@@ -89,7 +98,7 @@ class DeviceGraph::Builder {
         end_segment();
         begin_segment();
         x = g_.tensors_.x;
-        mixed = g_.tensors_.attended;
+        mixed = columns(g_.tensors_.attended, h_.n_q(layer));
       }
       if (is_last && !wants_logits) break;
       x = finish_layer(layer, x, mixed, /*wanted_only=*/is_last);
@@ -106,7 +115,7 @@ class DeviceGraph::Builder {
 
   void add(ggml_tensor* node) { ggml_build_forward_expand(graph_, node); }
 
-  // The node's result goes to the place of a fixed tensor of its shape.
+  // The node's result goes to the place of a fixed tensor, which has at least its size.
   void put(ggml_tensor* node, ggml_tensor* place) {
     node->buffer = place->buffer;
     node->data = place->data;
@@ -116,11 +125,20 @@ class DeviceGraph::Builder {
   // The same of heads, which may be a part of what a product has made: then they are copied.
   void put_heads(ggml_tensor* x, ggml_tensor* place) {
     ggml_tensor* whole = x->view_src == nullptr ? x : x->view_src;
-    if (ggml_nbytes(whole) == ggml_nbytes(place) && ggml_is_contiguous(whole) && ggml_is_contiguous(x)) {
+    if (ggml_nbytes(whole) == ggml_nbytes(x) && ggml_is_contiguous(whole) && ggml_is_contiguous(x)) {
       put(whole, place);
     } else {
-      add(ggml_cpy(c_, x, place));
+      const std::size_t head_bytes = x->ne[0] * sizeof(float);
+      add(ggml_cpy(c_, x,
+                   ggml_view_3d(c_, place, x->ne[0], x->ne[1], x->ne[2], head_bytes, x->ne[1] * head_bytes,
+                                /*offset=*/0)));
     }
+  }
+
+  // Rows of n columns, one after another, at the beginning of a fixed tensor for those of the widest layer.
+  ggml_tensor* columns(ggml_tensor* place, int n) {
+    return place->ne[0] == n ? place
+                             : ggml_view_2d(c_, place, n, place->ne[1], n * sizeof(float), /*offset=*/0);
   }
 
   ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr) {
@@ -146,9 +164,11 @@ class DeviceGraph::Builder {
       const LayerWeights& w = w_.layer(i);
       for (const ggml_tensor* t :
            {w.qkv, w.q, w.k, w.v, w.attn_out, w.ffn.gate, w.ffn.up, w.ffn.down, w.router, w.experts.gate,
-            w.experts.up, w.experts.down, w.shared.gate, w.shared.up, w.shared.down, w.delta.qkv, w.delta.z})
+            w.experts.up, w.experts.down, w.shared.gate, w.shared.up, w.shared.down, w.delta.qkv, w.delta.z,
+            w.embd_gate, w.embd_out})
         if (t != nullptr) most = std::max(most, t->ne[1] * t->ne[2]);
     }
+    if (w_.layer_projection() != nullptr) most = std::max(most, w_.layer_projection()->ne[1]);
     return most;
   }
 
@@ -157,10 +177,10 @@ class DeviceGraph::Builder {
     return bias == nullptr ? y : ggml_add(c_, y, bias);
   }
 
-  // Columns from `first` on as heads: [head_dim, n_heads, n_rows].
-  ggml_tensor* heads(ggml_tensor* y, int n_heads, int first = 0) {
-    const std::size_t head_bytes = h_.head_dim * sizeof(float);
-    return ggml_view_3d(c_, y, h_.head_dim, n_heads, y->ne[1], head_bytes, y->nb[1], first * head_bytes);
+  // Columns from `first` on as heads of the layer: [d, n_heads, n_rows].
+  ggml_tensor* heads(ggml_tensor* y, int layer, int n_heads, int first = 0) {
+    const std::size_t head_bytes = h_.dim(layer) * sizeof(float);
+    return ggml_view_3d(c_, y, h_.dim(layer), n_heads, y->ne[1], head_bytes, y->nb[1], first * head_bytes);
   }
 
   // Heads of q or k, normed and turned.
@@ -169,7 +189,7 @@ class DeviceGraph::Builder {
     if (kind == QkNorm::rows) {
       const std::int64_t n = x->ne[1];
       x = norm(ggml_cont_2d(c_, x, x->ne[0] * n, x->ne[2]), norm_weight);
-      x = heads(x, static_cast<int>(n));
+      x = heads(x, layer, static_cast<int>(n));
     }
     if (kind == QkNorm::heads) x = norm(x, norm_weight);
     if (h_.rotated[layer]) x = rope(x, layer);
@@ -177,10 +197,13 @@ class DeviceGraph::Builder {
   }
 
   ggml_tensor* rope(ggml_tensor* x, int layer) {
-    const Rope& r = h_.sliding_window[layer] > 0 ? h_.sliding_rope : h_.rope;
+    const bool slides = h_.sliding_window[layer] > 0;
+    const Rope& r = slides ? h_.sliding_rope : h_.rope;
+    ggml_tensor* factors = slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors();
     const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(c_, x, g_.tensors_.positions, w_.rope_factors(), h_.n_rot, mode, r.original_context,
-                         r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast, r.beta_slow);
+    return ggml_rope_ext(c_, x, g_.tensors_.positions, factors, slides ? h_.sliding_n_rot : h_.n_rot, mode,
+                         r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
+                         r.beta_slow);
   }
 
   // x: [head_dim, n_heads, n_rows]; each KV head's matrix is for the query heads of its group.
@@ -227,20 +250,26 @@ class DeviceGraph::Builder {
   void start_layer(int layer, ggml_tensor* x) {
     const LayerWeights& w = w_.layer(layer);
     ggml_tensor* h = w.attn_norm == nullptr ? x : norm(x, w.attn_norm, w.attn_norm_bias);
-    ggml_tensor *q, *k, *v;
+    ggml_tensor *q, *k = nullptr, *v = nullptr;
+    const int n_kv_heads = h_.kv_heads(layer);
     if (w.qkv != nullptr) {
       ggml_tensor* all = multiply(w.qkv, w.qkv_bias, h);
-      q = heads(all, h_.n_heads);
-      k = heads(all, h_.n_kv_heads, h_.n_heads);
-      v = heads(all, h_.n_kv_heads, h_.n_heads + h_.n_kv_heads);
+      q = heads(all, layer, h_.n_heads);
+      k = heads(all, layer, n_kv_heads, h_.n_heads);
+      v = heads(all, layer, n_kv_heads, h_.n_heads + n_kv_heads);
     } else {
       ggml_tensor* projected = multiply(w.q, w.q_bias, h);
-      q = h_.architecture->gated_attention ? separate_from_gates(projected) : heads(projected, h_.n_heads);
-      k = heads(multiply(w.k, w.k_bias, h), h_.n_kv_heads);
-      v = heads(multiply(w.v, w.v_bias, h), h_.n_kv_heads);
+      q = h_.architecture->gated_attention ? separate_from_gates(projected)
+                                           : heads(projected, layer, h_.n_heads);
+      if (h_.has_kv(layer)) {
+        k = heads(multiply(w.k, w.k_bias, h), layer, n_kv_heads);
+        v = heads(multiply(w.v, w.v_bias, h), layer, n_kv_heads);
+      }
     }
     const LayerTransforms& t = t_.layer(h_.place[layer]);
     put_heads(transform(rotate(q, w.q_norm, layer), t.q), g_.tensors_.q);
+    if (k == nullptr) return;
+    if (h_.architecture->normed_values) v = ggml_rms_norm(c_, v, h_.norm_epsilon);
     put_heads(transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k);
     put_heads(transform(v, t.v), g_.tensors_.v);
   }
@@ -256,7 +285,7 @@ class DeviceGraph::Builder {
     mixed = wanted(mixed);
     if (!h_.recurrent[layer]) {
       if (const DeviceTransform& out = t_.layer(h_.place[layer]).out; out.matrix != nullptr) {
-        mixed = transform(heads(mixed, h_.n_heads), out);
+        mixed = transform(heads(mixed, layer, h_.n_heads), out);
         mixed = ggml_reshape_2d(c_, mixed, std::int64_t{h_.n_heads} * h_.head_dim, x->ne[1]);
       }
       if (h_.architecture->gated_attention)
@@ -267,7 +296,42 @@ class DeviceGraph::Builder {
     x = add_residual(x, multiply(w.attn_out, w.attn_out_bias, mixed), w.attn_post_norm);
     if (w.ffn_norm != nullptr) h = norm(x, w.ffn_norm, w.ffn_norm_bias);
     if (w.ffn_norm == nullptr && !h_.architecture->parallel) h = x;
-    return add_residual(x, w.router == nullptr ? network(w.ffn, h) : mix_experts(w, h), w.ffn_post_norm);
+    x = add_residual(x, fed_forward(w, x, h), w.ffn_post_norm);
+    if (h_.n_layer_embd > 0) x = add_layer_embedding(layer, x, wanted_only);
+    return w.scale == 1 ? x : ggml_scale(c_, x, w.scale);
+  }
+
+  // x: what a layer's attention has made; h: normed.
+  ggml_tensor* fed_forward(const LayerWeights& w, ggml_tensor* x, ggml_tensor* h) {
+    if (w.router == nullptr) return network(w.ffn, h);
+    if (w.experts_norm == nullptr) return mix_experts(w, h, h);
+    ggml_tensor* beside = norm(network(w.ffn, h), w.beside_post_norm);
+    ggml_tensor* routed =
+        ggml_scale(c_, norm(x, w.router_norm), 1 / std::sqrt(static_cast<float>(h_.n_embd)));
+    ggml_tensor* mixed = mix_experts(w, routed, norm(x, w.experts_norm));
+    return ggml_add(c_, norm(mixed, w.experts_post_norm), beside);
+  }
+
+  // What all layers read of the tokens: RMS norms of what is projected from their embeddings, and the layers'
+  // own embeddings. What is normed is to be 1 / sqrt(n_embd) of what was projected.
+  void embed_for_layers() {
+    const Tensors& t = g_.tensors_;
+    ggml_tensor* y = multiply(w_.layer_projection(), nullptr, t.x);
+    y = ggml_reshape_3d(c_, y, h_.n_layer_embd, h_.n_layers, y->ne[1]);
+    y = ggml_rms_norm(c_, y, h_.norm_epsilon * static_cast<float>(h_.n_embd));
+    y = ggml_add(c_, ggml_mul(c_, y, w_.layer_projection_norm()), t.layer_tokens);
+    put(ggml_scale(c_, y, std::sqrt(0.5F)), t.layer_inputs);
+  }
+
+  // x + norm(W (gelu(gate x) * the layer's input)).
+  ggml_tensor* add_layer_embedding(int layer, ggml_tensor* x, bool wanted_only) {
+    const LayerWeights& w = w_.layer(layer);
+    ggml_tensor* inputs = g_.tensors_.layer_inputs;
+    inputs = ggml_cont(
+        c_, ggml_view_2d(c_, inputs, inputs->ne[0], inputs->ne[2], inputs->nb[2], layer * inputs->nb[1]));
+    if (wanted_only) inputs = ggml_get_rows(c_, inputs, g_.tensors_.logit_rows);
+    ggml_tensor* gate = ggml_gelu(c_, multiply(w.embd_gate, nullptr, x));
+    return add_residual(x, multiply(w.embd_out, nullptr, ggml_mul(c_, gate, inputs)), w.embd_post_norm);
   }
 
   ggml_tensor* add_residual(ggml_tensor* x, ggml_tensor* y, ggml_tensor* norm_weight) {
@@ -293,22 +357,29 @@ class DeviceGraph::Builder {
     return gate == nullptr ? ggml_glu(c_, up, op, /*swapped=*/false) : ggml_glu_split(c_, gate, up, op);
   }
 
-  // What the layer's experts make of h. See expert_routing.cc.
-  ggml_tensor* mix_experts(const LayerWeights& w, ggml_tensor* h) {
+  // What the layer's experts make of h, chosen by what the router makes of `routed`. See expert_routing.cc.
+  ggml_tensor* mix_experts(const LayerWeights& w, ggml_tensor* routed, ggml_tensor* h) {
     const Experts& rules = h_.experts;
     const std::int64_t n_rows = h->ne[1];
-    ggml_tensor* logits = multiply(w.router, w.router_bias, h);  // [n, n_rows]
+    ggml_tensor* logits = multiply(w.router, w.router_bias, routed);  // [n, n_rows]
     ggml_tensor* probabilities = logits;
     if (rules.gating == Gating::softmax) probabilities = ggml_soft_max(c_, logits);
     if (rules.gating == Gating::sigmoid) probabilities = ggml_sigmoid(c_, logits);
     ggml_tensor* scores =
         w.choice_bias == nullptr ? probabilities : ggml_add(c_, probabilities, w.choice_bias);
     ggml_tensor* ids = ggml_argsort_top_k(c_, scores, rules.n_used);  // [n_used, n_rows]
-    ggml_tensor* weights = ggml_get_rows(c_, ggml_reshape_3d(c_, probabilities, 1, rules.n, n_rows), ids);
-    weights = ggml_reshape_2d(c_, weights, rules.n_used, n_rows);
+    const auto of_chosen = [&](ggml_tensor* of_all) {                 // [n, n_rows] -> [n_used, n_rows]
+      ggml_tensor* chosen = ggml_get_rows(c_, ggml_reshape_3d(c_, of_all, 1, rules.n, n_rows), ids);
+      return ggml_reshape_2d(c_, chosen, rules.n_used, n_rows);
+    };
+    ggml_tensor* weights = of_chosen(probabilities);
     if (rules.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(c_, weights);
     if (rules.normalizes) weights = ggml_div(c_, weights, ggml_sum_rows(c_, weights));
     if (rules.scale != 1) weights = ggml_scale(c_, weights, rules.scale);
+    if (w.device_expert_scales != nullptr) {
+      ggml_tensor* scales = ggml_repeat_4d(c_, w.device_expert_scales, rules.n, n_rows, 1, 1);
+      weights = ggml_mul(c_, weights, of_chosen(scales));
+    }
     weights = ggml_reshape_3d(c_, weights, 1, rules.n_used, n_rows);
 
     const auto product = [&](ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
@@ -318,7 +389,7 @@ class DeviceGraph::Builder {
     ggml_tensor* x = ggml_reshape_3d(c_, h, h->ne[0], 1, n_rows);
     const NetworkWeights& e = w.experts;
     ggml_tensor* up = product(e.up, e.up_bias, x);
-    ggml_tensor* hidden = activated(product(e.gate, e.gate_bias, x), up);
+    ggml_tensor* hidden = activated(e.gate == nullptr ? nullptr : product(e.gate, e.gate_bias, x), up);
     ggml_tensor* by_expert =
         ggml_mul(c_, product(e.down, e.down_bias, hidden), weights);  // [n_embd, n_used, n_rows]
     ggml_tensor* y = w.shared.up == nullptr ? nullptr : network(w.shared, h);
@@ -372,9 +443,6 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
   if (hparams.n_recurrent() > 0 && !device_has_delta_net(hparams.delta_net, backend))
     return refuse("delta nets of such heads or convolutions");
   if (hparams.experts.n_groups > 1) return refuse("experts in groups");
-  const Architecture& a = *hparams.architecture;
-  if (a.heads_by_layer || a.normed_values || a.full_rope_factors || a.layer_scales || a.experts_beside)
-    return refuse("layers with heads and norms of their own");
   return {};
 }
 
@@ -449,9 +517,12 @@ void DeviceGraph::send_numbers() {
   ggml_backend_tensor_set(tensors_.numbers, numbers.data(), 0, ggml_nbytes(tensors_.numbers));
 }
 
-void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded) {
+void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded, const float* embedded_for_layers) {
   const Tensors& t = tensors_;
   ggml_backend_tensor_set_async(backend_, t.x, embedded, 0, ggml_nbytes(t.x));
+  if (t.layer_tokens != nullptr)
+    ggml_backend_tensor_set_async(backend_, t.layer_tokens, embedded_for_layers, 0,
+                                  ggml_nbytes(t.layer_tokens));
   ggml_backend_tensor_set_async(backend_, t.positions, rows.positions.data(), 0, ggml_nbytes(t.positions));
   if (shape_.n_logit_rows == 0 || std::ranges::equal(rows.logit_rows, sent_logit_rows_)) return;
   sent_logit_rows_.assign(rows.logit_rows.begin(), rows.logit_rows.end());
@@ -474,21 +545,26 @@ void DeviceGraph::read_logits(MatrixView<float> logits) {
   ggml_backend_synchronize(backend_);
 }
 
-void DeviceGraph::read(const ggml_tensor* from, std::vector<float>& to) const {
-  to.resize(ggml_nelements(from));
-  ggml_backend_tensor_get_async(backend_, from, to.data(), 0, ggml_nbytes(from));
-  ggml_backend_synchronize(backend_);
+void DeviceGraph::read(const ggml_tensor* from, std::span<float> to) const {
+  ggml_backend_tensor_get_async(backend_, from, to.data(), 0, to.size_bytes());
 }
 
-void DeviceGraph::read_queries(std::vector<float>& q) const {
+void DeviceGraph::read_queries(std::span<float> q) const {
   read(tensors_.q, q);
+  ggml_backend_synchronize(backend_);
 }
-void DeviceGraph::read_keys_and_values(std::vector<float>& k, std::vector<float>& v) const {
-  read(tensors_.k, k);
-  read(tensors_.v, v);
+void DeviceGraph::read_inputs(std::span<float> q, std::span<float> k, std::span<float> v) const {
+  read(tensors_.q, q);
+  if (!k.empty()) read(tensors_.k, k);
+  if (!v.empty()) read(tensors_.v, v);
+  ggml_backend_synchronize(backend_);
 }
-void DeviceGraph::read_attended(std::vector<float>& out) const {
+void DeviceGraph::read_attended(std::span<float> out) const {
   read(tensors_.attended, out);
+  ggml_backend_synchronize(backend_);
+}
+void DeviceGraph::write_attended(std::span<const float> out) {
+  ggml_backend_tensor_set_async(backend_, tensors_.attended, out.data(), 0, out.size_bytes());
 }
 
 float* DeviceGraph::q() const {

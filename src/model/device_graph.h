@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/matrix_view.h"
@@ -56,8 +57,9 @@ class DeviceGraph {
   const Plan* plan() const { return transforms_.plan().get(); }
   std::int64_t bytes() const;
 
-  // Sends the rows; embedded: their embeddings, [n_rows, n_embd].
-  void set_rows(const ForwardRows& rows, const float* embedded);
+  // Sends the rows; embedded: their embeddings, [n_rows, n_embd]; embedded_for_layers: those that layers have
+  // of their own, [n_rows, n_layers n_layer_embd], where there are any.
+  void set_rows(const ForwardRows& rows, const float* embedded, const float* embedded_for_layers);
   // Starts segment i: of a layer with attention, or, for i beyond these, what lies behind them all, if
   // anything has to be computed there.
   Status start(int segment);
@@ -65,11 +67,13 @@ class DeviceGraph {
   void read_logits(MatrixView<float> logits);
 
   // Wait, and copy the rows of the layer whose segment was started last: those that it made for attention,
-  // before this overwrites the queries, and attention's, after it. F32, as LayerRows has them. What the plan
-  // transforms is transformed.
-  void read_queries(std::vector<float>& q) const;
-  void read_keys_and_values(std::vector<float>& k, std::vector<float>& v) const;
-  void read_attended(std::vector<float>& out) const;
+  // before attention overwrites the queries, and attention's, after it. F32, as LayerRows has them. What the
+  // plan transforms is transformed. k and v: none, of a layer that attends to another one's cache.
+  void read_queries(std::span<float> q) const;
+  void read_inputs(std::span<float> q, std::span<float> k, std::span<float> v) const;
+  void read_attended(std::span<float> out) const;
+  // Sends what the host's attention has made of them; `out` stays as it is until the next of these calls.
+  void write_attended(std::span<const float> out);
 
   // What a layer's attention reads and writes: addresses on the device, the same for all layers.
   float* q() const;
@@ -85,18 +89,22 @@ class DeviceGraph {
   class Builder;
   struct Tensors {
     ggml_tensor *x, *positions, *logit_rows;  // inputs; x [n_embd, n_rows] is also what layers hand on
-    ggml_tensor *q, *k, *v;                   // F32 [head_dim, heads, n_rows]
-    ggml_tensor* attended;                    // [n_heads * head_dim, n_rows]
+    ggml_tensor *q, *k, *v;                   // F32 [heads * d, n_rows], of the widest layer
+    ggml_tensor* attended;                    // as q
     ggml_tensor* gates;                       // of the queries' heads: as attended
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
     ggml_tensor* numbers;                     // 0, 1, 2, ...: as many as a weight has rows; null: not needed
     DeltaStates states;
+    // [n_layer_embd, n_layers, n_rows]: embeddings of the layers' own, an input, and what layers read; null:
+    // they have none.
+    ggml_tensor *layer_tokens, *layer_inputs;
   };
 
   DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape);
   Status allocate();
   void send_numbers();
-  void read(const ggml_tensor* from, std::vector<float>& to) const;
+  // to.size() values from the first on, once the stream is there.
+  void read(const ggml_tensor* from, std::span<float> to) const;
 
   const PlanTransforms& transforms_;
   ggml_backend* backend_;

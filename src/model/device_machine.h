@@ -21,14 +21,18 @@
 
 namespace kvant::testing {
 
-// An engine with a cache, on the CPU or on a device.
+// An engine with a cache, on the CPU or on a device. kv_offload: whether the cache of a device's engine is
+// the device's as well.
 class Machine {
  public:
-  Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device)
-      : backend_(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
+  Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device,
+          bool kv_offload = true)
+      : backend_(device == nullptr || !kv_offload ? make_reference_backend()
+                                                  : make_device_backend(device->pages())),
         engine_(Engine::load(path, {.n_threads = 1, .device = device}).value()) {
     Recipe parsed = parse_recipe(recipe + ",tail=bf16").value();
-    if (device == nullptr) parsed.prompt = PromptAttention::exact;  // a GPU's kernel is none of the CPU's
+    if (device == nullptr || !kv_offload)
+      parsed.prompt = PromptAttention::exact;  // a GPU's kernel is none of the CPU's
     const auto plan = resolve(parsed, engine_->geometry(), made_up_constants(parsed, engine_->geometry()));
     EXPECT_TRUE(plan.ok()) << recipe << ": " << plan.error().message;
     const auto placed = backend_->place(plan.value());

@@ -65,7 +65,8 @@ class GgufEngine : public Engine {
  private:
   std::unique_ptr<Executor> make_executor(DeviceProducts products) const {
     if (options_.device == nullptr) return std::make_unique<Forward>(hparams_, *weights_, options_.n_threads);
-    return std::make_unique<DeviceExecutor>(hparams_, *weights_, options_.device, products);
+    return std::make_unique<DeviceExecutor>(hparams_, *weights_, options_.device, products,
+                                            options_.n_threads);
   }
 
   Status check(const EngineInput& input) const {

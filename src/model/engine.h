@@ -29,7 +29,7 @@ struct EngineOptions {
   int n_threads = 2;
   WeightMode weights = WeightMode::as_stored;
   int context = 0;  // tokens that a sequence may reach; 0: the trained context. Phi-3's RoPE depends on it.
-  // What runs the model and keeps its caches; null: the CPU.
+  // What runs the model, and keeps the caches whose plans it was asked for; null: the CPU.
   std::shared_ptr<ComputeDevice> device = nullptr;
   const std::atomic<bool>* stop = nullptr;  // once true, steps are refused with the error "interrupted"
   // Layers whose matrices lie in the device's memory: the last ones. Those of the others stay in the host's,
@@ -74,7 +74,8 @@ class Engine {
   virtual std::unique_ptr<Engine> in_f32() const { return nullptr; }
 
   // Runs one step of `inputs` through the model on `cache` with `backend`, and commits it. On a device, cache
-  // and backend are its own (cache/device_layout.h, attention/device_backend.h). `logits` gets one row of
+  // and backend are its own (cache/device_layout.h, attention/device_backend.h), or, of models without
+  // recurrent states, both the CPU's, which attends then. `logits` gets one row of
   // n_vocab for every wanted token, in input order; rows must match. On an error the cache is as before.
   virtual Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
                       MatrixView<float> logits) = 0;

@@ -44,11 +44,14 @@ void ObservedRows::read_kept(const DeviceGraph& graph, const Plan& plan, int lay
 
 void ObservedRows::read_inputs(const DeviceGraph& graph, const Plan& plan, int layer,
                                const LayerTransforms& transforms) {
+  const Geometry& g = plan.geometry;
   set_rows(graph.shape().n_rows);
-  graph.read_queries(q_);
+  q_.resize(std::size_t{1} * n_rows_ * g.n_heads * g.head_dim);
+  k_.resize(std::size_t{1} * n_rows_ * g.n_kv_heads * g.head_dim);
+  v_.resize(k_.size());
+  graph.read_inputs(q_, k_, v_);
   undo_query_transforms(plan, layer, transforms);
   const auto inverse = [](const Transform& t, MatrixView<float> x) { t.inverse(x); };
-  graph.read_keys_and_values(k_, v_);
   if (transforms.k.matrix != nullptr) for_each_head_transform(plan, layer, Side::key, view(k_), inverse);
   if (transforms.v.matrix != nullptr) for_each_head_transform(plan, layer, Side::value, view(v_), inverse);
 }
@@ -56,6 +59,7 @@ void ObservedRows::read_inputs(const DeviceGraph& graph, const Plan& plan, int l
 void ObservedRows::read_outputs(const DeviceGraph& graph, const Plan& plan, int layer,
                                 const LayerTransforms& transforms, ShownRows shown) {
   if (shown < ShownRows::outputs) return;
+  out_.resize(q_.size());
   graph.read_attended(out_);
   if (transforms.out.matrix == nullptr) return;
   for_each_head_transform(plan, layer, Side::value, view(out_),

@@ -62,11 +62,12 @@ class PlanTransforms::Maker {
 
   Status run(ggml_backend* backend) {
     const Geometry& g = plan_.geometry;
+    to_.layers_.resize(g.n_layers);
+    if (plan_.device == nullptr) return {};  // where pages lie in host memory, rows are transformed there
     constexpr int kTensorsOfLayer = 8;
     to_.context_ = ggml_init({(g.n_layers * kTensorsOfLayer + 1) * ggml_tensor_overhead(), nullptr,
                               /*no_alloc=*/true});
     KVANT_CHECK(to_.context_ != nullptr, "no memory for the descriptions of transforms");
-    to_.layers_.resize(g.n_layers);
     for (int layer = 0; layer < g.n_layers; ++layer) add_layer(layer, to_.layers_[layer]);
     if (values_.empty()) return {};
     to_.buffer_ = ggml_backend_alloc_ctx_tensors(to_.context_, backend);

@@ -32,7 +32,7 @@ struct LayerTransforms {
 
 class PlanTransforms {
  public:
-  // An error where memory is exhausted.
+  // Of a plan with its pages in host memory: none. An error where memory is exhausted.
   static Result<std::unique_ptr<PlanTransforms>> make(std::shared_ptr<const Plan> plan,
                                                       ggml_backend* backend);
   ~PlanTransforms();

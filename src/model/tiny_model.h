@@ -95,6 +95,15 @@ inline TinyModel tiny_hybrid() {
   return model;
 }
 
+// A model whose first and last layer see the newest 150 tokens: a window begins and ends within pages. The
+// layer between them sees all.
+inline TinyModel tiny_windowed() {
+  TinyModel model{.architecture = "gemma3", .n_layers = 3, .qk_norm = true, .post_norms = true, .tied = true};
+  model.integers = {{"attention.sliding_window", 150}};
+  model.arrays = {{"attention.sliding_window_pattern", {1, 0, 1}}};
+  return model;
+}
+
 // A file in the system's folder for temporary files, deleted with its owner.
 class TinyFile {
  public:

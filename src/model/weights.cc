@@ -250,7 +250,12 @@ class Weights::Loader {
     vector(prefix + "pre_ffw_norm_2.weight", e, Need::required, &w.experts_norm);
     vector(prefix + "post_ffw_norm_1.weight", e, Need::required, &w.beside_post_norm);
     vector(prefix + "post_ffw_norm_2.weight", e, Need::required, &w.experts_post_norm);
-    w.expert_scales = read_values(prefix + "ffn_down_exps.scale", h_.experts.n, Need::optional);
+    const std::string scales = prefix + "ffn_down_exps.scale";
+    if (device_.memory != nullptr) {
+      vector(scales, h_.experts.n, Need::optional, &w.device_expert_scales);
+    } else {
+      w.expert_scales = read_values(scales, h_.experts.n, Need::optional);
+    }
   }
 
   void plan_delta_net(const std::string& prefix, LayerWeights& w) {

@@ -71,11 +71,12 @@ struct LayerWeights {
   NetworkWeights shared;               // that all rows go through; up may be null
   ggml_tensor* shared_gate = nullptr;  // [n_embd]: its product's sigmoid weighs `shared`; null: 1
   // Of experts beside another network: norms of what they read, of their output, and of the other's.
-  ggml_tensor* experts_norm = nullptr;       // [n_embd]
-  ggml_tensor* experts_post_norm = nullptr;  // [n_embd]
-  ggml_tensor* beside_post_norm = nullptr;   // [n_embd]
-  std::vector<float> expert_scales;          // [n_experts]: of their outputs; empty: 1
-  ggml_tensor* ffn_post_norm = nullptr;      // [n_embd]
+  ggml_tensor* experts_norm = nullptr;          // [n_embd]
+  ggml_tensor* experts_post_norm = nullptr;     // [n_embd]
+  ggml_tensor* beside_post_norm = nullptr;      // [n_embd]
+  std::vector<float> expert_scales;             // [n_experts]: of their outputs; empty: 1
+  ggml_tensor* device_expert_scales = nullptr;  // the same on a device, instead; null: 1
+  ggml_tensor* ffn_post_norm = nullptr;         // [n_embd]
   // Of the layer's own embeddings: a gate, the way back and its norm; null where there are none.
   ggml_tensor* embd_gate = nullptr;       // [n_embd, n_layer_embd]
   ggml_tensor* embd_out = nullptr;        // [n_layer_embd, n_embd]

@@ -39,11 +39,18 @@ struct Server {
   }
 };
 
-// A recipe on a tiny model or a tiny hybrid.
-class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
+struct ServedModel {
+  const char* name;
+  TinyModel (*model)();
+};
+constexpr ServedModel kPlain{"", [] { return TinyModel{}; }}, kHybrid{"_hybrid", tiny_hybrid},
+    kWindowed{"_windowed", tiny_windowed};
+
+// A recipe on a tiny model.
+class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, ServedModel>> {
  protected:
   DeviceServe() : file_("served.gguf") {
-    TinyModelWriter(std::get<1>(GetParam()) ? tiny_hybrid() : TinyModel{}).write(file_.path());
+    TinyModelWriter(std::get<1>(GetParam()).model()).write(file_.path());
   }
   static std::string recipe() { return std::get<0>(GetParam()); }
 
@@ -76,13 +83,13 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, bool
 };
 
 INSTANTIATE_TEST_SUITE_P(Recipes, DeviceServe,
-                         ::testing::Values(std::tuple{"bf16", false}, std::tuple{"kvant-4bit", false},
-                                           std::tuple{"k=ch4g64,v=tok4g64,sink=20", false},
-                                           std::tuple{"k=ch4g64,v=tok2g64,sink=4,protect=0.1", false},
-                                           std::tuple{"kvant-4bit", true}),
+                         ::testing::Values(std::tuple{"bf16", kPlain}, std::tuple{"kvant-4bit", kPlain},
+                                           std::tuple{"k=ch4g64,v=tok4g64,sink=20", kPlain},
+                                           std::tuple{"k=ch4g64,v=tok2g64,sink=4,protect=0.1", kPlain},
+                                           std::tuple{"kvant-4bit", kHybrid}, std::tuple{"bf16", kWindowed},
+                                           std::tuple{"k=ch4g64,v=tok4g64,sink=20", kWindowed}),
                          [](const auto& info) {
-                           return "Recipe" + std::to_string(info.index) +
-                                  (std::get<1>(info.param) ? "_hybrid" : "");
+                           return "Recipe" + std::to_string(info.index) + std::get<1>(info.param).name;
                          });
 
 // The size of a step decides how products are rounded: answers may part where two tokens are about as likely,

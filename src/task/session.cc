@@ -41,16 +41,28 @@ Result<Session> Session::open(const SessionOptions& options, WeightMode weights,
     return error(
         "--gpu-layers says what lies in a GPU's memory, and the model runs on the CPU: leave it out, or "
         "use --device cuda");
+  if (options.device == "cpu" && !options.kv_offload)
+    return error(
+        "--no-kv-offload keeps caches out of a GPU's memory, and the model runs on the CPU: leave it out, or "
+        "use --device cuda");
   if (options.device != "cpu") {
     auto opened = open_device(options.device);
     if (!opened.ok()) return opened.error();
     device = std::move(opened).value();
   }
-  auto backend = device == nullptr ? make_backend(options.backend) : make_device_backend(device->pages());
+  const bool host_attends = device == nullptr || !options.kv_offload;
+  auto backend = host_attends ? make_backend(options.backend) : make_device_backend(device->pages());
   if (!backend.ok()) return backend.error();
   auto engine = Engine::load(
       options.model, {options.n_threads, weights, context, device, options.stop, options.device_layers});
   if (!engine.ok()) return engine.error();
+  const Geometry& geometry = (*engine)->geometry();
+  if (!options.kv_offload && geometry.is_recurrent()) {
+    return error(
+        "'{}' has recurrent states, which its cache keeps and --device {} needs in its memory: leave out "
+        "--no-kv-offload, or use --device cpu",
+        geometry.model, options.device);
+  }
   return Session(options, weights, context, std::move(engine).value(), std::move(backend).value(),
                  std::move(device));
 }
@@ -162,13 +174,13 @@ Status check_fallbacks(const PlanReport& report) {
 
 Status Session::check_cache_memory(const std::string& what, std::int64_t bytes,
                                    std::int64_t host_bytes) const {
-  if (device_ == nullptr) return check_memory(what, bytes + host_bytes);
+  if (!caches_on_device()) return check_memory(what, bytes + host_bytes);
   if (host_bytes > 0) KVANT_RETURN_IF_ERROR(check_memory("what goes with " + what, host_bytes));
   return check_device_memory(*device_->pages(), what, bytes);
 }
 
 std::int64_t Session::free_cache_bytes() const {
-  if (device_ == nullptr) return available_memory_bytes();
+  if (!caches_on_device()) return available_memory_bytes();
   return std::max<std::int64_t>(0, device_->pages()->free_bytes() - kDeviceReserve);
 }
 

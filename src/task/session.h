@@ -18,9 +18,10 @@ struct SessionOptions {
   std::string device = "cpu";   // model/compute_device.h
   int n_threads = 1;
   int device_layers = EngineOptions{}.device_layers;  // of EngineOptions
-  bool verbose = false;                               // prints plans to stderr
-  bool strict = false;                                // a fall-back to something slower is an error
-  const std::atomic<bool>* stop = nullptr;            // of EngineOptions; null: Ctrl-C ends calibrations
+  bool kv_offload = true;  // caches lie where the model does; false: in host memory, and the CPU attends
+  bool verbose = false;    // prints plans to stderr
+  bool strict = false;     // a fall-back to something slower is an error
+  const std::atomic<bool>* stop = nullptr;  // of EngineOptions; null: Ctrl-C ends calibrations
 };
 
 // A plan before anything of the model is known.
@@ -56,8 +57,8 @@ class Session {
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
-  bool on_device() const { return device_ != nullptr; }
-  const ComputeDevice* device() const { return device_.get(); }  // null: the CPU
+  const ComputeDevice* device() const { return device_.get(); }  // that runs the model; null: the CPU
+  bool caches_on_device() const { return device_ != nullptr && options_.kv_offload; }
   // What caches may take where they lie: on a device, what its free memory has beyond what steps need.
   std::int64_t free_cache_bytes() const;
   // An error when the memory where the session's caches lie doesn't have `bytes` (largest_cache_bytes) for
@@ -82,8 +83,7 @@ class Session {
   int context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
-  std::shared_ptr<ComputeDevice>
-      device_;  // where the model and its caches lie; null: in the machine's memory
+  std::shared_ptr<ComputeDevice> device_;  // where the model lies; null: in the machine's memory
 };
 
 // What tables call a cache: the recipe, and that it is not calibrated where it could be.

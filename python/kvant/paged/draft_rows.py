@@ -18,9 +18,11 @@ from kvant.paged.decode import DecodeStep
 from kvant.paged.model_cache import ModelCache
 
 
-def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Rows into the tails, and on into pages whose end they reach. keys, values: BF16 or F16 [n_rows, n_kv_heads, head_dim]."""
-    decode.append(cache, step, blocks, keys, values)
+def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
+           q: torch.Tensor | None = None) -> None:
+    """Rows into the tails, and on into pages whose end they reach. keys, values: BF16 or F16 [n_rows, n_kv_heads, head_dim]; q: see
+    decode.append."""
+    decode.append(cache, step, blocks, keys, values, q)
     plan = step.plan
     # The page that is due is that of a request's first row, and of its first part.
     sink_ids = None if step.sink_ids is None else step.sink_ids[::plan.n_parts]
@@ -34,5 +36,5 @@ def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torc
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor) -> None:
     """As decode.attend, for rows."""
-    append(cache, step, blocks, keys, values)
+    append(cache, step, blocks, keys, values, q)
     decode.read(cache, step, blocks, q, out)

@@ -39,21 +39,28 @@ class TorchLibrary(Library):
         self.launch(name, torch.cuda.current_stream().cuda_stream, *arguments)
 
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
-               values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False) -> None:
+               values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
+               queries: torch.Tensor | None = None) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
         its row out; keys, values: [n_rows, n_kv_heads, up to head_dim channels: the others are zeros], of one type, the last
-        dimension without gaps."""
+        dimension without gaps; queries: likewise [n_rows, n_heads, head_dim], which become as keys are stored where they lie."""
         n_rows = tail_token.shape[0]
         if n_rows == 0:
             return
         if keys.dtype != values.dtype:
             raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant appends rows of one type")
+        of_queries = {}
+        if queries is not None:
+            if queries.dtype != keys.dtype:
+                raise TypeError(f"keys are {keys.dtype} and queries {queries.dtype}: kvant takes rows of one type")
+            of_queries = dict(queries=queries, query_row_stride=queries.stride(0), query_head_stride=queries.stride(1))
         self.call("append", shape, layer,
                   NewRows(n_rows=n_rows, seq=seq, tail_token=tail_token, keys=keys, key_row_stride=keys.stride(0),
                           key_head_stride=keys.stride(1), values=values, value_row_stride=values.stride(0),
                           value_head_stride=values.stride(1), key_hadamard=key_hadamard,
                           value_hadamard=value_hadamard, type=type_of(keys), key_channels=keys.shape[2],
-                          value_channels=values.shape[2]))
+                          value_channels=values.shape[2],
+                          **of_queries))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
                    n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,

@@ -119,6 +119,11 @@ class HostLibrary {
     }
     return std::make_unique<ErrorMetric>(directions);
   }
+  // Which page of its sequence the nth one that is sealed is.
+  static int place_of(const kvant_seal_range& range, int seq, int nth) {
+    const std::int32_t* first = range.page_metrics->first_pages;
+    return (first == nullptr ? range.sealed_page : first)[seq] + nth;
+  }
   // Tokens of a sealed page that lie in protected pages.
   static TokenMask masked(const kvant_decode_layer& layer, int seq, int head, int page) {
     TokenMask mask;
@@ -310,7 +315,7 @@ class HostLibrary {
             const SideContext context(*shape, *layer, head, side);
             PageContext of_page = context.context();
             const auto metric = side == KVANT_KEY && range->page_metrics != nullptr
-                                    ? metric_of(*range->page_metrics, d, head, sealed)
+                                    ? metric_of(*range->page_metrics, d, head, place_of(*range, seq, p))
                                     : nullptr;
             of_page.metric = metric.get();
             format_of(*shape, head, side)

@@ -138,13 +138,14 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   return KVANT_OK;
 }
 
-SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu) {
+// fills_gpu: as in trellis_seal_kernel.
+SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
   switch (encoding.encoding) {
     case Encoding::vectors:
       return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
       return encoding.is_shaped() ? shaped_seal_kernel(encoding, head_dim)
-                                  : trellis_seal_kernel(encoding, head_dim, gpu);
+                                  : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu);
     default:
       return scalar_seal_kernel(encoding, head_dim);
   }
@@ -198,8 +199,11 @@ cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer&
 
 // One launch for both sides where they have the same kernel and fill it equally.
 cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
-  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu);
-  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim, gpu);
+  // Of a page of each sequence at most, as steps of decoding have, few are due.
+  const std::int64_t pages = std::int64_t{args.due.max_pages} * args.n_seqs * args.heads.n * 2;
+  const bool fills_gpu = args.due.max_pages > 1 && pages > 3 * gpu.multiprocessors;
+  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu, fills_gpu);
+  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim, gpu, fills_gpu);
   if (keys.function == values.function && keys.shared_bytes == values.shared_bytes)
     return launch(keys, args, KVANT_KEY, 2, gpu, stream);
   const cudaError_t error = launch(keys, args, KVANT_KEY, 1, gpu, stream);
@@ -369,7 +373,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   for (int i = 0; i < groups.n; ++i)
     for (const PageEncoding& encoding : args[i].sides)
-      if (find_seal_kernel(encoding, shape.head_dim, gpu).shared_bytes > gpu.shared_bytes)
+      if (find_seal_kernel(encoding, shape.head_dim, gpu, false).shared_bytes > gpu.shared_bytes)
         return refuse(KVANT_UNSUPPORTED,
                       "shape: this GPU has too little shared memory to seal heads of this size");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);

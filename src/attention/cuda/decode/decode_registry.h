@@ -15,6 +15,12 @@ struct ShortSealedKernel {
   int static_bytes;                // of shared memory, beside the tables and rings
 };
 
+// What serves launches with few pages for each CTA, as the DecodeKernel in all else.
+struct FewPagesKernel {
+  const void* function = nullptr;  // or null: there is none
+  int page_warps, table_bytes, warp_bytes;
+};
+
 struct DecodeKernel {
   const char* name;  // "cuda/sm90/ch4g128+tok4g128"; see name_on
   const char* key_format;
@@ -25,13 +31,14 @@ struct DecodeKernel {
   int page_warps;  // that share pages, each with some of their tokens
   bool caps_scores;
   SasUse sas;
-  const void* function;
+  const void* function;          // or null: it is for several queries alone
   const void* for_several;       // queries of a sequence
   int table_bytes, merge_bytes;  // of max_consumer_warps
   int warp_bytes;                // of each warp at the tables' end
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
   AnyPage key_page, value_page;  // of the generic kernel
   ShortSealedKernel for_short;
+  FewPagesKernel for_few;
 };
 
 std::span<const DecodeKernel> plain_kernels();
@@ -44,6 +51,7 @@ std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 std::span<const DecodeKernel> wide_trellis_kernels();
+std::span<const DecodeKernel> trellis_kernels_for_several();
 std::span<const DecodeKernel> wide_head_kernels();
 std::span<const DecodeKernel> wide_head_trellis_kernels();
 std::span<const DecodeKernel> skipping_kernels();

@@ -9,9 +9,14 @@
 
 namespace kvant::cuda {
 
+// Whether a pair is for several queries of a sequence alone.
+template <class Pair>
+inline constexpr bool kForSeveralAlone = kColumnSets<Pair> > 1;
+
 // Calls that ask for SAS or for values to be skipped are not for it.
 template <class Pair>
-inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
+inline constexpr bool kHasShortKernel =
+    Pair::kSealed && !kForSeveralAlone<Pair> && kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;
 };
 
@@ -26,8 +31,26 @@ ShortSealedKernel short_sealed_entry() {
   }
 }
 
+// By the pair whose warps share pages as for short sequences, where they don't do so anyway.
+template <class Pair, int D>
+FewPagesKernel few_pages_entry() {
+  if constexpr (requires { typename Pair::OfShort; }) {
+    using Few = typename Pair::OfShort;
+    if constexpr (kPageWarps<Pair> == 1 && kPageWarps < Few >> 1) {
+      int warp_bytes = 0;
+      if constexpr (requires { Few::kWarpBytes; }) warp_bytes = Few::kWarpBytes;
+      return {reinterpret_cast<const void*>(&decode_kernel<Few, D, DecodeArgs>), kPageWarps<Few>,
+              Few::kTableBytes, warp_bytes};
+    }
+  }
+  return {};
+}
+
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
+  const void* for_one = nullptr;
+  if constexpr (!kForSeveralAlone<Pair>)
+    for_one = reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>);
   DecodeKernel entry{name,
                      key,
                      value,
@@ -37,7 +60,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      kPageWarps<Pair>,
                      kCapsScores<Pair>,
                      kSasUse<Pair>,
-                     reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>),
+                     for_one,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, SeveralArgs>),
                      Pair::kTableBytes,
                      static_cast<int>(sizeof(MergeBuffer<D>)),
@@ -46,7 +69,8 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      0,
                      {},
                      {},
-                     short_sealed_entry<Pair, D>()};
+                     short_sealed_entry<Pair, D>(),
+                     few_pages_entry<Pair, D>()};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

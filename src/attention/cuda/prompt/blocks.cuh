@@ -95,6 +95,17 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   block.seen_tiles[lane] = max(seen, 1);
 }
 
+// The nth piece of work: a block and a head, unless there are fewer.
+struct PromptWork {
+  PromptItem item{};
+  int head;
+  bool is_there;
+  __device__ __forceinline__ PromptWork(const PromptArgs& args, int n)
+      : head(n % args.n_heads), is_there(n < *args.n_items * args.n_heads) {
+    if (is_there) item = args.items[n / args.n_heads];
+  }
+};
+
 // By the query warps: one block after another, until there is no more work. read_queries(item, head, slot)
 // brings the rows of a warp's share into shared memory.
 template <class Shared, class Read>

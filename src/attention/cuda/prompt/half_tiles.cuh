@@ -2,6 +2,9 @@
 // [D][128 tokens], as products read them in shared memory, and the pass that makes them of rows and pages.
 #pragma once
 
+#include <type_traits>
+
+#include "attention/cuda/page/row_channels.cuh"
 #include "attention/cuda/prompt/find_tile.cuh"
 #include "attention/cuda/prompt/page_rows.cuh"
 #include "attention/cuda/seal/seal_page.cuh"
@@ -100,6 +103,39 @@ struct HalfOctets {
   }
 };
 
+// Rows of a page in shared memory, [n_tokens][D], rotated back where they are: half precision from here on.
+// Lanes that share a row have octets of it in turn, and rows four apart lie in different banks.
+template <int D>
+__device__ __forceinline__ void rotate_back(unsigned short* rows, std::int64_t stride, int n_tokens) {
+  constexpr int kLanesOfRow = D <= 128 ? 4 : 8;
+  constexpr int kOctets = D / 8 / kLanesOfRow;  // of a lane
+  constexpr int kRowsOfWarp = 32 / kLanesOfRow;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int of_warp = lane / kLanesOfRow;
+  const int row = kRowsOfWarp == 8 ? of_warp % 2 * 4 + of_warp / 2 : of_warp;
+#pragma unroll 1
+  for (int token = static_cast<int>(threadIdx.x) / 32 * kRowsOfWarp + row; token < n_tokens;
+       token += kQuantizeThreads / kLanesOfRow) {
+    auto* const octets = reinterpret_cast<uint4*>(rows + token * stride) + lane % kLanesOfRow;
+    float x[kOctets * 8];
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) {
+      float octet[8];
+      unpack_octet<false>(octets[i * kLanesOfRow], octet);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[i * 8 + j] = octet[j];
+    }
+    rotate_channels<kLanesOfRow>(lane, x);
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) {
+      float octet[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) octet[j] = x[i * 8 + j];
+      octets[i * kLanesOfRow] = half_octet_of(octet);
+    }
+  }
+}
+
 // Grid: the plan, then tiles' slots; KV heads; sides.
 template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
@@ -123,11 +159,23 @@ __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
 #pragma unroll 1
   for (int first = 0; first < kTileTokens; first += kTokens) {
     const TileRows rows = source.template read<D>(args, at, page_memory, first);
-    if (is_value) {
-      octets.template store_values<IsHalf>(rows, at.n_tokens - first, first, to + HalfTile<D>::kSideBytes);
-    } else {
-      octets.template store_keys<IsHalf>(rows, at.n_tokens - first, first, to);
+    const int n_tokens = at.n_tokens - first;
+    const auto store = [&]<bool AreHalf>(std::bool_constant<AreHalf>) {
+      if (is_value) {
+        octets.template store_values<AreHalf>(rows, n_tokens, first, to + HalfTile<D>::kSideBytes);
+      } else {
+        octets.template store_keys<AreHalf>(rows, n_tokens, first, to);
+      }
+    };
+    if constexpr (Source::kInSharedMemory) {
+      if ((is_value ? args.value_hadamard : args.key_hadamard) != 0) {
+        rotate_back<D>(Source::template rows<D>(page_memory), rows.stride, min(n_tokens, kTokens));
+        __syncthreads();
+        store(std::true_type{});
+        continue;
+      }
     }
+    store(std::bool_constant<IsHalf>{});
   }
 }
 

@@ -205,7 +205,7 @@ class IntegerMmaRows {
       for (int i = 0; i < 2; ++i) shift[i] = find_shift<IsHalf>(args, item, head, row + 8 * i);
     }
     store_integer_rows<kD, IsHalf>(args, item, head, row, pair_, rows_[m], sums_[m],
-                                   [&](int i) { return shift[i]; });
+                                   channels_of<kD>(args, item, head) + kD, [&](int i) { return shift[i]; });
   }
   // What the keys' centre adds to scores of a row, in units of log 2: by the four lanes that share it.
   template <bool IsHalf>

@@ -30,12 +30,13 @@ __device__ __forceinline__ uint2 quantize_query(const float (&x)[8], float& larg
                     join_low_bytes(rounded[4], rounded[5], rounded[6], rounded[7]));
 }
 
-// Stores a thread's two rows of a block, the first of which is `row`. shift_of(i): what the keys' centre adds
-// to scores of row i, in units of log 2.
+// Stores a thread's two rows of a block, the first of which is `row`. channels: the values' centres, then
+// their scales. shift_of(i): what the keys' centre adds to scores of row i, in units of log 2.
 template <int D, bool IsHalf, class Shift>
 __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                    int row, int pair, const RowSums& rows,
-                                                   const float (&sums)[D / 2], const Shift& shift_of) {
+                                                   const float (&sums)[D / 2], const float* channels,
+                                                   const Shift& shift_of) {
   float inverse[2], centre[2], is_seen[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -57,7 +58,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
           mass > 0 ? log2_mass * 0.69314718F : -INFINITY;
     }
   }
-  const float* centres = channels_of<D>(args, item, head) + D + 2 * pair;
+  const float* centres = channels + 2 * pair;
   auto* out = static_cast<unsigned short*>(args.out) + (item.first_row + row) * args.out_token_stride +
               head * args.out_head_stride + 8 * pair;
 #pragma unroll

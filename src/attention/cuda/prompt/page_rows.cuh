@@ -54,7 +54,8 @@ __device__ __forceinline__ void spread_plain_page(const unsigned char* page, int
 }
 
 struct PagesAndRows {
-  static constexpr int kSamplingCtas = 2;  // decoding takes registers
+  static constexpr bool kInSharedMemory = true;  // but for rows that don't lie in tail pages
+  static constexpr int kSamplingCtas = 2;        // decoding takes registers
 
   DequantizeArgs pages;  // token_stride is dequantized_stride; without rows, lengths and a first page
   int rows_in_tail;      // rows are those of tail pages
@@ -73,6 +74,12 @@ struct PagesAndRows {
   static constexpr int kSharedBytes = sizeof(PageRows<D>);
   template <int D>
   static constexpr int kTokens = PageRows<D>::kTokens;
+
+  // Where `read` leaves rows.
+  template <int D>
+  __device__ static unsigned short* rows(unsigned char* memory) {
+    return &reinterpret_cast<PageRows<D>*>(memory)->rows[0][0];
+  }
 
   template <int D>
   __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char* memory,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "attention/cuda/api/caller_structs.h"
 #include "attention/cuda/api/head_dim.h"
@@ -244,6 +245,18 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
   return rows;
 }
 
+// Where keys are rotated, queries are, or tiles' rows are rotated back, whichever are fewer; and so with
+// values and outputs.
+void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
+  args->q_hadamard = prompt.q_hadamard;
+  args->out_hadamard = prompt.out_hadamard;
+  const std::int64_t tile_rows = std::int64_t{shape.n_sealed_pages} * kPageTokens + shape.n_tokens;
+  if (prompt.k != nullptr || tile_rows * shape.n_kv_heads > std::int64_t{shape.n_queries} * shape.n_heads)
+    return;
+  std::swap(args->q_hadamard, args->key_hadamard);
+  std::swap(args->out_hadamard, args->value_hadamard);
+}
+
 kvant_status read_shape(const kvant_prompt_shape* from, const Gpu& gpu, kvant_prompt_shape* shape) {
   if (const Reason reason = read_struct(from, shape)) return refuse_argument(reason);
   if (const Reason reason = fault_of(*shape)) return refuse_argument(reason);
@@ -315,8 +328,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.v = {prompt.v, prompt.v_token_stride, prompt.v_head_stride};
   args.q_type = type_of(prompt.q_type, shape);
   args.out_type = type_of(prompt.out_type, shape);
-  args.q_hadamard = prompt.q_hadamard;
-  args.out_hadamard = prompt.out_hadamard;
+  choose_rotated(shape, prompt, &args);
   args.sink_logits = prompt.sink_logits;
   args.out = prompt.out;
   args.out_token_stride = prompt.out_token_stride;

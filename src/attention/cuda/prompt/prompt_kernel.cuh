@@ -38,6 +38,7 @@ template <int D>
 struct PreparedBlock : BlockSight<PromptShape<D>> {
   float scale[PromptShape<D>::kRows];  // of queries, softmax scale and log2(e) included
   float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
+  float channels[2 * D];               // the values' centres, then their scales
 };
 
 template <int D>
@@ -93,51 +94,80 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
   }
 }
 
-// Rows of a block become INT8, each with a scale of its own. A lane has 8 channels of a row, a warp every
-// third set of rows.
-template <int D, bool IsHalf>
+// So many rows of a block, from `first` on, become INT8, each with a scale of its own. A lane has 8 channels
+// of a row; Warps take sets of rows in turn.
+template <int D, bool IsHalf, int Rows, int Warps>
 __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const PromptItem& item, int head,
-                                                 int warp, int lane, unsigned char* queries,
+                                                 int first, int warp, int lane, unsigned char* queries,
                                                  PreparedBlock<D>& block) {
   constexpr int kLanesOfRow = D / 8;
   constexpr int kRowsAtOnce = 32 / kLanesOfRow;
+  constexpr int kStep = Warps * kRowsAtOnce;
   constexpr int kBatch = 4;  // loads in flight
-  constexpr int kStep = kQueryWarps * kRowsAtOnce;
+  static_assert(Rows % (kStep * kBatch) == 0);
   const int octet = lane % kLanesOfRow;
   const auto* rows = static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
                      head * args.q.head_stride + octet * 8;
-  for (int first = warp * kRowsAtOnce + lane / kLanesOfRow; first < PromptShape<D>::kRows;
-       first += kStep * kBatch) {
+  first += warp * kRowsAtOnce + lane / kLanesOfRow;
+#pragma unroll 1
+  for (int begin = 0; begin < Rows; begin += kStep * kBatch) {
     uint4 octets[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int row = first + i * kStep;
+      const int row = first + begin + i * kStep;
       octets[i] = row < item.n_rows ? *reinterpret_cast<const uint4*>(rows + row * args.q.token_stride)
                                     : make_uint4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int row = first + i * kStep;
+      const int row = first + begin + i * kStep;
       float x[8];
       unpack_octet<IsHalf>(octets[i], x);
       float largest;
       const uint2 bytes = quantize_query<D>(x, largest);
-      float shift = 0;
-      if (args.lse != nullptr) {
-        const float* centres = channels_of<D>(args, item, head) + octet * 8;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
-#pragma unroll
-        for (int step = 1; step < kLanesOfRow; step *= 2) shift += __shfl_xor_sync(~0U, shift, step);
-      }
-      if (row >= PromptShape<D>::kRows) continue;
       *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) = bytes;
-      if (octet == 0) {
-        block.scale[row] = largest / kByteMax * args.scale_log2;
-        block.shift[row] = shift * args.scale_log2;
-      }
+      if (octet == 0) block.scale[row] = largest / kByteMax * args.scale_log2;
     }
   }
+}
+
+// What the keys' centre adds to the scores of a block's rows, where log-sum-exps are asked for.
+template <int D, bool IsHalf>
+__device__ __forceinline__ void find_shifts(const PromptArgs& args, const PromptItem& item, int head,
+                                            int warp, int lane, PreparedBlock<D>& block) {
+  constexpr int kLanesOfRow = D / 8;
+  const int octet = lane % kLanesOfRow;
+  const float* centres = channels_of<D>(args, item, head) + octet * 8;
+  const auto* rows = static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
+                     head * args.q.head_stride + octet * 8;
+  constexpr int kStep = kQueryWarps * 32 / kLanesOfRow;
+  static_assert(PromptShape<D>::kRows % kStep == 0);
+#pragma unroll 1
+  for (int begin = 0; begin < PromptShape<D>::kRows; begin += kStep) {
+    const int row = begin + (warp * 32 + lane) / kLanesOfRow;
+    float x[8];
+    unpack_octet<IsHalf>(
+        *reinterpret_cast<const uint4*>(rows + min(row, item.n_rows - 1) * args.q.token_stride), x);
+    float shift = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
+#pragma unroll
+    for (int step = 1; step < kLanesOfRow; step *= 2) shift += __shfl_xor_sync(~0U, shift, step);
+    if (octet == 0) block.shift[row] = shift * args.scale_log2;
+  }
+}
+
+// A CTA's first block, for which all of its warps wait: each group makes its own rows INT8.
+template <int D, bool IsHalf>
+__device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, PromptShared<D>& shared,
+                                                    int group, int thread) {
+  const PromptWork work(args, static_cast<int>(blockIdx.x));
+  if (!work.is_there) return;
+  quantize_queries<D, IsHalf, kGroupRows, kGroupThreads / 32>(args, work.item, work.head, group * kGroupRows,
+                                                              thread / 32, thread % 32, shared.queries[0],
+                                                              shared.blocks[0]);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
 
 template <int D, class Weight, bool IsHalf, class Kept>
@@ -149,6 +179,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
   const int row = group * kGroupRows + row_of(thread);
   RingPlace<2> place;
   RingPlace<PromptShape<D>::kStages> stage;
+  quantize_first_rows<D, IsHalf>(args, shared, group, thread);
   for (;; place.advance()) {
     barrier_wait(shared_address(&shared.block_full[place.slot]), place.parity);
     const PreparedBlock<D>& block = shared.blocks[place.slot];
@@ -307,7 +338,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
           kFirstGroupBarrier + group, thread, shared.claims[group], rows, sums);
     }
     if (is_whole)
-      store_integer_rows<D, IsHalf>(args, block.item, block.head, row, pair, rows, sums,
+      store_integer_rows<D, IsHalf>(args, block.item, block.head, row, pair, rows, sums, block.channels,
                                     [&](int i) { return block.shift[row + 8 * i]; });
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
@@ -342,8 +373,16 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     if (thread < 32) {
       if (thread == 0) copy_tiles<D>(args, kept, shared);
     } else {
+      bool is_first = true;
       prepare_blocks(args, shared, warp, lane, [&](const PromptItem& item, int head, int slot) {
-        quantize_queries<D, IsHalf>(args, item, head, warp, lane, shared.queries[slot], shared.blocks[slot]);
+        PreparedBlock<D>& block = shared.blocks[slot];
+        const float* values = channels_of<D>(args, item, head) + D;
+        for (int i = warp * 32 + lane; i < 2 * D; i += kQueryWarps * 32) block.channels[i] = values[i];
+        if (!is_first)
+          quantize_queries<D, IsHalf, Shape::kRows, kQueryWarps>(args, item, head, 0, warp, lane,
+                                                                 shared.queries[slot], block);
+        is_first = false;
+        if (args.lse != nullptr) find_shifts<D, IsHalf>(args, item, head, warp, lane, block);
       });
     }
   } else {

@@ -418,6 +418,19 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
   }
 }
 
+// Where queries are more than rows of tiles, which are then rotated back instead.
+TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
+  Case c = with({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
+  c.unquantized = 0;
+  c.sink = 1;
+  c.in_tail = true;
+  c.rotated = true;
+  for (const float cap : {0.F, 20.F}) {
+    c.softcap = cap;
+    expect_accurate_in_half(c, "rotated back");
+  }
+}
+
 // More queries than are corrected at once; some see nothing sealed.
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   if (GetParam() == 256) GTEST_SKIP() << "there is no correction of these";

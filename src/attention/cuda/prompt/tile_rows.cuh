@@ -76,6 +76,7 @@ struct OnlyRows {
   // The slot whose tile the nth CTA of a side makes; negative: none.
   __device__ static int slot_of(const PromptArgs&, int n, bool) { return n; }
 
+  static constexpr bool kInSharedMemory = false;
   static constexpr int kSamplingCtas = 4;  // on a multiprocessor: as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;

@@ -104,14 +104,23 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uin
   return y;
 }
 
+// a * b + c as one operation. Of the same product for several c the compiler would make one product and sums,
+// whose unit is the busier one.
+__device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t y;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+
 // The parents that nodes have chosen in a step: four nodes a word, whose lower half is the first token's.
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
 
-  // Of a node; word(i): the ith of the words, second: the token.
+  // Of a node; word(i): the ith of the words, second: the token. (Nodes have no sign: quotients and rests of
+  // numbers that may have one take several operations more.)
   template <class Word>
-  static __device__ __forceinline__ int of(int node, int second, const Word& word) {
-    return static_cast<int>(word(node / 4) >> (16 * second + 4 * (node % 4))) & (PairedTrellis::kNodes - 1);
+  static __device__ __forceinline__ unsigned of(unsigned node, int second, const Word& word) {
+    return word(node / 4) >> (16 * second + 4 * (node % 4)) & (PairedTrellis::kNodes - 1);
   }
 };
 
@@ -119,9 +128,10 @@ struct PairedChoices {
 // highest, which means nothing.
 class PathOrigins {
  public:
-  __device__ __forceinline__ explicit PathOrigins(int from) {
+  __device__ __forceinline__ explicit PathOrigins(unsigned from) {
 #pragma unroll
-    for (int four = 0; four < kFours; ++four) from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
+    for (unsigned four = 0; four < kFours; ++four)
+      from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
   }
 
   // A step on; word(i): a token's choices of that step, in the lower half of a word.
@@ -155,19 +165,24 @@ class PairedCosts {
   using T = PairedTrellis;
 
   // one: 1, of which the compiler doesn't know that.
-  __device__ explicit PairedCosts(std::uint32_t one) : one_(one), not_number_(~kNumber * one) {
+  __device__ explicit PairedCosts(std::uint32_t one)
+      : error_step_(T::kErrorStep * one),
+        farthest_(both(2 * T::kReach * T::kUnits) * one),
+        not_number_(~kNumber * one) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
 
-  // A value in levels as it is searched for.
-  static __device__ __forceinline__ int in_units(float x) {
-    return __float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits);
+  // A value of each token, in levels, as they are searched for.
+  static __device__ __forceinline__ std::uint32_t in_units(float first, float second) {
+    const auto of_one = [](float x) {
+      return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits));
+    };
+    return (of_one(first) & 0xffff) | of_one(second) << 16;
   }
 
   // Takes a value of each token, in_units.
-  __device__ __forceinline__ PairedChoices step(int x0, int x1) {
-    const std::uint32_t x = (static_cast<std::uint32_t>(x0) & 0xffff) | static_cast<std::uint32_t>(x1) << 16;
+  __device__ __forceinline__ PairedChoices step(std::uint32_t x) {
     std::uint32_t next[T::kNodes];
     Errors errors;
     take_states(x, errors, next, std::make_index_sequence<kTrellisStates>());
@@ -204,18 +219,19 @@ class PairedCosts {
   // Of levels around one center after another, packed as costs are.
   struct Errors {
     std::uint32_t from_center;  // a sum: the first token's, and the second's times 2^16
-    std::uint32_t of_center, of_distance, of_level;
+    std::uint32_t of_center;    // in kErrorStep
+    std::uint32_t of_distance, of_level;
 
     template <int Center>
-    __device__ __forceinline__ void approach(std::uint32_t x) {
+    __device__ __forceinline__ void approach(std::uint32_t x, std::uint32_t farthest) {
       constexpr int kReach = T::kReach * T::kUnits;
       // Subnormal numbers of half precision, whose bits are integers: the distance + kReach; the error. It is
       // one more, so that errors are not negative where it has been rounded.
-      const std::uint32_t above =
-          __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), both(2 * kReach));
+      const std::uint32_t above = __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), farthest);
       const std::uint32_t distance = fma_half2(above, T::kRoot, T::kMinusReach);
-      of_center = fma_half2(distance, distance, both(1)) * T::kErrorStep;
+      of_center = fma_half2(distance, distance, both(1));
       from_center = above - both(kReach);
+      asm("" : "+r"(from_center));  // else products are taken of `above`, and one more of them for each
     }
   };
 
@@ -225,10 +241,9 @@ class PairedCosts {
     constexpr PairedState kState = StateByCenter<I>::kState;
     constexpr int kNode = kState.state >> kPairedBits;
     constexpr int kFar = kState.from_center * T::kUnits;
-    if constexpr (kState.new_center) errors.template approach<kState.center>(x);
-    // A product, as the unit that adds is the busier one.
+    if constexpr (kState.new_center) errors.template approach<kState.center>(x, farthest_);
     if constexpr (kState.new_distance)
-      errors.of_distance = errors.of_center + one_ * both(T::kScale * kFar * kFar);
+      errors.of_distance = multiply_add(errors.of_center, error_step_, both(T::kScale * kFar * kFar));
     if constexpr (kState.new_level)
       errors.of_level =
           errors.of_distance + errors.from_center * static_cast<std::uint32_t>(-2 * T::kScale * kFar);
@@ -266,7 +281,9 @@ class PairedCosts {
     return least;
   }
 
-  std::uint32_t one_, not_number_;  // ~kNumber: with two constants an operation would be two
+  // kErrorStep, the largest number of units above what is kReach below a center, ~kNumber: with two constants
+  // an operation would be two.
+  std::uint32_t error_step_, farthest_, not_number_;
   std::uint32_t costs_[T::kNodes];
 };
 

@@ -4,6 +4,7 @@
 // that are not rotated, and for tokens whose path says that they have been.
 #pragma once
 
+#include "attention/cuda/seal/kept_choices.cuh"
 #include "attention/cuda/seal/paired_costs.cuh"
 #include "attention/cuda/seal/seal_trellis.cuh"
 
@@ -11,13 +12,16 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-template <int D>
+// IsSplit: of choices (kept_choices.cuh).
+template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
   static constexpr int kWindow = 32;  // values
-  static constexpr int kKept = 2 * kWindow < D ? 2 * kWindow : D;
+  using Choices = std::conditional_t<IsSplit, SplitChoices<PairedTrellis::kWords, kWindow, kPairThreads>,
+                                     SharedChoices<PairedTrellis::kWords, 2 * kWindow, kPairThreads>>;
+  using ChoicesOfOne = SharedChoices<Trellis<kPairedBits>::kWords, kKept<kPairedBits, D>, kPairThreads>;
   union {
-    std::uint32_t choices[kKept][PairedTrellis::kWords][kPairThreads];
-    std::uint32_t choices_of_one[kChoiceWords<kPairedBits, D>][kPageTokens];
+    typename Choices::Shared choices;
+    typename ChoicesOfOne::Shared choices_of_one;
   };
   float shapes[kTrellisStates];
   int excess;  // of the page
@@ -27,7 +31,8 @@ struct alignas(16) PairsShared {
 // The same, as TokenPath sees it.
 template <int D>
 struct OneByOne {
-  std::uint32_t (&choices)[kChoiceWords<kPairedBits, D>][kPageTokens];
+  using Choices = typename PairsShared<D, false>::ChoicesOfOne;
+  typename Choices::Shared& choices;
   TrellisPage<kPairedBits, D>& page;
   NoLevels levels;
 };
@@ -39,15 +44,15 @@ inline constexpr float kMostExcess = 0.5F;
 // A larger error may have counted as less, in levels; paths of normal values don't have it.
 inline constexpr float kMostDistance = 48;
 
-template <int D>
+template <int D, bool IsSplit>
 class PairPath {
  public:
   using T = PairedTrellis;
-  using Shared = PairsShared<D>;
+  using Shared = PairsShared<D, IsSplit>;
 
   __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
       : shared_(shared),
-        thread_(thread),
+        choices_(shared.choices, thread),
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
         counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
 
@@ -64,33 +69,37 @@ class PairPath {
   __device__ void encode() {
     PairedCosts costs(blockDim.y);
     run(costs, D - kRunIn, D, [](int, const PairedChoices&) {});
-    int seam[2] = {};
+    unsigned seam[2] = {};
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
       run(costs, first, end, [&](int i, const PairedChoices& choices) {
 #pragma unroll
-        for (int word = 0; word < T::kWords; ++word) choice(i, word) = choices.words[word];
+        for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
-        emit(max(first - kWindow, 0), D, seam[0], seam[1]);
+        ask_for_first(D - kOctetValues);
+        emit(max(first - kWindow, 0), D, seam);
         break;
       }
+      if (first > 0) ask_for_first(first - kOctetValues);
       const std::uint32_t cheapest = costs.cheapest();
-      int nodes[2] = {static_cast<int>(cheapest & 0xffff), static_cast<int>(cheapest >> 16)};
+      unsigned nodes[2] = {cheapest & 0xffff, cheapest >> 16};
 #pragma unroll 1
       for (int i = end - 1; i >= first; --i) {
-        nodes[0] = state_before(i, nodes[0], 0) % T::kNodes;
-        nodes[1] = state_before(i, nodes[1], 1) % T::kNodes;
+        const auto word = [&](int nth) { return choices_.newer(i, nth); };
+        nodes[0] = state_before(word, nodes[0], 0) % T::kNodes;
+        nodes[1] = state_before(word, nodes[1], 1) % T::kNodes;
       }
       forbid_others(costs, first, end, nodes);
       if (first == 0) {
         seam[0] = nodes[0];
         seam[1] = nodes[1];
       } else {
-        emit(first - kWindow, first, nodes[0], nodes[1]);
+        emit(first - kWindow, first, nodes);
       }
+      choices_.end_window();
     }
   }
   // The tokens, bit by bit, with an error so large that it may be a mistake.
@@ -105,47 +114,75 @@ class PairPath {
   static constexpr int kWindow = Shared::kWindow;
   static constexpr int kRunIn = 16;  // values before the seam that choose its node
 
-  // Takes the values [first, end); keep(i, choices).
+  // Takes the values [first, end) of a window; keep(i, choices). Both tokens' values wait where their steps'
+  // choices will be.
   template <class Keep>
-  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) const {
-    float ahead[2] = {tokens_[0].in_levels(first), tokens_[1].in_levels(first)};
+  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
+    constexpr int kOctets = kWindow / kOctetValues;
+    typename TrellisToken<kPairedBits, D>::Octet stored[kOctets][2];
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      tokens_[0].ask_for(from, stored[octet][0]);
+      tokens_[1].ask_for(from, stored[octet][1]);
+    }
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      float x[2][kOctetValues];
+      tokens_[0].in_levels(from, stored[octet][0], x[0]);
+      tokens_[1].in_levels(from, stored[octet][1], x[1]);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(from + i, 0) = costs.in_units(x[0][i], x[1][i]);
+    }
+    std::uint32_t ahead = choices_.newer(first, 0);
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
-      const int x[2] = {costs.in_units(ahead[0]), costs.in_units(ahead[1])};
-      const int next = min(i + 1, D - 1);
-      ahead[0] = tokens_[0].in_levels(next);
-      ahead[1] = tokens_[1].in_levels(next);
-      keep(i, costs.step(x[0], x[1]));
+      const std::uint32_t x = ahead;
+      ahead = choices_.newer(min(i + 1, end - 1), 0);
+      keep(i, costs.step(x));
       if (i % T::kSteps == 0) costs.lower();
     }
   }
 
   // Forbids all paths that are not at these nodes where the window [first, end) begins.
   __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
-                                                const int (&nodes)[2]) const {
+                                                const unsigned (&nodes)[2]) const {
     PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
-      origins[0].advance([&](int word) { return choice(i, word); });
-      origins[1].advance([&](int word) { return choice(i, word) >> 16; });
+      origins[0].advance([&](int word) { return choices_.newer(i, word); });
+      origins[1].advance([&](int word) { return choices_.newer(i, word) >> 16; });
     }
     costs.forbid_others(origins[0], origins[1]);
   }
 
-  // How the path of a token to `node` got there by value i: in which state it was then.
-  __device__ __forceinline__ int state_before(int i, int node, int of) const {
-    return node << kPairedBits | PairedChoices::of(node, of, [&](int word) { return choice(i, word); });
+  // How the path of a token to `node` got there: in which state it was then. word(i): of the choices.
+  template <class Word>
+  static __device__ __forceinline__ unsigned state_before(const Word& word, unsigned node, int of) {
+    return node << kPairedBits | PairedChoices::of(node, of, word);
+  }
+
+  __device__ __forceinline__ void ask_for_first(int octet) {
+    tokens_[0].ask_for_first(octet);
+    tokens_[1].ask_for_first(octet);
   }
 
   // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
-  __device__ void emit(int first, int end, int node0, int node1) {
+  __device__ void emit(int first, int end, const unsigned (&nodes)[2]) {
+    unsigned node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
-      tokens_[0].begin_octet(octet);
-      tokens_[1].begin_octet(octet);
+      const auto choices = choices_.octet(octet, end == D && octet >= D - kWindow);
+      const int next = max(octet - kOctetValues, first);
+      tokens_[0].begin_octet(octet, next);
+      tokens_[1].begin_octet(octet, next);
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int states[2] = {state_before(octet + i, node0, 0), state_before(octet + i, node1, 1)};
+        const auto word = [&](int nth) { return choices(i, nth); };
+        const unsigned states[2] = {state_before(word, node0, 0), state_before(word, node1, 1)};
         take_state(0, i, states[0]);
         take_state(1, i, states[1]);
         node0 = states[0] % T::kNodes;
@@ -157,7 +194,7 @@ class PairPath {
   }
 
   // Value i of a token's octet is in this state.
-  __device__ __forceinline__ void take_state(int of, int i, int state) {
+  __device__ __forceinline__ void take_state(int of, int i, unsigned state) {
     const float shape = shared_.shapes[state];
     tokens_[of].take_state(i, state, shape);
     const float taken = fminf(fmaxf(tokens_[of].octet_in_levels(i), -T::kMax), T::kMax);
@@ -165,60 +202,53 @@ class PairPath {
     if (counts_[of]) largest_error_[of] = fmaxf(largest_error_[of], error);
   }
 
-  __device__ __forceinline__ std::uint32_t& choice(int i, int word) const {
-    return shared_.choices[i % Shared::kKept][word][thread_];
-  }
-
   Shared& shared_;
-  int thread_;
+  typename Shared::Choices choices_;
   TrellisToken<kPairedBits, D> tokens_[2];
   bool counts_[2];  // what is not left out of the page
   float largest_error_[2] = {};
 };
 
-template <int D>
-__global__ void __launch_bounds__(kPairThreads, 3)
+// Of a multiprocessor.
+template <int D, bool IsSplit>
+inline constexpr int kPairCtas = IsSplit ? (D == 256 ? 3 : 4) : (D == 256 ? 2 : 3);
+
+template <int D, bool IsSplit>
+__global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
     seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
-    auto& shared = *reinterpret_cast<PairsShared<D>*>(bytes);
-    const int head = args.heads.at[blockIdx.y];
-    const int side = first_side + static_cast<int>(blockIdx.z);
+    auto& shared = *reinterpret_cast<PairsShared<D, IsSplit>*>(bytes);
     const auto thread = static_cast<int>(threadIdx.x);
-    DuePage due;
-    if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
-    const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-    if (thread == 0) shared.excess = 0;
-    shared.page.template begin<kPairThreads>(args, due, head, tail);
-    for (int state = thread; state < kTrellisStates; state += kPairThreads)
-      shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
-    __syncthreads();
-    float gains[2];
-    PairPath<D> path(shared, tail, thread);
-    path.add_excess();
-    __syncthreads();
-    int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
-    if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
-      path.encode();
-      gains[0] = path.gain(0);
-      gains[1] = path.gain(1);
-      again = path.doubtful();
-    }
-    if (__syncthreads_or(again) != 0) {  // choices of pairs are not read any more
-      OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+    const auto prepare = [&] {
+      if (thread == 0) shared.excess = 0;
+      for (int state = thread; state < kTrellisStates; state += kPairThreads)
+        shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
+    };
+    seal_due_page<kPairThreads>(
+        args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[2]) {
+          PairPath<D, IsSplit> path(shared, tail, thread);
+          path.add_excess();
+          __syncthreads();
+          int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
+          if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
+            path.encode();
+            gains[0] = path.gain(0);
+            gains[1] = path.gain(1);
+            again = path.doubtful();
+          }
+          if (__syncthreads_or(again) == 0) return;
+          // Choices of pairs are not read any more.
+          OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        if ((again >> i & 1) == 0) continue;
-        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads);
-        const float gain = one.encode();
-        if (i == 0) gains[0] = gain;
-        if (i == 1) gains[1] = gain;
-      }
-    }
-    for (int i = 0; i < 2; ++i) shared.page.note_gain(thread + i * kPairThreads, gains[i]);
-    __syncthreads();
-    for (int i = 0; i < 2; ++i) shared.page.store_gain(thread + i * kPairThreads, gains[i]);
-    shared.page.template finish<kPairThreads>(args, due, head, args.sides[side]);
+          for (int i = 0; i < 2; ++i) {
+            if ((again >> i & 1) == 0) continue;
+            TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
+            const float gain = one.encode();
+            if (i == 0) gains[0] = gain;
+            if (i == 1) gains[1] = gain;
+          }
+        });
   }
 }
 

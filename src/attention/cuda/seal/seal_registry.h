@@ -18,7 +18,8 @@ struct SealKernel {
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
+// fills_gpu: there are pages for all CTAs that may run at once.
+SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
 // Of keys that have metrics.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);
 

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attention/cuda/seal/kept_choices.cuh"
 #include "attention/cuda/seal/trellis_token.cuh"
 
 namespace kvant::cuda {
@@ -90,35 +91,37 @@ inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::k
 template <int Bits>
 struct Choices {
   using T = Trellis<Bits>;
-  // Three bits for 32 nodes: ten nodes a word, and the lowest two bits of each word for the last two nodes.
-  static constexpr bool kSpread = 32 % T::kParentBits != 0 && T::kWords > 1;
-  static constexpr int kWordNodes = kSpread ? 32 / T::kParentBits : T::kNodes / T::kWords;
+  // Nodes' bits follow one another, up to the last word's highest bit; three bits of one may lie in two
+  // words.
+  static constexpr bool kSplits = 32 % T::kParentBits != 0 && T::kWords > 1;
+  static constexpr int kWordNodes = T::kNodes / T::kWords;
   std::uint32_t words[T::kWords];
 
   __device__ explicit Choices(const int (&costs)[T::kNodes]) {
 #pragma unroll
     for (int word = 0; word < T::kWords; ++word) {
       words[word] = 0;
-      if constexpr (kSpread) {
-        words[word] = __funnelshift_r(words[word], costs[T::kNodes - 2] >> word, 1);
-        words[word] = __funnelshift_r(words[word], costs[T::kNodes - 1] >> word, 1);
-      }
 #pragma unroll
-      for (int i = 0; i < kWordNodes; ++i)
-        words[word] = __funnelshift_r(words[word], costs[word * kWordNodes + i], T::kParentBits);
+      for (int node = 0; node < T::kNodes; ++node) {
+        const int first = node * T::kParentBits - 32 * word;  // of its bits, in the word
+        const int before = first < 0 ? -first : 0;            // of them that are in the word before
+        const int here = min(first + T::kParentBits, 32) - max(first, 0);
+        if (here > 0) words[word] = __funnelshift_r(words[word], costs[node] >> before, here);
+      }
     }
   }
 
   // Of one node; word(i): the ith of the words.
   template <class Word>
-  static __device__ int of(int node, const Word& word) {
-    if (kSpread && node >= T::kWords * kWordNodes) {
-      int choice = 0;
-      for (int i = 0; i < T::kParentBits; ++i) choice |= (word(i) >> (node % 2) & 1) << i;
-      return choice;
+  static __device__ unsigned of(unsigned node, const Word& word) {
+    if constexpr (kSplits) {
+      const unsigned bit = node * T::kParentBits;
+      const unsigned both =
+          __funnelshift_r(word(bit / 32), word(min(bit / 32 + 1, T::kWords - 1U)), bit % 32);
+      return both & (T::kParents - 1);
     }
-    const int shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
-    return static_cast<int>(word(node / kWordNodes) >> shift) & (T::kParents - 1);
+    const unsigned shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
+    return word(node / kWordNodes) >> shift & (T::kParents - 1);
   }
 };
 
@@ -153,7 +156,7 @@ class PathCosts {
     return Choices<Bits>(next);
   }
 
-  __device__ int cheapest() const {
+  __device__ unsigned cheapest() const {
     int best = 0x7fffffff;
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) best = min(best, (costs_[node] & ~0xff) | node);
@@ -167,10 +170,11 @@ class PathCosts {
       costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
   }
   // Forbids paths that do not come from this node of the window's beginning.
-  __device__ void forbid_others(int first_node) {
+  __device__ void forbid_others(unsigned first_node) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
-      if ((costs_[node] & kPassengers) >> T::kParentBits != first_node) costs_[node] = T::kForbidden;
+      if (static_cast<unsigned>(costs_[node] & kPassengers) >> T::kParentBits != first_node)
+        costs_[node] = T::kForbidden;
   }
 
  private:
@@ -256,59 +260,74 @@ inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
 inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
 
-struct NoChoices {};
-template <int Words>
-struct SharedChoices {
-  std::uint32_t choices[Words][kPageTokens];
-};
+// Where choices are: all of them in shared memory, in local memory, or split (kept_choices.cuh).
+enum class ChoicePlace : std::uint8_t { shared, local, split };
+template <int Bits, int D, ChoicePlace Place>
+using KeptChoices =
+    std::conditional_t<Place == ChoicePlace::local, LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>,
+                       std::conditional_t<Place == ChoicePlace::split,
+                                          SplitChoices<Trellis<Bits>::kWords, kWindow<Bits, D>, kPageTokens>,
+                                          SharedChoices<Trellis<Bits>::kWords, kKept<Bits, D>, kPageTokens>>>;
 
-template <int Bits, int D, bool HasChoices>
-struct alignas(16) TrellisShared
-    : std::conditional_t<HasChoices, SharedChoices<kChoiceWords<Bits, D>>, NoChoices> {
+template <int Bits, int D, ChoicePlace Place>
+struct alignas(16) TrellisShared {
+  using Choices = KeptChoices<Bits, D, Place>;
+  [[no_unique_address]] typename Choices::Shared choices;
   TrellisPage<Bits, D> page;
   BranchLevels<Bits> levels;
 };
 
+// With 3 bits a third CTA fits if choices are split.
 template <int Bits, int D>
-inline constexpr bool kSharesChoices = Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>;
+inline constexpr bool kCanSplit = Bits == 3 && D > 64;
+template <int Bits, int D, bool IsSplit, bool IsLarge>  // the shared memory of a GPU
+inline constexpr ChoicePlace kChoicePlace = !IsLarge && !kHasFewChoices<Bits, D> ? ChoicePlace::local
+                                            : IsLarge && IsSplit                 ? ChoicePlace::split
+                                                                                 : ChoicePlace::shared;
 
 // One token's search and its codes.
-template <int Bits, int D, class Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>>
+template <int Bits, int D, class Shared>
 class TokenPath {
  public:
   using T = Trellis<Bits>;
-  static constexpr bool kShares = kSharesChoices<Bits, D>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
-  __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token)
-      : shared_(shared), index_(token), token_(shared.page, tail, token) {}
+  // column: of choices.
+  __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
+      : shared_(shared), choices_(shared.choices, column), token_(shared.page, tail, token) {}
 
   // Gives the gain.
   __device__ float encode() {
     PathCosts<Bits> costs(static_cast<int>(blockDim.y));
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
-    int seam = 0;
+    unsigned seam = 0;
 #pragma unroll 1
     for (int first = 0;; first += kWindow) {
       const int end = min(first + kWindow, D);
       costs.mark();
       run(costs, first, end, [&](int i, const Choices<Bits>& choices) {
 #pragma unroll
-        for (int word = 0; word < T::kWords; ++word) choice(slot(i) + word) = choices.words[word];
+        for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
         // The stream is a circle: it ends where it has begun.
+        token_.ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
       }
-      int node = costs.cheapest();
-      for (int i = end - 1; i >= first; --i) node = node_before(i, node);
+      if (first > 0) token_.ask_for_first(first - kOctetValues);
+      unsigned node = costs.cheapest();
+      for (int i = end - 1; i >= first; --i) {
+        const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices_.newer(i, word); });
+        node = (node << Bits | choice) % T::kNodes;
+      }
       costs.forbid_others(node);
       if (first == 0) {
         seam = node;
       } else {
         emit(first - kWindow, first, node);
       }
+      choices_.end_window();
     }
     return token_.gain();
   }
@@ -318,39 +337,49 @@ class TokenPath {
     return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
   }
 
-  // Takes the values [first, end); keep(i, choices).
+  // Takes the values [first, end); keep(i, choices). Values wait where their steps' choices will be.
   template <class Keep>
-  __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) const {
-    float ahead = limited(token_.in_levels(first));
+  __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
+    constexpr int kOctets = kWindow / kOctetValues;
+    typename TrellisToken<Bits, D>::Octet stored[kOctets];
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet)
+      if (first + octet * kOctetValues < end) token_.ask_for(first + octet * kOctetValues, stored[octet]);
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      float x[kOctetValues];
+      token_.in_levels(from, stored[octet], x);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(from + i, 0) = __float_as_uint(limited(x[i]));
+    }
+    const auto waiting = [&](int i) { return __uint_as_float(choices_.newer(i, 0)); };
+    float ahead = waiting(first);
 #pragma unroll 1
     for (int i = first; i < end; ++i) {
       const float x = ahead;
-      ahead = limited(token_.in_levels(min(i + 1, D - 1)));
+      ahead = waiting(min(i + 1, end - 1));
       keep(i, costs.step(x, shared_.levels));
     }
   }
 
-  // How the path to `node` got there by value i: from which node, and in which state it was then.
-  __device__ int choice_of(int i, int node) const {
-    return Choices<Bits>::of(node, [&](int word) { return choice(slot(i) + word); });
-  }
-  __device__ int node_before(int i, int node) const {
-    return (node << Bits | choice_of(i, node)) % T::kNodes;
-  }
-  __device__ int state_before(int i, int node, float in_levels) const {
-    if constexpr (T::kBetween > 1)
-      return shared_.levels.state_of(limited(in_levels), node, choice_of(i, node));
-    return node << Bits | choice_of(i, node);
+  // In which state a path to `node` was, of which it has made this choice.
+  __device__ unsigned state_before(unsigned choice, unsigned node, float in_levels) const {
+    if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
+    return node << Bits | choice;
   }
 
   // Writes the codes of values [first, end), after which the path is at `node`.
-  __device__ void emit(int first, int end, int node) {
+  __device__ void emit(int first, int end, unsigned node) {
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
-      token_.begin_octet(octet);
+      const auto choices = choices_.octet(octet, end == D && octet >= first + kWindow);
+      token_.begin_octet(octet, max(octet - kOctetValues, first));
 #pragma unroll
       for (int i = kOctetValues - 1; i >= 0; --i) {
-        const int state = state_before(octet + i, node, token_.octet_in_levels(i));
+        const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices(i, word); });
+        const unsigned state = state_before(choice, node, token_.octet_in_levels(i));
         token_.take_state(i, state, token_.shape_of(state));
         node = state % T::kNodes;
       }
@@ -358,50 +387,31 @@ class TokenPath {
     }
   }
 
-  // Where the choices of value i are kept.
-  static __device__ int slot(int i) {
-    return i % kKept<Bits, D> * T::kWords;
-  }
-  __device__ __forceinline__ std::uint32_t& choice(int word) {
-    if constexpr (kShares) {
-      return shared_.choices[word][index_];
-    } else {
-      return own_choices_[word];
-    }
-  }
-  __device__ __forceinline__ std::uint32_t choice(int word) const {
-    return const_cast<TokenPath*>(this)->choice(word);
-  }
-
   Shared& shared_;
-  int index_;
+  typename Shared::Choices choices_;
   TrellisToken<Bits, D> token_;
-  std::uint32_t own_choices_[kShares ? 1 : kChoiceWords<Bits, D>];
 };
 
-template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, Bits < 3    ? 1
-                                                   : Bits == 3 ? 2
-                                                               : 3)
+// Of a multiprocessor.
+template <int Bits, bool IsSplit>
+inline constexpr int kTrellisCtas = Bits == 6                         ? 4
+                                    : Bits<3 ? 1 : Bits> 3 || IsSplit ? 3
+                                                                      : 2;
+
+template <int Bits, int D, bool IsSplit>
+__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, IsSplit>)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = TrellisShared<Bits, D, kSharesChoices<Bits, D>>;
+  using Shared = TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, Architecture::kLargeSharedMemory>>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
-  const int head = args.heads.at[blockIdx.y];
-  const int side = first_side + static_cast<int>(blockIdx.z);
-  const auto thread = static_cast<int>(threadIdx.x);
-  DuePage due;
-  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
-  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-  shared.page.template begin<kTrellisThreads>(args, due, head, tail);
-  if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
-  __syncthreads();
-  TokenPath<Bits, D> path(shared, tail, thread);
-  const float gain = path.encode();
-  shared.page.note_gain(thread, gain);
-  __syncthreads();
-  shared.page.store_gain(thread, gain);
-  shared.page.template finish<kTrellisThreads>(args, due, head, args.sides[side]);
+  const auto prepare = [&] {
+    if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
+  };
+  seal_due_page<kTrellisThreads>(
+      args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[1]) {
+        const auto thread = static_cast<int>(threadIdx.x);
+        gains[0] = TokenPath<Bits, D, Shared>(shared, tail, thread, thread).encode();
+      });
 }
 
 }  // namespace kvant::cuda

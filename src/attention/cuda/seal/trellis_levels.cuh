@@ -67,10 +67,10 @@ struct alignas(16) NearestLevels {
     return nearest[bin][place(bin, branch / 16) * 16 + branch % 16];
   }
   // The state that leads from a node to another by the level that is the nearest.
-  __device__ int state_of(float x, int to, int from) {
-    const unsigned char level = of_branch(bin_of(x), to * kNodes + from);
-    const int first = to << Bits | from;
-    int state = first;
+  __device__ unsigned state_of(float x, unsigned to, unsigned from) {
+    const unsigned char level = of_branch(bin_of(x), static_cast<int>(to * kNodes + from));
+    const unsigned first = to << Bits | from;
+    unsigned state = first;
 #pragma unroll
     for (int i = 1; i < kBetween; ++i)
       if (of_states[first | i * kNodes] == level) state = first | i * kNodes;

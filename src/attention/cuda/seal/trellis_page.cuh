@@ -34,27 +34,36 @@ template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
-  __device__ float value(int token, int channel) const { return number(at(token, channel)); }
-  // Of eight neighbours from a multiple of eight: channels of a token, tokens of a channel.
-  __device__ void channels_from(int token, int channel, float (&x)[kOctetValues]) const {
+  // Eight neighbours from a multiple of eight, as they lie in memory: channels of a token, tokens of a
+  // channel. From a branch for each side, so that distances are constants.
+  __device__ void ask_for_channels(int token, int channel, __nv_bfloat16 (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
+    if (side == PageSide::key) {
 #pragma unroll
-    for (int i = 0; i < kOctetValues; ++i)
-      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, 0, i)
-                                                  : plain_index(PageSide::value, D, 0, i)));
+      for (int i = 0; i < kOctetValues; ++i) x[i] = __ldg(from + plain_index(PageSide::key, D, 0, i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) x[i] = __ldg(from + plain_index(PageSide::value, D, 0, i));
+    }
   }
-  __device__ void tokens_from(int token, int channel, float (&x)[kOctetValues]) const {
+  __device__ void ask_for_tokens(int token, int channel, __nv_bfloat16 (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
+    if (side == PageSide::key) {
 #pragma unroll
-    for (int i = 0; i < kOctetValues; ++i)
-      x[i] = number(from + (side == PageSide::key ? plain_index(PageSide::key, D, i, 0)
-                                                  : plain_index(PageSide::value, D, i, 0)));
+      for (int i = 0; i < kOctetValues; ++i) x[i] = __ldg(from + plain_index(PageSide::key, D, i, 0));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) x[i] = __ldg(from + plain_index(PageSide::value, D, i, 0));
+    }
+  }
+  __device__ void channels_from(int token, int channel, float (&x)[kOctetValues]) const {
+    __nv_bfloat16 stored[kOctetValues];
+    ask_for_channels(token, channel, stored);
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i) x[i] = __bfloat162float(stored[i]);
   }
 
  private:
-  static __device__ float number(const __nv_bfloat16* from) {
-    return __bfloat162float(__ldg(from));
-  }
   __device__ __forceinline__ const __nv_bfloat16* at(int token, int channel) const {
     token = within<kPageTokens>(token);
     channel = within<D>(channel);
@@ -137,11 +146,17 @@ struct alignas(16) TrellisPage {
   template <int Threads>
   __device__ void store_means(const TailPage<D>& tail) {
     const auto thread = static_cast<int>(threadIdx.x);
+    constexpr int kAtOnce = D < 2 * Threads ? 1 : 2;
     float own = 0;
 #pragma unroll 1
-    for (int channel = thread; channel < D; channel += Threads) {
-      means[channel] = mean_of(tail, channel);
-      own = fmaxf(own, fabsf(means[channel]));
+    for (int channel = thread; channel < D; channel += kAtOnce * Threads) {
+      float of_channels[kAtOnce];
+      find_means<Threads>(tail, channel, of_channels);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        means[channel + i * Threads] = of_channels[i];
+        own = fmaxf(own, fabsf(of_channels[i]));
+      }
     }
     const int largest_of_warp = __reduce_max_sync(~0U, __float_as_int(own));  // not negative
     if (thread % kLanes == 0) atomicMax(reinterpret_cast<int*>(&largest_mean), largest_of_warp);
@@ -157,22 +172,62 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Of the tokens that aren't left out.
-  __device__ float mean_of(const TailPage<D>& tail, int channel) const {
-    double sum = 0;
+  // Of the tokens that aren't left out: of `channel` and those that lie so many channels behind.
+  template <int Distance, int N>
+  __device__ void find_means(const TailPage<D>& tail, int channel, float (&found)[N]) const {
+    double sums[N] = {};
     int n = 0;
-#pragma unroll 2
-    for (int first = 0; first < kPageTokens; first += kOctetValues) {
-      float x[kOctetValues];
-      tail.tokens_from(first, channel, x);
-      const std::uint32_t of_octet = left_out[first / 32] >> (first % 32);
+    constexpr int kOctets = 8 / N;  // asked for at once
+#pragma unroll 1
+    for (int first = 0; first < kPageTokens; first += kOctets * kOctetValues) {
+      __nv_bfloat16 x[kOctets][N][kOctetValues];
 #pragma unroll
-      for (int i = 0; i < kOctetValues; ++i)
-        if ((of_octet >> i & 1) == 0) sum += static_cast<double>(x[i]);
-      n += kOctetValues - __popc(of_octet & 0xff);
+      for (int octet = 0; octet < kOctets; ++octet)
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          tail.ask_for_tokens(first + octet * kOctetValues, channel + i * Distance, x[octet][i]);
+#pragma unroll
+      for (int octet = 0; octet < kOctets; ++octet) {
+        const int token = first + octet * kOctetValues;
+        const std::uint32_t of_octet = left_out[token / 32] >> (token % 32);
+#pragma unroll
+        for (int j = 0; j < kOctetValues; ++j) {
+          if ((of_octet >> j & 1) != 0) continue;
+#pragma unroll
+          for (int i = 0; i < N; ++i) sums[i] += static_cast<double>(__bfloat162float(x[octet][i][j]));
+        }
+        n += kOctetValues - __popc(of_octet & 0xff);
+      }
     }
-    return n > 0 ? static_cast<float>(sum / n) : 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) found[i] = n > 0 ? static_cast<float>(sums[i] / n) : 0;
   }
 };
+
+// Seals the page of a CTA of so many threads, of which each has a token, and those that lie as many behind
+// it. prepare() fills what encode() needs besides the means; encode(tail, gains) writes codes.
+template <int Threads, int Bits, int D, class Prepare, class Encode>
+__device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_side,
+                                              TrellisPage<Bits, D>& page, const Prepare& prepare,
+                                              const Encode& encode) {
+  constexpr int kTokens = kPageTokens / Threads;
+  const int head = args.heads.at[blockIdx.y];
+  const int side = first_side + static_cast<int>(blockIdx.z);
+  const auto thread = static_cast<int>(threadIdx.x);
+  DuePage due;
+  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
+  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
+  page.template begin<Threads>(args, due, head, tail);
+  prepare();
+  __syncthreads();
+  float gains[kTokens];
+  encode(tail, gains);
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) page.note_gain(thread + i * Threads, gains[i]);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) page.store_gain(thread + i * Threads, gains[i]);
+  page.template finish<Threads>(args, due, head, args.sides[side]);
+}
 
 }  // namespace kvant::cuda

@@ -20,7 +20,7 @@ class TrellisToken {
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
     float squares = 0, largest = 0;
-#pragma unroll 2
+#pragma unroll 8
     for (int i = 0; i < D; i += kOctetValues) {
       float x[kOctetValues];
       rests_from(i, x);
@@ -41,22 +41,34 @@ class TrellisToken {
     return largest_;
   }
 
-  // Value i.
-  __device__ __forceinline__ float in_levels(int i) const {
-    return (tail_.value(token_, i) - page_.means[i]) * to_levels_;
+  // Eight values, from a multiple of eight on, as the page has them; what they are in levels.
+  using Octet = __nv_bfloat16[kOctetValues];
+  __device__ __forceinline__ void ask_for(int first, Octet& x) const {
+    tail_.ask_for_channels(token_, first, x);
+  }
+  __device__ __forceinline__ void in_levels(int first, const Octet& stored, float (&x)[kOctetValues]) const {
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+      x[i] = (__bfloat162float(stored[i]) - page_.means[first + i]) * to_levels_;
   }
   // Value i of the octet that has begun.
   __device__ __forceinline__ float octet_in_levels(int i) const {
     return octet_[i] * to_levels_;
   }
 
-  // Codes are taken from the last value to the first, an octet of values at a time.
-  __device__ __forceinline__ void begin_octet(int first) {
-    rests_from(first, octet_);
+  // Codes are taken from the last value to the first, an octet of values at a time, and octets are asked for
+  // one ahead: which is the first, and when one begins, which is the next.
+  __device__ __forceinline__ void ask_for_first(int octet) {
+    ask_for(octet, ahead_);
+  }
+  __device__ __forceinline__ void begin_octet(int first, int next) {
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i) octet_[i] = __bfloat162float(ahead_[i]) - page_.means[first + i];
+    ask_for(next, ahead_);
     codes_ = 0;
   }
   // shape: what a value in this state is, at a gain of 1.
-  __device__ __forceinline__ void take_state(int i, int state, float shape) {
+  __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
     along_ += octet_[i] * shape;
     length_ += shape * shape;
@@ -85,6 +97,7 @@ class TrellisToken {
   int token_;
   float to_levels_, energy_, largest_;
   float along_ = 0, length_ = 0;
+  Octet ahead_;
   float octet_[kOctetValues];
   std::uint64_t codes_;
 };

@@ -1,0 +1,139 @@
+// A device's engine with its caches in host memory, where the CPU attends, against the CPU's engine.
+#include "model/host_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "model/device_machine.h"
+#include "model/tiny_variants.h"
+
+namespace kvant {
+namespace {
+
+using testing::device_at;
+using testing::HostDevice;
+using testing::kPlaces;
+using testing::Machine;
+using testing::Place;
+using testing::relative_difference;
+using testing::row_differences;
+using testing::some_tokens;
+
+// Heads of 512 channels, heads that differ between layers, caches that layers share, embeddings of the
+// layers' own, experts beside a network; and for each of the other ways through a graph one model.
+std::vector<Variant> models() {
+  std::vector<Variant> some = variants_of_unlike_layers();
+  const std::set<std::string> names{"gemma2", "phi3", "olmo2", "smollm3", "gpt_oss", "gemma4_experts"};
+  for (const auto& of : {variants(), dense_variants(), expert_variants()}) {
+    for (const Variant& v : of) {
+      if (names.contains(v.name)) some.push_back(v);
+    }
+  }
+  return some;
+}
+
+class HostAttentionOfADevice : public ::testing::TestWithParam<std::tuple<Variant, Place>> {};
+
+TEST_P(HostAttentionOfADevice, GivesTheLogitsOfTheCpu) {
+  const auto& [variant, place] = GetParam();
+  const auto device = device_at(place);
+  if (device == nullptr) GTEST_SKIP() << "no such device";
+  const auto file = write_tiny_model(variant.model);
+  Machine on_cpu(file->path(), "bf16", nullptr),
+      on_device(file->path(), "bf16", device, /*kv_offload=*/false);
+  const auto tokens = some_tokens(330, 1);
+  const auto expected = on_cpu.read_and_decode(on_cpu.cache().add(), tokens, 300, 300, 1);
+  for (const int chunk : {300, 77}) {
+    const auto found = on_device.read_and_decode(on_device.cache().add(), tokens, 300, chunk, 1);
+    const auto differences = row_differences(expected, found, on_cpu.n_vocab());
+    ASSERT_EQ(differences.size(), 330U);
+    // A token whose second-best expert scores as well as its best may get the other one on a device.
+    const int n_tied = variant.model.n_experts > 0 ? 16 : 0;
+    EXPECT_LT(differences[329 - n_tied], 0.025) << chunk;
+    EXPECT_LT(differences[165], 0.01) << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, HostAttentionOfADevice,
+                         ::testing::Combine(::testing::ValuesIn(models()), ::testing::ValuesIn(kPlaces)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+
+// What no device has: eviction, formats that no kernel seals, tails in 8 bits.
+TEST(HostAttention, ServesRecipesThatTheDeviceRefuses) {
+  const auto file = write_tiny_model(TinyModel{});
+  const auto device = std::make_shared<HostDevice>();
+  const auto tokens = some_tokens(330, 2);
+  for (const char* recipe : {"h2o-50", "gear-l-4bit", "k=pq-d4b8,v=pq-d4b8,window=128", "kvlinc-2bit"}) {
+    Machine on_cpu(file->path(), recipe, nullptr),
+        on_device(file->path(), recipe, device, /*kv_offload=*/false);
+    const auto expected = on_cpu.read_and_decode(on_cpu.cache().add(), tokens, 300, 300, 1);
+    const auto found = on_device.read_and_decode(on_device.cache().add(), tokens, 300, 300, 1);
+    EXPECT_LT(relative_difference(expected, found), 0.05) << recipe;
+  }
+}
+
+TEST(HostAttention, TakesSeveralSequencesAStep) {
+  const auto file = write_tiny_model(TinyModel{});
+  Machine machine(file->path(), "kvant-4bit", std::make_shared<HostDevice>(), /*kv_offload=*/false);
+  const auto a = some_tokens(200, 3), b = some_tokens(90, 4);
+  std::vector<float> alone = machine.run(machine.cache().add(), a, true, 200);
+  const auto of_b = machine.run(machine.cache().add(), b, true, 90);
+  alone.insert(alone.end(), of_b.begin(), of_b.end());
+  const auto together = machine.step({{machine.cache().add(), a, true}, {machine.cache().add(), b, true}});
+  EXPECT_LT(relative_difference(alone, together), 1e-3);
+}
+
+// What attention finds wrong is the step's error, which leaves the sequence as it was.
+TEST(HostAttention, FailsWithItsStep) {
+  class Failing : public BackendDecorator {
+   public:
+    using BackendDecorator::BackendDecorator;
+    void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
+      inner().run_layer(step, layer, rows, team);
+      if (layer == 1) team.once([&] { step.fail(error("layer {} is broken", layer)); });
+    }
+  };
+  const auto file = write_tiny_model(TinyModel{});
+  const auto engine =
+      Engine::load(file->path(), {.n_threads = 2, .device = std::make_shared<HostDevice>()}).value();
+  const auto backend = make_reference_backend();
+  Failing failing(*backend);
+  Cache cache(resolve(parse_recipe("bf16").value(), engine->geometry(), nullptr).value(), 0);
+  const SequenceId sequence = cache.add();
+  const auto tokens = some_tokens(20, 5);
+  const EngineInput input{sequence, tokens, /*is_prompt=*/true, 20};
+  const Status status = engine->step(cache, failing, {&input, 1}, {nullptr, 0, engine->n_vocab()});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message, "layer 1 is broken");
+  EXPECT_EQ(cache.length(sequence), 0);
+  EXPECT_TRUE(engine->step(cache, *backend, {&input, 1}, {nullptr, 0, engine->n_vocab()}).ok());
+  EXPECT_EQ(cache.length(sequence), 20);
+}
+
+// A device attends to Gemma 4 itself where its kernels have the heads, and else says what does.
+TEST(DeviceModels, OfGemma4AttendWhereHeadsAreAlike) {
+  const auto device = std::make_shared<HostDevice>();
+  for (const Variant& variant : variants_of_unlike_layers()) {
+    const auto file = write_tiny_model(variant.model);
+    if (variant.name == std::string("gemma4_equal_heads")) {
+      Machine on_cpu(file->path(), "bf16", nullptr), on_device(file->path(), "bf16", device);
+      const auto tokens = some_tokens(300, 6);
+      EXPECT_LT(relative_difference(on_cpu.run(on_cpu.cache().add(), tokens, true, 300),
+                                    on_device.run(on_device.cache().add(), tokens, true, 300)),
+                0.02);
+      continue;
+    }
+    const auto engine = Engine::load(file->path(), {.n_threads = 1, .device = device}).value();
+    const auto plan = resolve(parse_recipe("bf16").value(), engine->geometry(), nullptr).value();
+    const auto placed = make_device_backend(device->pages())->place(plan);
+    ASSERT_FALSE(placed.ok()) << variant.name;
+    EXPECT_NE(placed.error().message.find("--no-kv-offload"), std::string::npos) << placed.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace kvant
