@@ -175,7 +175,8 @@ def main():
                     recipe.value_hadamard) for recipe in KVANT_RECIPES]
     more = [Recipe("sink of 4", "tcq4", "tcq4", True, True, sink=4), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
     for recipe in (*KVANT_RECIPES, *plain, *more, *OTHER_RECIPES):
-        for d in (128,) if recipe in OTHER_RECIPES else (64, 128):
+        recipe, is_other = dataclasses.replace(recipe, prompt="exact"), recipe in OTHER_RECIPES
+        for d in (128,) if is_other else (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
             prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))
             on_rows = outputs(recipe, library, 1000, kind=RowServer)
