@@ -30,10 +30,4 @@ std::vector<VisibleTokens> visible_tokens(const Step& step, int slice, int layer
                         device_window(plan), plan.recipe.prefill);
 }
 
-WindowedTokens within_window(const VisibleTokens& visible, int token, int sliding_window) {
-  const int first = first_visible_token(token, sliding_window), page = first / kPageTokens;
-  const VisibleTokens seen = from_page(visible, page);
-  return {page, seen.sealed_pages, seen.tail_tokens, first % kPageTokens};
-}
-
 }  // namespace kvant

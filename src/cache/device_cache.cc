@@ -73,7 +73,7 @@ Status Cache::truncate_on_device(Sequence& copy, int n_tokens) {
                                  is_first ? copy.sink.entry() : PageEntry{}, copy.protection, tail);
     };
     if (!copy.ledgers[group]->truncate(n_tokens, reopen)) return out_of_memory("truncating a sequence");
-    KVANT_RETURN_IF_ERROR(reopened);
+    if (!reopened.ok()) return reopened;
   }
   if (forgets) {
     if (n_tokens == 0) copy.checkpoint_sums.reset();

@@ -305,6 +305,49 @@ TEST(DeviceCache, RefusesDamagedImagesAndSaysWhyOneCantBeWritten) {
   EXPECT_TRUE(cache.export_sequence(sequence).ok());
 }
 
+TEST(DeviceCache, RefusesImagesWhoseGroupsHaveUnlikePagesSealed) {
+  Cache cache(plan_on(std::make_shared<HostPages>(), kSinkRecipe, sliding_geometry()), 0);
+  const SequenceId sequence = cache.add();
+  ASSERT_TRUE(cache.fill_synthetic(sequence, 1000, 1).ok());
+  std::vector<std::byte> image = cache.export_sequence(sequence).value();
+  const std::int64_t before = cache.page_bytes_in_use();
+  constexpr std::size_t kSealedOfSecond = 4 * (5 + 2 + 2);
+  ASSERT_EQ(std::to_integer<int>(image[kSealedOfSecond]), 7);
+  image[kSealedOfSecond] = std::byte{6};
+  EXPECT_FALSE(cache.import_sequence(image).ok());
+  image[kSealedOfSecond] = std::byte{7};
+  EXPECT_TRUE(cache.import_sequence(image).ok());
+  EXPECT_EQ(cache.page_bytes_in_use(), 2 * before);
+}
+
+// Whichever group finds no memory.
+TEST(DeviceCache, AStepWithoutMemoryLeavesAllGroupsAsTheyWere) {
+  const auto plan = plan_on(std::make_shared<HostPages>(), kSinkRecipe, sliding_geometry());
+  const std::int64_t entry = plain_bytes(*plan);  // of each group
+  int n_failed = 0;
+  for (std::int64_t limit = entry; limit < 40 * entry; limit += entry / 2) {
+    Cache cache(plan, limit);
+    const SequenceId sequence = cache.add();
+    for (const int n : {300, 700, 1}) {
+      const std::int64_t before = cache.page_bytes_in_use();
+      const int length = cache.length(sequence);
+      auto step = cache.reserve({{sequence, n, /*is_prompt=*/true}});
+      if (step.ok()) {
+        ASSERT_TRUE((*step)->commit().ok());
+        continue;
+      }
+      ++n_failed;
+      EXPECT_TRUE(step.error().is_shortage);
+      EXPECT_EQ(cache.page_bytes_in_use(), before) << limit;
+      EXPECT_EQ(cache.length(sequence), length);
+      EXPECT_LE(cache.bytes_reserved(), limit);
+    }
+    cache.free(sequence);
+    EXPECT_EQ(cache.page_bytes_in_use(), 0) << limit;
+  }
+  EXPECT_GT(n_failed, 10);
+}
+
 // A limit that many entries of the tail have used up has room for sealed ones when these are given back.
 TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
   const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");

@@ -49,6 +49,12 @@ Status check_geometry(const Geometry& g, const std::string& device) {
   return {};
 }
 
+// Kernels of prompts in integers have neither caps nor sinks, nor a correction.
+bool takes_integer_prompts(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  return g.score_softcap == 0 && g.sink_logits.empty() && plan.recipe.correction == Correction::none;
+}
+
 // What a recipe asks of scores that have a cap or sinks.
 Status check_scores(const Plan& plan, const std::string& device) {
   const Geometry& g = plan.geometry;
@@ -251,8 +257,10 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
   placed->device = std::move(device);
   placed->tail = find_format("bf16");
   placed->recipe.tail = "bf16";
-  placed->recipe.products =
-      Products::real;  // integer codes are multiplied exactly, q and P in half precision
+  // Integer codes are multiplied exactly, q and P in half precision, but where prompts have integers.
+  if (plan->recipe.products == Products::integer && takes_integer_prompts(*plan))
+    placed->recipe.prompt = PromptAttention::flashq;
+  placed->recipe.products = Products::real;
   if (!is_unquantized(*placed)) KVANT_RETURN_IF_ERROR(check_formats(*placed, *placed->device));
   auto constants = DeviceConstants::make(placed->device, *placed);
   if (!constants.ok()) return constants.error();

@@ -72,6 +72,15 @@ TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {
   EXPECT_FALSE(is_unquantized(**plan));
 }
 
+// Their answers are attended to in half precision.
+TEST(PlaceOn, ReadsPromptsInIntegersWhereTheRecipeMultipliesThem) {
+  EXPECT_EQ((*placed("turboattention-4bit"))->recipe.prompt, PromptAttention::flashq);
+  EXPECT_EQ((*placed("turboattention-4bit,products=real"))->recipe.prompt, PromptAttention::exact);
+  Geometry capped = testing::small_geometry();
+  capped.score_softcap = 50;
+  EXPECT_EQ((*placed("turboattention-4bit", capped))->recipe.prompt, PromptAttention::exact);
+}
+
 TEST(PlaceOn, SaysWhatItHasNoRoomFor) {
   const Recipe recipe = parse_recipe("vecinfer-2bit").value();
   const Geometry geometry = testing::small_geometry();

@@ -109,9 +109,13 @@ TEST_P(OutOfMemory, AtAnyAllocationOfAForkOrATruncationLeavesTheSequenceAsItWas)
   EXPECT_EQ(cache.length(s), cut);
 }
 
-TEST(OutOfMemoryOnADevice, AtAnyAllocationOfAFillLeavesTheSequenceEmpty) {
-  const auto plan =
-      testing::plan_for("k=ch4g64,v=tok4g64,sink=4", testing::small_geometry(/*head_dim=*/64, 2, 1, 1));
+class OutOfMemoryOnADevice : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(SlidingWindows, OutOfMemoryOnADevice, ::testing::Values(0, 100));
+
+TEST_P(OutOfMemoryOnADevice, AtAnyAllocationOfAFillLeavesTheSequenceEmpty) {
+  Geometry geometry = testing::small_geometry(/*head_dim=*/64, 2, 1, 2);
+  geometry.sliding_window[1] = GetParam();
+  const auto plan = testing::plan_for("k=ch4g64,v=tok4g64,sink=4", geometry);
   Cache cache(place_on(std::make_shared<testing::HostPages>(), plan).value(), 0);
   const SequenceId s = cache.add();
   for (long n = 0; n < 100000; ++n) {

@@ -10,6 +10,7 @@
 #include "model/device_machine.h"
 #include "model/engine_decorator.h"
 #include "model/tiny_model.h"
+#include "model/tiny_variants.h"
 
 namespace kvant {
 namespace {
@@ -66,6 +67,34 @@ TEST_F(DeviceReader, CapturesWhatTheCpuCaptures) {
     for (int head = 0; head < g.n_heads; ++head)
       EXPECT_LT(difference(there.passage_queries(0, layer, head), here.passage_queries(0, layer, head)),
                 0.02);
+  }
+}
+
+// With its caches in host memory: of layers whose heads the device has no kernels for, too.
+TEST(DeviceReaderWithCachesInHostMemory, CapturesWhatTheCpuCaptures) {
+  TinyModel gemma4;
+  for (const Variant& variant : variants_of_unlike_layers()) {
+    if (variant.name == std::string("gemma4")) gemma4 = variant.model;
+  }
+  const auto file = write_tiny_model(gemma4);
+  const auto device = std::make_shared<testing::HostDevice>();
+  const auto engine = Engine::load(file->path(), {.n_threads = 1}).value(),
+             device_engine = Engine::load(file->path(), {.n_threads = 1, .device = device}).value();
+  const auto backend = make_reference_backend();
+  std::vector<Sample> samples(1);
+  samples[0].tokens = testing::some_tokens(200, 4);
+  const Geometry& g = engine->geometry();
+  const CaptureSize size{.samples = 1, .length = 200, .rows = 100, .passages = 0, .seed = 1};
+  Capture here(g, size), there(g, size);
+  const auto none = [](int) {};
+  ASSERT_TRUE(read_samples(*engine, *backend, samples, 0, here, none, nullptr).ok());
+  ASSERT_TRUE(read_samples(*device_engine, *backend, samples, 0, there, none, nullptr).ok());
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int head = 0; head < g.kv_heads(layer); ++head) {
+      for (const Side side : kSides)
+        EXPECT_LT(difference(there.rows(layer, head, side, false), here.rows(layer, head, side, false)), 0.01)
+            << layer << side_name(side);
+    }
   }
 }
 

@@ -75,7 +75,9 @@ class Adviser {
     if (!session.ok()) return session.error();
     const Engine& engine = session->engine();
     const Geometry& g = engine.geometry();
-    weights_ = engine.weight_bytes() - engine.host_weight_bytes();  // where the caches lie
+    const bool apart = session->device() != nullptr && !session->caches_on_device();
+    const std::int64_t on_host = engine.host_weight_bytes();
+    weights_ = apart ? on_host : engine.weight_bytes() - on_host;  // where the caches lie
     memory_ = session->free_cache_bytes() + weights_;
     if (!options_.memory.empty()) {
       const auto given = parse_bytes(options_.memory);

@@ -163,7 +163,6 @@ Command add_bench_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "measure prompt and decode speed");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
-  add_kv_offload_option(*command, options->common);
   command->add_option("-d,--depth", options->bench.depths, "tokens in the cache, such as 0,4096,16384")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24))

@@ -127,6 +127,7 @@ Status run_calibrate(const CalibrateOptions& options) {
   if (!text.ok()) return text.error();
   SessionOptions on_cpu = options.common;
   on_cpu.device = "cpu";
+  on_cpu.kv_offload = true;
   std::optional<Session> reader;
   if (options.common.device != on_cpu.device) {
     auto opened = Session::open(options.common, WeightMode::as_stored, 0);

@@ -61,7 +61,6 @@ Command add_eval_command(CLI::App& program) {
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
-  add_kv_offload_option(*command, options->common);
   command->add_option("-f,--file", options->file, "the text")->required();
   command
       ->add_option("--suite", options->evaluation.suite,

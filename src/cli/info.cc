@@ -114,7 +114,6 @@ Command add_info_command(CLI::App& program) {
       program.add_subcommand("info", "what a model's KV cache takes, and what fits into memory");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
-  add_kv_offload_option(*command, options->common);
   command
       ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
       ->check(CLI::Range(1, 1 << 30));

@@ -68,9 +68,6 @@ void add_device_option(CLI::App& command, ModelOptions& options) {
           "with --device cuda: so many layers lie in the GPU's memory, the others in the host's, where "
           "the GPU reads them (also -ngl; default: all)")
       ->check(CLI::Range(0, 1 << 20));
-}
-
-void add_kv_offload_option(CLI::App& command, ModelOptions& options) {
   command.add_flag_callback(
       "--no-kv-offload,--nkvo", [&options] { options.kv_offload = false; },
       "with --device cuda: caches lie in the host's memory, and the CPU attends: any recipe, heads that the "

@@ -23,10 +23,8 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
 // Adds -m, those, and --calibration.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 
-// Adds --device and --gpu-layers.
+// Adds --device, --gpu-layers and --no-kv-offload.
 void add_device_option(CLI::App& command, ModelOptions& options);
-// Adds --no-kv-offload.
-void add_kv_offload_option(CLI::App& command, ModelOptions& options);
 
 // Adds --weights, of commands that judge caches.
 inline constexpr const char* kUsualWeights = "f32";

@@ -274,7 +274,6 @@ Command add_report_command(CLI::App& program) {
       "report", "measure recipes' quality, size and speed, and show them on one HTML page");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
-  add_kv_offload_option(*command, options->common);
   add_weights_option(*command, options->weights);
   command->add_option("-f,--file", options->file, "the text that quality is measured on")->required();
   command->add_option("-o,--output", options->output, "the page")->required();

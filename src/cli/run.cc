@@ -372,7 +372,6 @@ Command add_run_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("run", "generate from a prompt, or chat");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
-  add_kv_offload_option(*command, options->common);
   auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
   command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes(prompt);
   command->add_option("--system", options->system, "system message of the chat template");

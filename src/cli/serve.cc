@@ -328,7 +328,6 @@ Command add_serve_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("serve", "answer over HTTP, as the OpenAI API does");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
-  add_kv_offload_option(*command, options->common);
   command->remove_option(command->get_option("--json"));
   command->add_option("--host", options->http.host, "address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();

@@ -99,11 +99,16 @@ void DeviceExecutor::look_up(const ggml_tensor& table, std::span<const std::int3
   for (float& x : rows) x *= scale;
 }
 
-void DeviceExecutor::embed(std::span<const std::int32_t> tokens) {
-  look_up(*weights_.token_embedding(), tokens, hparams_.embedding_scale, embedded_);
-  if (hparams_.n_layer_embd == 0) return;
-  look_up(*weights_.layer_embedding(), tokens, std::sqrt(static_cast<float>(hparams_.n_layer_embd)),
-          embedded_for_layers_);
+void DeviceExecutor::find_values(const ForwardRows& rows) {
+  look_up(*weights_.token_embedding(), rows.tokens, hparams_.embedding_scale, values_.embedded);
+  if (hparams_.n_layer_embd > 0) {
+    look_up(*weights_.layer_embedding(), rows.tokens, std::sqrt(static_cast<float>(hparams_.n_layer_embd)),
+            values_.embedded_for_layers);
+  }
+  values_.query_scales.clear();
+  if (hparams_.temperature == 0) return;
+  for (const std::int32_t position : rows.positions)
+    values_.query_scales.push_back(hparams_.query_scale(position));
 }
 
 Status DeviceExecutor::attend(Step& step, RowObserver* observer, const DeviceGraph& g,
@@ -164,8 +169,8 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   const auto graph = graph_for(**transforms, shape_of(step, rows));
   if (!graph.ok()) return graph.error();
   DeviceGraph& g = **graph;
-  embed(rows.tokens);
-  g.set_rows(rows, embedded_.data(), embedded_for_layers_.data());
+  find_values(rows);
+  g.set_rows(rows, values_);
   shown_later_.clear();
   if (on_host) {
     KVANT_RETURN_IF_ERROR(host_attention_.run(step, backend, g));

@@ -34,7 +34,7 @@ class DeviceExecutor final : public Executor {
                        const PlanTransforms& transforms);
   GraphShape shape_of(const Step& step, const ForwardRows& rows) const;
   Result<DeviceGraph*> graph_for(const PlanTransforms& transforms, const GraphShape& shape);
-  void embed(std::span<const std::int32_t> tokens);
+  void find_values(const ForwardRows& rows);
   // Rows of an embedding table, multiplied by `scale`.
   static void look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
                       std::vector<float>& rows);
@@ -52,8 +52,7 @@ class DeviceExecutor final : public Executor {
   DeviceAttention attention_;
   HostAttention host_attention_;
   DeviceStates states_;
-  std::vector<float> embedded_;             // [n_rows, n_embd]
-  std::vector<float> embedded_for_layers_;  // [n_rows, n_layers n_layer_embd]
+  RowValues values_;  // of the step
   struct ShownLater {
     int layer;
     int nth_queries;  // of those that were kept; -1: it wants none

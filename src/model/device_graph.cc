@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 namespace kvant {
 namespace {
@@ -58,6 +60,7 @@ class DeviceGraph::Builder {
     t.v = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_kv, g_.shape_.n_rows);
     t.attended = ggml_dup_tensor(c, t.q);
     if (h_.architecture->gated_attention) t.gates = ggml_dup_tensor(c, t.attended);
+    if (h_.temperature != 0) t.query_scales = ggml_new_tensor_3d(c, GGML_TYPE_F32, 1, 1, g_.shape_.n_rows);
     if (h_.n_layer_embd > 0) {
       t.layer_tokens = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.n_layer_embd, h_.n_layers, g_.shape_.n_rows);
       t.layer_inputs = ggml_dup_tensor(c, t.layer_tokens);
@@ -267,7 +270,9 @@ class DeviceGraph::Builder {
       }
     }
     const LayerTransforms& t = t_.layer(h_.place[layer]);
-    put_heads(transform(rotate(q, w.q_norm, layer), t.q), g_.tensors_.q);
+    q = rotate(q, w.q_norm, layer);
+    if (g_.tensors_.query_scales != nullptr) q = ggml_mul(c_, q, g_.tensors_.query_scales);
+    put_heads(transform(q, t.q), g_.tensors_.q);
     if (k == nullptr) return;
     if (h_.architecture->normed_values) v = ggml_rms_norm(c_, v, h_.norm_epsilon);
     put_heads(transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k);
@@ -367,6 +372,7 @@ class DeviceGraph::Builder {
     if (rules.gating == Gating::sigmoid) probabilities = ggml_sigmoid(c_, logits);
     ggml_tensor* scores =
         w.choice_bias == nullptr ? probabilities : ggml_add(c_, probabilities, w.choice_bias);
+    if (rules.n_groups > 1) scores = of_best_groups(scores);
     ggml_tensor* ids = ggml_argsort_top_k(c_, scores, rules.n_used);  // [n_used, n_rows]
     const auto of_chosen = [&](ggml_tensor* of_all) {                 // [n, n_rows] -> [n_used, n_rows]
       ggml_tensor* chosen = ggml_get_rows(c_, ggml_reshape_3d(c_, of_all, 1, rules.n, n_rows), ids);
@@ -405,6 +411,24 @@ class DeviceGraph::Builder {
     return y;
   }
 
+  // Scores [n, n_rows] of experts, -infinity outside of each row's best groups: a group is as good as its two
+  // best experts.
+  ggml_tensor* of_best_groups(ggml_tensor* scores) {
+    const Experts& rules = h_.experts;
+    const std::int64_t size = rules.n / rules.n_groups, n_rows = scores->ne[1];
+    const std::int64_t n_best = std::min<std::int64_t>(2, size);
+    ggml_tensor* groups = ggml_reshape_3d(c_, scores, size, rules.n_groups, n_rows);
+    ggml_tensor* best =
+        ggml_argsort_top_k(c_, groups, static_cast<int>(n_best));  // [n_best, n_groups, n_rows]
+    best = ggml_get_rows(c_, ggml_reshape_4d(c_, groups, 1, size, rules.n_groups, n_rows), best);
+    best = ggml_sum_rows(c_, ggml_reshape_3d(c_, best, n_best, rules.n_groups, n_rows));
+    best = ggml_reshape_2d(c_, best, rules.n_groups, n_rows);
+    ggml_tensor* chosen = ggml_argsort_top_k(c_, best, rules.n_groups_used);  // [n_groups_used, n_rows]
+    ggml_tensor* none = ggml_fill(c_, groups, -std::numeric_limits<float>::infinity());
+    groups = ggml_set_rows(c_, none, ggml_get_rows(c_, groups, chosen), chosen);
+    return ggml_reshape_2d(c_, groups, rules.n, n_rows);
+  }
+
   void logits(ggml_tensor* x) {
     x = norm(x, w_.output_norm(), w_.output_norm_bias());
     ggml_tensor* y = multiply(w_.output(), w_.output_bias(), x);
@@ -439,10 +463,8 @@ Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
     return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend),
                  what, hparams.architecture->name);
   };
-  if (hparams.temperature != 0) return refuse("queries that grow with their positions");
   if (hparams.n_recurrent() > 0 && !device_has_delta_net(hparams.delta_net, backend))
     return refuse("delta nets of such heads or convolutions");
-  if (hparams.experts.n_groups > 1) return refuse("experts in groups");
   return {};
 }
 
@@ -517,12 +539,13 @@ void DeviceGraph::send_numbers() {
   ggml_backend_tensor_set(tensors_.numbers, numbers.data(), 0, ggml_nbytes(tensors_.numbers));
 }
 
-void DeviceGraph::set_rows(const ForwardRows& rows, const float* embedded, const float* embedded_for_layers) {
+void DeviceGraph::set_rows(const ForwardRows& rows, const RowValues& values) {
   const Tensors& t = tensors_;
-  ggml_backend_tensor_set_async(backend_, t.x, embedded, 0, ggml_nbytes(t.x));
-  if (t.layer_tokens != nullptr)
-    ggml_backend_tensor_set_async(backend_, t.layer_tokens, embedded_for_layers, 0,
-                                  ggml_nbytes(t.layer_tokens));
+  for (const auto& [to, from] : {std::pair{t.x, &values.embedded},
+                                 {t.layer_tokens, &values.embedded_for_layers},
+                                 {t.query_scales, &values.query_scales}}) {
+    if (to != nullptr) ggml_backend_tensor_set_async(backend_, to, from->data(), 0, ggml_nbytes(to));
+  }
   ggml_backend_tensor_set_async(backend_, t.positions, rows.positions.data(), 0, ggml_nbytes(t.positions));
   if (shape_.n_logit_rows == 0 || std::ranges::equal(rows.logit_rows, sent_logit_rows_)) return;
   sent_logit_rows_.assign(rows.logit_rows.begin(), rows.logit_rows.end());

@@ -37,6 +37,13 @@ struct GraphShape {
   int n_slices() const;
 };
 
+// What the host finds for the rows of a step.
+struct RowValues {
+  std::vector<float> embedded;             // [n_rows, n_embd]
+  std::vector<float> embedded_for_layers;  // [n_rows, n_layers n_layer_embd]: of layers' own; or none
+  std::vector<float> query_scales;         // [n_rows]: what q is multiplied by; none: 1
+};
+
 class DeviceGraph {
  public:
   // An error: the graph has no place for something of the model.
@@ -57,9 +64,7 @@ class DeviceGraph {
   const Plan* plan() const { return transforms_.plan().get(); }
   std::int64_t bytes() const;
 
-  // Sends the rows; embedded: their embeddings, [n_rows, n_embd]; embedded_for_layers: those that layers have
-  // of their own, [n_rows, n_layers n_layer_embd], where there are any.
-  void set_rows(const ForwardRows& rows, const float* embedded, const float* embedded_for_layers);
+  void set_rows(const ForwardRows& rows, const RowValues& values);  // sends them
   // Starts segment i: of a layer with attention, or, for i beyond these, what lies behind them all, if
   // anything has to be computed there.
   Status start(int segment);
@@ -95,6 +100,7 @@ class DeviceGraph {
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
     ggml_tensor* numbers;                     // 0, 1, 2, ...: as many as a weight has rows; null: not needed
     DeltaStates states;
+    ggml_tensor* query_scales;  // [1, 1, n_rows], an input; null: 1
     // [n_layer_embd, n_layers, n_rows]: embeddings of the layers' own, an input, and what layers read; null:
     // they have none.
     ggml_tensor *layer_tokens, *layer_inputs;

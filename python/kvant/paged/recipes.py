@@ -55,7 +55,7 @@ OTHER_RECIPES = (
     Recipe("kvant_turboquant_4bit", "lm4", "lm4", key_hadamard=True, value_hadamard=True),
     Recipe("kvant_turboquant_3bit", "lm3", "lm3", key_hadamard=True, value_hadamard=True),
     Recipe("kvant_turboquant_2bit", "lm2", "lm2", key_hadamard=True, value_hadamard=True),
-    Recipe("kvant_turboattention_4bit", "prog4", "prog4", sink=1),
+    Recipe("kvant_turboattention_4bit", "prog4", "prog4", sink=1, prompt=FLASHQ),
 )
 RECIPES = {recipe.name: recipe for recipe in (*KVANT_RECIPES, *OTHER_RECIPES)}
 
