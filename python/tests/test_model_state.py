@@ -122,6 +122,10 @@ class Steps(unittest.TestCase):
                               layout.sink.bytes + head * layout.head_bytes)
                         self.assertEqual(seen[at], (10 * layer + head, page))
 
+    def test_metrics_of_another_type_are_refused(self):
+        with self.assertRaisesRegex(TypeError, "metrics of keys are float32, not torch.bfloat16"):
+            KeyMetrics(torch.zeros(N_LAYERS, N_KV_HEADS, D, RANK), torch.zeros(N_LAYERS, D, 2), hadamard_matrix(D).bfloat16())
+
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
         for kind, recipe in itertools.product((Server, RowServer), (PLAIN, SINK, LONG_SINK)):
             self.check_a_hit_in_the_same_step(kind, recipe)
