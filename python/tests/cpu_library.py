@@ -221,6 +221,9 @@ class CpuLibrary(TorchLibrary):
 
     def _see_metrics(self, shape, layer, metrics, nth, seq, to, behind_first):
         d = shape.head_dim
+        if metrics.basis:  # queries keep their lengths
+            basis = memory(metrics.basis, np.float32, d * d).reshape(d, d)
+            assert np.abs(basis @ basis.T - np.eye(d)).max() < 1e-5
         number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + behind_first if metrics.first_pages else to
         for head in range(shape.n_kv_heads):
             at = metrics.directions + 4 * (nth * metrics.direction_layer_stride + head * d * 8)

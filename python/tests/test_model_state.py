@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from kvant.paged import prompt_pages, prompt_rows
-from kvant.paged.key_metrics import RANK, KeyMetrics
+from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
 
 
 class RowServer(Server):
@@ -104,8 +104,9 @@ class Steps(unittest.TestCase):
 
     def test_pages_are_sealed_by_the_metrics_of_their_layer_and_place(self):
         number = 10 * torch.arange(N_LAYERS)[:, None] + torch.arange(N_KV_HEADS)  # of a layer and a head
-        metrics = KeyMetrics(number[..., None, None].expand(-1, -1, D, RANK).float().contiguous(), torch.zeros(N_LAYERS, D, 2), None)
+        directions = number[..., None, None].expand(-1, -1, D, RANK).float().contiguous()
         for max_drafts, recipe in ((0, PLAIN), (0, SINK), (2, SINK)):
+            metrics = KeyMetrics(directions, torch.zeros(N_LAYERS, D, 2), hadamard_matrix(D) if recipe.key_hadamard else None)
             server = Server(recipe, max_drafts=max_drafts, metrics=metrics)
             a, b = (Request(n, np.random.default_rng(8)) for n in (400, 262))
             server.step([(a, 380), (b, 120)])  # two pages of a prompt
@@ -120,6 +121,10 @@ class Steps(unittest.TestCase):
                         at = (server.state.layers[layer].kv_cache.data_ptr() + int(block) * layout.block_bytes +
                               layout.sink.bytes + head * layout.head_bytes)
                         self.assertEqual(seen[at], (10 * layer + head, page))
+
+    def test_metrics_of_another_type_are_refused(self):
+        with self.assertRaisesRegex(TypeError, "metrics of keys are float32, not torch.bfloat16"):
+            KeyMetrics(torch.zeros(N_LAYERS, N_KV_HEADS, D, RANK), torch.zeros(N_LAYERS, D, 2), hadamard_matrix(D).bfloat16())
 
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
         for kind, recipe in itertools.product((Server, RowServer), (PLAIN, SINK, LONG_SINK)):

@@ -1,6 +1,7 @@
 """Attention layers of a small model, made by vLLM's own code with a selector and a configuration that are not vLLM's. Imported
 behind vllm_stub.install."""
 
+import contextlib
 import types
 from unittest import mock
 
@@ -108,6 +109,19 @@ def use(test, vllm_config, library):
         patch.start()
         test.addCleanup(patch.stop)
     return vllm_config
+
+
+@contextlib.contextmanager
+def making_layers():
+    """What vLLM sets while it makes a model's layers: the type and device of tensors of which none is said. The device here is one
+    on which no tensor has numbers."""
+    before = torch.tensor(0.0).dtype
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def layer(vllm_config, i, window=None, heads=8, d=128, kind=attention.Attention, group=4, **more):

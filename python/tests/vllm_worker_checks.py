@@ -18,10 +18,10 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 import kvant.vllm
 import kvant.vllm.constants
 from kvant.paged.constants import Constants, shaped
-from kvant.paged.key_metrics import RANK, KeyMetrics
+from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
 from kvant.vllm import attach, backend
 from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, Request, Server
-from vllm_model import layer, simple, supported, use
+from vllm_model import layer, making_layers, simple, supported, use
 
 MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
@@ -128,15 +128,15 @@ class Worker(unittest.TestCase):
                                           get_total_num_kv_heads=lambda: 4 * n_ranks, get_head_size=lambda: D, model="/"),
                           cpu_library.CpuLibrary)
         vllm_config.additional_config = {"kvant": {"recipe": recipe, "constants": "FILE"}}
-        heads = torch.arange(4 * n_ranks).float()[None, :, None, None].expand(n_layers, -1, D, RANK)
-        metrics = KeyMetrics(heads, torch.zeros(n_layers, D, 2), None)
+        heads, turns = torch.arange(4 * n_ranks).float()[None, :, None, None].expand(n_layers, -1, D, RANK), torch.zeros(n_layers, D, 2)
 
         def read(path, recipe, shape):
             self.assertEqual((path, shape.n_kv_heads, shape.n_heads, shape.n_layers), ("FILE", 4 * n_ranks, 8 * n_ranks, N_LAYERS))
-            return Constants(shaped(recipe), "12-34", "Other", metrics)
+            basis = hadamard_matrix(D) if recipe.key_hadamard else None
+            return Constants(shaped(recipe), "12-34", "Other", KeyMetrics(heads, turns, basis))
 
         with mock.patch.object(kvant.vllm.constants, "read_constants", read), \
-                mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found):
+                mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found), making_layers():
             return [layer(vllm_config, i, heads=4, d=D, group=2) for i in range(N_LAYERS)][0].kvant
 
     def test_constants_are_those_of_a_ranks_heads(self):
@@ -145,6 +145,8 @@ class Worker(unittest.TestCase):
             self.assertEqual(state.recipe.text, "k=hadamard:tcq4,v=any,sink=1,encode=shaped")
             self.assertEqual(state.metrics.directions.shape, (N_LAYERS, 4, D, RANK))
             self.assertEqual(state.metrics.directions[0, :, 0, 0].tolist(), [4 * rank + head for head in range(4)])
+            self.assertEqual(state.metrics.basis.dtype, torch.float32)
+            np.testing.assert_allclose(state.metrics.basis.numpy(), cpu_library.hadamard(D), atol=1e-7)
 
     def test_constants_of_something_else_are_refused(self):
         with self.assertRaisesRegex(ValueError, "of another checkpoint \\(Other, fingerprint 12-34, not 12-56\\)"):

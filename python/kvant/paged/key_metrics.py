@@ -19,6 +19,12 @@ class KeyMetrics:
     turns: torch.Tensor  # [n_layers, head_dim, 2]: of each channel its partner, and how far RoPE turns it a token
     basis: torch.Tensor | None  # [head_dim, head_dim]: by which queries are multiplied as stored keys want it; None: they aren't
 
+    def __post_init__(self):
+        """The library reads them where they lie, as float32."""
+        for x in (self.directions, self.turns, self.basis):
+            if x is not None and x.dtype != torch.float32:
+                raise TypeError(f"kvant: metrics of keys are float32, not {x.dtype}")
+
     @property
     def n_layers(self) -> int:
         return self.directions.shape[0]
@@ -41,8 +47,9 @@ class KeyMetrics:
 
 
 def hadamard_matrix(head_dim: int) -> torch.Tensor:
-    """The orthonormal Walsh-Hadamard matrix, F32 [head_dim, head_dim], a power of two."""
-    h = torch.ones(1, 1)
+    """The orthonormal Walsh-Hadamard matrix, F32 [head_dim, head_dim], a power of two, in host memory, whatever PyTorch's defaults:
+    vLLM sets them to its model's type and device while it makes layers."""
+    h = torch.ones(1, 1, dtype=torch.float32, device="cpu")
     while len(h) < head_dim:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
     return h * head_dim ** -0.5

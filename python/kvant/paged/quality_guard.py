@@ -87,7 +87,7 @@ class QualityGuard:
     def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None]):
         """report: is told every quarter of a minute, if there is news."""
         self._cache, self._n_layers, self._report = cache, n_layers, report
-        self._sums = torch.zeros(n_layers, 3, device=cache.device)  # squared differences, squares, checks
+        self._sums = torch.zeros(n_layers, 3, dtype=torch.float32, device=cache.device)  # squared differences, squares, checks
         self._n_steps = self._n_checks = self._n_reported = 0
         self._last = time.monotonic()
         self._copy: torch.Tensor | None = None  # on its way
