@@ -3,12 +3,14 @@
 // `kvant eval` has them.
 //
 //   cmake --build --preset default --target cold_tiers
-//   build/default/cold_tiers sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...     bits in compact coding;
-//   weights as stored build/default/cold_tiers rows MODEL FILE              FILE.k, FILE.v: K (before RoPE)
-//   and V of the text that ships
-//                                                         with kvant, in bf16; FILE.width: channels of a row
-//   .venv/bin/python scripts/learn-kvtc.py FILE BITS...   FILE.directions, FILE-BITS.groups
-//   build/default/cold_tiers eval MODEL TEXT CONTEXT CHUNKS JSON kvtc:FILE:BITS...     weights in F32
+//   build/default/cold_tiers sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...
+//   build/default/cold_tiers rows MODEL FILE
+//   .venv/bin/python scripts/learn-kvtc.py FILE BITS...
+//   build/default/cold_tiers eval MODEL TEXT CONTEXT CHUNKS JSON kvtc:FILE:BITS...
+//
+// sizes: of compact coding, weights as they are stored. rows: K before RoPE and V of the text that ships with
+// kvant, in bf16, to FILE.k and FILE.v, and the channels of a row to FILE.width. learn-kvtc.py writes
+// FILE.directions and FILE-BITS.groups. eval: weights in F32, the reference backend.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -204,9 +206,7 @@ int evaluate(int argc, char** argv) {
       .context = number(argv[2]), .chunks = number(argv[3]), .n_threads = session.options().n_threads};
   const auto reference = make_engine_source("bf16", session.engine(), session.backend(),
                                             take(session.plan(take(parse_recipe("bf16")))), kStep);
-  const Geometry& g = engine.geometry();
-  int width = 0;
-  for (int layer = 0; layer < g.n_layers; ++layer) width += g.kv_heads(layer) * g.dim(layer);
+  const int width = static_cast<int>(bf16_bytes(engine.geometry(), 1) / 4);  // K and V of two bytes
   std::map<std::string, std::array<PrincipalDirections, 2>> learned;
   std::vector<std::unique_ptr<LogitSource>> rows;
   for (int i = 5; i < argc; ++i) {

@@ -127,6 +127,11 @@ Result<std::unique_ptr<LogitSource>> make_kvtc_source(
   auto rows =
       TokenRows::make(*plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads));
   if (!rows.ok()) return rows.error();
+  for (const auto& of_side : groups) {
+    int n = 0;
+    for (const ComponentGroup& group : of_side) n += group.size;
+    if (n > rows->width()) return error("{} components in groups, of only {} channels", n, rows->width());
+  }
   return std::unique_ptr<LogitSource>(
       std::make_unique<KvtcSource>(std::move(name), session, *plan, std::move(*rows), directions, groups));
 }

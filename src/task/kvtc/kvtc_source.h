@@ -18,7 +18,7 @@ inline constexpr const char* kKvtcRecipe = "k=bf16,v=bf16,sink=4,window=128,tail
 // Its steps end with pages. As soon as a page is sealed, its tokens are coded, and what decoding gives takes
 // their place: later queries see that, as they see any recipe's sealed pages. Bits are those of an ideal
 // entropy coder which knows, over all texts, how often each symbol of a component comes. directions outlive
-// it. groups: of K and V. An error: a model whose layers slide.
+// it. groups: of K and V. An error: layers slide, or there are more components than channels.
 Result<std::unique_ptr<LogitSource>> make_kvtc_source(
     std::string name, const Session& session, const std::array<PrincipalDirections, 2>& directions,
     const std::array<std::vector<ComponentGroup>, 2>& groups);

@@ -92,5 +92,12 @@ TEST_F(KvtcCache, QueriesSeeWhatDecodingGivesOfPagesBehindTheWindow) {
   EXPECT_NEAR(source->bits().all, bits, 1e-9);
 }
 
+TEST_F(KvtcCache, RefusesMoreComponentsThanChannels) {
+  const auto directions = unturned(width());
+  const auto refused = make_kvtc_source("kvtc", session_, directions, {{{{width() + 1, 4}}, {{1, 4}}}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("components in groups"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvant
