@@ -255,7 +255,7 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
 
 // Whether CTAs have so few pages that what the last ones take is much of the time: as callers say.
 bool has_few_pages(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
-  constexpr int kFewPages = 24;  // of a CTA
+  constexpr int kFewPages = 6;  // of a CTA; with 15 it is slower
   const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
   return gpu.is_hopper && lengths.sealed_pages != nullptr && pages > 0 &&
          pages <= std::int64_t{kFewPages} * gpu.multiprocessors;

@@ -15,7 +15,6 @@
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
 #pragma once
 
-#include <bit>
 #include <type_traits>
 
 #include "attention/cuda/decode/decode_args.h"
@@ -332,7 +331,8 @@ template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int kPageWarpsLog2 = std::countr_zero(static_cast<unsigned>(kPageWarps<Pair>));
+  constexpr int kPageWarpsLog2 = kPageWarps<Pair> / 2;
+  static_assert(1 << kPageWarpsLog2 == kPageWarps<Pair>);  // 1, 2 or 4
   const Rings rings(args, shared, sharers_log2(args) + kPageWarpsLog2);
   rings.init((kPageWarps<Pair> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
