@@ -9,14 +9,9 @@
 
 namespace kvant::cuda {
 
-// Whether a pair is for several queries of a sequence alone.
-template <class Pair>
-inline constexpr bool kForSeveralAlone = kColumnSets<Pair> > 1;
-
 // Calls that ask for SAS or for values to be skipped are not for it.
 template <class Pair>
-inline constexpr bool kHasShortKernel =
-    Pair::kSealed && !kForSeveralAlone<Pair> && kSasUse<Pair> != SasUse::always && !requires {
+inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;
 };
 
@@ -31,26 +26,25 @@ ShortSealedKernel short_sealed_entry() {
   }
 }
 
-// By the pair whose warps share pages as for short sequences, where they don't do so anyway.
+// By the pair whose warps share pages as for short sequences. For what was timed: heads of 128, and kernels
+// of up to four query heads where those of eight are others.
 template <class Pair, int D>
 FewPagesKernel few_pages_entry() {
-  if constexpr (requires { typename Pair::OfShort; }) {
+  constexpr bool kHasTwoSets = requires {
+    requires(Pair::kMaxGroup == kPaddedGroup);
+  };
+  if constexpr (D == 128 && kPageWarps<Pair> == 1 && !kHasTwoSets && requires { typename Pair::OfShort; }) {
     using Few = typename Pair::OfShort;
-    if constexpr (kPageWarps<Pair> == 1 && kPageWarps < Few >> 1) {
-      int warp_bytes = 0;
-      if constexpr (requires { Few::kWarpBytes; }) warp_bytes = Few::kWarpBytes;
-      return {reinterpret_cast<const void*>(&decode_kernel<Few, D, DecodeArgs>), kPageWarps<Few>,
-              Few::kTableBytes, warp_bytes};
-    }
+    int warp_bytes = 0;
+    if constexpr (requires { Few::kWarpBytes; }) warp_bytes = Few::kWarpBytes;
+    return {reinterpret_cast<const void*>(&decode_kernel<Few, D, DecodeArgs>), kPageWarps<Few>,
+            Few::kTableBytes, warp_bytes};
   }
   return {};
 }
 
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
-  const void* for_one = nullptr;
-  if constexpr (!kForSeveralAlone<Pair>)
-    for_one = reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>);
   DecodeKernel entry{name,
                      key,
                      value,
@@ -60,7 +54,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      kPageWarps<Pair>,
                      kCapsScores<Pair>,
                      kSasUse<Pair>,
-                     for_one,
+                     reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>),
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, SeveralArgs>),
                      Pair::kTableBytes,
                      static_cast<int>(sizeof(MergeBuffer<D>)),

@@ -12,24 +12,19 @@ SealKernel pairs_kernel() {
           static_cast<int>(sizeof(PairsShared<D, IsSplit>)), 0};
 }
 
-template <int Bits, int D, bool IsSplit = false>
-SealKernel kernel_of_tokens(bool is_hopper) {
-  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, true>>)
-                               : sizeof(TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, false>>);
-  return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D, IsSplit>), kTrellisThreads,
-          static_cast<int>(bytes), 0};
-}
-
-// Split choices let more CTAs run at once, each of which takes longer.
 template <int Bits, int D>
 SealKernel kernel(bool is_hopper, bool fills_gpu) {
   if constexpr (Bits == kPairedBits) {
-    if (is_hopper) return fills_gpu ? pairs_kernel<D, true>() : pairs_kernel<D, false>();
+    // Split choices let one CTA more run at once, each of which takes longer: with heads of 64 by more than
+    // that gives.
+    if constexpr (D > 64)
+      if (is_hopper && fills_gpu) return pairs_kernel<D, true>();
+    if (is_hopper) return pairs_kernel<D, false>();
   }
-  if constexpr (kCanSplit<Bits, D>) {
-    if (is_hopper && fills_gpu) return kernel_of_tokens<Bits, D, true>(is_hopper);
-  }
-  return kernel_of_tokens<Bits, D>(is_hopper);
+  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, true>)
+                               : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);
+  return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D>), kTrellisThreads,
+          static_cast<int>(bytes), 0};
 }
 
 template <int D>

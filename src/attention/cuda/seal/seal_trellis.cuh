@@ -260,30 +260,15 @@ inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
 inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
 
-// Where choices are: all of them in shared memory, in local memory, or split (kept_choices.cuh).
-enum class ChoicePlace : std::uint8_t { shared, local, split };
-template <int Bits, int D, ChoicePlace Place>
-using KeptChoices =
-    std::conditional_t<Place == ChoicePlace::local, LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>,
-                       std::conditional_t<Place == ChoicePlace::split,
-                                          SplitChoices<Trellis<Bits>::kWords, kWindow<Bits, D>, kPageTokens>,
-                                          SharedChoices<Trellis<Bits>::kWords, kKept<Bits, D>, kPageTokens>>>;
-
-template <int Bits, int D, ChoicePlace Place>
+template <int Bits, int D, bool HasChoices>
 struct alignas(16) TrellisShared {
-  using Choices = KeptChoices<Bits, D, Place>;
+  using Choices =
+      std::conditional_t<HasChoices, SharedChoices<Trellis<Bits>::kWords, kKept<Bits, D>, kPageTokens>,
+                         LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>>;
   [[no_unique_address]] typename Choices::Shared choices;
   TrellisPage<Bits, D> page;
   BranchLevels<Bits> levels;
 };
-
-// With 3 bits a third CTA fits if choices are split.
-template <int Bits, int D>
-inline constexpr bool kCanSplit = Bits == 3 && D > 64;
-template <int Bits, int D, bool IsSplit, bool IsLarge>  // the shared memory of a GPU
-inline constexpr ChoicePlace kChoicePlace = !IsLarge && !kHasFewChoices<Bits, D> ? ChoicePlace::local
-                                            : IsLarge && IsSplit                 ? ChoicePlace::split
-                                                                                 : ChoicePlace::shared;
 
 // One token's search and its codes.
 template <int Bits, int D, class Shared>
@@ -393,16 +378,17 @@ class TokenPath {
 };
 
 // Of a multiprocessor.
-template <int Bits, bool IsSplit>
-inline constexpr int kTrellisCtas = Bits == 6                         ? 4
-                                    : Bits<3 ? 1 : Bits> 3 || IsSplit ? 3
-                                                                      : 2;
+template <int Bits>
+inline constexpr int kTrellisCtas = Bits == 6   ? 4
+                                    : Bits < 3  ? 1
+                                    : Bits == 3 ? 2
+                                                : 3;
 
-template <int Bits, int D, bool IsSplit>
-__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits, IsSplit>)
+template <int Bits, int D>
+__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits>)
     seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  using Shared = TrellisShared<Bits, D, kChoicePlace<Bits, D, IsSplit, Architecture::kLargeSharedMemory>>;
+  using Shared = TrellisShared<Bits, D, Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const auto prepare = [&] {
     if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
