@@ -30,8 +30,8 @@
 #include "eval/quality_eval.h"
 #include "eval/report_json.h"
 #include "recipe/recipe.h"
+#include "task/kvtc/kvtc_rows.h"
 #include "task/kvtc/kvtc_source.h"
-#include "task/kvtc/token_rows.h"
 #include "task/prompt.h"
 #include "task/session.h"
 #include "task/session_coding.h"
@@ -86,7 +86,7 @@ int write_rows(const char* model, const std::string& path) {
   const Engine& engine = session.engine();
   const auto plan = take(session.plan(take(parse_recipe("k=bf16,v=bf16,sink=4,tail=bf16"))));
   const auto rows =
-      take(TokenRows::make(plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads)));
+      take(KvtcRows::make(plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads)));
   const auto text = take(encode_text(engine.tokenizer(), default_calibration_text(), /*add_special=*/true,
                                      /*parse_special=*/false));
   const std::span<const std::int32_t> tokens = text.tokens;

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "calibrate/rope_turns.h"
-#include "task/kvtc/token_rows.h"
+#include "task/kvtc/kvtc_rows.h"
 
 namespace kvant {
 namespace {
@@ -14,7 +14,7 @@ constexpr int kPlainBits = 16;
 
 class KvtcSource : public LogitSource {
  public:
-  KvtcSource(std::string name, const Session& session, std::shared_ptr<const Plan> plan, TokenRows rows,
+  KvtcSource(std::string name, const Session& session, std::shared_ptr<const Plan> plan, KvtcRows rows,
              const std::array<PrincipalDirections, 2>& directions,
              const std::array<std::vector<ComponentGroup>, 2>& groups)
       : name_(std::move(name)),
@@ -107,7 +107,7 @@ class KvtcSource : public LogitSource {
   std::string name_;
   const Session& session_;
   Cache cache_;
-  TokenRows rows_;
+  KvtcRows rows_;
   std::array<TransformCoder, 2> coders_;
   SequenceId sequence_;
   int n_coded_pages_ = 0;            // of the sequence
@@ -125,7 +125,7 @@ Result<std::unique_ptr<LogitSource>> make_kvtc_source(
   if (!plan.ok()) return plan.error();
   const Engine& engine = session.engine();
   auto rows =
-      TokenRows::make(*plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads));
+      KvtcRows::make(*plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads));
   if (!rows.ok()) return rows.error();
   for (const auto& of_side : groups) {
     int n = 0;

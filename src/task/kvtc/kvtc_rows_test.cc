@@ -1,4 +1,4 @@
-#include "task/kvtc/token_rows.h"
+#include "task/kvtc/kvtc_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::vector<std::vector<ChannelTurn>> some_turns(const Geometry& g) {
 struct Sequence {
   Geometry geometry = testing::small_geometry(16);
   std::shared_ptr<const Plan> plan = testing::plan_for("k=bf16,v=bf16,sink=4,tail=bf16", geometry);
-  TokenRows rows = TokenRows::make(plan, some_turns(geometry)).value();
+  KvtcRows rows = KvtcRows::make(plan, some_turns(geometry)).value();
   Cache cache{plan, 0};
 
   std::vector<std::byte> bytes(int n_tokens) {
@@ -34,7 +34,7 @@ struct Sequence {
   }
 };
 
-TEST(TokenRows, HoldsAllHeadsWithKeysTurnedBack) {
+TEST(KvtcRows, HoldsAllHeadsWithKeysTurnedBack) {
   Sequence s;
   const Geometry& g = s.geometry;
   const auto bytes = s.bytes(300);
@@ -62,7 +62,7 @@ TEST(TokenRows, HoldsAllHeadsWithKeysTurnedBack) {
   }
 }
 
-TEST(TokenRows, GoBackWhereTheyCameFrom) {
+TEST(KvtcRows, GoBackWhereTheyCameFrom) {
   Sequence s;
   const auto bytes = s.bytes(400);
   auto written = bytes;
@@ -87,15 +87,15 @@ TEST(TokenRows, GoBackWhereTheyCameFrom) {
   EXPECT_EQ(read, rows);
 }
 
-TEST(TokenRows, RefusesOtherCaches) {
+TEST(KvtcRows, RefusesOtherCaches) {
   const Geometry g = testing::small_geometry(64);
   for (const char* recipe : {"k=bf16,v=tok4g32", "k=hadamard:bf16,v=bf16"}) {
-    const auto refused = TokenRows::make(testing::plan_for(recipe, g), some_turns(g));
+    const auto refused = KvtcRows::make(testing::plan_for(recipe, g), some_turns(g));
     ASSERT_FALSE(refused.ok()) << recipe;
     EXPECT_NE(refused.error().message.find("bf16"), std::string::npos);
   }
   const Geometry sliding = testing::unlike_layers();
-  const auto refused = TokenRows::make(testing::plan_for("bf16", sliding), some_turns(sliding));
+  const auto refused = KvtcRows::make(testing::plan_for("bf16", sliding), some_turns(sliding));
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("layer 1 slides"), std::string::npos);
 }

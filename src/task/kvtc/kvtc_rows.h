@@ -14,11 +14,10 @@ namespace kvant {
 
 // The tokens that follow each other in a model's cache of this plan, all of whose pages are in bf16 as they
 // are, in layers without sliding windows.
-class TokenRows {
+class KvtcRows {
  public:
   // turns: of K by RoPE, of each layer. An error: another plan.
-  static Result<TokenRows> make(std::shared_ptr<const Plan> plan,
-                                std::vector<std::vector<ChannelTurn>> turns);
+  static Result<KvtcRows> make(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
 
   // Channels of a row of one side: layer by layer, head by head.
   int width() const { return width_; }
@@ -30,7 +29,7 @@ class TokenRows {
   void write(const float* rows, int page, Side side, std::span<std::byte> sequence) const;
 
  private:
-  TokenRows(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
+  KvtcRows(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
 
   // Calls visit(layer, the row's channels of the head, the token's values in its page [d]).
   template <class Byte, class Rows, class Visit>

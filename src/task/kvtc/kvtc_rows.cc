@@ -1,4 +1,4 @@
-#include "task/kvtc/token_rows.h"
+#include "task/kvtc/kvtc_rows.h"
 
 #include "base/check.h"
 #include "base/float16.h"
@@ -17,14 +17,14 @@ SealedRun run_of(const Plan& plan, std::span<const std::byte> sequence) {
 
 }  // namespace
 
-TokenRows::TokenRows(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns)
+KvtcRows::KvtcRows(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns)
     : plan_(std::move(plan)), turns_(std::move(turns)) {
   const Geometry& g = plan_->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) width_ += g.kv_heads(layer) * g.dim(layer);
 }
 
-Result<TokenRows> TokenRows::make(std::shared_ptr<const Plan> plan,
-                                  std::vector<std::vector<ChannelTurn>> turns) {
+Result<KvtcRows> KvtcRows::make(std::shared_ptr<const Plan> plan,
+                                std::vector<std::vector<ChannelTurn>> turns) {
   const Geometry& g = plan->geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (g.slides(layer))
@@ -37,16 +37,16 @@ Result<TokenRows> TokenRows::make(std::shared_ptr<const Plan> plan,
       }
     }
   }
-  return TokenRows(std::move(plan), std::move(turns));
+  return KvtcRows(std::move(plan), std::move(turns));
 }
 
-int TokenRows::sealed_pages(std::span<const std::byte> sequence) const {
+int KvtcRows::sealed_pages(std::span<const std::byte> sequence) const {
   return run_of(*plan_, sequence).n_pages;
 }
 
 template <class Byte, class Rows, class Visit>
-void TokenRows::for_each_head(std::span<Byte> sequence, int page, Side side, Rows* rows,
-                              const Visit& visit) const {
+void KvtcRows::for_each_head(std::span<Byte> sequence, int page, Side side, Rows* rows,
+                             const Visit& visit) const {
   const SealedRun run = run_of(*plan_, sequence);
   KVANT_CHECK(page >= 0 && page < run.n_pages, "a page that is not sealed");
   const PageLayout layout(*plan_, run.layers);
@@ -64,7 +64,7 @@ void TokenRows::for_each_head(std::span<Byte> sequence, int page, Side side, Row
   }
 }
 
-void TokenRows::read(std::span<const std::byte> sequence, int page, Side side, float* rows) const {
+void KvtcRows::read(std::span<const std::byte> sequence, int page, Side side, float* rows) const {
   for_each_head(sequence, page, side, rows, [&](int layer, float* row, int token, const std::byte* values) {
     const int d = plan_->geometry.dim(layer);
     std::vector<std::uint16_t> stored(d);
@@ -74,7 +74,7 @@ void TokenRows::read(std::span<const std::byte> sequence, int page, Side side, f
   });
 }
 
-void TokenRows::write(const float* rows, int page, Side side, std::span<std::byte> sequence) const {
+void KvtcRows::write(const float* rows, int page, Side side, std::span<std::byte> sequence) const {
   for_each_head(sequence, page, side, rows, [&](int layer, const float* row, int token, std::byte* values) {
     const int d = plan_->geometry.dim(layer);
     std::vector<float> turned(row, row + d);
