@@ -66,22 +66,7 @@ TEST_P(DeviceEngine, SequencesOfOneStepAreEachAsAlone) {
 }
 
 TEST_P(DeviceEngine, ForksShareAndDontDisturbEachOther) {
-  const auto tokens = some_tokens(330, 4);
-  const auto one = std::span(tokens).first(200), rest = std::span(tokens).subspan(200);
-  Cache& cache = device_->cache();
-  const SequenceId whole = cache.add(), trunk = cache.add();
-  device_->run(whole, one, true, 200);
-  const std::vector<float> expected = device_->run(whole, rest, false, 1);
-  device_->run(trunk, one, true, 200);
-  const std::int64_t before = cache.page_bytes_in_use();
-  const SequenceId branch = cache.fork(trunk).value();
-  EXPECT_EQ(cache.page_bytes_in_use(), before);
-  device_->run(branch, some_tokens(90, 5), false, 1);
-  EXPECT_LT(relative_difference(expected, device_->run(trunk, rest, false, 1)), same_);
-  cache.free(branch);
-  cache.free(trunk);
-  cache.free(whole);
-  EXPECT_EQ(cache.page_bytes_in_use(), 0);
+  expect_forks_share(200, 330, 90, same_);
 }
 
 TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {

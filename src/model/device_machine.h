@@ -195,6 +195,25 @@ class HostAndDevice {
     return sequence;
   }
 
+  // A fork at n_prompt of n tokens takes no pages, and what it goes on with, n_branch other tokens, isn't
+  // seen by the sequence that it was forked from.
+  void expect_forks_share(int n_prompt, int n, int n_branch, double same) {
+    const auto tokens = some_tokens(n, 4);
+    const auto prompt = std::span(tokens).first(n_prompt), rest = std::span(tokens).subspan(n_prompt);
+    Cache& cache = device_->cache();
+    const SequenceId whole = cache.add(), trunk = cache.add();
+    device_->run(whole, prompt, true, n_prompt);
+    const std::vector<float> expected = device_->run(whole, rest, false, 1);
+    device_->run(trunk, prompt, true, n_prompt);
+    const std::int64_t before = cache.page_bytes_in_use();
+    const SequenceId branch = cache.fork(trunk).value();
+    EXPECT_EQ(cache.page_bytes_in_use(), before);
+    device_->run(branch, some_tokens(n_branch, 5), false, 1);
+    EXPECT_LT(relative_difference(expected, device_->run(trunk, rest, false, 1)), same);
+    for (const SequenceId id : {branch, trunk, whole}) cache.free(id);
+    EXPECT_EQ(cache.page_bytes_in_use(), 0);
+  }
+
   // A step of 180 tokens that is given up after 120.
   void expect_abort_changes_nothing(double same) {
     const auto tokens = some_tokens(300, 8);

@@ -86,20 +86,7 @@ TEST_P(DeviceWindows, SequencesOfOneStepAreEachAsAlone) {
 }
 
 TEST_P(DeviceWindows, ForksShareAndDontDisturbEachOther) {
-  const auto tokens = some_tokens(540, 4);
-  const auto one = std::span(tokens).first(400), rest = std::span(tokens).subspan(400);
-  Cache& cache = device_->cache();
-  const SequenceId whole = cache.add(), trunk = cache.add();
-  device_->run(whole, one, true, 400);
-  const std::vector<float> expected = device_->run(whole, rest, false, 1);
-  device_->run(trunk, one, true, 400);
-  const std::int64_t before = cache.page_bytes_in_use();
-  const SequenceId branch = cache.fork(trunk).value();
-  EXPECT_EQ(cache.page_bytes_in_use(), before);
-  device_->run(branch, some_tokens(200, 5), false, 1);  // frees pages that the trunk still holds
-  EXPECT_LT(relative_difference(expected, device_->run(trunk, rest, false, 1)), same_);
-  for (const SequenceId id : {branch, trunk, whole}) cache.free(id);
-  EXPECT_EQ(cache.page_bytes_in_use(), 0);
+  expect_forks_share(400, 540, 200, same_);  // the branch frees pages that the trunk still holds
 }
 
 TEST_P(DeviceWindows, CutBackWhereTheCpuIsGoOnAsTheCpuDoes) {
