@@ -158,11 +158,11 @@ class Quality:
                     rows += [recipe, {**recipe, **row}] if recipe else []
                 elif row["recipe"] != "bf16":
                     rows.append(row)
-            what = " and ".join(sorted({row["recipe"].split(":")[0] for row in run["results"] if ":" in row["recipe"]}))
+            what = " and ".join(sorted({f"`{row['recipe'].split(':')[0]}`" for row in run["results"] if ":" in row["recipe"]}))
             place = f"smollm2-135m-instruct.gguf {FILES[run['text']]} {context} {run['chunks']} OUT"
             commands += [f"build/default/cold_tiers {part}" for part, kind in
                          ((f"sizes {place} RECIPE...", "compact"), (f"eval {place} kvtc:FILE:BITS...", "kvtc")) if kind in what]
-            places.append(f"`{what}`: {run['chunks']} contexts; {run['measured_on']}.")
+            places.append(f"{what}: {run['chunks']} contexts; {run['measured_on']}.")
         return (markdown.code(*commands) + "\n" + " ".join(places) + "\n\n" +
                 markdown.table(HEADER, map(cells, sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"])))))
 
