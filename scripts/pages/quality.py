@@ -144,22 +144,26 @@ class Quality:
 
     def stored(self, context):
         """Caches as they are stored (scripts/cold-tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
-        run, hot = self.run(backend=STORED, context=context), self.run(context=context)
-        if run is None or hot is None:
+        hot = self.run(context=context)
+        runs = [run for run in self.runs if run["backend"] == STORED and run["context"] == context]
+        if not runs or hot is None:
             return "Not measured yet.\n"
         recipes = {row["recipe"]: {key: value for key, value in row.items() if key != "measured_on"}
                    for row in hot["results"]}
-        rows = []
-        for row in run["results"]:
-            if row["recipe"].startswith(COMPACT):
-                recipe = recipes.get(row["recipe"].removeprefix(COMPACT))
-                rows += [recipe, {**recipe, **row}] if recipe else []
-            elif row["recipe"] != "bf16":
-                rows.append(row)
-        program = "build/default/cold_tiers"
-        place = f"smollm2-135m-instruct.gguf {FILES[run['text']]} {context} {run['chunks']} OUT"
-        return (markdown.code(f"{program} sizes {place} RECIPE...", f"{program} eval {place} kvtc:FILE:BITS...") +
-                f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
+        rows, commands, places = [], [], []
+        for run in runs:
+            for row in run["results"]:
+                if row["recipe"].startswith(COMPACT):
+                    recipe = recipes.get(row["recipe"].removeprefix(COMPACT))
+                    rows += [recipe, {**recipe, **row}] if recipe else []
+                elif row["recipe"] != "bf16":
+                    rows.append(row)
+            what = " and ".join(sorted({f"`{row['recipe'].split(':')[0]}`" for row in run["results"] if ":" in row["recipe"]}))
+            place = f"smollm2-135m-instruct.gguf {FILES[run['text']]} {context} {run['chunks']} OUT"
+            commands += [f"build/default/cold_tiers {part}" for part, kind in
+                         ((f"sizes {place} RECIPE...", "compact"), (f"eval {place} kvtc:FILE:BITS...", "kvtc")) if kind in what]
+            places.append(f"{what}: {run['chunks']} contexts; {run['measured_on']}.")
+        return (markdown.code(*commands) + "\n" + " ".join(places) + "\n\n" +
                 markdown.table(HEADER, map(cells, sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"])))))
 
     @staticmethod
