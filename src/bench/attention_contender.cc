@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-Status check_shape(const AttentionShape& shape) {
+Status check_shape(const AttentionHeads& shape) {
   if (shape.n_heads % shape.n_kv_heads != 0) {
     return error("{} query heads cannot share {} KV heads evenly: let --heads be a multiple of --kv-heads",
                  shape.n_heads, shape.n_kv_heads);
@@ -16,7 +16,7 @@ Status check_shape(const AttentionShape& shape) {
   return {};
 }
 
-AttentionValues random_attention_values(const AttentionShape& shape, std::uint64_t seed) {
+AttentionValues random_attention_values(const AttentionHeads& shape, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   const auto drawn = [&](std::size_t n) {

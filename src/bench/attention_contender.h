@@ -13,14 +13,14 @@
 
 namespace kvant {
 
-struct AttentionShape {
+struct AttentionHeads {
   int n_heads = 32;    // query heads
   int n_kv_heads = 8;  // divides n_heads
   int head_dim = 128;
 };
 
 // An error when query heads don't share KV heads evenly. Head sizes are checked where a plan is resolved.
-Status check_shape(const AttentionShape& shape);
+Status check_shape(const AttentionHeads& shape);
 
 // What one layer of a contender attends over.
 struct AttentionValues {
@@ -30,7 +30,7 @@ struct AttentionValues {
 
 // Independent, normally distributed values. Scores then are so as well, and the softmax is flat: nothing is
 // worth skipping.
-AttentionValues random_attention_values(const AttentionShape& shape, std::uint64_t seed);
+AttentionValues random_attention_values(const AttentionHeads& shape, std::uint64_t seed);
 
 class AttentionContender {
  public:

@@ -10,7 +10,7 @@ namespace kvant {
 
 // What holds for all rows.
 struct AttentionSettings {
-  AttentionShape shape;
+  AttentionHeads shape;
   int n_threads = 1;
   int repeats = 1;
   double read_bandwidth = 0;  // bytes a second

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kSeed = 1;
 
-Geometry geometry_of(const AttentionShape& shape, int n_layers) {
+Geometry geometry_of(const AttentionHeads& shape, int n_layers) {
   Geometry geometry;
   geometry.model = "the benchmark";
   geometry.n_layers = n_layers;
@@ -33,7 +33,7 @@ int layers_named(const Recipe& recipe) {
   return last + 1;
 }
 
-Result<std::shared_ptr<const Plan>> plan_of_layers(const Recipe& recipe, const AttentionShape& shape,
+Result<std::shared_ptr<const Plan>> plan_of_layers(const Recipe& recipe, const AttentionHeads& shape,
                                                    int n_layers, PageOrder order) {
   const Geometry geometry = geometry_of(shape, n_layers);
   KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));
@@ -42,7 +42,7 @@ Result<std::shared_ptr<const Plan>> plan_of_layers(const Recipe& recipe, const A
 
 }  // namespace
 
-Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionShape& shape,
+Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionHeads& shape,
                                                        int context, std::int64_t working_set,
                                                        PageOrder order) {
   KVANT_RETURN_IF_ERROR(check_shape(shape));

@@ -13,7 +13,7 @@ namespace kvant {
 // `recipe` for a model of this shape, with as many layers as fill working_set bytes at `context` tokens, or
 // as the recipe's layer ranges name. Constants that calibration would make are synthetic; bits that it would
 // spread over layers and heads are spread evenly. order: the one that the backend reads fast.
-Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionShape& shape,
+Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionHeads& shape,
                                                        int context, std::int64_t working_set,
                                                        PageOrder order);
 

@@ -9,10 +9,10 @@
 namespace kvant {
 namespace {
 
-constexpr AttentionShape kShape{6, 2, 64};
+constexpr AttentionHeads kShape{6, 2, 64};
 
 std::shared_ptr<const Plan> plan_for(const std::string& recipe, int context, std::int64_t working_set = 0,
-                                     const AttentionShape& shape = kShape,
+                                     const AttentionHeads& shape = kShape,
                                      PageOrder order = PageOrder::canonical) {
   const auto parsed = parse_recipe(recipe);
   EXPECT_TRUE(parsed.ok()) << recipe;
@@ -120,7 +120,7 @@ TEST(CacheAttention, SpendsABudgetOfBits) {
 }
 
 TEST(CacheAttention, RunsEveryBuiltInRecipe) {
-  const AttentionShape small{2, 1, 64};
+  const AttentionHeads small{2, 1, 64};
   for (const Recipe& recipe : builtin_recipes()) {
     for (const auto make : {make_reference_backend, +[] { return make_cpu_backend(); }}) {
       auto backend = make();
@@ -136,7 +136,7 @@ TEST(CacheAttention, RunsEveryBuiltInRecipe) {
 
 TEST(CacheAttention, RefusesImpossibleShapes) {
   const Recipe bf16 = *parse_recipe("bf16");
-  const auto message = [&](const AttentionShape& shape) {
+  const auto message = [&](const AttentionHeads& shape) {
     const auto plan = plan_without_model(bf16, shape, 128, 0, PageOrder::canonical);
     return plan.ok() ? "" : plan.error().message;
   };

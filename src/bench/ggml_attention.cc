@@ -57,7 +57,7 @@ bool ggml_stores(const GgmlCache& cache, int head_dim) {
          head_dim % ggml_blck_size(type_called(cache.v)) == 0;
 }
 
-double ggml_layer_bytes(const GgmlCache& cache, const AttentionShape& shape, int context) {
+double ggml_layer_bytes(const GgmlCache& cache, const AttentionHeads& shape, int context) {
   const std::int64_t row = std::int64_t{shape.head_dim} * shape.n_kv_heads;
   return static_cast<double>(context) * static_cast<double>(ggml_row_size(type_called(cache.k), row) +
                                                             ggml_row_size(type_called(cache.v), row));
@@ -67,7 +67,7 @@ double GgmlAttention::bits() const {
   return (bits_of(cache_.k, shape_.head_dim) + bits_of(cache_.v, shape_.head_dim)) / 2;
 }
 
-GgmlAttention::GgmlAttention(const GgmlCache& cache, const AttentionShape& shape, int context, int n_layers,
+GgmlAttention::GgmlAttention(const GgmlCache& cache, const AttentionHeads& shape, int context, int n_layers,
                              int n_threads)
     : cache_(cache), shape_(shape), context_(context), n_layers_(n_layers), n_threads_(n_threads) {
   quiet_library_log();
@@ -87,7 +87,7 @@ GgmlAttention::~GgmlAttention() {
 }
 
 Result<std::unique_ptr<GgmlAttention>> GgmlAttention::make(const GgmlCache& cache,
-                                                           const AttentionShape& shape,
+                                                           const AttentionHeads& shape,
                                                            const AttentionValues& values, int context,
                                                            int n_layers, int n_threads) {
   std::unique_ptr<GgmlAttention> made(new GgmlAttention(cache, shape, context, n_layers, n_threads));

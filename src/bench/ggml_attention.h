@@ -33,7 +33,7 @@ inline constexpr GgmlCache kGgmlCaches[] = {
 // Whether ggml can store heads of this size in both types: their blocks must divide them.
 bool ggml_stores(const GgmlCache& cache, int head_dim);
 // Bytes of one layer's K and V.
-double ggml_layer_bytes(const GgmlCache& cache, const AttentionShape& shape, int context);
+double ggml_layer_bytes(const GgmlCache& cache, const AttentionHeads& shape, int context);
 
 // Attention of one token as llama.cpp's decode graph has it (its build_attn_mha), accumulation in F32 where
 // ggml offers it. K is [context][n_kv_heads][head_dim]. With flash attention V is so too, and the mask F16;
@@ -43,7 +43,7 @@ double ggml_layer_bytes(const GgmlCache& cache, const AttentionShape& shape, int
 class GgmlAttention final : public AttentionContender {
  public:
   // Requires that ggml stores the cache at this head size. An error when memory is short.
-  static Result<std::unique_ptr<GgmlAttention>> make(const GgmlCache& cache, const AttentionShape& shape,
+  static Result<std::unique_ptr<GgmlAttention>> make(const GgmlCache& cache, const AttentionHeads& shape,
                                                      const AttentionValues& values, int context, int n_layers,
                                                      int n_threads);
   ~GgmlAttention() override;
@@ -58,7 +58,7 @@ class GgmlAttention final : public AttentionContender {
   std::span<const float> output() const;
 
  private:
-  GgmlAttention(const GgmlCache& cache, const AttentionShape& shape, int context, int n_layers,
+  GgmlAttention(const GgmlCache& cache, const AttentionHeads& shape, int context, int n_layers,
                 int n_threads);
   void make_inputs();
   void build();
@@ -69,7 +69,7 @@ class GgmlAttention final : public AttentionContender {
   void fill(const AttentionValues& values);
 
   GgmlCache cache_;
-  AttentionShape shape_;
+  AttentionHeads shape_;
   int context_, n_layers_, n_threads_;
   ggml_context* inputs_ = nullptr;  // the caches, q and the mask
   ggml_backend_buffer* memory_ = nullptr;

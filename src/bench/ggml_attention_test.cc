@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-constexpr AttentionShape kShape{6, 2, 64};
+constexpr AttentionHeads kShape{6, 2, 64};
 
 // Values that every type stores exactly: multiples of 1/8 from -1 to 7/8, with a -1 in every block of 32
 // channels, so that q4_0's scale is 1/8; q8_0 rounds them by less than 1/250. Those of q are exact in q8_0,

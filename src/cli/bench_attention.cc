@@ -25,7 +25,7 @@ namespace {
 
 struct AttentionOptions {
   ModelOptions common;
-  AttentionShape shape;
+  AttentionHeads shape;
   std::vector<int> contexts = {4096, 32768, 131072};
   int repeats = 10;
 };
@@ -71,7 +71,7 @@ Result<std::vector<RecipePlans>> all_plans(const AttentionOptions& options) {
   return made;
 }
 
-int ggml_layers(const GgmlCache& cache, const AttentionShape& shape, int context) {
+int ggml_layers(const GgmlCache& cache, const AttentionHeads& shape, int context) {
   return rotation_layers(ggml_layer_bytes(cache, shape, context), working_set(), /*least=*/1);
 }
 
@@ -116,7 +116,7 @@ AttentionEntry ggml_entry(const GgmlCache& cache, const AttentionOptions& option
 }
 
 // The caches that ggml can store at this head size; says which it can't.
-std::vector<GgmlCache> rivals_at(const AttentionShape& shape) {
+std::vector<GgmlCache> rivals_at(const AttentionHeads& shape) {
   std::vector<GgmlCache> rivals;
   for (const GgmlCache& cache : kGgmlCaches) {
     if (ggml_stores(cache, shape.head_dim)) {
@@ -194,7 +194,7 @@ Command add_bench_attention_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("attention", "measure attention alone, beside ggml's; no model");
   // The benchmark with a model requires one.
   command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
-  AttentionShape& shape = options->shape;
+  AttentionHeads& shape = options->shape;
   command->add_option("--heads", shape.n_heads, "query heads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

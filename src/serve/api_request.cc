@@ -160,7 +160,7 @@ std::vector<std::vector<std::int32_t>> read_prompts(JsonFields& fields, const To
 ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  const Conversation conversation = read_messages(fields);
+  const ChatHistory conversation = read_messages(fields);
   GenerationRequest common = read_common(fields, request);
   read_chat_probabilities(fields, request, common);
   const ChatTools tools = read_tools(fields);

@@ -50,7 +50,7 @@ Json read_tool_call(const Json& json, const std::string& where, JsonFields& mess
   return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
-void read_message(const Json& json, const std::string& where, JsonFields& fields, Conversation& into) {
+void read_message(const Json& json, const std::string& where, JsonFields& fields, ChatHistory& into) {
   JsonFields message(json, where);
   std::string role = message.text("role").value_or("");
   if (role == "developer") role = "system";
@@ -80,7 +80,7 @@ constexpr const char* kNoTools =
     "the model's chat template has no tools: start the server with --chat-template FILE, with one that has";
 
 // What needs a template that is run: tools, what they gave, or a template of the user's.
-Result<TemplatedChat> run_template(const Conversation& conversation, const ChatTools& tools,
+Result<TemplatedChat> run_template(const ChatHistory& conversation, const ChatTools& tools,
                                    const ChatTemplate* chat_template) {
   const bool with_tools = tools.may_be_called() || conversation.calls_tools;
   if (chat_template == nullptr || (with_tools && !chat_template->has_tools())) return error("{}", kNoTools);
@@ -88,7 +88,7 @@ Result<TemplatedChat> run_template(const Conversation& conversation, const ChatT
 }
 
 // As llama.cpp knows it by heart, unless that doesn't do.
-Result<TemplatedChat> fill_template(const Conversation& conversation, const ChatTools& tools,
+Result<TemplatedChat> fill_template(const ChatHistory& conversation, const ChatTools& tools,
                                     const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
   if (tools.may_be_called() || conversation.calls_tools ||
       (chat_template != nullptr && chat_template->replaces_the_models()))
@@ -116,13 +116,13 @@ Result<std::unique_ptr<Grammar>> answer_grammar(const TemplatedChat& chat, const
 
 }  // namespace
 
-void Conversation::add(const std::string& role, const std::string& text) {
+void ChatHistory::add(const std::string& role, const std::string& text) {
   messages.push_back({role, text});
   json.push_back({{"role", role}, {"content", text}});
 }
 
-Conversation read_messages(JsonFields& fields) {
-  Conversation conversation;
+ChatHistory read_messages(JsonFields& fields) {
+  ChatHistory conversation;
   const Json* json = fields.value("messages");
   if (json == nullptr || !json->is_array() || json->empty()) {
     fields.fail("messages", "'messages' must be a list of messages, one at least");
@@ -133,14 +133,14 @@ Conversation read_messages(JsonFields& fields) {
   return conversation;
 }
 
-Result<std::string> chat_text(const Conversation& conversation, const ChatTools& tools,
+Result<std::string> chat_text(const ChatHistory& conversation, const ChatTools& tools,
                               const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
   auto chat = fill_template(conversation, tools, tokenizer, chat_template);
   if (!chat.ok()) return chat.error();
   return std::move(chat->prompt);
 }
 
-std::optional<ApiError> set_chat_prompt(const Conversation& conversation, const ChatTools& tools,
+std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const ChatTools& tools,
                                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                                         ApiRequest& api_request, GenerationRequest& request) {
   const char* parameter = tools.may_be_called() ? "tools" : "messages";

@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-struct Conversation {
+struct ChatHistory {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();  // the same, as the API has them
   bool calls_tools = false;  // some are calls or what they gave, which `messages` can't say
@@ -21,17 +21,17 @@ struct Conversation {
 
 // Reads `messages`. What is wrong or not supported (anything but text and tools) becomes the error of
 // `fields`.
-Conversation read_messages(JsonFields& fields);
+ChatHistory read_messages(JsonFields& fields);
 
 // The request's prompt: the chat template of the messages and tools, as text and as tokens, and with tools
 // what the answer may be. Or why there is none. chat_template: null: there is only what llama.cpp makes of
 // the model's.
-std::optional<ApiError> set_chat_prompt(const Conversation& conversation, const ChatTools& tools,
+std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const ChatTools& tools,
                                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                                         ApiRequest& api_request, GenerationRequest& request);
 
 // The prompt's text alone.
-Result<std::string> chat_text(const Conversation& conversation, const ChatTools& tools,
+Result<std::string> chat_text(const ChatHistory& conversation, const ChatTools& tools,
                               const Tokenizer& tokenizer, const ChatTemplate* chat_template);
 
 }  // namespace kvant

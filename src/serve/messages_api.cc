@@ -64,7 +64,7 @@ Json tool_use_call(JsonFields& block, const std::string& where) {
 }
 
 // What a tool gave is a turn of its own, before what the user says with it.
-void add_tool_result(JsonFields& block, const std::string& where, Conversation& conversation) {
+void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& conversation) {
   const Json* content = block.value("content");
   const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);
   const bool is_error = block.boolean("is_error").value_or(false);
@@ -73,7 +73,7 @@ void add_tool_result(JsonFields& block, const std::string& where, Conversation& 
   conversation.calls_tools = true;
 }
 
-void read_turn(const Json& json, const std::string& where, JsonFields& fields, Conversation& conversation) {
+void read_turn(const Json& json, const std::string& where, JsonFields& fields, ChatHistory& conversation) {
   JsonFields message(json, where);
   const std::string role = message.text("role").value_or("");
   if (role != "user" && role != "assistant")
@@ -105,8 +105,8 @@ void read_turn(const Json& json, const std::string& where, JsonFields& fields, C
   conversation.calls_tools = true;
 }
 
-Conversation read_conversation(JsonFields& fields) {
-  Conversation conversation;
+ChatHistory read_conversation(JsonFields& fields) {
+  ChatHistory conversation;
   if (const Json* system = fields.value("system"))
     conversation.add("system", blocks_text(system, "system", fields));
   const Json* list = fields.value("messages");
@@ -226,7 +226,7 @@ ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenize
                                      const ChatTemplate* chat_template) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  const Conversation conversation = read_conversation(fields);
+  const ChatHistory conversation = read_conversation(fields);
   GenerationRequest prompt = read_options(fields, request);
   const ChatTools tools = read_messages_tools(fields);
   fields.accept_only("thinking", {Json::object({{"type", "disabled"}})}, "answers are text alone");

@@ -18,7 +18,7 @@ Result<std::string> prompt_of(const std::string& body, const Tokenizer& tokenize
   const auto json = parse_json(body);
   if (!json.ok()) return json.error();
   JsonFields fields(*json);
-  const Conversation conversation = read_messages(fields);
+  const ChatHistory conversation = read_messages(fields);
   const ChatTools tools = read_tools(fields);
   fields.refuse_others();
   if (fields.error()) return Error{fields.error()->message};
