@@ -1,5 +1,5 @@
 # What is generated of the documentation, and tests that it is current: reference pages from the program and its
-# registries, tables from docs/results, links.
+# registries, tables from docs/results, links; and what sources say of themselves: names.
 find_package(Python3 COMPONENTS Interpreter)
 
 # After the program.
@@ -19,8 +19,9 @@ function(kvant_docs)
   add_test(NAME Docs.LinksLeadSomewhere COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-links.py)
   add_test(NAME Docs.ScriptsDoWhatTheySay COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/pages/pages_test.py)
   add_test(NAME Docs.KvtcIsLearnedRightly COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/learn_kvtc_test.py)
+  add_test(NAME Sources.ClassesHaveNamesOfTheirOwn COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-names.py)
   set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay Docs.KvtcIsLearnedRightly
-                       PROPERTIES LABELS unit)
+                       Sources.ClassesHaveNamesOfTheirOwn PROPERTIES LABELS unit)
   set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)  # needs the program
   add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
            $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)

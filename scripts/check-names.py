@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Checks that a class of a header has a name of its own: to the linker two of one name in one namespace are one, whose destructor
+and other generated functions it takes of either."""
+import collections
+import pathlib
+import re
+import sys
+
+SOURCES = pathlib.Path(__file__).resolve().parent.parent / "src"
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
+CLASS = re.compile(r"^(?:class|struct) (\w+)(?: final)?\s*(?::[^;{]*)?\{", re.MULTILINE)
+
+
+def main():
+    files = collections.defaultdict(set)
+    for header in sorted(SOURCES.rglob("*.h")):
+        text = header.read_text(encoding="utf-8")
+        namespace = NAMESPACE.search(text)
+        for name in CLASS.findall(text):
+            files[namespace.group(1) if namespace else "", name].add(str(header.relative_to(SOURCES)))
+    for (namespace, name), places in files.items():
+        if len(places) > 1:
+            print(f"{namespace}::{name} is a class of {' and of '.join(sorted(places))}", file=sys.stderr)
+    sys.exit(any(len(places) > 1 for places in files.values()))
+
+
+if __name__ == "__main__":
+    main()
