@@ -9,7 +9,8 @@
 // (Pair::OfShort), so that the last page is sooner done.
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
-// with eight columns of its own (query_columns.cuh). Not both.
+// with eight columns of its own (query_columns.cuh), or sixteen where decoding a page is what takes long
+// (Pair::kMaxGroup). Not both.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -75,6 +76,13 @@ requires requires {
   Pair::kPageWarps;
 }
 inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
+
+// Of eight columns, how many sets a warp has.
+template <class Pair>
+inline constexpr int kColumnSets = 1;
+template <class Pair>
+requires(Pair::kMaxGroup > kPaddedGroup) inline constexpr int kColumnSets<Pair> = Pair::kMaxGroup
+                                                                                  / kPaddedGroup;
 
 // Which of the parts of pages is this warp's, and the tiles of one.
 template <int PageWarps>
@@ -168,14 +176,14 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// The tokens of an unquantized unit that columns see.
+// The tokens of an unquantized unit that eight columns see, from the warp's first_column on.
 __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
-                                                  int) {
+                                                  int, int) {
   const int hidden = hidden_tokens(args, segment, unit);
   return {hidden, plain_tokens(args, segment, unit)};
 }
 __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
-                                                       int unit, int lane) {
+                                                       int unit, int first_column, int lane) {
   const int n = plain_tokens(args, segment, unit);
   const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // of the tail's tokens
   SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
@@ -183,7 +191,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   const int tail = args.tail_tokens[segment.seq];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int column = lane % 4 * 2 + h;
+    const int column = first_column + lane % 4 * 2 + h;
     seen.columns[h].n = tail - segment.behind(args, column) - first;
     seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
   }
@@ -193,10 +201,14 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
 // An unquantized page of which columns see some tokens, and there is at least one. A loop over tiles of 16
 // tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
 // come from memory whenever they are needed for the first time. Warps that share pages take tiles in turn.
-template <class Pair, int D, class Seen>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Seen& seen, const Query<D>& query,
-                                             int lane, RingReader& ring, Accumulator<D>& acc) {
-  const int n = seen.n;
+template <class Pair, int D, class Part, int Sets>
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Part& segment, int unit,
+                                             const Query<D> (&query)[Sets], int lane, RingReader& ring,
+                                             Accumulator<D> (&acc)[Sets]) {
+  decltype(seen_tokens(args, segment, unit, 0, lane)) seen[Sets];
+#pragma unroll
+  for (int set = 0; set < Sets; ++set) seen[set] = seen_tokens(args, segment, unit, set * kPaddedGroup, lane);
+  const int n = seen[0].n;
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
     if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
@@ -206,15 +218,21 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Seen&
       }
       continue;
     }
-    float s[1][4];
+    float s[Sets][1][4];
     const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
-    score_tile(
-        query, [&](int k) { return keys[k * kLanes]; }, s);
+#pragma unroll
+    for (int set = 0; set < Sets; ++set)
+      score_tile(
+          query[set], [&](int k) { return keys[k * kLanes]; }, s[set]);
     ring.release();
-    weigh_tile<Pair>(args, seen.from(first), lane, s, acc);
+#pragma unroll
+    for (int set = 0; set < Sets; ++set)
+      weigh_tile<Pair>(args, seen[set].from(first), lane, s[set], acc[set]);
     const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + lane;
-    mix_tile(
-        s, n - first, lane, [&](int m) { return values[m * kLanes]; }, acc);
+#pragma unroll
+    for (int set = 0; set < Sets; ++set)
+      mix_tile(
+          s[set], n - first, lane, [&](int m) { return values[m * kLanes]; }, acc[set]);
     ring.release();
   }
 }
@@ -228,7 +246,7 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
 }
 
 template <class Pair, int D, class Args>
-__device__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
+__device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
   __syncthreads();
   WorkRange range(args);
@@ -256,13 +274,18 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
         tables_of = segment.head;
       }
     }
-    const Query<D> query = load_query<D>(args, segment, lane);
+    constexpr int kSets = kColumnSets<Pair>;
+    Query<D> query[kSets];
+    Accumulator<D> acc[kSets] = {};
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+      query[set] = load_query<D>(args, segment, set * kPaddedGroup, lane);
+      acc[set].max[0] = acc[set].max[1] = kNoScore;
+    }
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
-      if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
+      if (warp == 0) KeptQuery<D>::store(query[0], shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
-    Accumulator<D> acc = {};
-    acc.max[0] = acc.max[1] = kNoScore;
     int number;
     if constexpr (Pair::kSealed) {
       const int sealed_end = min(segment.last, segment.n_sealed);
@@ -271,22 +294,25 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
         if (segment.first < sealed_end) {
           typename Pair::State state(args, segment, lane);
           for (; (number = ring.next_unit(last)) < end; last = number)
-            Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
+            Pair::attend(args, shared, segment, segment.unit_of(number), query[0], lane, ring, state);
           if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
-          Pair::finish(state, lane, acc);
+          if constexpr (kSets == 1) {
+            Pair::finish(state, lane, acc[0]);
+          } else {
+            Pair::finish(state, lane, acc);
+          }
         }
       } else {
         typename Pair::Value::State state;
         for (; (number = ring.next_unit(last)) < end; last = number)
-          attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc,
+          attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query[0], lane, ring, acc[0],
                                  state);
-        Pair::Value::finish(args, acc.out, state);
+        Pair::Value::finish(args, acc[0].out, state);
       }
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<Pair>(args, seen_tokens(args, segment, segment.unit_of(number), lane), query, lane, ring,
-                         acc);
+      attend_plain<Pair>(args, segment, segment.unit_of(number), query, lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();

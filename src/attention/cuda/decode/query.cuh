@@ -86,10 +86,11 @@ __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float so
   return query;
 }
 
+// Of eight of a warp's columns, from `first` on.
 template <int D, class Part>
-__device__ Query<D> load_query(const DecodeArgs& args, const Part& segment, int lane) {
+__device__ Query<D> load_query(const DecodeArgs& args, const Part& segment, int first, int lane) {
   float x[D / 4];
-  load_query_channels<D>(args, segment, lane / 4, lane % 4, x);
+  load_query_channels<D>(args, segment, first + lane / 4, lane % 4, x);
   return pack_query<D>(x, args.softmax_scale_log2, lane);
 }
 

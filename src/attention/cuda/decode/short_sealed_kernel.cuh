@@ -258,7 +258,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   segment.seq = at.seq;
   segment.n_sealed = n_sealed;
   segment.shared = &shared;
-  const Query<D> query = load_query<D>(args, segment, at.lane);
+  const Query<D> query = load_query<D>(args, segment, 0, at.lane);
   if constexpr (requires { Pair::kQueryAt; }) {
     if (at.warp == 0) KeptQuery<D>::store(query, memory + Pair::kQueryAt, at.lane);
     __syncthreads();

@@ -9,9 +9,14 @@
 
 namespace kvant::cuda {
 
+// Whether a pair is for several queries of a sequence alone.
+template <class Pair>
+inline constexpr bool kForSeveralAlone = kColumnSets<Pair> > 1;
+
 // Calls that ask for SAS or for values to be skipped are not for it.
 template <class Pair>
-inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
+inline constexpr bool kHasShortKernel =
+    Pair::kSealed && !kForSeveralAlone<Pair> && kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;
 };
 
@@ -45,6 +50,9 @@ FewPagesKernel few_pages_entry() {
 
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
+  const void* for_one = nullptr;
+  if constexpr (!kForSeveralAlone<Pair>)
+    for_one = reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>);
   DecodeKernel entry{name,
                      key,
                      value,
@@ -54,7 +62,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      kPageWarps<Pair>,
                      kCapsScores<Pair>,
                      kSasUse<Pair>,
-                     reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>),
+                     for_one,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, SeveralArgs>),
                      Pair::kTableBytes,
                      static_cast<int>(sizeof(MergeBuffer<D>)),
