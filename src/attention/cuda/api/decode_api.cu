@@ -28,7 +28,7 @@ const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, c
                                        int head_dim, int group, bool sas, bool caps) {
   for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
                           sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
-                          trellis_kernels(), wide_trellis_kernels(), trellis_kernels_for_several(),
+                          trellis_kernels(), wide_trellis_kernels(), linear_kernels_for_several(),
                           wide_head_kernels(), wide_head_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
       if (kernel.function == nullptr && group <= kPaddedGroup) continue;

@@ -10,7 +10,7 @@
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
 // with eight columns of its own (query_columns.cuh), or sixteen where decoding a page is what takes long
-// (Pair::kMaxGroup). Not both.
+// (Pair::kMaxGroup, Pair::kTakesSets). Not both.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -83,6 +83,11 @@ inline constexpr int kColumnSets = 1;
 template <class Pair>
 requires(Pair::kMaxGroup > kPaddedGroup) inline constexpr int kColumnSets<Pair> = Pair::kMaxGroup
                                                                                   / kPaddedGroup;
+// Whether its formats attend to all sets at once, with what they have decoded.
+template <class Pair>
+inline constexpr bool kTakesSets = requires {
+  Pair::kTakesSets;
+};
 
 // Which of the parts of pages is this warp's, and the tiles of one.
 template <int PageWarps>
@@ -125,15 +130,18 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
   return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
 
-// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on.
+// Takes tokens that eight columns, from the warp's first_column on, don't see out of the scores of tiles from
+// 2 * first_group on.
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
-                                            int first_group, int lane, float (&s)[Tiles][4]) {
+                                            int first_group, int first_column, int lane,
+                                            float (&s)[Tiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, lane % 4 * 2 + h);
+      const int column = first_column + lane % 4 * 2 + h;
+      const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, column);
       const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
       if ((bits & 1) != 0) s[tile][h] = -INFINITY;
       if ((bits & 2) != 0) s[tile][h + 2] = -INFINITY;
@@ -142,7 +150,7 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QueryS
 }
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
-                                            int first_group, int lane, float (&s)[Tiles][4]) {
+                                            int first_group, int, int lane, float (&s)[Tiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
     const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, 0);
@@ -153,21 +161,42 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segmen
   }
 }
 
-template <class Pair, int D, class Part>
+// Arrays: of the warp's sets of columns.
+template <class Pair, int D, class Part, int Sets>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
-                                              const Part& segment, int page, const Query<D>& query, int lane,
-                                              RingReader& ring, Accumulator<D>& acc,
-                                              typename Pair::Value::State& state) {
+                                              const Part& segment, int page, const Query<D> (&query)[Sets],
+                                              int lane, RingReader& ring, Accumulator<D> (&acc)[Sets],
+                                              typename Pair::Value::State (&state)[Sets]) {
   constexpr int kTiles = kTilesOfWarp<kPageWarps<Pair>>;
-  float s[kTiles][4];
-  Pair::Key::score(args, tables, ring.wait(), query, lane, s);
+  float s[Sets][kTiles][4];
+  if constexpr (kTakesSets<Pair>) {
+    Pair::Key::score(args, tables, ring.wait(), query, lane, s);
+  } else {
+    Pair::Key::score(args, tables, ring.wait(), query[0], lane, s[0]);
+  }
   ring.release();
-  cap_scores<Pair>(args, s);
-  if (may_be_masked(args, segment, page))
-    mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), lane, s);
-  online_softmax<Pair>(args, s, acc, state);
-  Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
+#pragma unroll
+  for (int set = 0; set < Sets; ++set) {
+    cap_scores<Pair>(args, s[set]);
+    if (may_be_masked(args, segment, page))
+      mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), set * kPaddedGroup,
+                  lane, s[set]);
+    online_softmax<Pair>(args, s[set], acc[set], state[set]);
+  }
+  if constexpr (kTakesSets<Pair>) {
+    Pair::Value::mix(args, tables, ring.wait(), s, lane, acc, state);
+  } else {
+    Pair::Value::mix(args, tables, ring.wait(), s[0], lane, acc[0].out, state[0]);
+  }
   ring.release();
+}
+
+// Behind all of a segment's sealed pages.
+template <class Pair, int D, int Sets>
+__device__ __forceinline__ void finish_sealed(const DecodeArgs& args, Accumulator<D> (&acc)[Sets],
+                                              const typename Pair::Value::State (&state)[Sets]) {
+#pragma unroll
+  for (int set = 0; set < Sets; ++set) Pair::Value::finish(args, acc[set].out, state[set]);
 }
 
 // Tokens at the beginning of an unquantized unit that lie before the sequence's window.
@@ -246,7 +275,7 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
 }
 
 template <class Pair, int D, class Args>
-__device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
+__device__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
   __syncthreads();
   WorkRange range(args);
@@ -276,16 +305,15 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
     }
     constexpr int kSets = kColumnSets<Pair>;
     Query<D> query[kSets];
-    Accumulator<D> acc[kSets] = {};
 #pragma unroll
-    for (int set = 0; set < kSets; ++set) {
-      query[set] = load_query<D>(args, segment, set * kPaddedGroup, lane);
-      acc[set].max[0] = acc[set].max[1] = kNoScore;
-    }
+    for (int set = 0; set < kSets; ++set) query[set] = load_query<D>(args, segment, set * kPaddedGroup, lane);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query[0], shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
+    Accumulator<D> acc[kSets] = {};
+#pragma unroll
+    for (Accumulator<D>& of_set : acc) of_set.max[0] = of_set.max[1] = kNoScore;
     int number;
     if constexpr (Pair::kSealed) {
       const int sealed_end = min(segment.last, segment.n_sealed);
@@ -303,11 +331,11 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
           }
         }
       } else {
-        typename Pair::Value::State state;
+        typename Pair::Value::State state[kSets];
         for (; (number = ring.next_unit(last)) < end; last = number)
-          attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query[0], lane, ring, acc[0],
+          attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc,
                                  state);
-        Pair::Value::finish(args, acc[0].out, state);
+        finish_sealed<Pair, D>(args, acc, state);
       }
     }
     const int end = segment.number_of(segment.last);

@@ -51,7 +51,7 @@ std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 std::span<const DecodeKernel> wide_trellis_kernels();
-std::span<const DecodeKernel> trellis_kernels_for_several();
+std::span<const DecodeKernel> linear_kernels_for_several();
 std::span<const DecodeKernel> wide_head_kernels();
 std::span<const DecodeKernel> wide_head_trellis_kernels();
 std::span<const DecodeKernel> skipping_kernels();

@@ -255,103 +255,110 @@ __device__ __forceinline__ int columns_of_partials(const SeveralArgs& args) {
   return args.queries.n_columns;
 }
 
-// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
-// sharers_log2: of warps that share pages, and have columns of their own; acc: of eight of them each.
-template <int D, class Args, class Part, int Sets>
-__device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range,
-                                              const Part& segment, Accumulator<D> (&acc)[Sets],
-                                              MergeBuffer<D>& buffer, int thread, int n_threads) {
+// Of one of a warp's sets of eight columns.
+template <int Sets, int D, class Args, class Part>
+__device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, const WorkRange& range,
+                                          const Part& segment, int set, Accumulator<D>& acc,
+                                          MergeBuffer<D>& buffer, int thread, int n_threads) {
   const int n_warps = n_threads / kLanes;
   const int warp = thread / kLanes;
   const int lane = thread % kLanes;
   const int g = lane / 4;
   const int t = lane % 4;
 #pragma unroll
-  for (int set = 0; set < Sets; ++set) {
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) {
-      acc[set].sum[0] += __shfl_xor_sync(~0U, acc[set].sum[0], step);
-      acc[set].sum[1] += __shfl_xor_sync(~0U, acc[set].sum[1], step);
+  for (int step = 4; step < 32; step *= 2) {
+    acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
+    acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
+  }
+  if (segment.before > 0 || set > 0) named_barrier(1, n_threads);  // the buffer has been read
+  if (g == 0) {
+    for (int h = 0; h < 2; ++h) {
+      buffer.max[warp][2 * t + h] = acc.max[h];
+      buffer.sum[warp][2 * t + h] = acc.sum[h];
     }
   }
-  if (segment.before > 0) named_barrier(1, n_threads);  // the buffer has been read
   const bool whole = segment.first == 0 && segment.last == segment.n_units;
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
   constexpr int kSlices = D / kSlice;  // of a query head
   const int n_columns = segment.n_columns(args);
-  static_assert(Sets <= 2);
-  Accumulator<D> own = acc[0];
-#pragma unroll 1
-  for (int set = 0; set < Sets; ++set) {
-    if (set > 0) {
-      own = acc[Sets - 1];
-      named_barrier(1, n_threads);
-    }
-    // There is room for the sums of eight columns of a warp.
-    if (g == 0) {
-      for (int h = 0; h < 2; ++h) {
-        buffer.max[warp][2 * t + h] = own.max[h];
-        buffer.sum[warp][2 * t + h] = own.sum[h];
-      }
-    }
-    int sharer = 0;  // of the warps that share pages, the one that has the columns
-    for (int first = set * kPaddedGroup; first < n_columns; first += kMergedHeads) {
-      if (first > set * kPaddedGroup) named_barrier(1, n_threads);
-      const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;  // of the set's columns
-      const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
-      if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(own, warp, lane);
-      named_barrier(1, n_threads);
-      const int n_heads = min(n_columns - first, kMergedHeads);
-      // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
-      // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
-      const int together = args.out_hadamard != 0 ? kSlices : 1;
-      for (int i = warp; i < n_heads * kSlices / together; i += n_warps) {
-        const int query = first + i * together / kSlices;
-        const int first_slice = i * together % kSlices;
-        const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
-        const auto shared_slice = [&](int slice) {
-          return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane,
-                             columns_of_partials(args)};
-        };
-        const ColumnQuery to = segment.query_of(args, query);
-        float x[2 * kSlices];
-        const auto keep = [&](int slice, const PartialResult& result) {
-          const float2 out = normalize<D>(args, to.row, segment.head * args.group + to.head, channel(slice),
-                                          result.out, result.max, result.sum);
+  // Of the warps that share pages, the one that has a column; columns of all sets are counted through them.
+  const auto sharer_of = [](int of_set) { return Part::kSeveralQueries ? of_set / kPaddedGroup : 0; };
+  const auto column = [&](int of_set) {
+    return of_set + (sharer_of(of_set) * (Sets - 1) + set) * kPaddedGroup;
+  };
+  for (int of_set = 0; column(of_set) < n_columns; of_set += kMergedHeads) {
+    if (of_set > 0) named_barrier(1, n_threads);
+    const int first = column(of_set);
+    const int of_warp = Part::kSeveralQueries ? of_set % kPaddedGroup : of_set;
+    const int sharer = sharer_of(of_set);
+    const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
+    if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
+    named_barrier(1, n_threads);
+    const int n_heads = min(n_columns - first, kMergedHeads);
+    // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
+    // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
+    const int together = args.out_hadamard != 0 ? kSlices : 1;
+    for (int i = warp; i < n_heads * kSlices / together; i += n_warps) {
+      const int query = first + i * together / kSlices;
+      const int first_slice = i * together % kSlices;
+      const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
+      const auto shared_slice = [&](int slice) {
+        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane,
+                           columns_of_partials(args)};
+      };
+      const ColumnQuery to = segment.query_of(args, query);
+      float x[2 * kSlices];
+      const auto keep = [&](int slice, const PartialResult& result) {
+        const float2 out = normalize<D>(args, to.row, segment.head * args.group + to.head, channel(slice),
+                                        result.out, result.max, result.sum);
 #pragma unroll
-          for (int s = 0; s < kSlices; ++s) {
-            x[2 * s] = s == slice ? out.x : x[2 * s];
-            x[2 * s + 1] = s == slice ? out.y : x[2 * s + 1];
-          }
-        };
-#pragma unroll 1
-        for (int slice = 0; slice < together; ++slice) {
-          const PartialResult mine = merge_warps<D, Part::kSeveralQueries>(
-              buffer, n_warps, of_warp, query - first, channel(slice), sharer, sharers_log2);
-          if (whole) {
-            keep(slice, mine);
-          } else {
-            leave_slice<D>(args.schedule, shared_slice(slice), mine);
-          }
+        for (int s = 0; s < kSlices; ++s) {
+          x[2 * s] = s == slice ? out.x : x[2 * s];
+          x[2 * s + 1] = s == slice ? out.y : x[2 * s + 1];
         }
-        if (!whole) {
-          if (!arrive_last(args.schedule, shared_slice(0))) continue;
+      };
 #pragma unroll 1
-          for (int slice = 0; slice < together; ++slice)
-            keep(slice, combine_slice<D>(args.schedule, shared_slice(slice)));
+      for (int slice = 0; slice < together; ++slice) {
+        const PartialResult mine = merge_warps<D, Part::kSeveralQueries>(
+            buffer, n_warps, of_warp, query - first, channel(slice), sharer, sharers_log2);
+        if (whole) {
+          keep(slice, mine);
+        } else {
+          leave_slice<D>(args.schedule, shared_slice(slice), mine);
         }
-        if (args.out_hadamard != 0) rotate_channels(lane, x);
+      }
+      if (!whole) {
+        if (!arrive_last(args.schedule, shared_slice(0))) continue;
+#pragma unroll 1
+        for (int slice = 0; slice < together; ++slice)
+          keep(slice, combine_slice<D>(args.schedule, shared_slice(slice)));
+      }
+      if (args.out_hadamard != 0) rotate_channels(lane, x);
 #pragma unroll
-        for (int slice = 0; slice < kSlices; ++slice)
-          if (slice < together)
-            store_pair(args, to.row, segment.head, to.head, channel(slice), {x[2 * slice], x[2 * slice + 1]},
-                       D);
-      }
-      if (Part::kSeveralQueries && of_warp + kMergedHeads == kPaddedGroup) {
-        first += (Sets - 1) * kPaddedGroup;
-        ++sharer;
-      }
+      for (int slice = 0; slice < kSlices; ++slice)
+        if (slice < together)
+          store_pair(args, to.row, segment.head, to.head, channel(slice), {x[2 * slice], x[2 * slice + 1]},
+                     D);
+    }
+  }
+}
+
+// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
+// sharers_log2: of warps that share pages, and have columns of their own.
+template <int D, class Args, class Part, int Sets>
+__device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
+                              Accumulator<D> (&acc)[Sets], MergeBuffer<D>& buffer, int thread,
+                              int n_threads) {
+  if constexpr (Sets == 1) {
+    leave_set<Sets>(args, sharers_log2, range, segment, 0, acc[0], buffer, thread, n_threads);
+  } else {
+    static_assert(Sets == 2);
+    Accumulator<D> own = acc[0];
+#pragma unroll 1
+    for (int set = 0; set < Sets; ++set) {
+      leave_set<Sets>(args, sharers_log2, range, segment, set, own, buffer, thread, n_threads);
+      own = acc[1];
     }
   }
 }

@@ -236,9 +236,6 @@ struct MeanCodes {
 };
 
 inline constexpr int kGainBytes = 256 * 4;
-// With so many consumers and the copying warp, two warps on each scheduler, each may have 255 registers,
-// which the sums of sixteen columns take.
-inline constexpr int kWideTrellisWarps = 7;
 
 // Sets: of four query heads. PageWarps: that share a page.
 template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
@@ -247,7 +244,7 @@ struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = PageWarps;
-  static constexpr int kMaxWarps = Sets > 2 ? kWideTrellisWarps : max_consumer_warps(D);
+  static constexpr int kMaxWarps = max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kWarpSteps = kSteps / kPageWarps;  // of a warp, in each page
@@ -311,26 +308,16 @@ struct TrellisPair {
     __syncwarp();  // the next page's scores go where the weights are
   }
 
-  // Hands the sums over to accumulators, whose lanes have heads 2t and 2t + 1.
+  // Hands the sums over to the accumulator, whose lanes have heads 2t and 2t + 1.
   static __device__ __forceinline__ void finish(const State& state, int lane, Accumulator<D>& acc) {
-    finish_sets<0>(state, lane, acc);
-  }
-  static __device__ __forceinline__ void finish(const State& state, int lane, Accumulator<D> (&acc)[2]) {
-    finish_sets<0>(state, lane, acc[0]);
-    finish_sets<2>(state, lane, acc[1]);
-  }
-
- private:
-  template <int First>
-  static __device__ __forceinline__ void finish_sets(const State& state, int lane, Accumulator<D>& acc) {
     constexpr float kUnit = 16;  // 2^kWeightBits
     static_assert(kWeightBits == 4);
     const auto fetch = [&](const auto& of_set, int h) {
       const int head = lane % 4 * 2 + h;
       const int from = lane / 4 * 4 + head % kHeadsOfSet;
-      float x = __shfl_sync(~0U, of_set(First), from);
-      if constexpr (Sets > 1) {
-        const float second = __shfl_sync(~0U, of_set(First + 1), from);
+      float x = __shfl_sync(~0U, of_set(0), from);
+      if constexpr (Sets == 2) {
+        const float second = __shfl_sync(~0U, of_set(1), from);
         x = head < kHeadsOfSet ? x : second;
       }
       return x;
@@ -348,6 +335,7 @@ struct TrellisPair {
     }
   }
 
+ private:
   static __device__ __forceinline__ int first_step() {
     return part_of_page<kPageWarps>() * kWarpSteps;
   }
