@@ -557,7 +557,8 @@ typedef struct kvant_prompt_shape {
    * may have more tokens than queries (those of the chunks before). */
   int32_t causal;
   int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
-  /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one. Since 1.8 with
+  /* Not 0: the exponential is SAS, see kvant_decode_shape, but 0 where a score is more than 6 below the
+   * largest that its query sees of the same 64 or 128 tokens; slower here than the exact one. Since 1.8 with
    * half_products too. */
   int32_t sas;
   int32_t half;           /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */

@@ -336,7 +336,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.lse = prompt.lse;
   args.lse_token_stride = prompt.lse_token_stride;
   args.lse_head_stride = prompt.lse_head_stride;
-  args.slack_log2 = prompt.correction != nullptr || shape.sas != 0 ? 0 : kHalfSlack;
+  args.slack_log2 = prompt.correction != nullptr ? 0 : kHalfSlack;
   if (prompt.correction == nullptr) args.row_sums = nullptr;
   args.q_begins = prompt.query_begins;
   args.k_begins = prompt.token_begins;
