@@ -257,11 +257,22 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       for (int i = 0; i < D / 2; ++i) sums[i] = fmaf(__uint_as_float(o[i]), factor[i / 2 % 2], sums[i]);
     };
 
-    // Tiles behind the last that the group sees it only lets go.
     const int n_seen = block.seen_tiles[group];
+    const TileRange hidden = block.hidden_tiles[group];
     int n = 0;
+    // Tiles that the group does not see it only lets go: those between others, and those behind the last.
+    const auto let_go = [&](int end) {
+      for (; n < end; ++n, stage.advance()) {
+        wait_for_tile();
+        free_tile(stage.slot);
+      }
+    };
+    const auto pass_hidden = [&] {
+      if (n == hidden.first) let_go(hidden.end);
+    };
     if constexpr (PromptShape<D>::kScoresAhead) {
       std::uint32_t o[D / 2];
+      pass_hidden();
       reset_scores();
       wait_for_tile();
       begin_products();
@@ -274,6 +285,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       while (++n < n_seen) {
         const int before = stage.slot;
         stage.advance();
+        pass_hidden();
         reset_scores();
         hold_registers(p);
         wait_for_tile();
@@ -304,6 +316,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       // Sums of values take the registers of scores.
       auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
       for (; n < n_seen; ++n, stage.advance()) {
+        pass_hidden();
         reset_scores();
         wait_for_tile();
         begin_products();
@@ -323,10 +336,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
         add_values(o);
       }
     }
-    for (; n < tiles_of(block.item); ++n, stage.advance()) {
-      wait_for_tile();
-      free_tile(stage.slot);
-    }
+    let_go(tiles_of(block.item));
     if constexpr (kKeepsRows<Kept>)
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
