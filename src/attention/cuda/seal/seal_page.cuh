@@ -130,14 +130,36 @@ __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat1
   store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
 }
 
+// Rows that are stored as they are: copied, 16 bytes a thread.
+template <int D>
+__device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
+                              int row) {
+  constexpr int kOctets = D / 8;
+  const auto* const from = static_cast<const __nv_bfloat16*>(rows.rows) + head * rows.head_stride;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kOctets; i += static_cast<int>(blockDim.x)) {
+    const int token = i / kOctets, channel = i % kOctets * 8;
+    const uint4 octet =
+        __ldg(reinterpret_cast<const uint4*>(from + (first + token) * rows.row_stride + channel));
+    auto* const pairs = reinterpret_cast<std::uint32_t*>(to + token * row + channel);
+    pairs[0] = octet.x;
+    pairs[1] = octet.y;
+    pairs[2] = octet.z;
+    pairs[3] = octet.w;
+  }
+}
+
 // Brings a page's rows, as appending would store them, to rows [kPageTokens][kRow] of shared memory: a warp
 // some at a time. By all threads.
 template <int D>
 __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
                               int row) {
+  const AppendedRows& rows = args.rows.sides[side];
+  if (args.rows.type == NumberType::bf16 && rows.is_wide != 0 && rows.channels == D &&
+      rows.factors == nullptr && rows.hadamard == 0)
+    return copy_new_rows<D>(rows, due.row, head, to, row);
   constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
   constexpr int kTogether = 32 / kOwn;
-  const AppendedRows& rows = args.rows.sides[side];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int n_warps = static_cast<int>(blockDim.x) / kLanes;
 #pragma unroll 1
