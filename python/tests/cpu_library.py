@@ -385,7 +385,7 @@ class CpuLibrary(TorchLibrary):
         assert not shape.window and not shape.sas and bool(prompt.k) == bool(prompt.v)
         self.prompts_of_rows += bool(prompt.k)
         if not shape.half_products:
-            assert prompt.q_type == prompt.out_type == BF16 and not prompt.q_hadamard and not prompt.out_hadamard
+            assert prompt.q_type == prompt.out_type == BF16
             self.prompts_in_bytes += 1
         queries, tokens = (memory(begins, np.int32, n + 1) for begins in (prompt.query_begins, prompt.token_begins))
         sealed = counts(pages.sealed_begins, n + 1)

@@ -97,10 +97,9 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     if step.attention is None:
         step.attention = prepare(cache, step)
-    # In half precision the library turns both where it reads and writes them, whatever their type; in integers it takes and gives BF16.
     in_integers = cache.recipe.has_integer_prompts
-    if in_integers:
-        q = cache.rotated(q).bfloat16()
+    if in_integers:  # which takes and gives BF16
+        q = q.bfloat16()
     part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
         mine = out[call.rows]
@@ -116,15 +115,12 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
             cache.library.merge(total, total_lse, part, lse)
         if call.is_last:
             mine.copy_(total)
-    if in_integers:
-        cache.rotate_back(out)
 
 
 def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
             out: torch.Tensor, lse: torch.Tensor | None = None) -> None:
     """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
-    q, is_turned_here = q[call.rows], bool(call.shape.half_products)
-    sealed = {}
+    q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)
     of_layer, of_rows = cache.sinks(call.sink_ids, blocks), {}
@@ -140,5 +136,5 @@ def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, block
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), q_hadamard=is_turned_here and cache.recipe.key_hadamard,
-        out_hadamard=is_turned_here and cache.recipe.value_hadamard, **of_rows, **of_lse), cache.device)
+        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard, out_hadamard=cache.recipe.value_hadamard,
+        **of_rows, **of_lse), cache.device)

@@ -124,7 +124,7 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const P
       float x[8];
       unpack_octet<IsHalf>(octets[i], x);
       float largest;
-      const uint2 bytes = quantize_query<D>(x, largest);
+      const uint2 bytes = quantize_query<D>(args, lane, x, largest);
       *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) = bytes;
       if (octet == 0) block.scale[row] = largest / kByteMax * args.scale_log2;
     }
@@ -148,6 +148,7 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
     float x[8];
     unpack_octet<IsHalf>(
         *reinterpret_cast<const uint4*>(rows + min(row, item.n_rows - 1) * args.q.token_stride), x);
+    if (args.q_hadamard != 0) rotate_channels<kLanesOfRow>(lane, x);
     float shift = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
