@@ -68,6 +68,8 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         return cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"])
 
     def units_of(name):
+        if not arrays[name].numel():
+            return arrays[name].long()
         return (ids_of(name).long()[:, :, None] + torch.arange(of_page, device=cache.device)).flatten()
 
     full_blocks = blocks_of("full")
