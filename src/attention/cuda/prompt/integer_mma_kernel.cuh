@@ -204,8 +204,9 @@ class IntegerMmaRows {
 #pragma unroll
       for (int i = 0; i < 2; ++i) shift[i] = find_shift<IsHalf>(args, item, head, row + 8 * i);
     }
-    store_integer_rows<kD, IsHalf>(args, item, head, row, pair_, rows_[m], sums_[m],
-                                   channels_of<kD>(args, item, head) + kD, [&](int i) { return shift[i]; });
+    store_integer_rows<kD, IsHalf, /*MayTurn=*/true>(args, item, head, row, pair_, rows_[m], sums_[m],
+                                                     channels_of<kD>(args, item, head) + kD,
+                                                     [&](int i) { return shift[i]; });
   }
   // What the keys' centre adds to scores of a row, in units of log 2: by the four lanes that share it.
   template <bool IsHalf>
@@ -260,7 +261,7 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
     else
       unpack_octet<false>(eight, x);
     float largest;
-    const uint2 bytes = quantize_query<Shape::kHeadDim>(args, lane, x, largest);
+    const uint2 bytes = quantize_query<Shape::kHeadDim, /*MayTurn=*/true>(args, lane, x, largest);
     constexpr auto place = StepTile<Shape::kHeadDim>::template panel_place<Shape::kWarpRows>;
     *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes;
     if (octet == 0) scales[in_block] = largest / kByteMax * args.scale_log2;

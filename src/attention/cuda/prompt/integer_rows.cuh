@@ -15,12 +15,13 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
   return args.channels + (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D;
 }
 
-// Eight neighbouring numbers of a row, which D / 8 neighbouring lanes have, as INT8: rotated, if asked for.
-// largest: of the row.
-template <int D>
+// MayTurn, here and below: queries and outputs are rotated where args say so. Kernels that don't are smaller.
+
+// Eight neighbouring numbers of a row, which D / 8 neighbouring lanes have, as INT8. largest: of the row.
+template <int D, bool MayTurn>
 __device__ __forceinline__ uint2 quantize_query(const PromptArgs& args, int lane, float (&x)[8],
                                                 float& largest) {
-  if (args.q_hadamard != 0) rotate_channels<D / 8>(lane, x);
+  if (MayTurn && args.q_hadamard != 0) rotate_channels<D / 8>(lane, x);
   largest = kLeastReach;
 #pragma unroll
   for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(x[j]));
@@ -36,7 +37,7 @@ __device__ __forceinline__ uint2 quantize_query(const PromptArgs& args, int lane
 
 // Stores a thread's two rows of a block, the first of which is `row`. channels: the values' centres, then
 // their scales. shift_of(i): what the keys' centre adds to scores of row i, in units of log 2.
-template <int D, bool IsHalf, class Shift>
+template <int D, bool IsHalf, bool MayTurn, class Shift>
 __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                    int row, int pair, const RowSums& rows,
                                                    const float (&sums)[D / 2], const float* channels,
@@ -75,7 +76,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
       x[2 * j] = fmaf((sums[4 * j + 2 * i] - centre[i]) * inverse[i], scale.x, mean.x * is_seen[i]);
       x[2 * j + 1] = fmaf((sums[4 * j + 2 * i + 1] - centre[i]) * inverse[i], scale.y, mean.y * is_seen[i]);
     }
-    if (args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
+    if (MayTurn && args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
 #pragma unroll
     for (int j = 0; j < D / 8; j += 4) {
       std::uint32_t words[4];

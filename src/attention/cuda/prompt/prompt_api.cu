@@ -107,6 +107,8 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
        "prompt: sink_logits are for half_products"},
+      {shape.half_products != 0 || shape.half == 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt: q_hadamard and out_hadamard are for half_products or BF16"},
       {prompt.correction == nullptr || shape.corrected != 0,
        "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
       {prompt.correction == nullptr || prompt.out_type != KVANT_F16,
