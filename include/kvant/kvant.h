@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1010
+#define KVANT_VERSION 1011
 
 /* KVANT_VERSION of the library. */
 KVANT_API int kvant_version(void);
@@ -315,6 +315,10 @@ KVANT_API kvant_status kvant_append(const kvant_decode_shape* shape, const kvant
 /* Whether kvant_seal can encode a format. */
 KVANT_API int kvant_can_seal(const char* format);
 
+/* Since 1.11: whether kvant_seal_pages can make its pages of rows that aren't in the tail
+ * (kvant_seal_range.rows): all but trellis formats (tcq...), which are read more than once. */
+KVANT_API int kvant_can_seal_rows(const char* format);
+
 /* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into
  * page sealed_page[seq], where tail_page[seq] >= 0. May be launched every step; it does nothing where nothing
  * is due. Tables must name the sealed pages already; lengths and the tail's table are the caller's to
@@ -368,6 +372,17 @@ typedef struct kvant_seal_range {
    * sequence's protected pages, from the first one's place on. */
   int32_t keep_sink;
   const int64_t* layer_offsets;
+  /* Since 1.11: rows of which pages are made straight away, such as the keys and values of a prompt that a
+   * model has just computed; or null: pages are in the tail. Pages get the bytes that they would get from a
+   * tail to which kvant_append has written the rows; of `rows` are used the type, keys and values, their
+   * strides, channels, factors and rotations. For formats that kvant_can_seal_rows knows, one layer, and
+   * layers without a correction. */
+  const struct kvant_new_rows* rows;
+  /* Since 1.11, with rows: [n_seqs], in device memory, the row of the first token of the first page; the rows
+   * behind it are the other tokens, of this page and the next ones. Negative: pages of this sequence are in
+   * the tail, where tail_page says; if tail_page is null, it has none. For the others tail_page is not read.
+   */
+  const int32_t* first_rows;
 } kvant_seal_range;
 
 /* kvant_seal for more than one page of a sequence. */
@@ -557,7 +572,8 @@ typedef struct kvant_prompt_shape {
    * may have more tokens than queries (those of the chunks before). */
   int32_t causal;
   int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
-  /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one. Since 1.8 with
+  /* Not 0: the exponential is SAS, see kvant_decode_shape, but 0 where a score is more than 6 below the
+   * largest that its query sees of the same 64 or 128 tokens; slower here than the exact one. Since 1.8 with
    * half_products too. */
   int32_t sas;
   int32_t half;           /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
@@ -625,9 +641,9 @@ typedef struct kvant_prompt {
   /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
    * [n_heads]; or null. */
   const float* sink_logits;
-  /* Since 1.8, with half_products. Not 0: queries are multiplied by the orthonormal Walsh-Hadamard matrix
-   * when they are read, as keys were when they were appended; q stays as it is. And outputs before they are
-   * stored, as values were. */
+  /* Since 1.8, with half_products; since 1.11 without, too, of BF16. Not 0: queries are multiplied by the
+   * orthonormal Walsh-Hadamard matrix when they are read, as keys were when they were appended; q stays as it
+   * is. And outputs before they are stored, as values were. */
   int32_t q_hadamard, out_hadamard;
   /* Since 1.9: KVLinC's correction as kvant_decode_layer has it, or null. Its states are those of queries:
    * query row i has that of state_of_seq[i], the sums over the sealed pages that it sees. Then n_queries is

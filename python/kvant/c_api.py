@@ -7,7 +7,7 @@ import pathlib
 
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 10  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 11  # of KVANT_VERSION: libraries of a later minor one will do
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -105,7 +105,7 @@ class SealRange(Struct):
     c_name = "kvant_seal_range"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "tail_page sealed_page n_pages"),
                        (_int, "max_pages reserved"), (_pointer, "page_metrics"), (_int, "n_layers keep_sink"),
-                       (_pointer, "layer_offsets"))
+                       (_pointer, "layer_offsets rows first_rows"))
 
 
 class PageMetrics(Struct):
@@ -249,6 +249,10 @@ class Library:
 
     def can_seal(self, format: str) -> bool:
         return bool(self._library.kvant_can_seal(ctypes.c_char_p(format.encode())))
+
+    def can_seal_rows(self, format: str) -> bool:
+        """Whether pages can be made of rows that aren't in the tail."""
+        return bool(self._library.kvant_can_seal_rows(ctypes.c_char_p(format.encode())))
 
     def decode_kernel(self, shape: Shape) -> str | None:
         """The name of the kernel that serves a shape, such as cuda/sm90/tcq4+tcq4; None: there is none."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvant import PAGE
-from kvant.c_api import BF16, F16, F32, Layer, PageMetrics, PromptPages, Shape, StepTable
+from kvant.c_api import BF16, F16, F32, Layer, NewRows, PageMetrics, PromptPages, Shape, StepTable
 from kvant.torch import TorchLibrary
 
 torch.set_num_threads(1)
@@ -141,7 +141,7 @@ def attend_exactly(q, keys, values, hidden, softmax_scale):
 
 class CpuLibrary(TorchLibrary):
     def __init__(self):
-        self.prompts_in_bytes = 0  # calls
+        self.prompts_in_bytes = self.prompts_of_rows = 0  # calls
         self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
 
     def page_bytes(self, format, head_dim):
@@ -149,6 +149,9 @@ class CpuLibrary(TorchLibrary):
 
     def can_seal(self, format):
         return True
+
+    def can_seal_rows(self, format):
+        return not format.startswith("tcq")
 
     def decode_kernel(self, shape):
         return "cpu"
@@ -175,18 +178,24 @@ class CpuLibrary(TorchLibrary):
             rows.append(from_bf16(words[order[:n_tokens - first]]))
         return np.concatenate(rows)
 
+    def _stored(self, rows, d, first, n, head, side):
+        """BF16 [n, d]: rows from the first on, as they are stored."""
+        address, row_stride, head_stride, is_rotated, n_channels = (
+            (rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard, rows.key_channels or d),
+            (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard, rows.value_channels or d))[side]
+        dtype, convert, _ = NUMBERS[rows.type]
+        new = np.zeros((n, d), np.float32)
+        at = address + number_bytes(rows.type) * (head * head_stride + int(first) * row_stride)
+        new[:, :n_channels] = convert(matrix(at, dtype, n, row_stride, n_channels))
+        return to_bf16(new @ hadamard(d) if is_rotated else new)
+
     def _append(self, shape, layer, rows):
         d = shape.head_dim
         seqs, tokens = memory(rows.seq, np.int32, rows.n_rows), memory(rows.tail_token, np.int32, rows.n_rows)
-        sides = ((rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard, rows.key_channels or d),
-                 (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard, rows.value_channels or d))
         dtype, convert, back = NUMBERS[rows.type]
         for head in range(shape.n_kv_heads):
-            for side, (address, row_stride, head_stride, is_rotated, n_channels) in enumerate(sides):
-                at = address + number_bytes(rows.type) * head * head_stride
-                new = np.zeros((rows.n_rows, d), np.float32)
-                new[:, :n_channels] = convert(matrix(at, dtype, rows.n_rows, row_stride, n_channels))
-                new = to_bf16(new @ hadamard(d) if is_rotated else new)
+            for side in range(2):
+                new = self._stored(rows, d, 0, rows.n_rows, head, side)
                 for seq, page in {(seq, token // PAGE) for seq, token in zip(seqs, tokens) if token >= 0}:
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
                     words, order = self._plain(shape, layer.tail, seq, head, side, page)
@@ -205,7 +214,10 @@ class CpuLibrary(TorchLibrary):
                 copy[order_there[to % PAGE]] = words[order[token % PAGE]]
 
     def _seal_pages(self, shape, layer, pages):
-        first, to = (memory(x, np.int32, shape.n_seqs) for x in (pages.tail_page, pages.sealed_page))
+        none, to = np.full(shape.n_seqs, -1), memory(pages.sealed_page, np.int32, shape.n_seqs)
+        first = memory(pages.tail_page, np.int32, shape.n_seqs) if pages.tail_page else none
+        rows = NewRows.from_address(pages.rows) if pages.rows else None
+        first_rows = memory(pages.first_rows, np.int32, shape.n_seqs) if pages.rows else none
         n_pages = memory(pages.n_pages, np.int32, shape.n_seqs) if pages.n_pages else np.full(shape.n_seqs, pages.max_pages)
         n_layers = max(pages.n_layers, 1)
         offsets = memory(pages.layer_offsets, np.int64, n_layers) if pages.layer_offsets else [0] * n_layers
@@ -213,9 +225,15 @@ class CpuLibrary(TorchLibrary):
             at = Layer.from_buffer_copy(layer)
             for of in (at.sealed, at.tail, at.protected_pages):
                 of.pool = (of.pool or 0) + int(away)
-            for seq in np.flatnonzero(first >= 0):
+            for seq in np.flatnonzero((first >= 0) | (first_rows >= 0)):
                 for page in range(n_pages[seq]):
-                    self._seal_page(shape, at, seq, first[seq] + page, to[seq] + page, pages.keep_sink)
+                    if first_rows[seq] >= 0:
+                        row = first_rows[seq] + page * PAGE
+                        assert row + PAGE <= rows.n_rows
+                        numbers = functools.partial(self._stored, rows, shape.head_dim, row, PAGE)
+                    else:
+                        numbers = functools.partial(self._tail_rows, shape, at, seq, first[seq] + page)
+                    self._seal_page(shape, at, seq, numbers, to[seq] + page, pages.keep_sink)
                     if pages.page_metrics:
                         self._see_metrics(shape, at, PageMetrics.from_address(pages.page_metrics), nth, seq, to[seq] + page, page)
 
@@ -229,16 +247,21 @@ class CpuLibrary(TorchLibrary):
             at = metrics.directions + 4 * (nth * metrics.direction_layer_stride + head * d * 8)
             self.metrics_seen[page_address(layer.sealed, seq, head, 0, to)] = float(memory(at, np.float32, 1)[0]), int(number)
 
-    def _seal_page(self, shape, layer, seq, page, to, keep_sink):
+    def _tail_rows(self, shape, layer, seq, page, head, side):
+        words, order = self._plain(shape, layer.tail, seq, head, side, page)
+        return words[order]
+
+    def _seal_page(self, shape, layer, seq, numbers, to, keep_sink):
+        """numbers: BF16 [PAGE, head_dim] of a head and side."""
         sink = layer.sink if to == 0 else 0
         for head in range(shape.n_kv_heads):
             for side in range(2):
-                words, order = self._plain(shape, layer.tail, seq, head, side, page)
+                rows = numbers(head, side)
                 address = page_address(layer.sealed, seq, head, side, to)
-                memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(from_bf16(words[order]), sink)
+                memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(from_bf16(rows), sink)
                 if sink and keep_sink:
-                    copy, _ = self._plain(shape, layer.protected_pages, seq, head, side, 0)
-                    copy[order[:sink]] = words[order[:sink]]
+                    copy, order = self._plain(shape, layer.protected_pages, seq, head, side, 0)
+                    copy[order[:sink]] = rows[:sink]
 
     def _plan_step(self, step):
         """Request by request and token by token."""
@@ -359,9 +382,10 @@ class CpuLibrary(TorchLibrary):
     def _prompt_attention(self, shape, prompt, *workspace):
         n, d = shape.n_seqs, shape.head_dim
         pages = PromptPages.from_address(prompt.pages)
-        assert not shape.window and not shape.sas and not prompt.k and not prompt.v
+        assert not shape.window and not shape.sas and bool(prompt.k) == bool(prompt.v)
+        self.prompts_of_rows += bool(prompt.k)
         if not shape.half_products:
-            assert prompt.q_type == prompt.out_type == BF16 and not prompt.q_hadamard and not prompt.out_hadamard
+            assert prompt.q_type == prompt.out_type == BF16
             self.prompts_in_bytes += 1
         queries, tokens = (memory(begins, np.int32, n + 1) for begins in (prompt.query_begins, prompt.token_begins))
         sealed = counts(pages.sealed_begins, n + 1)
@@ -376,13 +400,22 @@ class CpuLibrary(TorchLibrary):
             end = first + n_rows if n_rows else n_pages * PAGE
             limit = end - len(rows) + np.arange(len(rows)) + 1 if shape.causal else np.full(len(rows), end)
             for head in range(shape.n_kv_heads):
-                in_pages, in_rows = zip(*((self._sealed_rows(of_pages, layer, seq, head, side, n_pages),
-                                           self._plain_rows(of_pages, layer.tail, seq, head, side, n_rows)) for side in range(2)))
+                in_pages = [self._sealed_rows(of_pages, layer, seq, head, side, n_pages) for side in range(2)]
+                in_rows = [self._prompt_rows(prompt, of_pages, layer, seq, head, side, tokens[seq], n_rows) for side in range(2)]
                 for count in np.unique(seen):
                     mine = np.flatnonzero(seen == count)
                     keys, values = (np.concatenate([x[:count * PAGE], y[count * PAGE - first:]]) for x, y in zip(in_pages, in_rows))
                     hidden = np.arange(len(keys)) >= limit[mine, None]
                     self._attend_rows(shape, prompt, head, rows[mine], keys, values, hidden)
+
+    def _prompt_rows(self, prompt, shape, layer, seq, head, side, first, n_rows):
+        """F32 [n_rows, head_dim]: those of the prompt, which begin at row `first` of all, or those of the tail."""
+        if not prompt.k:
+            return self._plain_rows(shape, layer.tail, seq, head, side, n_rows)
+        address, row_stride, head_stride = ((prompt.k, prompt.k_token_stride, prompt.k_head_stride),
+                                            (prompt.v, prompt.v_token_stride, prompt.v_head_stride))[side]
+        at = address + 2 * (head * head_stride + int(first) * row_stride)
+        return from_bf16(matrix(at, np.uint16, n_rows, row_stride, shape.head_dim))
 
     def _sealed_rows(self, shape, layer, seq, head, side, n_pages):
         """F32 [tokens of sealed pages, head_dim], the sink's from its page."""

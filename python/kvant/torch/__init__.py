@@ -6,10 +6,10 @@ keep the tensors alive that they were made of. `kvant.torch.ops` has operators f
 from kvant import PAGE
 from kvant.c_api import (BF16, F16, F32, Dequantization, KvantError, Layer, Lengths, NewRows, PageMetrics, Pages,
                          Partial, Prompt, PromptPages, PromptShape, SealRange, Shape, Step, StepTable, Transformation)
-from kvant.torch.library import TorchLibrary, type_of
+from kvant.torch.library import TorchLibrary, new_rows, type_of
 from kvant.torch.pages import page_pool
 from kvant.torch.step_plan import StepPlan, step_table
 
 __all__ = ["BF16", "F16", "F32", "PAGE", "Dequantization", "KvantError", "Layer", "Lengths", "NewRows", "PageMetrics", "Pages",
            "Partial", "Prompt", "PromptPages", "PromptShape", "SealRange", "Shape", "Step", "StepPlan", "StepTable", "TorchLibrary",
-           "Transformation", "page_pool", "step_table", "type_of"]
+           "Transformation", "new_rows", "page_pool", "step_table", "type_of"]

@@ -33,6 +33,18 @@ def _partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
                    lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
 
 
+def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
+             **members) -> NewRows:
+    """Of keys and values: [n_rows, n_kv_heads, up to head_dim channels: the others are zeros], of one type, the last dimension without
+    gaps. `_hadamard`: they are to be rotated."""
+    if keys.dtype != values.dtype:
+        raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant takes rows of one type")
+    return NewRows(n_rows=keys.shape[0], keys=keys, key_row_stride=keys.stride(0), key_head_stride=keys.stride(1), values=values,
+                   value_row_stride=values.stride(0), value_head_stride=values.stride(1), key_hadamard=key_hadamard,
+                   value_hadamard=value_hadamard, type=type_of(keys), key_channels=keys.shape[2], value_channels=values.shape[2],
+                   **members)
+
+
 class TorchLibrary(Library):
     def call(self, name: str, *arguments) -> None:
         """kvant_`name` on the current stream."""
@@ -42,37 +54,32 @@ class TorchLibrary(Library):
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
                queries: torch.Tensor | None = None) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
-        its row out; keys, values: [n_rows, n_kv_heads, up to head_dim channels: the others are zeros], of one type, the last
-        dimension without gaps; queries: likewise [n_rows, n_heads, head_dim], which become as keys are stored where they lie."""
-        n_rows = tail_token.shape[0]
-        if n_rows == 0:
+        its row out; keys, values: as new_rows has them; queries: likewise [n_rows, n_heads, head_dim], which become as keys are
+        stored where they lie."""
+        if tail_token.shape[0] == 0:
             return
-        if keys.dtype != values.dtype:
-            raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant appends rows of one type")
         of_queries = {}
         if queries is not None:
             if queries.dtype != keys.dtype:
                 raise TypeError(f"keys are {keys.dtype} and queries {queries.dtype}: kvant takes rows of one type")
             of_queries = dict(queries=queries, query_row_stride=queries.stride(0), query_head_stride=queries.stride(1))
-        self.call("append", shape, layer,
-                  NewRows(n_rows=n_rows, seq=seq, tail_token=tail_token, keys=keys, key_row_stride=keys.stride(0),
-                          key_head_stride=keys.stride(1), values=values, value_row_stride=values.stride(0),
-                          value_head_stride=values.stride(1), key_hadamard=key_hadamard,
-                          value_hadamard=value_hadamard, type=type_of(keys), key_channels=keys.shape[2],
-                          value_channels=values.shape[2],
-                          **of_queries))
+        self.call("append", shape, layer, new_rows(keys, values, key_hadamard, value_hadamard, seq=seq, tail_token=tail_token,
+                                                   **of_queries))
 
-    def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor, sealed_page: torch.Tensor, max_pages: int,
+    def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor | None, sealed_page: torch.Tensor, max_pages: int,
                    n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
-                   layer_offsets: torch.Tensor | None = None, keep_sink: bool = False) -> None:
+                   layer_offsets: torch.Tensor | None = None, keep_sink: bool = False, rows: NewRows | None = None,
+                   first_rows: torch.Tensor | None = None) -> None:
         """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
         how many pages (None: max_pages). metrics: what errors of keys cost, in trellis formats. layer_offsets: int64 [n_layers],
         where the same pages of several layers lie: so many bytes (multiples of 16) behind the layer's. keep_sink: the layer's sink
-        is copied into its protected pages from each first page."""
+        is copied into its protected pages from each first page. rows: those that pages are made of, the first page of sequence i of
+        first_rows[i] (int32; negative: its pages are in the tail) and those behind it; for formats that can_seal_rows."""
         n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
-                            page_metrics=metrics, n_layers=n_layers, keep_sink=keep_sink, layer_offsets=layer_offsets))
+                            page_metrics=metrics, n_layers=n_layers, keep_sink=keep_sink, layer_offsets=layer_offsets, rows=rows,
+                            first_rows=first_rows))
 
     def plan_step(self, step: Step) -> None:
         """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""

@@ -48,8 +48,7 @@ Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from
   if (reason == nullptr) reason = read_struct(from_layer, layer);
   if (reason != nullptr) return reason;
   return first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
-                        {shape->n_kv_heads > 0, "shape.n_kv_heads must be at least 1"},
-                        {has_pages(layer->tail), kNoTailPages}});
+                        {shape->n_kv_heads > 0, "shape.n_kv_heads must be at least 1"}});
 }
 
 // What is wrong with the numbers of rows, wherever they go.
@@ -64,10 +63,11 @@ Reason fault_of_numbers(const kvant_new_rows& rows, int head_dim) {
         "rows.queries: rotated ones have no place in rows of key_channels; kvant_transform makes others"}});
 }
 
-Reason fault_of(const kvant_new_rows& rows, int group, int head_dim) {
+Reason fault_of(const kvant_new_rows& rows, const kvant_pages& tail, int group, int head_dim) {
   if (const Reason reason = fault_of_numbers(rows, head_dim)) return reason;
   return first_failing(
-      {{rows.n_rows > 0, "rows.n_rows must be at least 1"},
+      {{has_pages(tail), kNoTailPages},
+       {rows.n_rows > 0, "rows.n_rows must be at least 1"},
        {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
        {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
        {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
@@ -81,7 +81,9 @@ bool is_one_launch(std::int64_t pages, int n_layers) {
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range) {
   return first_failing({
-      {range.tail_page != nullptr && range.sealed_page != nullptr, "range: tail_page or sealed_page is null"},
+      {(range.tail_page != nullptr || range.rows != nullptr) && range.sealed_page != nullptr,
+       "range: tail_page or sealed_page is null"},
+      {range.tail_page == nullptr || has_pages(layer.tail), kNoTailPages},
       {range.max_pages > 0, "range.max_pages must be at least 1"},
       {range.n_layers >= 0, "range.n_layers is negative"},
       {is_one_launch(std::int64_t{range.max_pages} * shape.n_seqs, range.n_layers),
@@ -93,6 +95,9 @@ Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer
        "range.n_layers must be 1 where a layer has key_metrics"},
       {range.n_layers <= 1 || (layer.key_codebooks == nullptr && layer.value_codebooks == nullptr),
        "range.n_layers must be 1 where a layer has codebooks"},
+      {range.rows == nullptr || range.first_rows != nullptr, "range.first_rows is null"},
+      {range.rows == nullptr || (range.n_layers <= 1 && layer.correction == nullptr),
+       "range.rows are for one layer, and not with a correction"},
       {range.keep_sink == 0 || has_pages(layer.protected_pages), kNoProtectedPages},
       {has_pages(layer.sealed), kNoSealedPages},
       {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
@@ -105,6 +110,12 @@ Reason fault_of(const kvant_page_metrics& metrics) {
         "page_metrics: directions or turns is null"},
        {is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"},
        {metrics.turn_layer_stride % 2 == 0, "page_metrics.turn_layer_stride must be a multiple of 2"}});
+}
+
+// Of rows that pages are made of.
+Reason fault_of_sealed(const kvant_new_rows& rows, int head_dim) {
+  if (rows.keys == nullptr || rows.values == nullptr) return "range.rows: keys or values is null";
+  return fault_of_numbers(rows, head_dim);
 }
 
 constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
@@ -182,14 +193,15 @@ DueArgs due_args(const kvant_decode_layer& layer, const kvant_seal_range& range)
 }
 
 cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const DueArgs& due,
-                      cudaStream_t stream) {
+                      const SealedRows& rows, cudaStream_t stream) {
   const KeepSinkArgs args{
       .n_seqs = shape.n_seqs,
       .sink = layer.sink,
       .due = due,
       .tail = source_of(layer.tail, layer.layer),
       .protected_pages = source_of(layer.protected_pages, layer.layer),
-      .of_protected = {layer.protected_pages.layer_stride, layer.protected_pages.layer_offset}};
+      .of_protected = {layer.protected_pages.layer_stride, layer.protected_pages.layer_offset},
+      .rows = rows};
   with_head_dim(shape.head_dim, [&](auto d) {
     keep_sink_kernel<d.value>
         <<<dim3(due.n_layers * shape.n_seqs, shape.n_kv_heads, 2), d.value, 0, stream>>>(args);
@@ -297,6 +309,11 @@ int kvant_can_seal(const char* format) {
   return find_encoding(format, &encoding) ? 1 : 0;
 }
 
+int kvant_can_seal_rows(const char* format) {
+  PageEncoding encoding;
+  return find_encoding(format, &encoding) && encoding.takes_rows() ? 1 : 0;
+}
+
 kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
                           const kvant_new_rows* caller_rows, kvant_stream stream) {
   kvant_decode_shape shape;
@@ -304,7 +321,8 @@ kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_de
   kvant_new_rows rows;
   if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
-  if (const Reason reason = fault_of(rows, shape.group, shape.head_dim)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(rows, layer.tail, shape.group, shape.head_dim))
+    return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
@@ -323,7 +341,9 @@ kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_laye
                                .page_metrics = nullptr,
                                .n_layers = 1,
                                .keep_sink = 0,
-                               .layer_offsets = nullptr};
+                               .layer_offsets = nullptr,
+                               .rows = nullptr,
+                               .first_rows = nullptr};
   return kvant_seal_pages(shape, layer, &range, stream);
 }
 
@@ -344,6 +364,14 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   }
   if (layer.correction != nullptr)
     if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
+  SealedRows rows{};
+  if (range.rows != nullptr) {
+    kvant_new_rows new_rows;
+    if (const Reason reason = read_struct(range.rows, &new_rows)) return refuse_argument(reason);
+    if (const Reason reason = fault_of_sealed(new_rows, shape.head_dim)) return refuse_argument(reason);
+    const AppendArgs as_appended = append_args(shape, layer, new_rows, nullptr);
+    rows = {range.first_rows, as_appended.type, {as_appended.sides[0], as_appended.sides[1]}};
+  }
   if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
   SealedSource sealed;
   if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
@@ -360,9 +388,13 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                layer.mask_seq_stride,
                layer.mask_head_stride,
                {},
-               layer.pages_out_of_range};
+               layer.pages_out_of_range,
+               rows};
     const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, page_metrics, &args[i]);
     if (status != KVANT_OK) return status;
+    for (const PageEncoding& encoding : args[i].sides)
+      if (rows.first != nullptr && !encoding.takes_rows())
+        return refuse(KVANT_UNSUPPORTED, "range.rows: trellis formats are sealed from the tail alone");
     if (correction.key_maps != nullptr &&
         (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
          args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
@@ -378,7 +410,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
                       "shape: this GPU has too little shared memory to seal heads of this size");
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
-  if (range.keep_sink != 0 && layer.sink > 0) error = keep_sink(shape, layer, due, cuda_stream);
+  if (range.keep_sink != 0 && layer.sink > 0) error = keep_sink(shape, layer, due, rows, cuda_stream);
   for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
     error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
     if (error == cudaSuccess && correction.key_maps != nullptr)

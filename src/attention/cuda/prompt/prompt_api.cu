@@ -107,8 +107,8 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
        "prompt: sink_logits are for half_products"},
-      {shape.half_products != 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
-       "prompt: q_hadamard and out_hadamard are for half_products"},
+      {shape.half_products != 0 || shape.half == 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt: q_hadamard and out_hadamard are for half_products or BF16"},
       {prompt.correction == nullptr || shape.corrected != 0,
        "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
       {prompt.correction == nullptr || prompt.out_type != KVANT_F16,
@@ -246,12 +246,13 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
 }
 
 // Where keys are rotated, queries are, or tiles' rows are rotated back, whichever are fewer; and so with
-// values and outputs.
+// values and outputs. In integers tiles stay rotated: their numbers are more alike, and lose less as INT8.
 void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
   args->q_hadamard = prompt.q_hadamard;
   args->out_hadamard = prompt.out_hadamard;
   const std::int64_t tile_rows = std::int64_t{shape.n_sealed_pages} * kPageTokens + shape.n_tokens;
-  if (prompt.k != nullptr || tile_rows * shape.n_kv_heads > std::int64_t{shape.n_queries} * shape.n_heads)
+  if (shape.half_products == 0 || prompt.k != nullptr ||
+      tile_rows * shape.n_kv_heads > std::int64_t{shape.n_queries} * shape.n_heads)
     return;
   std::swap(args->q_hadamard, args->key_hadamard);
   std::swap(args->out_hadamard, args->value_hadamard);
@@ -309,7 +310,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   const PromptKernel kernel = kernel_of(shape, gpu);
   const PromptSizes sizes = kernel.sizes(gpu);
   KeptRows kept{};
-  const bool are_kept = keeps_rows(shape, sizes) && args.sealed_begins != nullptr;
+  const bool are_kept = keeps_rows(shape, sizes) && args.sealed_begins != nullptr && prompt.q_hadamard == 0 &&
+                        prompt.out_hadamard == 0;
   if (are_kept) leave_out_protected(&pages, &kept);
   const PromptLaunch launch{static_cast<int>(tile_slots(shape)),
                             gpu,
@@ -336,7 +338,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.lse = prompt.lse;
   args.lse_token_stride = prompt.lse_token_stride;
   args.lse_head_stride = prompt.lse_head_stride;
-  args.slack_log2 = prompt.correction != nullptr || shape.sas != 0 ? 0 : kHalfSlack;
+  args.slack_log2 = prompt.correction != nullptr ? 0 : kHalfSlack;
   if (prompt.correction == nullptr) args.row_sums = nullptr;
   args.q_begins = prompt.query_begins;
   args.k_begins = prompt.token_begins;

@@ -67,11 +67,11 @@ struct Case {
   bool masks = false;
   bool in_tail = false;  // rows come from tail pages
   bool causal = true;
-  int window = 0;              // tokens that a query sees
-  bool half_products = false;  // with queries and outputs in F32
-  float softcap = 0;           // of scores; only with half_products
-  bool rotated = false;        // queries and outputs, by the call; only with half_products, both in BF16 then
-  bool kept = false;           // protected tokens are kept rows; only without half_products
+  int window = 0;                            // tokens that a query sees
+  bool half_products = false;                // with queries and outputs in F32
+  float softcap = 0;                         // of scores; only with half_products
+  bool rotated = false;                      // queries and outputs, by the call; both in 16 bits then
+  bool kept = false;                         // protected tokens are kept rows; only without half_products
   Correction correction = Correction::none;  // only with half_products
   int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
 };
@@ -277,8 +277,9 @@ Errors errors_of(const Case& c, int rows_of_head) {
         if (c.rotated) exact.out = rotated(exact.out, c.head_dim);
         if (corrections)
           corrections->join(query_begins[s] + query, kv_head * kGroup + i % kGroup, x, exact.top, exact);
-        const auto integers =
+        auto integers =
             attend(x.data(), integer_keys, integer_values, d, shape.softmax_scale, seen, Scheme::integers);
+        if (c.rotated) integers.out = rotated(integers.out, c.head_dim);
         for (int channel = 0; channel < d; ++channel) {
           const double y = got[place * d + channel];
           EXPECT_TRUE(std::isfinite(y)) << "query " << query;
@@ -416,6 +417,8 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
     c.softcap = cap;
     expect_accurate_in_half(c, "rotated");
   }
+  c.softcap = 0;
+  expect_accurate_in_integers(c, "rotated");
 }
 
 // Where queries are more than rows of tiles, which are then rotated back instead.
@@ -429,6 +432,8 @@ TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
     c.softcap = cap;
     expect_accurate_in_half(c, "rotated back");
   }
+  c.softcap = 0;
+  expect_accurate_in_integers(c, "rotated");  // not back
 }
 
 // More queries than are corrected at once; some see nothing sealed.

@@ -5,28 +5,11 @@
 #include <cuda_bf16.h>
 
 #include "attention/cuda/device/ptx.cuh"
-#include "attention/cuda/seal/encode_args.h"
+#include "attention/cuda/seal/new_row.cuh"
 
 namespace kvant::cuda {
 
 inline constexpr int kAppendThreads = 128;
-
-// This lane's channels of a row of one head, as it is stored: zeros behind those that the row has.
-// of_factors: the head's KV head.
-template <int D>
-__device__ __forceinline__ void load_row(const AppendedRows& rows, NumberType type, std::int64_t row,
-                                         int head, int of_factors, int lane, float (&x)[D / kLanes]) {
-  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
-  if (lane * kOwn < rows.channels) {
-    load_channels(rows.rows, {type, rows.is_wide},
-                  row * rows.row_stride + head * rows.head_stride + lane * kOwn, x);
-  } else {
-#pragma unroll
-    for (float& own : x) own = 0;
-  }
-  scale_channels(rows.factors, static_cast<std::int64_t>(of_factors) * D + lane * kOwn, x);
-  if (rows.hadamard != 0) rotate_channels(lane, x);
-}
 
 // Writes such a row of a KV head and side into a sequence's tail.
 template <int D>

@@ -65,6 +65,8 @@ struct PageEncoding {
   // page, which go before.
   const float* metrics;
   PageMetrics page_metrics;
+  // Whether its kernel makes pages of rows: a search that reads them again and again does not.
+  bool takes_rows() const { return encoding != Encoding::trellis; }
   __host__ __device__ bool is_shaped() const {
     return metrics != nullptr || page_metrics.directions != nullptr;
   }
@@ -93,25 +95,6 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
   return pages;
 }
 
-struct SealArgs {
-  int n_seqs;
-  HeadList heads;
-  SealedSource sealed;
-  PageSource tail;
-  DueArgs due;
-  int sink;
-  const uint4* masks;
-  std::int64_t mask_seq_stride, mask_head_stride;
-  PageEncoding sides[2];
-  std::uint32_t* pages_out_of_range;  // or null
-};
-
-// How many pages of a sequence are to be sealed.
-__device__ inline int pages_due(const SealArgs& args, int seq) {
-  if (args.due.tail_page[seq] < 0) return 0;
-  return args.due.n_pages == nullptr ? args.due.max_pages : min(args.due.n_pages[seq], args.due.max_pages);
-}
-
 // Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels, those that
 // rows have and zeros, are multiplied by the factors of the head's KV head (or null), then rotated if
 // `hadamard`.
@@ -123,6 +106,43 @@ struct AppendedRows {
   const float* factors;
   int hadamard;
 };
+
+// Rows that pages are made of instead of the tail's.
+struct SealedRows {
+  const std::int32_t*
+      first;  // [n_seqs]: of the first page that is due; negative: the tail's. Or null: all are
+  NumberType type;
+  AppendedRows sides[2];
+};
+
+struct SealArgs {
+  int n_seqs;
+  HeadList heads;
+  SealedSource sealed;
+  PageSource tail;
+  DueArgs due;
+  int sink;
+  const uint4* masks;
+  std::int64_t mask_seq_stride, mask_head_stride;
+  PageEncoding sides[2];
+  std::uint32_t* pages_out_of_range;  // or null
+  SealedRows rows;                    // of kernels that take them
+};
+
+// How many pages of a sequence are to be sealed, if any are.
+__device__ inline int pages_of(const DueArgs& due, int seq) {
+  return due.n_pages == nullptr ? due.max_pages : min(due.n_pages[seq], due.max_pages);
+}
+// Of pages in the tail.
+__device__ inline int pages_due(const SealArgs& args, int seq) {
+  return args.due.tail_page[seq] < 0 ? 0 : pages_of(args.due, seq);
+}
+
+// The row of the first token of the first page of a sequence that is due; negative: its pages are in the
+// tail.
+__device__ inline std::int64_t first_due_row(const SealedRows& rows, int seq) {
+  return rows.first == nullptr ? -1 : rows.first[seq];
+}
 
 struct AppendArgs {
   std::int64_t n_rows;

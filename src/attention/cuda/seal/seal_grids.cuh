@@ -3,6 +3,8 @@
 #pragma once
 
 #include "attention/cuda/seal/seal_page.cuh"
+#include "attention/cuda/seal/seal_whole_grids.cuh"
+#include "attention/cuda/seal/uniform_grid.cuh"
 
 namespace kvant::cuda {
 
@@ -73,42 +75,9 @@ __device__ void store_codes(SealPage<D>& page, const Code& code) {
   }
 }
 
-// A uniform grid of 2^bits values: zero + code * step.
-struct UniformGrid {
-  float zero, reciprocal, last;
-
-  __device__ UniformGrid(float step, float zero_point, int bits) {
-    zero = zero_point;
-    reciprocal = step != 0 ? __fdiv_rn(1, step) : 0;
-    last = static_cast<float>((1 << bits) - 1);
-  }
-
-  __device__ UniformGrid(float2 zero_and_reciprocal, int bits)
-      : zero(zero_and_reciprocal.x), reciprocal(zero_and_reciprocal.y), last((1 << bits) - 1) {}
-  __device__ float2 stored() const { return {zero, reciprocal}; }
-
-  __device__ std::uint32_t code(float x) const {
-    const float position = __fmul_rn(__fsub_rn(x, zero), reciprocal);
-    return static_cast<std::uint32_t>(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F));
-  }
-};
-
-// The parameters of a grid between two values.
-struct ScaleAndZero {
-  __half scale, zero;
-
-  __device__ ScaleAndZero(float low, float high, int bits) {
-    zero = half_saturated(low);
-    const float range = fmaxf(0, __fsub_rn(high, __half2float(zero)));
-    scale = half_saturated(__fdiv_rn(range, static_cast<float>((1 << bits) - 1)));
-  }
-  __device__ UniformGrid grid(int bits) const {
-    return UniformGrid(__half2float(scale), __half2float(zero), bits);
-  }
-};
-
 template <int D>
 __device__ void encode_channels(SealPage<D>& page) {
+  if (encode_whole_grids(page)) return;
   const int bits = page.format.layout.bits;
   const int group = page.format.stored.group;
   const int blocks = kPageTokens / group;
@@ -152,6 +121,7 @@ __device__ __half symmetric_scale(const SealPage<D>& page, int token, int begin,
 
 template <int D>
 __device__ void encode_tokens(SealPage<D>& page) {
+  if (encode_whole_grids(page)) return;
   const PageFormat& stored = page.format.stored;
   const int bits = stored.layout.bits;
   const int groups = stored.groups(D);

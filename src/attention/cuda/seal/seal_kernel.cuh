@@ -1,6 +1,6 @@
-// Encodes full tail pages: the formats' own arithmetic (src/format), operation by operation, so that codes
-// come out the same, with the codes in the device's order. A CTA encodes one page. Intrinsics keep the
-// compiler from contracting what the formats round twice.
+// Encodes full pages of the tail or of new rows: the formats' own arithmetic (src/format), operation by
+// operation, so that codes come out the same, with the codes in the device's order. A CTA encodes one page.
+// Intrinsics keep the compiler from contracting what the formats round twice.
 #pragma once
 
 #include "attention/cuda/seal/seal_grids.cuh"
@@ -47,9 +47,13 @@ __global__ void __launch_bounds__(kSealThreads, 3)
   const int side_index = first_side + static_cast<int>(blockIdx.z);
   const auto side = static_cast<PageSide>(side_index);
   DuePage due;
-  if (!find_due_page(args, blockIdx.x, head, side_index, &due)) return;
+  if (!find_due_page<true>(args, blockIdx.x, head, side_index, &due)) return;
   SealPage<D> page{shared, args.sides[side_index], side, head};
-  load_rows<D>(due.tail, side, shared.values, SealShared<D>::kRow);
+  if (due.row >= 0) {
+    load_new_rows<D>(args, due, head, side_index, shared.values, SealShared<D>::kRow);
+  } else {
+    load_rows<D>(due.tail, side, shared.values, SealShared<D>::kRow);
+  }
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
     shared.page[i] = 0;
   if (threadIdx.x < 2) shared.largest[threadIdx.x] = 0;

@@ -5,7 +5,8 @@
 #include <cuda_fp16.h>
 
 #include "attention/cuda/device/architecture.cuh"
-#include "attention/cuda/seal/encode_args.h"
+#include "attention/cuda/device/ptx.cuh"
+#include "attention/cuda/seal/new_row.cuh"
 
 namespace kvant::cuda {
 
@@ -29,18 +30,27 @@ struct DuePage {
   int seq, page;
   const unsigned char* tail;
   unsigned char* sealed;
+  std::int64_t row;  // the first of its rows; negative: it is in the tail
 };
 
-// The nth of the pages that may be due; false: it isn't.
-__device__ inline bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
+// The nth of the pages that may be due; false: it isn't. TakesRows: it may be made of rows.
+template <bool TakesRows = false>
+__device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
   const int of_all = nth / args.due.max_pages;  // sequences of all layers
   due->layer = of_all / args.n_seqs;
   due->seq = of_all % args.n_seqs;
   const int of_seq = nth % args.due.max_pages;
-  if (of_seq >= pages_due(args, due->seq)) return false;
+  due->row = TakesRows ? first_due_row(args.rows, due->seq) : -1;
+  if (TakesRows && due->row < 0 && args.due.tail_page == nullptr) return false;
+  if (of_seq >= (due->row >= 0 ? pages_of(args.due, due->seq) : pages_due(args, due->seq))) return false;
   due->page = args.due.sealed_page[due->seq] + of_seq;
-  due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, due->layer)
-                  .find(due->seq, head, side, args.due.tail_page[due->seq] + of_seq);
+  if (due->row >= 0) {
+    due->row += of_seq * kPageTokens;
+    due->tail = nullptr;
+  } else {
+    due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, due->layer)
+                    .find(due->seq, head, side, args.due.tail_page[due->seq] + of_seq);
+  }
   const PageSource sealed = of_layer(args.sealed.pages, args.due.sealed, args.due.layer_offsets, due->layer);
   due->sealed = const_cast<unsigned char*>(sealed.find(due->seq, head, side, due->page)) +
                 args.sealed.offset_of(head, side);
@@ -118,6 +128,59 @@ __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* 
 template <int D>
 __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat16* rows, int row) {
   store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
+}
+
+// Rows that are stored as they are: copied, 16 bytes a thread.
+template <int D>
+__device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
+                              int row) {
+  constexpr int kOctets = D / 8;
+  const auto* const from = static_cast<const __nv_bfloat16*>(rows.rows) + head * rows.head_stride;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kOctets; i += static_cast<int>(blockDim.x)) {
+    const int token = i / kOctets, channel = i % kOctets * 8;
+    const uint4 octet =
+        __ldg(reinterpret_cast<const uint4*>(from + (first + token) * rows.row_stride + channel));
+    auto* const pairs = reinterpret_cast<std::uint32_t*>(to + token * row + channel);
+    pairs[0] = octet.x;
+    pairs[1] = octet.y;
+    pairs[2] = octet.z;
+    pairs[3] = octet.w;
+  }
+}
+
+// Brings a page's rows, as appending would store them, to rows [kPageTokens][kRow] of shared memory: a warp
+// some at a time. By all threads.
+template <int D>
+__device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
+                              int row) {
+  const AppendedRows& rows = args.rows.sides[side];
+  if (args.rows.type == NumberType::bf16 && rows.is_wide != 0 && rows.channels == D &&
+      rows.factors == nullptr && rows.hadamard == 0)
+    return copy_new_rows<D>(rows, due.row, head, to, row);
+  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  constexpr int kTogether = 32 / kOwn;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int n_warps = static_cast<int>(blockDim.x) / kLanes;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) / kLanes; first < kPageTokens;
+       first += n_warps * kTogether) {
+    float x[kTogether][kOwn];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int token = min(first + i * n_warps, kPageTokens - 1);
+      read_row<D>(rows, args.rows.type, due.row + token, head, lane, x[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      transform_row<D>(rows, head, lane, x[i]);
+      const int token = first + i * n_warps;
+      if (token >= kPageTokens) continue;
+      auto* pairs = reinterpret_cast<std::uint32_t*>(to + token * row + lane * kOwn);
+#pragma unroll
+      for (int j = 0; j < kOwn; j += 2) pairs[j / 2] = pack_bf16x2(x[i][j], x[i][j + 1]);
+    }
+  }
 }
 
 // One page's encoding, seen by one thread.

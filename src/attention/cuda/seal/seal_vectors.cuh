@@ -546,12 +546,12 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   const auto step = static_cast<int>(gridDim.x);
   DuePage due;
   const auto find_from = [&](int i) {
-    while (i < n && !find_due_page(args, i, head, side, &due)) i += step;
+    while (i < n && !find_due_page<true>(args, i, head, side, &due)) i += step;
     return i;
   };
   int i = find_from(static_cast<int>(blockIdx.x));
   if (i >= n) return;
-  if (Shared::kFetchesAhead) fetch_page(shared, due.tail);
+  if (Shared::kFetchesAhead && due.row < 0) fetch_page(shared, due.tail);
   load_codebook<Channels>(shared, format, head);
   while (i < n) {
     const DuePage sealed = due;  // meanwhile the next one is fetched
@@ -560,14 +560,16 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
       shared.next_group = 0;
     }
     wait_for_fetched_page();
-    if constexpr (Shared::kFetchesAhead) {
+    if (due.row >= 0) {
+      load_new_rows<D>(args, due, head, side, shared.values, Shared::kRow);
+    } else if constexpr (Shared::kFetchesAhead) {
       store_rows<D>([&](int piece) { return shared.next_page[piece]; }, static_cast<PageSide>(side),
                     shared.values, Shared::kRow);
     } else {
       load_rows<D>(due.tail, static_cast<PageSide>(side), shared.values, Shared::kRow);
     }
     i = find_from(i + step);
-    if (Shared::kFetchesAhead && i < n) fetch_page(shared, due.tail);
+    if (Shared::kFetchesAhead && i < n && due.row < 0) fetch_page(shared, due.tail);
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
       shared.page[j] = 0;
     __syncthreads();
