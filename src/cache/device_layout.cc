@@ -363,45 +363,12 @@ EntryLayout correction_layout(const Plan& plan) {
 
 namespace {
 
-// Pages of a group that a sequence has at most on its way to n_tokens, in steps of so many tokens.
-struct MostPages {
-  int tail = 0, sealed = 0;
-};
-MostPages most_pages(const GroupRules& rules, int n_tokens, int step_tokens) {
-  const auto pages_of = [&](std::int64_t tokens) {
-    return pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, tokens)));
-  };
-  const std::int64_t window = rules.window, sliding = rules.sliding_window, step = step_tokens;
-  if (!rules.seals) {
-    // The first page that either window holds is held as a whole.
-    const std::int64_t held = std::max(window, sliding) + kPageTokens + step;
-    return {pages_of(sliding == 0 ? n_tokens : held), 0};
-  }
-  // The longest tail is that of a step: its tokens, the window's, and those of the page and of the prompt's
-  // block that were open when it began.
-  MostPages most{pages_of(window + step + kPageTokens + rules.prefill),
-                 page_counts(n_tokens, rules.window).sealed};
-  // Sealed pages that the step's first token sees, and those that the step adds.
-  if (sliding > 0) most.sealed = std::min(most.sealed, std::max(pages_of(sliding + step) + 1, most.tail));
-  return most;
-}
-
-}  // namespace
-
-std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens) {
-  if (n_tokens == 0) return 0;
+// Of a sequence.
+std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
   const int n_sealed = page_counts(n_tokens, device_window(plan)).sealed;
-  std::int64_t bytes = 0;
-  for (const LayersOfEntry& group : layer_groups(plan)) {
-    const MostPages most = most_pages(group.rules, n_tokens, step_tokens);
-    bytes += static_cast<std::int64_t>(plain_layout(plan, kPageTokens, group.layers).bytes) * most.tail;
-    if (most.sealed > 0)
-      bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library(), group.layers).bytes) *
-               most.sealed;
-  }
   // The sums of a correction, and, within a step that seals, those that it makes.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
-  bytes += sums;
+  std::int64_t bytes = sums;
   // The open page's observers, and, within a step that ends a page, those of the next one.
   if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
@@ -410,6 +377,44 @@ std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_token
   if (protects_by_score(plan))
     bytes += static_cast<std::int64_t>(protected_layout(plan).bytes) * protected_pages(plan, n_sealed);
   return bytes;
+}
+
+// Pages of a group that a batch has at most.
+struct MostPages {
+  std::int64_t tail = 0, sealed = 0;
+};
+MostPages most_pages(const GroupRules& rules, int n_tokens, const Batch& batch) {
+  const std::int64_t window = rules.window, sliding = rules.sliding_window;
+  if (!rules.seals) {
+    // The first page that either window holds is held as a whole.
+    const std::int64_t held = sliding == 0 ? n_tokens : std::max(window, sliding) + kPageTokens;
+    return {most_batch_pages(n_tokens, held, batch), 0};
+  }
+  // The longest tail when a step begins: the window and a page whose end no token has passed yet, and of a
+  // prompt that goes on from there all but the last token of a block.
+  const std::int64_t tail = window + kPageTokens + std::max(rules.prefill, 1) - 1;
+  MostPages most{most_batch_pages(n_tokens, tail, batch),
+                 std::int64_t{batch.n_seqs} * page_counts(n_tokens, rules.window).sealed};
+  // Sealed pages that the step's first token sees, and those that the step adds.
+  if (sliding > 0)
+    most.sealed =
+        std::min(most.sealed, most_batch_pages(n_tokens, std::max(sliding + kPageTokens, tail), batch));
+  return most;
+}
+
+}  // namespace
+
+std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
+  if (n_tokens == 0) return 0;
+  std::int64_t bytes = 0;
+  for (const LayersOfEntry& group : layer_groups(plan)) {
+    const MostPages most = most_pages(group.rules, n_tokens, batch);
+    bytes += static_cast<std::int64_t>(plain_layout(plan, kPageTokens, group.layers).bytes) * most.tail;
+    if (most.sealed > 0)
+      bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library(), group.layers).bytes) *
+               most.sealed;
+  }
+  return bytes + batch.n_seqs * bytes_beside_pages(plan, n_tokens);
 }
 
 }  // namespace kvant
