@@ -8,9 +8,9 @@
 // attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
 // (Pair::OfShort), so that the last page is sooner done.
 //
-// Heads of 512: four warps share a ring, each with a block of the channels of every page (page_layout.h). They
-// add up their parts of scores in the merge buffer's place, make the same weights of them, and each has the
-// sums of its channels.
+// Heads of 512: four warps share a ring, each with a block of the channels of every page (page_layout.h).
+// They add up their parts of scores in the merge buffer's place, make the same weights of them, and each has
+// the sums of its channels.
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
 // with eight columns of its own (query_columns.cuh). Only one of the three.
@@ -238,9 +238,10 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// An unquantized page of which columns see some tokens, and there is at least one; D: of heads. A loop over tiles of 16
-// tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
-// come from memory whenever they are needed for the first time. Warps that share pages take tiles in turn.
+// An unquantized page of which columns see some tokens, and there is at least one; D: of heads. A loop over
+// tiles of 16 tokens, and not the same code for each: in a model, where other kernels run between layers,
+// instructions come from memory whenever they are needed for the first time. Warps that share pages take
+// tiles in turn.
 template <class Pair, int D, class Seen>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
                                              const Query<block_dim(D)>& query, int lane, RingReader& ring,

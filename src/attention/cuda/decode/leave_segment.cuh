@@ -329,9 +329,10 @@ __device__ void leave_segment(const Args& args, int sharers_log2, const WorkRang
 #pragma unroll 1
       for (int slice = 0; slice < together; ++slice) {
         const int block = kBlocks == 1 ? 0 : block_channel(PageSide::value, D, channel(slice)).block;
-        const PartialResult mine = merge_warps<D, Part::kSeveralQueries || (kBlocks > 1)>(
-            buffer, n_warps, of_warp, query - first, channel(slice), sharer + block,
-            sharers_log2 + log2_of(kBlocks));
+        const PartialResult mine = merge_warps < D,
+                            Part::kSeveralQueries ||
+                                (kBlocks > 1) > (buffer, n_warps, of_warp, query - first, channel(slice),
+                                                 sharer + block, sharers_log2 + log2_of(kBlocks));
         if (whole) {
           keep(slice, mine);
         } else {

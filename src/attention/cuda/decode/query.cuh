@@ -25,8 +25,7 @@ __device__ __forceinline__ int first_channel(PageSide side, int t) {
 // KV head; zeros beyond the columns that count.
 template <int D, class Part>
 __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const Part& segment,
-                                                    int column_of_warp, int t,
-                                                    float (&x)[block_dim(D) / 4]) {
+                                                    int column_of_warp, int t, float (&x)[block_dim(D) / 4]) {
   constexpr int kChannels = block_dim(D) / 4;
   const int column = segment.first_column(args) + column_of_warp;
   const int n_columns = segment.n_columns(args);

@@ -15,8 +15,8 @@
 //
 // Trellis codes have an order of their own, for mma.m16n8k32 on bytes (trellis_place).
 //
-// Heads of 512: codes lie in four blocks one after another, each of 128 channels and in the order of a page of
-// such heads, so that four warps may share a page (block_channel).
+// Heads of 512: codes lie in four blocks one after another, each of 128 channels and in the order of a page
+// of such heads, so that four warps may share a page (block_channel).
 #pragma once
 
 #include <cstddef>
@@ -177,7 +177,7 @@ KVANT_HOST_DEVICE constexpr TrellisPlace trellis_place(PageSide side, int d, int
 
 // Bit `bit` of the code of (token, channel) in a block of the page; channel: the code's first.
 KVANT_HOST_DEVICE constexpr int bit_of_block(const CodeLayout& layout, PageSide side, int d, int token,
-                                         int channel, int bit) {
+                                             int channel, int bit) {
   if (layout.order == CodeOrder::trellis) {
     const TrellisPlace place = trellis_place(side, d, token, channel);
     const int rows = layout.bits * trellis_column_values(side, d) / 8;

@@ -192,8 +192,8 @@ __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at,
     float x[kOfThread * kOctet];
 #pragma unroll
     for (int i = 0; i < kOfThread * kOctet; ++i)
-      x[i] = as_float(
-          numbers[plain_index(Side, D, token_of_page, octet_of(i / kOctet) * kOctet + i % kOctet)]);
+      x[i] =
+          as_float(numbers[plain_index(Side, D, token_of_page, octet_of(i / kOctet) * kOctet + i % kOctet)]);
     store(token, x);
   };
   if (!at.sealed) {

@@ -11,8 +11,8 @@ namespace kvant::cuda {
 
 inline constexpr int kSealThreads = 256;
 
-// Pages of heads of 512 are written where they will lie, as shared memory has room for their values alone, and
-// their grids have 32 values at least.
+// Pages of heads of 512 are written where they will lie, as shared memory has room for their values alone,
+// and their grids have 32 values at least.
 template <int D>
 struct alignas(16) SealShared {
   static constexpr bool kHasPage = D <= 256;

@@ -535,7 +535,7 @@ __device__ __forceinline__ void wait_for_fetched_page() {
 
 // Whether the whole of a codebook may be there: beside values of heads of 512 there is no room for it.
 template <int D>
-constexpr bool has_large_shared(bool is_large) {
+KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
   return is_large && D <= 256;
 }
 

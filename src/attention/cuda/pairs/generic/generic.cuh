@@ -2,8 +2,8 @@
 // to half precision (8 times finer than BF16), so that scales and zeros may lie anywhere; only factors of
 // whole tokens go to scores and weights. Pages of BF16 numbers are multiplied as they are.
 //
-// D: of heads. A warp has block_dim(D) of their channels: of heads of 512 a block (page_layout.h), whose codes
-// are those of a page of its own, beside parameters of the whole page's.
+// D: of heads. A warp has block_dim(D) of their channels: of heads of 512 a block (page_layout.h), whose
+// codes are those of a page of its own, beside parameters of the whole page's.
 #pragma once
 
 #include "attention/cuda/pairs/generic/centroids.cuh"
@@ -195,9 +195,8 @@ template <int D>
 __device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigned char* bytes,
                                               const Query<block_dim(D)>& query, int lane) {
   const unsigned char* parameters = bytes + page.code_bytes;
-  const auto* codes =
-      reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt +
-                                             first_channel<D>(PageSide::key, lane % 4));
+  const auto* codes = reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt +
+                                                             first_channel<D>(PageSide::key, lane % 4));
   const float2 steps = score_row(query, [&](int k) {
     const std::uint32_t four = codes[k] ^ kSignBits;
     return uint2{half2_from_bytes(four, Bytes::first, 128), half2_from_bytes(four, Bytes::last, 128)};
@@ -321,9 +320,8 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   const float step = mean_step<D>(parameters) / page.unit;
   total[0] = sum_over_tokens(total[0]) * step;
   total[1] = sum_over_tokens(total[1]) * step;
-  const auto* codes =
-      reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt +
-                                             first_channel<D>(PageSide::value, lane / 4));
+  const auto* codes = reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt +
+                                                             first_channel<D>(PageSide::value, lane / 4));
 #pragma unroll
   for (int m = 0; m < block_dim(D) / 16; ++m) {
     const std::uint32_t four = codes[m / 2] ^ kSignBits;
@@ -364,8 +362,7 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
 // out += sum over the page's tokens of p value / unit, but for what tokens are shifted by.
 template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
-                                        int lane, float (&zero)[2],
-                                        float (&out)[block_dim(D) / 16][4]) {
+                                        int lane, float (&zero)[2], float (&out)[block_dim(D) / 16][4]) {
   const AnyPage& page = side.page;
   int shift;
   const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero, shift);

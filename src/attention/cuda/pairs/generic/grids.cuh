@@ -203,7 +203,8 @@ struct GridScaler<D, PageSide::key, Grid> : GridsReadAnew {
 #pragma unroll
     for (int part = 0; part < kTokenTiles / 2; ++part) {
       ScaleZero grid[2];
-      ChannelGrids<Grid>(page, bytes, D, part).four(first_channel<D>(PageSide::key, lane % 4) + 4 * run, grid);
+      ChannelGrids<Grid>(page, bytes, D, part)
+          .four(first_channel<D>(PageSide::key, lane % 4) + 4 * run, grid);
 #pragma unroll
       for (int m = 2 * part; m < 2 * part + 2; ++m) {
 #pragma unroll

@@ -106,9 +106,9 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, int code_bytes, 
       } else {
 #pragma unroll
         for (int group = 0; group < 4; ++group)
-          columns.before[group] = __byte_perm(columns.own_last_bytes(group),
-                                              codes.template word_before<kBits>(part, (group + 1) * kBits - 1),
-                                              0x2107);
+          columns.before[group] =
+              __byte_perm(columns.own_last_bytes(group),
+                          codes.template word_before<kBits>(part, (group + 1) * kBits - 1), 0x2107);
       }
 #pragma unroll
       for (int tile = 0; tile < kTilesOfPart; ++tile) {
