@@ -14,6 +14,7 @@
 namespace kvant {
 namespace {
 
+constexpr int kWideDeviceHead = 256;
 constexpr int kMaxDeviceGroup = 16;
 constexpr int kMaxDeviceHeads = 64;
 constexpr std::size_t kMaxFormatPairs = 8;  // in a layer
@@ -21,38 +22,35 @@ constexpr int kMaxCorrectedHeadDim = 128;
 constexpr int kMaxCorrectedGroup = 8;
 
 Status check_geometry(const Geometry& g, const std::string& device) {
-  if (g.heads_differ()) {
-    return error(
-        "{} has no kernels for heads that differ between layers, as '{}' has them: use --no-kv-offload, with "
-        "which the CPU attends, or --device cpu",
-        device, g.model);
-  }
-  if (!g.shared.empty()) {
-    return error(
-        "{} has no layers that attend to another layer's cache, as '{}' has them: use --no-kv-offload, with "
-        "which the CPU attends, or --device cpu",
-        device, g.model);
-  }
-  if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
-    return error(
-        "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
-        "--no-kv-offload, with which the CPU attends, or --device cpu",
-        device, g.head_dim, g.model);
-  }
-  if (g.group(/*layer=*/0) > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
-    return error(
-        "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
-        "attends, "
-        "or --device cpu",
-        device, g.n_heads, g.n_kv_heads);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int d = g.dim(layer), n_kv_heads = g.kv_heads(layer);
+    if (d != 64 && d != 128 && d != 256 && d != 512) {
+      return error(
+          "{} has no kernels for heads of {} channels, as '{}' has them (64, 128, 256 and 512 are there): "
+          "use "
+          "--no-kv-offload, with which the CPU attends, or --device cpu",
+          device, d, g.model);
+    }
+    if (g.group(layer) > kMaxDeviceGroup || n_kv_heads > kMaxDeviceHeads) {
+      return error(
+          "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
+          "attends, or --device cpu",
+          device, g.n_heads, n_kv_heads);
+    }
   }
   return {};
+}
+
+// Of heads of 512 channels less is there: neither prompts in integers nor tokens that are weighed.
+bool has_wide_heads(const Geometry& g) {
+  return g.head_dim > kWideDeviceHead;
 }
 
 // Kernels of prompts in integers have neither caps nor sinks, nor a correction.
 bool takes_integer_prompts(const Plan& plan) {
   const Geometry& g = plan.geometry;
-  return g.score_softcap == 0 && g.sink_logits.empty() && plan.recipe.correction == Correction::none;
+  return !has_wide_heads(g) && g.score_softcap == 0 && g.sink_logits.empty() &&
+         plan.recipe.correction == Correction::none;
 }
 
 // What a recipe asks of scores that have a cap or sinks.
@@ -99,6 +97,12 @@ Status check_rules(const Plan& plan, const std::string& device) {
   if (recipe.protect > 0 && recipe.correction != Correction::none)
     return refuse("protection by scores with a correction",
                   "leave out one with protect=0 or correction=none");
+  if (recipe.protect > 0 && has_wide_heads(plan.geometry))
+    return refuse("protection by scores in heads of 512 channels", "leave it out with protect=0");
+  if (recipe.protect > 0 && plan.geometry.heads_differ())
+    return refuse("protection by scores in heads that differ between layers", "leave it out with protect=0");
+  if (recipe.protect > 0 && !plan.geometry.shared.empty())
+    return refuse("protection by scores where layers share caches", "leave it out with protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
   if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
     return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");
@@ -110,6 +114,13 @@ Status check_rules(const Plan& plan, const std::string& device) {
 Status check_correction(const Plan& plan, const std::string& device) {
   if (!is_corrected(plan)) return {};
   const Geometry& g = plan.geometry;
+  if (g.heads_differ() || !g.shared.empty()) {
+    return error(
+        "recipe '{}': {} has the correction for layers with caches of their own and heads that are alike, "
+        "and "
+        "'{}' has others: leave it out with correction=none, or use --device cpu",
+        label(plan.recipe), device, g.model);
+  }
   if (g.head_dim > kMaxCorrectedHeadDim || g.group(/*layer=*/0) > kMaxCorrectedGroup) {
     return error(
         "recipe '{}': {} has the correction for heads of 64 and 128 channels and up to {} query heads of a "
@@ -136,7 +147,12 @@ Status check_correction(const Plan& plan, const std::string& device) {
 }
 
 Status check_prompts(const Plan& plan, const std::string& device) {
-  if (plan.recipe.prompt != PromptAttention::flashq || plan.recipe.correction == Correction::none) return {};
+  if (plan.recipe.prompt != PromptAttention::flashq) return {};
+  if (has_wide_heads(plan.geometry)) {
+    return error("recipe '{}': {} has prompt=flashq for heads of up to 256 channels; use prompt=exact",
+                 label(plan.recipe), device);
+  }
+  if (plan.recipe.correction == Correction::none) return {};
   return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
                label(plan.recipe), device);
 }
@@ -146,16 +162,16 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
   const PageLibrary& library = device.library();
   for (int layer = 0; layer < g.n_layers; ++layer) {
     std::set<std::pair<std::string, std::string>> pairs;
-    for (int h = 0; h < g.n_kv_heads; ++h) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
       for (const Side side : kSides) {
         const std::string& format = plan.head(layer, h).side(side).sealed->name();
-        if (library.page_bytes(format.c_str(), g.head_dim) > 0 && library.can_seal(format.c_str()) != 0)
+        if (library.page_bytes(format.c_str(), g.dim(layer)) > 0 && library.can_seal(format.c_str()) != 0)
           continue;
         return error(
             "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, "
             "tcq, "
             "fp8 or vq formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
-            label(plan.recipe), device.name(), format, g.head_dim);
+            label(plan.recipe), device.name(), format, g.dim(layer));
       }
       pairs.emplace(plan.head(layer, h).k.sealed->name(), plan.head(layer, h).v.sealed->name());
     }
@@ -234,7 +250,7 @@ int device_sink(const Plan& plan) {
 }
 
 bool is_corrected(const Plan& plan, int layer) {
-  for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+  for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
     if (plan.head(layer, h).corrected) return true;
   }
   return false;
@@ -270,13 +286,13 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
 
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side) {
   std::vector<const char*> names;
-  for (int h = 0; h < plan.geometry.n_kv_heads; ++h)
+  for (int h = 0; h < plan.geometry.kv_heads(layer); ++h)
     names.push_back(plan.head(layer, h).side(side).sealed->name().c_str());
   return names;
 }
 
 LayerShape layer_shape(const Plan& plan, int layer) {
-  return {head_formats(plan, layer, Side::key), head_formats(plan, layer, Side::value)};
+  return {layer, head_formats(plan, layer, Side::key), head_formats(plan, layer, Side::value)};
 }
 
 kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
@@ -284,9 +300,9 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;
   shape.n_seqs = n_seqs;
-  shape.n_kv_heads = g.n_kv_heads;
-  shape.group = g.group(/*layer=*/0);
-  shape.head_dim = g.head_dim;
+  shape.n_kv_heads = g.kv_heads(layer);
+  shape.group = g.group(layer);
+  shape.head_dim = g.dim(layer);
   shape.softmax_scale = g.softmax_scale;
   shape.key_format = keys.front();
   shape.value_format = values.front();
@@ -306,10 +322,10 @@ EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::spa
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    std::vector<std::size_t> page_bytes(std::size_t{2} * g.n_kv_heads);
-    for (int i = 0; is_among(layers, layer) && i < 2 * g.n_kv_heads; ++i) {
+    std::vector<std::size_t> page_bytes(std::size_t{2} * g.kv_heads(layer));
+    for (int i = 0; is_among(layers, layer) && i < 2 * g.kv_heads(layer); ++i) {
       const SidePlan& side = plan.head(layer, i / 2).side(kSides[i % 2]);
-      page_bytes[i] = library.page_bytes(side.sealed->name().c_str(), g.head_dim);
+      page_bytes[i] = library.page_bytes(side.sealed->name().c_str(), g.dim(layer));
     }
     add_layer(layout, std::move(page_bytes));
   }
@@ -321,8 +337,8 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> la
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const std::size_t page_bytes = is_among(layers, layer) ? std::size_t{2} * n_tokens * g.head_dim : 0;
-    add_layer(layout, page_bytes, page_bytes, g.n_kv_heads);
+    const std::size_t page_bytes = is_among(layers, layer) ? std::size_t{2} * n_tokens * g.dim(layer) : 0;
+    add_layer(layout, page_bytes, page_bytes, g.kv_heads(layer));
   }
   round_up(layout);
   return layout;
@@ -344,7 +360,7 @@ EntryLayout observer_layout(const Plan& plan) {
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const std::size_t n_rows = protects_by_score(plan, layer) ? std::size_t{kObservers} * g.n_heads : 0;
-    add_layer(layout, n_rows * sizeof(float) * g.head_dim, n_rows * sizeof(float), /*n_heads=*/1);
+    add_layer(layout, n_rows * sizeof(float) * g.dim(layer), n_rows * sizeof(float), /*n_heads=*/1);
   }
   round_up(layout);
   return layout;
@@ -354,8 +370,8 @@ EntryLayout correction_layout(const Plan& plan) {
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const std::int64_t bytes = is_corrected(plan, layer) ? correction_bytes(g.head_dim) : 0;
-    add_layer(layout, static_cast<std::size_t>(bytes), 0, g.n_kv_heads);
+    const std::int64_t bytes = is_corrected(plan, layer) ? correction_bytes(g.dim(layer)) : 0;
+    add_layer(layout, static_cast<std::size_t>(bytes), 0, g.kv_heads(layer));
   }
   round_up(layout);
   return layout;

@@ -89,6 +89,7 @@ std::vector<const char*> head_formats(const Plan& plan, int layer, Side side);
 // The library's description of a layer's attention. The names are those of formats, which live on; `keys` and
 // `values` hold the lists that the shape points to.
 struct LayerShape {
+  int layer;
   std::vector<const char*> keys, values;
   kvant_decode_shape of(int n_seqs, const Plan& plan) const;
 };

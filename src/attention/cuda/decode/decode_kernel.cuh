@@ -8,8 +8,12 @@
 // attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
 // (Pair::OfShort), so that the last page is sooner done.
 //
+// Heads of 512: four warps share a ring, each with a block of the channels of every page (page_layout.h).
+// They add up their parts of scores in the merge buffer's place, make the same weights of them, and each has
+// the sums of its channels.
+//
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
-// with eight columns of its own (query_columns.cuh). Not both.
+// with eight columns of its own (query_columns.cuh). Only one of the three.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -27,6 +31,8 @@
 #include "attention/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
+
+inline constexpr int kFirstRingBarrier = 2;  // of warps that share a ring; all have barriers 0 and 1
 
 // Scores, then weights, of a page: tile, then row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1.
 using Scores = float[kTokenTiles][4];
@@ -75,6 +81,48 @@ requires requires {
   Pair::kPageWarps;
 }
 inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
+
+// Warps that share a ring in either way.
+template <class Pair, int D>
+inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
+
+// Scores that warps have made of their blocks of channels become those of all channels, the same bits for all
+// warps that share the ring. A group of lanes has a tile of each.
+template <int D>
+struct ScoreSums {
+  float4 of[channel_warps(D)][kTokenTiles][kLanes];
+};
+template <int D, class Args, int Tiles>
+__device__ __forceinline__ void add_blocks(const Args& args, unsigned char* shared, int lane,
+                                           float (&s)[Tiles][4]) {
+  constexpr int kWarps = channel_warps(D);
+  if constexpr (kWarps > 1) {
+    const int ring = static_cast<int>(threadIdx.x) / kLanes / kWarps;
+    auto& sums = reinterpret_cast<ScoreSums<D>*>(shared + args.merge_at)[ring];
+    const int own = own_block<D>();
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile)
+      sums.of[own][tile][lane] = make_float4(s[tile][0], s[tile][1], s[tile][2], s[tile][3]);
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile) {
+      float4 sum = sums.of[0][tile][lane];
+#pragma unroll
+      for (int block = 1; block < kWarps; ++block) {
+        const float4 part = sums.of[block][tile][lane];
+        sum.x += part.x;
+        sum.y += part.y;
+        sum.z += part.z;
+        sum.w += part.w;
+      }
+      s[tile][0] = sum.x;
+      s[tile][1] = sum.y;
+      s[tile][2] = sum.z;
+      s[tile][3] = sum.w;
+    }
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);  // all have read
+  }
+}
 
 // Which of the parts of pages is this warp's, and the tiles of one.
 template <int PageWarps>
@@ -190,13 +238,16 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// An unquantized page of which columns see some tokens, and there is at least one. A loop over tiles of 16
-// tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
-// come from memory whenever they are needed for the first time. Warps that share pages take tiles in turn.
+// An unquantized page of which columns see some tokens, and there is at least one; D: of heads. A loop over
+// tiles of 16 tokens, and not the same code for each: in a model, where other kernels run between layers,
+// instructions come from memory whenever they are needed for the first time. Warps that share pages take
+// tiles in turn.
 template <class Pair, int D, class Seen>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Seen& seen, const Query<D>& query,
-                                             int lane, RingReader& ring, Accumulator<D>& acc) {
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
+                                             const Query<block_dim(D)>& query, int lane, RingReader& ring,
+                                             Accumulator<block_dim(D)>& acc) {
   const int n = seen.n;
+  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // of a tile
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
     if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
@@ -207,12 +258,13 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Seen&
       continue;
     }
     float s[1][4];
-    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
+    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
     score_tile(
         query, [&](int k) { return keys[k * kLanes]; }, s);
     ring.release();
+    add_blocks<D>(args, shared, lane, s);
     weigh_tile<Pair>(args, seen.from(first), lane, s, acc);
-    const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + lane;
+    const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
     mix_tile(
         s, n - first, lane, [&](int m) { return values[m * kLanes]; }, acc);
     ring.release();
@@ -239,9 +291,9 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
-  const int of_ring = (warp >> sharers_log2(args)) / kPageWarps<Pair>;
+  const int of_ring = (warp >> sharers_log2(args)) / kRingWarps<Pair, D>;
   RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
-  const int n_threads = (rings.n << sharers_log2(args)) * kPageWarps<Pair> * kLanes;
+  const int n_threads = (rings.n << sharers_log2(args)) * kRingWarps<Pair, D> * kLanes;
   Part segment;
   int last = kNoUnit;  // number of the unit before
   [[maybe_unused]] int tables_of = -1;
@@ -256,13 +308,15 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
         tables_of = segment.head;
       }
     }
-    const Query<D> query = load_query<D>(args, segment, lane);
+    const Query<block_dim(D)> query = load_query<D>(args, segment, lane);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
-    Accumulator<D> acc = {};
+    Accumulator<block_dim(D)> acc = {};
     acc.max[0] = acc.max[1] = kNoScore;
+    // The merge buffer has been read, in whose place scores are added up.
+    if (channel_warps(D) > 1 && segment.before > 0) named_barrier(1, n_threads);
     int number;
     if constexpr (Pair::kSealed) {
       const int sealed_end = min(segment.last, segment.n_sealed);
@@ -285,8 +339,8 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<Pair>(args, seen_tokens(args, segment, segment.unit_of(number), lane), query, lane, ring,
-                         acc);
+      attend_plain<Pair, D>(args, shared, seen_tokens(args, segment, segment.unit_of(number), lane), query,
+                            lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();
@@ -331,12 +385,12 @@ template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int kPageWarpsLog2 = kPageWarps<Pair> / 2;
-  static_assert(1 << kPageWarpsLog2 == kPageWarps<Pair>);  // 1, 2 or 4
-  const Rings rings(args, shared, sharers_log2(args) + kPageWarpsLog2);
-  rings.init((kPageWarps<Pair> * kLanes) << sharers_log2(args));
+  constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
+  static_assert(1 << kRingWarpsLog2 == kRingWarps<Pair, D>);  // 1, 2 or 4
+  const Rings rings(args, shared, sharers_log2(args) + kRingWarpsLog2);
+  rings.init((kRingWarps<Pair, D> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
-  if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kPageWarps<Pair>) {
+  if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kRingWarps<Pair, D>) {
     consume<Pair, D>(args, shared, rings);
   } else {
     copy_pages<Pair, D>(args, shared, rings);

@@ -16,6 +16,7 @@ namespace kvant::cuda {
 template <int D, int RowTiles, int Warps, int Ctas>
 struct IntegerMmaShape {
   static constexpr int kHeadDim = D;
+  static constexpr int kSumChannels = D;
   static constexpr int kRowTiles = RowTiles;
   static constexpr int kWarps = Warps;
   static constexpr int kWarpRows = 16 * RowTiles;

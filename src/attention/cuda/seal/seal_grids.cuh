@@ -47,9 +47,12 @@ template <int D, class Code>
 __device__ void store_codes(SealPage<D>& page, const Code& code) {
   const int bits = page.format.layout.bits;
   const bool is_key = page.side == PageSide::key;
-  const int m_tiles = is_key ? kTokenTiles : D / 16;
-  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D * bits / 32; i += kSealThreads) {
-    const CodeWord word(bits, i);
+  constexpr int kOwn = block_dim(D);
+  const int m_tiles = is_key ? kTokenTiles : kOwn / 16;
+  const int block_words = kPageTokens * kOwn * bits / 32;
+  for (int i = static_cast<int>(threadIdx.x); i < code_blocks(D) * block_words; i += kSealThreads) {
+    const int block = code_blocks(D) == 1 ? 0 : i / block_words;
+    const CodeWord word(bits, i - block * block_words);
     const std::uint32_t mask = (1U << word.width) - 1;
     std::uint32_t packed = 0;
     for (int f = 0; f < word.fragments; ++f) {
@@ -63,15 +66,16 @@ __device__ void store_codes(SealPage<D>& page, const Code& code) {
           const int token = is_key
                                 ? m_tile / 2 * 32 + word.lane / 4 * 4 + m_tile % 2 * 2 + row
                                 : k_tile / 2 * 32 + (word.lane % 4 * 2 + j % 2) * 4 + k_tile % 2 * 2 + j / 2;
-          const int channel =
-              is_key ? word.lane % 4 * (D / 4) + 4 * k_tile + j : word.lane / 4 * (D / 8) + 2 * m_tile + row;
+          const int of_block = is_key ? word.lane % 4 * (kOwn / 4) + 4 * k_tile + j
+                                      : word.lane / 4 * (kOwn / 8) + 2 * m_tile + row;
+          const int channel = channel_of_block(page.side, D, {block, of_block});
           const int at =
               word.half >= 0 ? row * 16 + j % 2 * 8 : j % 2 * 16 + j / 2 * 8 + (2 * f + row) * word.width;
           packed |= (code(token, channel) >> word.first_bit & mask) << at;
         }
       }
     }
-    page.shared.page[i] = packed;
+    page.words[i] = packed;
   }
 }
 

@@ -12,13 +12,16 @@ namespace kvant::cuda {
 
 inline constexpr int kSealThreads = 256;
 
+// Pages of heads of 512 are written where they will lie, as shared memory has room for their values alone,
+// and their grids have 32 values at least.
 template <int D>
 struct alignas(16) SealShared {
-  static constexpr int kRow = D + 2;                             // spreads a channel's tokens over banks
-  static constexpr int kMaxGrids = kPageTokens * D / 8;          // one for every 8 values
+  static constexpr bool kHasPage = D <= 256;
+  static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
+  static constexpr int kMaxGrids = kPageTokens * D / (kHasPage ? 8 : 32);
   static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits and the grids
   __nv_bfloat16 values[kPageTokens * kRow];
-  std::uint32_t page[kMaxPageBytes / 4];
+  std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
   float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder likes
   std::uint32_t left_out[kPageTokens / 32];
   float largest[2];  // of blocks of 64 tokens
@@ -187,6 +190,7 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
 template <int D>
 struct SealPage {
   SealShared<D>& shared;
+  std::uint32_t* words;  // of the page
   const PageEncoding& format;
   PageSide side;
   int head;
@@ -196,12 +200,12 @@ struct SealPage {
   }
   __device__ bool left_out(int token) const { return (shared.left_out[token / 32] >> (token % 32) & 1) != 0; }
   __device__ unsigned char* parameters() const {
-    return reinterpret_cast<unsigned char*>(shared.page) + code_bytes(format.layout, D);
+    return reinterpret_cast<unsigned char*>(words) + code_bytes(format.layout, D);
   }
   __device__ void store_half(int index, __half x) { reinterpret_cast<__half*>(parameters())[index] = x; }
 
   __device__ void store_code(int token, int channel, std::uint32_t code) {
-    cuda::store_code<D>(shared.page, format.layout, side, token, channel, code);
+    cuda::store_code<D>(words, format.layout, side, token, channel, code);
   }
 };
 

@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_grid_codes(SealPage<D>& page, const Grids&
         }
       }
     }
-    page.shared.page[i] = word;
+    page.words[i] = word;
   }
 }
 
