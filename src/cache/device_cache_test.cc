@@ -205,6 +205,16 @@ TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
   }
 }
 
+TEST(DeviceCache, ReadsAndWritesTheImagesOfLayersWhoseHeadsDiffer) {
+  for (const char* recipe : {"bf16", kSinkRecipe, "k=tcq2,v=tok4g64,sink=4", "k=nvq-d4b8,v=tok4g64"}) {
+    for (const int n_tokens : {5, 200, 700}) {
+      expect_the_same_images(recipe, n_tokens, testing::unlike_layers(128, 64, 1, 2));
+      expect_the_same_images(recipe, n_tokens, testing::unlike_layers(64, 128, 4, 2));
+    }
+  }
+  expect_the_same_images("k=ch4g128,v=tok4g128", 300, testing::unlike_layers(512, 256, 1, 2));
+}
+
 // Heads whose pages differ in size: the library finds each where the cache has it, whoever has written it.
 TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
   for (const char* recipe : {"k=tcq1,v=tcq3,k@0.1=tcq3,v@0.1=fp8,k@1.0=ch4g64,v@1.0=tcq1,sink=4",
@@ -229,8 +239,10 @@ TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
 TEST(DeviceCache, CutsBackBehindFreedPagesAsCachesInHostMemoryDo) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,window=256,sink=4",
                              "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
-    Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", sliding_geometry()), 0);
-    Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, sliding_geometry()), 0);
+    const bool by_score = std::string(recipe).find("protect") != std::string::npos;
+    const Geometry geometry = by_score ? sliding_geometry() : testing::unlike_layers(128, 64, 1, 2);
+    Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", geometry), 0);
+    Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, geometry), 0);
     const SequenceId written = in_host.add();
     ASSERT_TRUE(in_host.fill_synthetic(written, 1030, 3).ok());
     const SequenceId read = on_device.import_sequence(in_host.export_sequence(written).value()).value();
@@ -487,6 +499,8 @@ TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
     expect_largest(recipe, testing::small_geometry());
     expect_largest(recipe, sliding_geometry());
   }
+  for (const char* recipe : {"bf16", kSinkRecipe})
+    expect_largest(recipe, testing::unlike_layers(128, 64, 1, 2));
   const auto plan = plan_on(std::make_shared<HostPages>(), "bf16");
   EXPECT_EQ(largest_device_bytes(*plan, 0, {1, 512}), 0);
   EXPECT_EQ(largest_device_bytes(*plan, 129, {1, 512}), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages

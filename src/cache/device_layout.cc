@@ -53,6 +53,31 @@ bool takes_integer_prompts(const Plan& plan) {
          plan.recipe.correction == Correction::none;
 }
 
+// Prompts of wide heads take more shared memory than most GPUs have.
+Status check_wide_prompts(const Plan& plan, const PageDevice& device) {
+  const Geometry& g = plan.geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (g.dim(layer) <= kWideDeviceHead) continue;
+    kvant_prompt_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_seqs = shape.n_queries = shape.n_tokens = 1;
+    shape.n_heads = g.n_heads;
+    shape.n_kv_heads = g.kv_heads(layer);
+    shape.head_dim = g.dim(layer);
+    shape.softmax_scale = g.softmax_scale;
+    shape.causal = shape.half_products = 1;
+    shape.score_softcap = g.score_softcap;
+    std::size_t bytes = 0;
+    if (device.library().prompt_workspace(&shape, &bytes) == KVANT_OK) continue;
+    return error(
+        "{} can't attend to prompts of '{}' ({}): use --no-kv-offload, with which the CPU attends, or "
+        "--device "
+        "cpu",
+        device.name(), g.model, device.library().last_error());
+  }
+  return {};
+}
+
 // What a recipe asks of scores that have a cap or sinks.
 Status check_scores(const Plan& plan, const std::string& device) {
   const Geometry& g = plan.geometry;
@@ -265,6 +290,7 @@ bool is_corrected(const Plan& plan) {
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
+  KVANT_RETURN_IF_ERROR(check_wide_prompts(*plan, *device));
   KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_scores(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));

@@ -121,11 +121,11 @@ TEST(DeviceModels, OfGemma4HaveTheCpusLogits) {
     if (device == nullptr) continue;
     for (const Variant& variant : variants_of_unlike_layers()) {
       const auto file = write_tiny_model(variant.model);
-      for (const char* recipe : {"bf16", "kvant-4bit", "k=ch4g128,v=tok4g128,sink=4"}) {
+      for (const char* recipe : {"bf16", "kvant-4bit"}) {
         Machine on_cpu(file->path(), recipe, nullptr), on_device(file->path(), recipe, device);
-        const auto tokens = some_tokens(330, 6);
-        const auto expected = on_cpu.read_and_decode(on_cpu.cache().add(), tokens, 300, 300, 1);
-        const auto found = on_device.read_and_decode(on_device.cache().add(), tokens, 300, 300, 1);
+        const auto tokens = some_tokens(300, 6);
+        const auto expected = on_cpu.read_and_decode(on_cpu.cache().add(), tokens, 280, 280, 1);
+        const auto found = on_device.read_and_decode(on_device.cache().add(), tokens, 280, 280, 1);
         EXPECT_LT(relative_difference(expected, found), place.from_cpu)
             << variant.name << " " << recipe << " on " << place.name;
       }
