@@ -292,7 +292,10 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
         "them): use --device cpu",
         name);
   }
-  if (number >= n) return error("--device {}: the GPUs here are cuda:0 to cuda:{}", name, n - 1);
+  if (number >= n)
+    return error(
+        "--device {}: {}", name,
+        n == 1 ? "the GPU here is cuda:0" : fmt::format("the GPUs here are cuda:0 to cuda:{}", n - 1));
   char model[128] = "";
   d.device_get(&device, number);
   d.device_name(model, sizeof model, device);
