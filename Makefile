@@ -7,6 +7,7 @@ TOKENS = 96
 # cpu, or cuda: the model on the GPU.
 DEVICE = cpu
 export PROMPT # reaches the shell as it is, whatever its quotes
+export DEVICE
 
 .PHONY: run test check asan setup format lint clean
 

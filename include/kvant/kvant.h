@@ -572,7 +572,8 @@ typedef struct kvant_prompt_shape {
    * may have more tokens than queries (those of the chunks before). */
   int32_t causal;
   int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
-  /* Not 0: the exponential is SAS, see kvant_decode_shape; slower here than the exact one. Since 1.8 with
+  /* Not 0: the exponential is SAS, see kvant_decode_shape, but 0 where a score is more than 6 below the
+   * largest that its query sees of the same 64 or 128 tokens; slower here than the exact one. Since 1.8 with
    * half_products too. */
   int32_t sas;
   int32_t half;           /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
@@ -640,9 +641,9 @@ typedef struct kvant_prompt {
   /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
    * [n_heads]; or null. */
   const float* sink_logits;
-  /* Since 1.8, with half_products. Not 0: queries are multiplied by the orthonormal Walsh-Hadamard matrix
-   * when they are read, as keys were when they were appended; q stays as it is. And outputs before they are
-   * stored, as values were. */
+  /* Since 1.8, with half_products; since 1.11 without, too, of BF16. Not 0: queries are multiplied by the
+   * orthonormal Walsh-Hadamard matrix when they are read, as keys were when they were appended; q stays as it
+   * is. And outputs before they are stored, as values were. */
   int32_t q_hadamard, out_hadamard;
   /* Since 1.9: KVLinC's correction as kvant_decode_layer has it, or null. Its states are those of queries:
    * query row i has that of state_of_seq[i], the sums over the sealed pages that it sees. Then n_queries is

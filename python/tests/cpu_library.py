@@ -141,7 +141,7 @@ def attend_exactly(q, keys, values, hidden, softmax_scale):
 
 class CpuLibrary(TorchLibrary):
     def __init__(self):
-        self.prompts_in_bytes = 0  # calls
+        self.prompts_in_bytes = self.prompts_of_rows = 0  # calls
         self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
 
     def page_bytes(self, format, head_dim):
@@ -382,9 +382,10 @@ class CpuLibrary(TorchLibrary):
     def _prompt_attention(self, shape, prompt, *workspace):
         n, d = shape.n_seqs, shape.head_dim
         pages = PromptPages.from_address(prompt.pages)
-        assert not shape.window and not shape.sas and not prompt.k and not prompt.v
+        assert not shape.window and not shape.sas and bool(prompt.k) == bool(prompt.v)
+        self.prompts_of_rows += bool(prompt.k)
         if not shape.half_products:
-            assert prompt.q_type == prompt.out_type == BF16 and not prompt.q_hadamard and not prompt.out_hadamard
+            assert prompt.q_type == prompt.out_type == BF16
             self.prompts_in_bytes += 1
         queries, tokens = (memory(begins, np.int32, n + 1) for begins in (prompt.query_begins, prompt.token_begins))
         sealed = counts(pages.sealed_begins, n + 1)
@@ -399,13 +400,22 @@ class CpuLibrary(TorchLibrary):
             end = first + n_rows if n_rows else n_pages * PAGE
             limit = end - len(rows) + np.arange(len(rows)) + 1 if shape.causal else np.full(len(rows), end)
             for head in range(shape.n_kv_heads):
-                in_pages, in_rows = zip(*((self._sealed_rows(of_pages, layer, seq, head, side, n_pages),
-                                           self._plain_rows(of_pages, layer.tail, seq, head, side, n_rows)) for side in range(2)))
+                in_pages = [self._sealed_rows(of_pages, layer, seq, head, side, n_pages) for side in range(2)]
+                in_rows = [self._prompt_rows(prompt, of_pages, layer, seq, head, side, tokens[seq], n_rows) for side in range(2)]
                 for count in np.unique(seen):
                     mine = np.flatnonzero(seen == count)
                     keys, values = (np.concatenate([x[:count * PAGE], y[count * PAGE - first:]]) for x, y in zip(in_pages, in_rows))
                     hidden = np.arange(len(keys)) >= limit[mine, None]
                     self._attend_rows(shape, prompt, head, rows[mine], keys, values, hidden)
+
+    def _prompt_rows(self, prompt, shape, layer, seq, head, side, first, n_rows):
+        """F32 [n_rows, head_dim]: those of the prompt, which begin at row `first` of all, or those of the tail."""
+        if not prompt.k:
+            return self._plain_rows(shape, layer.tail, seq, head, side, n_rows)
+        address, row_stride, head_stride = ((prompt.k, prompt.k_token_stride, prompt.k_head_stride),
+                                            (prompt.v, prompt.v_token_stride, prompt.v_head_stride))[side]
+        at = address + 2 * (head * head_stride + int(first) * row_stride)
+        return from_bf16(matrix(at, np.uint16, n_rows, row_stride, shape.head_dim))
 
     def _sealed_rows(self, shape, layer, seq, head, side, n_pages):
         """F32 [tokens of sealed pages, head_dim], the sink's from its page."""

@@ -71,6 +71,24 @@ class Steps(unittest.TestCase):
                 server.step([(a, 1), (b, 1)])
             self.check(recipe, a, b)
 
+    def test_rows_that_are_stored_as_they_are_stay_where_they_are(self):
+        work = ([("a", 256)], [("a", 128), ("b", 130)], [("b", 128)])  # the last begins within a page
+        for kind, recipe, dtype, n_prompts in ((Server, PLAIN, torch.bfloat16, 2), (Server, LONG_SINK, torch.bfloat16, 2),
+                                               (Server, ROTATED, torch.bfloat16, 0), (Server, PLAIN, torch.float16, 0),
+                                               (RowServer, PLAIN, torch.bfloat16, 0)):
+            library, rng = cpu_library.CpuLibrary(), np.random.default_rng(5)
+            server, requests = kind(recipe, library), {name: Request(n, rng, dtype) for name, n in (("a", 384), ("b", 258))}
+            calls = []
+            for step in work:
+                with unittest.mock.patch.object(library, "call", side_effect=library.call) as call:
+                    server.step([(requests[name], n) for name, n in step])
+                calls.append([arguments.args[0] for arguments in call.call_args_list])
+            self.assertEqual(library.prompts_of_rows, n_prompts * N_LAYERS)
+            if n_prompts:
+                self.assertEqual(calls[0], N_LAYERS * ["seal_pages", "prompt_attention"])
+                self.assertEqual(calls[1], N_LAYERS * ["seal_pages", "append", "prompt_attention"])  # two tokens go to a tail
+            self.check(recipe, *requests.values())
+
     def test_decoding_takes_two_launches_a_layer(self):
         for recipe in (PLAIN, ROTATED, SINK):
             library = cpu_library.CpuLibrary()

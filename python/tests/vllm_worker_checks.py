@@ -120,7 +120,7 @@ class Worker(unittest.TestCase):
         server.step([(b, 1), (a, 100)])
         self.check(a, b)
 
-    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS, takes_constants=True):
+    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS):
         """The state of layers whose model has constants, of four KV heads a rank in which each number is the KV head's."""
         vllm_config = use(self, supported(cache_dtype="kvant", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
                                           hf_text_config=simple(num_hidden_layers=N_LAYERS, num_attention_heads=8 * n_ranks,
@@ -136,7 +136,6 @@ class Worker(unittest.TestCase):
             return Constants(shaped(recipe), "12-34", "Other", KeyMetrics(heads, turns, basis))
 
         with mock.patch.object(kvant.vllm.constants, "read_constants", read), \
-                mock.patch.object(attach, "TAKES_CONSTANTS", takes_constants), \
                 mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found), making_layers():
             return [layer(vllm_config, i, heads=4, d=D, group=2) for i in range(N_LAYERS)][0].kvant
 
@@ -152,8 +151,6 @@ class Worker(unittest.TestCase):
     def test_constants_of_something_else_are_refused(self):
         with self.assertRaisesRegex(ValueError, "of another checkpoint \\(Other, fingerprint 12-34, not 12-56\\)"):
             self.served_with_constants("k=tcq4,v=any", found="12-56")
-        with self.assertRaisesRegex(NotImplementedError, "does not support constants in vLLM yet"):
-            self.served_with_constants("k=tcq4,v=any", takes_constants=False)
         with self.assertRaisesRegex(ValueError, "takes no constants"):
             self.served_with_constants("k=any,v=any")
         state = self.served_with_constants("k=tcq4,v=any", n_layers=3)

@@ -113,15 +113,20 @@ class Quality:
         checked = {row["recipe"] for text, run in runs.items() if text != "wikitext-2" for row in run["results"]}
         return runs, sorted(checked - {"bf16"}, key=lambda r: (-self.bits_of(r, runs), r))
 
+    @staticmethod
+    def by_text(runs, recipes, figure):
+        """The header and the rows of a table with a column a text: what `figure` says of a recipe's result there."""
+        rows = []
+        for recipe in recipes:
+            found = [next((r for r in run["results"] if r["recipe"] == recipe), None) for run in runs.values()]
+            rows.append((f"`{recipe}`", *("-" if r is None else figure(r) for r in found)))
+        return ("recipe", *(f"{TEXTS[text]} ({run['chunks']})" for text, run in runs.items())), rows
+
     def domains(self):
         runs, recipes = self.texts(2048)
         if not recipes:
             return "Not measured yet.\n"
-        rows = []
-        for recipe in recipes:
-            found = [next((r for r in run["results"] if r["recipe"] == recipe), None) for run in runs.values()]
-            rows.append((f"`{recipe}`", *("-" if r is None else divergence(r["kld_mean"]) for r in found)))
-        header = ("recipe", *(f"{TEXTS[text]} ({run['chunks']})" for text, run in runs.items()))
+        header, rows = self.by_text(runs, recipes, lambda r: divergence(r["kld_mean"]))
         commands = [command(run) for text, run in runs.items() if text != "wikitext-2"]
         return markdown.code(*commands) + "\n" + markdown.table(header, rows)
 
@@ -130,13 +135,11 @@ class Quality:
         runs, recipes = self.texts(8192)
         if not recipes:
             return "Not measured yet.\n"
-        rows = []
-        for recipe in recipes:
-            found = [next((r for r in run["results"] if r["recipe"] == recipe), None) for run in runs.values()]
-            rows.append((f"`{recipe}`", f"{self.bits_of(recipe, runs):.2f}",
-                         *("-" if r is None else f"{divergence(r['kld_mean'])} ({divergence(r['kld_lo'])} - "
-                           f"{divergence(r['kld_hi'])}); {divergence(r['kld_p999'])}" for r in found)))
-        header = ("recipe", "bits", *(f"{TEXTS[text]} ({run['chunks']})" for text, run in runs.items()))
+        header, rows = self.by_text(
+            runs, recipes, lambda r: f"{divergence(r['kld_mean'])} ({divergence(r['kld_lo'])} - "
+                                     f"{divergence(r['kld_hi'])}); {divergence(r['kld_p999'])}")
+        header = (header[0], "bits", *header[1:])
+        rows = [(name, f"{self.bits_of(recipe, runs):.2f}", *cells) for recipe, (name, *cells) in zip(recipes, rows)]
         others = [run for text, run in runs.items() if text != "wikitext-2"]
         places = "; ".join(sorted({run["measured_on"] for run in others}))
         return (markdown.code(*map(command, others)) + f"\nMean KLD (95 % interval); 99.9 %. {places}.\n\n" +

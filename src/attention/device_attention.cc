@@ -143,14 +143,29 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
                                max_due_,
                                0,
                                metrics};
-  return check(step, "sealing",
-               is_corrected(step.plan(), layer)
-                   ? sums_.seal(step, layer, of_slices, at_layer, range, indices_)
-                   : device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream()));
+  if (!check(step, "sealing",
+             is_corrected(step.plan(), layer)
+                 ? sums_.seal(step, layer, of_slices, at_layer, range, indices_)
+                 : device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream())))
+    return false;
+  for (const int s : first_sealed_) {
+    if (at_layer.sink > 0) step.device_pages().keep_sink(step.ledger(s, layer).tail(0), step.sink(s), layer);
+  }
+  return true;
+}
+
+bool DeviceAttention::turn_queries(Step& step, int layer, const DeviceRows& rows) {
+  if (!rows.key_transform.hadamard) return true;
+  kvant_transformation t{};
+  t.rows = rows.q;
+  t.type = KVANT_F32;
+  t.hadamard = 1;
+  t.factors = rows.key_transform.inverses;
+  return transform(step, layer, t, RowRun{0, n_slices_, 0, n_rows_});
 }
 
 // Queries are turned as they are appended, where they lie.
-kvant_new_rows DeviceAttention::new_rows(const Plan& plan, const DeviceRows& rows,
+kvant_new_rows DeviceAttention::new_rows(const Plan& plan, int layer, const DeviceRows& rows,
                                          const GroupTables& group) const {
   const Geometry& g = plan.geometry;
   kvant_new_rows appended{};
@@ -160,8 +175,8 @@ kvant_new_rows DeviceAttention::new_rows(const Plan& plan, const DeviceRows& row
   appended.tail_token = indices_.at(group.row_token);
   appended.keys = rows.k;
   appended.values = rows.v;
-  appended.key_row_stride = appended.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
-  appended.key_head_stride = appended.value_head_stride = g.head_dim;
+  appended.key_row_stride = appended.value_row_stride = g.n_kv(layer);
+  appended.key_head_stride = appended.value_head_stride = g.dim(layer);
   appended.key_factors = rows.key_transform.factors;
   appended.key_hadamard = rows.key_transform.hadamard ? 1 : 0;
   appended.value_factors = rows.value_transform.factors;
@@ -169,8 +184,8 @@ kvant_new_rows DeviceAttention::new_rows(const Plan& plan, const DeviceRows& row
   appended.type = KVANT_F32;
   if (rows.key_transform.hadamard) {
     appended.queries = rows.q;
-    appended.query_row_stride = std::int64_t{g.n_heads} * g.head_dim;
-    appended.query_head_stride = g.head_dim;
+    appended.query_row_stride = g.n_q(layer);
+    appended.query_head_stride = g.dim(layer);
     appended.query_factors = rows.key_transform.inverses;
   }
   return appended;
@@ -195,26 +210,27 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
   plan.device_constants->add_to(at_layer, layer);
 
-  const kvant_new_rows appended = new_rows(plan, rows, group);
-  const bool within = appends_within_ && !protects_by_score(plan, layer);
-  if (!within && !check(step, "appending",
-                        device_->library().append(&of_slices, &at_layer, &appended, device_->stream())))
-    return;
-  if (protects_by_score(plan, layer)) {
-    attend_and_protect(step, layer, rows, at_layer);
-    return;
-  }
-  if (max_due_ > 0) {
-    if (!seal(step, layer, of_slices, at_layer)) return;
-    for (const int s : first_sealed_) {
-      if (at_layer.sink > 0) store.keep_sink(step.ledger(s, layer).tail(0), step.sink(s), layer);
+  kvant_new_rows appended{};
+  if (rows.k == nullptr) {
+    if (!turn_queries(step, layer, rows)) return;
+  } else {
+    appended = new_rows(plan, layer, rows, group);
+    const bool by_score = protects_by_score(plan, layer);
+    const bool within = appends_within_ && !by_score;
+    if (!within && !check(step, "appending",
+                          device_->library().append(&of_slices, &at_layer, &appended, device_->stream())))
+      return;
+    if (by_score) {
+      attend_and_protect(step, layer, rows, at_layer);
+      return;
     }
+    if (max_due_ > 0 && !seal(step, layer, of_slices, at_layer)) return;
+    at_layer.new_rows = within ? &appended : nullptr;
   }
 
   at_layer.protected_pages = store.sinks().pages(layer);
   at_layer.protected_pages.table = indices_.at(slices.sinks);
   at_layer.protected_pages.seq_stride = 1;
-  at_layer.new_rows = within ? &appended : nullptr;
   for (const RowTables& tables : row_tables_) {
     if (tables.group == store.group_of(layer) && !attend_rows(step, layer, rows, at_layer, tables)) return;
   }

@@ -37,10 +37,11 @@ struct LibraryTransform {
 };
 
 // What a layer's site reads and writes in the device's memory: rows one after another. k and v are yet to be
-// transformed by these, q and the output to match; q is overwritten.
+// transformed by these, q and the output to match; q is overwritten. Without k and v they are those of a
+// layer that attends to another one's cache.
 struct DeviceRows {
   float* q;        // [n_rows, n_heads, head_dim]
-  const float* k;  // [n_rows, n_kv_heads, head_dim]
+  const float* k;  // [n_rows, n_kv_heads, head_dim]; or null
   const float* v;
   float* out;  // [n_rows, n_heads, head_dim]
   LibraryTransform key_transform, value_transform;
@@ -55,7 +56,8 @@ class DeviceAttention {
   // Tables, lengths and the division of work for a step. An error: memory is exhausted, or the device has
   // failed.
   Status begin(Step& step);
-  // Of the step that has begun; each layer once. Failures go to step.fail().
+  // Of the step that has begun; each layer once, and once for each layer that shares its cache, later.
+  // Failures go to step.fail().
   void run_layer(Step& step, int layer, const DeviceRows& rows);
 
  private:
@@ -84,11 +86,14 @@ class DeviceAttention {
   bool go_the_same_way(const Plan& plan, const StepSlice& a, const StepSlice& b) const;
   bool append(Step& step, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer,
               const kvant_new_rows& new_rows);
-  kvant_new_rows new_rows(const Plan& plan, const DeviceRows& rows, const GroupTables& group) const;
+  kvant_new_rows new_rows(const Plan& plan, int layer, const DeviceRows& rows,
+                          const GroupTables& group) const;
   const GroupTables& group_of(const Step& step, int layer) const {
     return groups_[step.device_pages().group_of(layer)];
   }
-  // Seals the step's due pages of a layer.
+  // Brings queries into the keys' basis, where nothing is appended.
+  bool turn_queries(Step& step, int layer, const DeviceRows& rows);
+  // Seals the step's due pages of a layer, and keeps its sinks.
   bool seal(Step& step, int layer, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
   bool check(Step& step, const char* doing, kvant_status status) const;
 
@@ -101,7 +106,7 @@ class DeviceAttention {
   bool attend_rows(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                    const RowTables& tables);
   // What rows from from_row on find in a layer.
-  void point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows, const RowTables& tables,
+  void point_to_rows(kvant_decode_layer& at_layer, int layer, const DeviceRows& rows, const RowTables& tables,
                      const Geometry& geometry, int from_row) const;
 
   // The same in rounds, of a layer that protects by score (device_rounds.cc).
@@ -118,11 +123,11 @@ class DeviceAttention {
   bool attend_prompt(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                      const PromptTables& prompt);
   // With prompt=flashq queries and outputs of a prompt are BF16 in the workspace.
-  bool round_queries(Step& step, const float* q, const RowRun& run);
-  bool widen_outputs(Step& step, const DeviceRows& rows, const RowRun& run);
+  bool round_queries(Step& step, int layer, const float* q, const RowRun& run);
+  bool widen_outputs(Step& step, int layer, const DeviceRows& rows, const RowRun& run);
   // Back from the basis of the values.
-  bool turn_outputs_back(Step& step, const DeviceRows& rows, const RowRun& run);
-  bool transform(Step& step, kvant_transformation t, const RowRun& run);
+  bool turn_outputs_back(Step& step, int layer, const DeviceRows& rows, const RowRun& run);
+  bool transform(Step& step, int layer, kvant_transformation t, const RowRun& run);
   char* prompt_memory() const { return workspace_.memory() + rows_workspace_; }
 
   std::shared_ptr<PageDevice> device_;

@@ -20,14 +20,9 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Numbers of all query heads of a token.
-std::int64_t row_size(const Geometry& g) {
-  return std::int64_t{g.n_heads} * g.head_dim;
-}
-
 // Of all query heads' rows, as the kernel reads queries and writes outputs with prompt=flashq.
-std::size_t bf16_bytes(const Geometry& g, int n_rows) {
-  return aligned(std::size_t{2} * n_rows * g.n_heads * g.head_dim);
+std::size_t bf16_bytes(const Geometry& g, int layer, int n_rows) {
+  return aligned(std::size_t{2} * n_rows * g.n_q(layer));
 }
 
 bool in_integers(const Plan& plan) {
@@ -45,8 +40,8 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
   shape.struct_size = sizeof shape;
   shape.n_seqs = run.n_slices;
   shape.n_heads = g.n_heads;
-  shape.n_kv_heads = g.n_kv_heads;
-  shape.head_dim = g.head_dim;
+  shape.n_kv_heads = g.kv_heads(layer);
+  shape.head_dim = g.dim(layer);
   shape.n_queries = run.n_rows;
   shape.n_tokens = n_tokens;
   shape.softmax_scale = g.softmax_scale;
@@ -103,60 +98,59 @@ void DeviceAttention::list_prompt_in(const Step& step, const RowRun& run, int la
 Result<std::size_t> DeviceAttention::prompt_workspace(const Plan& plan) const {
   std::size_t most = 0;
   for (const PromptTables& prompt : prompts_) {
-    // All layers of the group take as much.
-    kvant_prompt_shape shape =
-        prompt_shape(plan, groups_[prompt.group].slices.layer, prompt.run, prompt.n_tokens, prompt.n_pages);
+    const int layer = groups_[prompt.group].slices.layer;  // all of the group take as much
+    kvant_prompt_shape shape = prompt_shape(plan, layer, prompt.run, prompt.n_tokens, prompt.n_pages);
     shape.n_kept_tokens = prompt.n_kept;
     std::size_t bytes = 0;
     KVANT_RETURN_IF_ERROR(library_status(*device_, "preparing a prompt's attention",
                                          device_->library().prompt_workspace(&shape, &bytes)));
-    if (in_integers(plan)) bytes += 2 * bf16_bytes(plan.geometry, prompt.run.n_rows);
+    if (in_integers(plan)) bytes += 2 * bf16_bytes(plan.geometry, layer, prompt.run.n_rows);
     most = std::max(most, bytes);
   }
   return most;
 }
 
-bool DeviceAttention::transform(Step& step, kvant_transformation t, const RowRun& run) {
+bool DeviceAttention::transform(Step& step, int layer, kvant_transformation t, const RowRun& run) {
   const Geometry& g = step.plan().geometry;
   t.struct_size = sizeof t;
   t.n_rows = run.n_rows;
   t.n_heads = g.n_heads;
-  t.head_dim = g.head_dim;
-  t.row_stride = t.source_row_stride = row_size(g);
-  t.head_stride = t.source_head_stride = g.head_dim;
-  t.heads_of_factors = g.group(/*layer=*/0);
+  t.head_dim = g.dim(layer);
+  t.row_stride = t.source_row_stride = g.n_q(layer);
+  t.head_stride = t.source_head_stride = g.dim(layer);
+  t.heads_of_factors = g.group(layer);
   return check(step, "rotating", device_->library().transform(&t, device_->stream()));
 }
 
-bool DeviceAttention::round_queries(Step& step, const float* q, const RowRun& run) {
+bool DeviceAttention::round_queries(Step& step, int layer, const float* q, const RowRun& run) {
   const Geometry& g = step.plan().geometry;
   kvant_transformation t{};
-  t.rows = prompt_memory() + bf16_bytes(g, run.n_rows);
+  t.rows = prompt_memory() + bf16_bytes(g, layer, run.n_rows);
   t.type = KVANT_BF16;
-  t.source = q + run.first_row * row_size(g);
+  t.source = q + run.first_row * std::int64_t{g.n_q(layer)};
   t.source_is_f32 = 1;
-  return transform(step, t, run);
+  return transform(step, layer, t, run);
 }
 
-bool DeviceAttention::widen_outputs(Step& step, const DeviceRows& rows, const RowRun& run) {
+bool DeviceAttention::widen_outputs(Step& step, int layer, const DeviceRows& rows, const RowRun& run) {
   kvant_transformation t{};
-  t.rows = rows.out + run.first_row * row_size(step.plan().geometry);
+  t.rows = rows.out + run.first_row * std::int64_t{step.plan().geometry.n_q(layer)};
   t.type = KVANT_F32;
   t.source = prompt_memory();
   t.source_is_bf16 = 1;
   t.hadamard = rows.value_transform.hadamard ? 1 : 0;
   t.factors_after = rows.value_transform.inverses;
-  return transform(step, t, run);
+  return transform(step, layer, t, run);
 }
 
-bool DeviceAttention::turn_outputs_back(Step& step, const DeviceRows& rows, const RowRun& run) {
+bool DeviceAttention::turn_outputs_back(Step& step, int layer, const DeviceRows& rows, const RowRun& run) {
   if (!rows.value_transform.hadamard && rows.value_transform.inverses == nullptr) return true;
   kvant_transformation t{};
-  t.rows = rows.out + run.first_row * row_size(step.plan().geometry);
+  t.rows = rows.out + run.first_row * std::int64_t{step.plan().geometry.n_q(layer)};
   t.type = KVANT_F32;
   t.hadamard = rows.value_transform.hadamard ? 1 : 0;
   t.factors_after = rows.value_transform.inverses;
-  return transform(step, t, run);
+  return transform(step, layer, t, run);
 }
 
 bool DeviceAttention::attend_prompts(Step& step, int layer, const DeviceRows& rows,
@@ -172,8 +166,9 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
   const RowRun& run = tables.run;
+  const std::int64_t row_size = g.n_q(layer);
   const bool integers = in_integers(plan);
-  if (integers && !round_queries(step, rows.q, run)) return false;
+  if (integers && !round_queries(step, layer, rows.q, run)) return false;
   at_layer.tail.table += run.first_slice * at_layer.tail.seq_stride;
   at_layer.sealed.table += run.first_slice * at_layer.sealed.seq_stride;
   at_layer.protected_pages.table += run.first_slice * at_layer.protected_pages.seq_stride;
@@ -193,13 +188,13 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   prompt.struct_size = sizeof prompt;
   prompt.query_begins = indices_.at(tables.query_begins);
   prompt.token_begins = indices_.at(tables.token_begins);
-  const std::size_t outputs = bf16_bytes(g, run.n_rows), before = integers ? 2 * outputs : 0;
+  const std::size_t outputs = bf16_bytes(g, layer, run.n_rows), before = integers ? 2 * outputs : 0;
   if (integers) {
     prompt.q = prompt_memory() + outputs;
     prompt.out = prompt_memory();
   } else {
-    prompt.q = rows.q + run.first_row * row_size(g);
-    prompt.out = rows.out + run.first_row * row_size(g);
+    prompt.q = rows.q + run.first_row * row_size;
+    prompt.out = rows.out + run.first_row * row_size;
     prompt.q_type = prompt.out_type = KVANT_F32;
     prompt.sink_logits = at_layer.sink_logits;
   }
@@ -208,8 +203,8 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
     correction = sums_.of_rows(step, layer, indices_, run.first_row);
     prompt.correction = &correction;
   }
-  prompt.q_token_stride = prompt.out_token_stride = row_size(g);
-  prompt.q_head_stride = prompt.out_head_stride = g.head_dim;
+  prompt.q_token_stride = prompt.out_token_stride = row_size;
+  prompt.q_head_stride = prompt.out_head_stride = g.dim(layer);
   prompt.pages = &pages;
   if (protects_by_score(plan, layer)) {  // for those that observe
     prompt.lse = protector_.lse_of(run.first_row);
@@ -222,7 +217,7 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
       device_->library().prompt_attention(&shape, &prompt, prompt_memory() + before,
                                           workspace_.bytes() - rows_workspace_ - before, device_->stream());
   if (!check(step, "attending to a prompt", attended)) return false;
-  return integers ? widen_outputs(step, rows, run) : turn_outputs_back(step, rows, run);
+  return integers ? widen_outputs(step, layer, rows, run) : turn_outputs_back(step, layer, rows, run);
 }
 
 }  // namespace kvant

@@ -19,7 +19,7 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
            run.first_row < t.first_row + t.n_seqs;
   });
   char* const workspace = workspace_.memory() + tables.workspace;
-  point_to_rows(at_layer, rows, tables, plan.geometry, run.first_row);
+  point_to_rows(at_layer, layer, rows, tables, plan.geometry, run.first_row);
   kvant_decode_lengths lengths = tables.lengths(indices_, run.first_row);
   protector_.add_to(at_layer, lengths, layer, run);
   return check(step, "dividing a step's work",

@@ -18,13 +18,12 @@ void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
   // As kvant_decode_shape has it; and so many columns of products, those of two warps: with four, kernels
   // that instructions bind take a little longer than for twice two (docs/lab/2026-11-25-several-queries.md).
   constexpr int kMostTogether = 8, kColumns = 16, kColumnsOfHeads = 8;
-  const Geometry& g = step.plan().geometry;
-  const int group = std::min(g.n_heads / g.n_kv_heads, kColumnsOfHeads);
-  const int together = takes_rows_together(step.plan(), step.slices()[run.first_slice])
-                           ? std::min(kMostTogether, kColumns / group)
-                           : 1;
-  for (const GroupTables& group : groups_)
+  const bool are_together = takes_rows_together(step.plan(), step.slices()[run.first_slice]);
+  for (const GroupTables& group : groups_) {
+    const int columns = std::min(step.plan().geometry.group(group.slices.layer), kColumnsOfHeads);
+    const int together = are_together ? std::min(kMostTogether, kColumns / columns) : 1;
     row_tables_.push_back(list_row_tables(step, run, together, group.slices, indices_));
+  }
 }
 
 // In the layers of a group: as much as the layer that needs most. Steps mostly have the plan and
@@ -62,9 +61,9 @@ Status DeviceAttention::place_rows(const Plan& plan) {
 }
 
 Status DeviceAttention::divide_rows(const Plan& plan) {
-  const LayerShape formats = layer_shape(plan, 0);
   for (const RowTables& tables : row_tables_) {
     if (tables.sliding_window == 0 && protects_by_score(plan)) continue;  // divided in each layer
+    const LayerShape formats = layer_shape(plan, groups_[tables.group].slices.layer);
     const kvant_decode_shape shape = tables.shape(formats, plan);
     const kvant_decode_lengths lengths = tables.lengths(indices_, tables.first_row);
     KVANT_RETURN_IF_ERROR(library_status(
@@ -75,16 +74,16 @@ Status DeviceAttention::divide_rows(const Plan& plan) {
   return {};
 }
 
-void DeviceAttention::point_to_rows(kvant_decode_layer& at_layer, const DeviceRows& rows,
+void DeviceAttention::point_to_rows(kvant_decode_layer& at_layer, int layer, const DeviceRows& rows,
                                     const RowTables& tables, const Geometry& g, int from_row) const {
-  const std::int64_t stride = std::int64_t{g.n_heads} * g.head_dim;
+  const std::int64_t stride = g.n_q(layer);
   tables.add_to(at_layer, indices_, from_row);
   at_layer.q = rows.q + from_row * stride;
   at_layer.q_type = KVANT_F32;
   at_layer.out = rows.out + from_row * stride;
   at_layer.out_type = KVANT_F32;
   at_layer.q_seq_stride = at_layer.out_seq_stride = stride;
-  at_layer.q_head_stride = at_layer.out_head_stride = g.head_dim;
+  at_layer.q_head_stride = at_layer.out_head_stride = g.dim(layer);
   at_layer.reproducible = 1;
   if (rows.value_transform.hadamard) {
     at_layer.out_hadamard = 1;
@@ -97,7 +96,7 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const Plan& plan = step.plan();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = tables.shape(formats, plan);
-  point_to_rows(at_layer, rows, tables, plan.geometry, tables.first_row);
+  point_to_rows(at_layer, layer, rows, tables, plan.geometry, tables.first_row);
   at_layer.settled = max_due_ == 0 ? 1 : 0;  // then nothing but appending and attention precedes
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {

@@ -34,8 +34,8 @@ void UploadedAttention::run_layer(Step& step, int layer, const LayerRows& rows) 
   const auto forward = [](const Transform& t, MatrixView<float> x) { t.forward(x); };
   // An offset of the scores is the same for all keys.
   float* q = upload(rows.q, Side::key, [](const Transform& t, MatrixView<float> x) { t.query(x, nullptr); });
-  const float* k = upload(rows.k, Side::key, forward);
-  const float* v = upload(rows.v, Side::value, forward);
+  const float* k = rows.has_kv() ? upload(rows.k, Side::key, forward) : nullptr;
+  const float* v = rows.has_kv() ? upload(rows.v, Side::value, forward) : nullptr;
   attention_.run_layer(step, layer, {q, k, v, /*out=*/at, {}, {}});
   if (step.failed()) return;
   transformed_.resize(static_cast<std::size_t>(n_rows) * rows.out.cols);

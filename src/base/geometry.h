@@ -57,13 +57,16 @@ struct Geometry {
 
   int kv_heads(int layer) const { return layer_heads.empty() ? n_kv_heads : layer_heads[layer].n_kv_heads; }
   int dim(int layer) const { return layer_heads.empty() ? head_dim : layer_heads[layer].head_dim; }
-  int group(int layer) const { return n_heads / kv_heads(layer); }  // G: query heads for each KV head
+  int n_q(int layer) const { return n_heads * dim(layer); }           // numbers of a token's queries
+  int n_kv(int layer) const { return kv_heads(layer) * dim(layer); }  // of its keys, and of its values
+  int group(int layer) const { return n_heads / kv_heads(layer); }    // G: query heads for each KV head
   // A KV head among those of all layers, layer by layer.
   int head_index(int layer, int kv_head) const {
     return (layer_heads.empty() ? layer * n_kv_heads : layer_heads[layer].first) + kv_head;
   }
   int n_all_kv_heads() const { return n_layers == 0 ? 0 : head_index(n_layers - 1, kv_heads(n_layers - 1)); }
   bool heads_differ() const { return !layer_heads.empty(); }
+  bool heads_are_alike(int a, int b) const { return kv_heads(a) == kv_heads(b) && dim(a) == dim(b); }
   bool is_recurrent() const { return recurrent_values > 0; }
   std::int64_t recurrent_bytes() const { return recurrent_values * static_cast<std::int64_t>(sizeof(float)); }
   bool is_shared(int layer) const { return !shared.empty() && shared[layer]; }

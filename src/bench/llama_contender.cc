@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "bench/contender.h"
@@ -155,6 +156,9 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
         "scripts/setup.sh compiles it; or leave llama.cpp out",
         name);
   }
+  if (const auto most = llama_max_parallel_sequences(); std::cmp_greater(options.parallel, most))
+    return error("{}: llama.cpp decodes {} sequences at a time at most: use --parallel {}, or leave it out",
+                 name, most, most);
   LlamaContextOptions wanted{.types = *types, .step_tokens = std::max(options.prompt_step, options.parallel)};
   wanted.on_device = model->device != nullptr;
   wanted.kv_offload = options.kv_offload;

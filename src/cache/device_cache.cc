@@ -92,8 +92,8 @@ void Cache::add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) con
     ledger.for_each_entry([&](int /*page*/, PageEntry entry) {
       (entry.room == kSealedRoom ? bytes.sealed : bytes.tail) += pages.entry_bytes(entry.room);
     });
-    const auto n_layers = static_cast<std::int64_t>(device_->layers(group).size());
-    const std::int64_t of_token = 2 * n_layers * g.n_kv_heads * g.head_dim;
+    std::int64_t of_token = 0;
+    for (const int layer : device_->layers(group)) of_token += std::int64_t{2} * g.n_kv(layer);
     bytes.sealed_elements += of_token * (ledger.n_sealed() - ledger.first_page()) * kPageTokens;
     bytes.elements += of_token * (ledger.length() - ledger.first_page() * kPageTokens);
   }
@@ -153,9 +153,11 @@ struct SyntheticPage {
   std::int32_t seq[kPageTokens] = {}, token[kPageTokens] = {};
 };
 
-// Numbers of a page of one layer and side.
+// Numbers of a page of one side, of the widest layer.
 std::size_t page_values(const Geometry& g) {
-  return std::size_t{kPageTokens} * g.n_kv_heads * g.head_dim;
+  int most = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) most = std::max(most, g.n_kv(layer));
+  return std::size_t{kPageTokens} * most;
 }
 
 // A page of random rows in BF16, of K, then of V. Null where memory is exhausted.
@@ -207,8 +209,8 @@ Status Cache::fill_group(int group, const char* rows, const SyntheticRows& prote
     new_rows.tail_token = on_device->token;
     new_rows.keys = rows;
     new_rows.values = rows + page_values(g) * sizeof(std::uint16_t);
-    new_rows.key_row_stride = new_rows.value_row_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
-    new_rows.key_head_stride = new_rows.value_head_stride = g.head_dim;
+    new_rows.key_row_stride = new_rows.value_row_stride = g.n_kv(layer);
+    new_rows.key_head_stride = new_rows.value_head_stride = g.dim(layer);
     KVANT_RETURN_IF_ERROR(library_status(device, "filling a sequence",
                                          library.append(&shape, &of_layer, &new_rows, device.stream())));
     if (!seals) continue;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <span>
 
 #include "cache/cache_fixture.h"
@@ -204,6 +205,16 @@ TEST(DeviceCache, ReadsAndWritesTheImagesOfCachesInHostMemory) {
   }
 }
 
+TEST(DeviceCache, ReadsAndWritesTheImagesOfLayersWhoseHeadsDiffer) {
+  for (const char* recipe : {"bf16", kSinkRecipe, "k=tcq2,v=tok4g64,sink=4", "k=nvq-d4b8,v=tok4g64"}) {
+    for (const int n_tokens : {5, 200, 700}) {
+      expect_the_same_images(recipe, n_tokens, testing::unlike_layers(128, 64, 1, 2));
+      expect_the_same_images(recipe, n_tokens, testing::unlike_layers(64, 128, 4, 2));
+    }
+  }
+  expect_the_same_images("k=ch4g128,v=tok4g128", 300, testing::unlike_layers(512, 256, 1, 2));
+}
+
 // Heads whose pages differ in size: the library finds each where the cache has it, whoever has written it.
 TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
   for (const char* recipe : {"k=tcq1,v=tcq3,k@0.1=tcq3,v@0.1=fp8,k@1.0=ch4g64,v@1.0=tcq1,sink=4",
@@ -228,8 +239,10 @@ TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
 TEST(DeviceCache, CutsBackBehindFreedPagesAsCachesInHostMemoryDo) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,window=256,sink=4",
                              "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
-    Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", sliding_geometry()), 0);
-    Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, sliding_geometry()), 0);
+    const bool by_score = std::string(recipe).find("protect") != std::string::npos;
+    const Geometry geometry = by_score ? sliding_geometry() : testing::unlike_layers(128, 64, 1, 2);
+    Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", geometry), 0);
+    Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, geometry), 0);
     const SequenceId written = in_host.add();
     ASSERT_TRUE(in_host.fill_synthetic(written, 1030, 3).ok());
     const SequenceId read = on_device.import_sequence(in_host.export_sequence(written).value()).value();
@@ -415,16 +428,67 @@ void expect_largest(const char* recipe, const Geometry& geometry) {
         most = std::max(most, cache.page_bytes_in_use());
         ASSERT_TRUE((*step)->commit().ok());
       }
-      const std::int64_t predicted = largest_device_bytes(*plan, n_tokens, step_tokens);
+      const std::int64_t predicted = largest_device_bytes(*plan, n_tokens, {1, step_tokens});
       // Steps that end with pages have no observers; and of layers that slide the bound has sealed pages
       // beside the longest tail.
       std::int64_t slack = 2 * static_cast<std::int64_t>(observer_layout(*plan).bytes);
       for (const LayersOfEntry& group : layer_groups(*plan))
         slack += static_cast<std::int64_t>(plain_layout(*plan, kPageTokens, group.layers).bytes) *
-                 ((group.rules.sliding_window > 0 ? 4 : 2) + plan->recipe.prefill / kPageTokens);
+                 ((group.rules.sliding_window > 0 ? 4 : 2) + plan->recipe.prefill / kPageTokens - 1);
       EXPECT_LE(most, predicted) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
       EXPECT_LE(predicted, most + slack) << recipe << ", " << n_tokens << " in steps of " << step_tokens;
     }
+  }
+}
+
+// Sequences of one length, that a step's tokens are dealt out to as it comes: answers of one token, and parts
+// of prompts of any size.
+void expect_largest_of_batch(const char* recipe, const Geometry& geometry, const Batch& batch) {
+  constexpr int kTokens = 1000;
+  const auto plan = plan_on(std::make_shared<HostPages>(), recipe, geometry);
+  Cache cache(plan, 0);
+  std::vector<SequenceId> sequences;
+  for (int i = 0; i < batch.n_seqs; ++i) sequences.push_back(cache.add());
+  std::mt19937 random(1);
+  std::int64_t most = 0;
+  const auto grows = [&](SequenceId sequence) { return cache.length(sequence) < kTokens; };
+  while (std::ranges::any_of(sequences, grows)) {
+    std::vector<StepSlice> slices;
+    int left = batch.step_tokens;
+    for (const SequenceId sequence : sequences) {
+      if (!grows(sequence)) continue;
+      const int missing = kTokens - cache.length(sequence);
+      const bool is_prompt = left > 0 && random() % 2 == 0;
+      const int n = is_prompt ? std::min<int>({missing, left, 1 + static_cast<int>(random() % 150)}) : 1;
+      left -= is_prompt ? n : 0;
+      slices.push_back({sequence, n, is_prompt});
+    }
+    auto step = cache.reserve(slices);
+    ASSERT_TRUE(step.ok());
+    most = std::max(most, cache.page_bytes_in_use());
+    ASSERT_TRUE((*step)->commit().ok());
+  }
+  EXPECT_LE(most, largest_device_bytes(*plan, kTokens, batch)) << recipe;
+  EXPECT_LE(most, batch.n_seqs * largest_device_bytes(*plan, kTokens, {1, batch.step_tokens})) << recipe;
+}
+
+TEST(LargestDeviceBytes, AreEnoughForStepsThatABatchShares) {
+  for (const char* recipe :
+       {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,window=128,prefill=256", "kvlinc-2bit"}) {
+    for (const Batch& batch : {Batch{7, 7}, Batch{5, 300}, Batch{20, 600}}) {
+      expect_largest_of_batch(recipe, testing::small_geometry(), batch);
+      expect_largest_of_batch(recipe, sliding_geometry(), batch);
+    }
+  }
+  // A page of the tail for what a sequence holds and one for what it goes on with; and the step's, once.
+  const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");
+  const auto of = [&](int n_seqs, int step_tokens) {
+    return largest_device_bytes(*plan, 2000, {n_seqs, step_tokens});
+  };
+  EXPECT_EQ(of(100, 1), 100 * of(1, 1));
+  for (const int n : {8, 100}) {
+    EXPECT_LE(of(n, 512) - n * of(1, 1), (n + 512 / 128) * plain_bytes(*plan));
+    EXPECT_LT(of(n, 512), n * of(1, 512));
   }
 }
 
@@ -435,9 +499,11 @@ TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
     expect_largest(recipe, testing::small_geometry());
     expect_largest(recipe, sliding_geometry());
   }
+  for (const char* recipe : {"bf16", kSinkRecipe})
+    expect_largest(recipe, testing::unlike_layers(128, 64, 1, 2));
   const auto plan = plan_on(std::make_shared<HostPages>(), "bf16");
-  EXPECT_EQ(largest_device_bytes(*plan, 0, 512), 0);
-  EXPECT_EQ(largest_device_bytes(*plan, 129, 512), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages
+  EXPECT_EQ(largest_device_bytes(*plan, 0, {1, 512}), 0);
+  EXPECT_EQ(largest_device_bytes(*plan, 129, {1, 512}), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages
 }
 
 }  // namespace

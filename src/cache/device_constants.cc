@@ -45,13 +45,14 @@ struct LayerMetrics {
 // Empty where no head has one.
 LayerMetrics metrics_of(const Plan& plan, int layer) {
   const Geometry& g = plan.geometry;
-  const std::size_t of_head = static_cast<std::size_t>(g.head_dim) * kMetricRank;
+  const int d = g.dim(layer);
+  const std::size_t of_head = static_cast<std::size_t>(d) * kMetricRank;
   LayerMetrics all;
   bool alike = true;
-  for (int head = 0; head < g.n_kv_heads; ++head) {
+  for (int head = 0; head < g.kv_heads(layer); ++head) {
     const SidePlan& keys = plan.head(layer, head).k;
     const std::span<const float> constant = metric_of(keys);
-    const std::vector<float> basis = basis_of(keys.transform, g.head_dim);
+    const std::vector<float> basis = basis_of(keys.transform, d);
     all.bases.insert(all.bases.end(), basis.begin(), basis.end());
     alike = alike && std::equal(basis.begin(), basis.end(), all.bases.begin());
     if (constant.empty()) {
@@ -63,7 +64,7 @@ LayerMetrics metrics_of(const Plan& plan, int layer) {
     all.turns.assign(constant.begin() + static_cast<std::ptrdiff_t>(of_head), constant.end());
   }
   if (all.turns.empty()) return {};
-  if (alike) all.bases.resize(static_cast<std::size_t>(g.head_dim) * g.head_dim);
+  if (alike) all.bases.resize(static_cast<std::size_t>(d) * d);
   return all;
 }
 
@@ -92,11 +93,11 @@ Status DeviceConstants::bring_codebooks(const Plan& plan) {
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (const Side side : kSides) {
       Codebooks books{numbers.size(), 0};
-      for (int head = 0; head < g.n_kv_heads; ++head)
+      for (int head = 0; head < g.kv_heads(layer); ++head)
         books.stride = std::max(books.stride, codebook_of(plan.head(layer, head).side(side)).size());
       books.stride = (books.stride + kAlignment - 1) / kAlignment * kAlignment;
-      numbers.resize(numbers.size() + books.stride * g.n_kv_heads);
-      for (int head = 0; head < g.n_kv_heads; ++head) {
+      numbers.resize(numbers.size() + books.stride * g.kv_heads(layer));
+      for (int head = 0; head < g.kv_heads(layer); ++head) {
         const std::span<const float> book = codebook_of(plan.head(layer, head).side(side));
         if (std::any_of(book.begin(), book.end(), [](float x) { return !(std::abs(x) <= kLargestHalf); })) {
           return error(
@@ -119,7 +120,6 @@ Status DeviceConstants::bring_codebooks(const Plan& plan) {
 // Layers of one basis, as most recipes have them, share it.
 Status DeviceConstants::bring_metrics(const Plan& plan) {
   const Geometry& g = plan.geometry;
-  const auto square = static_cast<std::int64_t>(g.head_dim) * g.head_dim;
   struct Places {
     std::size_t directions = kNowhere, turns = 0, bases = 0;
     std::int64_t basis_stride = 0;
@@ -139,6 +139,7 @@ Status DeviceConstants::bring_metrics(const Plan& plan) {
       last_place = add(metrics.bases);
       last_bases = metrics.bases;
     }
+    const std::int64_t square = std::int64_t{g.dim(layer)} * g.dim(layer);
     const bool alike = static_cast<std::int64_t>(metrics.bases.size()) == square;
     places[layer] = {add(metrics.directions), add(metrics.turns), last_place, alike ? 0 : square};
   }
@@ -163,8 +164,8 @@ Status DeviceConstants::bring_maps(const Plan& plan) {
     if (!is_corrected(plan, layer)) continue;
     const auto add = [&](std::size_t& first, const char* name, std::size_t size) {
       first = numbers.size();
-      numbers.resize(first + size * g.n_kv_heads);
-      for (int head = 0; head < g.n_kv_heads; ++head) {
+      numbers.resize(first + size * g.kv_heads(layer));
+      for (int head = 0; head < g.kv_heads(layer); ++head) {
         const HeadPlan& of_head = plan.head(layer, head);
         if (!of_head.corrected) continue;
         const std::span<const float> maps = of_head.k.context.constants.find(name);
@@ -173,7 +174,7 @@ Status DeviceConstants::bring_maps(const Plan& plan) {
                   numbers.begin() + static_cast<std::ptrdiff_t>(first + head * size));
       }
     };
-    add(maps_.back().queries, kQueryAdapter, g.group(/*layer=*/0) * one);
+    add(maps_.back().queries, kQueryAdapter, g.group(layer) * one);
     add(maps_.back().keys, kKeyAdapter, one);
   }
   auto memory = bring(numbers.data(), numbers.size() * sizeof numbers[0], plan);

@@ -73,7 +73,7 @@ Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_he
 }
 
 void DeviceHeadPages::unpack() {
-  const int d = plan_->geometry.head_dim;
+  const int d = plan_->geometry.dim(layer_);
   const HeadPlan& head = plan_->head(layer_, kv_head_);
   bytes_.clear();
   for (const Side side : kSides) {

@@ -30,7 +30,7 @@ DeviceImage::DeviceImage(const Plan& plan, DevicePageStore& store)
 template <class Visit>
 void DeviceImage::for_each_side(int group, const Visit& visit) const {
   for (const int layer : store_.layers(group)) {
-    for (int head = 0; head < plan_.geometry.n_kv_heads; ++head) {
+    for (int head = 0; head < plan_.geometry.kv_heads(layer); ++head) {
       for (const Side side : kSides) visit(layer, head, side);
     }
   }
@@ -44,7 +44,7 @@ int DeviceImage::n_sealed(const PageLedger& ledger) const {
 
 int DeviceImage::page_rows(int room, int layer) const {
   const std::size_t bytes = layout(room, layer).layers[layer].bytes(0, Side::key);
-  return static_cast<int>(bytes / (std::size_t{2} * plan_.geometry.head_dim));
+  return static_cast<int>(bytes / (std::size_t{2} * plan_.geometry.dim(layer)));
 }
 
 std::byte* DeviceImage::place(int room, int layer, int head, Side side) {
@@ -57,7 +57,7 @@ Status DeviceImage::fetch(DeviceEntryStore& store, PageEntry entry) {
 }
 
 void DeviceImage::write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n) {
-  const int d = plan_.geometry.head_dim;
+  const int d = plan_.geometry.dim(layer);
   std::memcpy(moved_.data(), place(room, layer, head, side), std::size_t{2} * page_rows(room, layer) * d);
   plan_.device->page_to_host(kPlain, side, d, moved_.data(), page_.data());
   const std::size_t bytes = std::size_t{2} * n * d;
@@ -65,7 +65,7 @@ void DeviceImage::write_rows(ByteWriter& to, int room, int layer, int head, Side
 }
 
 void DeviceImage::read_rows(const std::byte* from, int room, int layer, int head, Side side, int n) {
-  const int d = plan_.geometry.head_dim;
+  const int d = plan_.geometry.dim(layer);
   std::fill(page_.begin(), page_.end(), std::byte{});
   std::memcpy(page_.data(), from, std::size_t{2} * n * d);
   plan_.device->page_from_host(kPlain, side, d, page_.data(), moved_.data());
@@ -77,7 +77,7 @@ void DeviceImage::write_sums(ByteWriter& to, const std::vector<std::byte>& all, 
   to.write<std::int32_t>(all.empty() ? 0 : 1);
   if (all.empty()) return;
   const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
-  const int d = plan_.geometry.head_dim;
+  const int d = plan_.geometry.dim(layer);
   const std::size_t bytes = of_layer.bytes(head, Side::key);
   std::vector<float> sums(bytes / sizeof(float)), moved(sums.size());
   std::memcpy(sums.data(), all.data() + of_layer.place(head, Side::key), bytes);
@@ -93,7 +93,7 @@ void DeviceImage::read_sums(ByteReader& from, std::vector<std::byte>& all, bool&
   if (from.read_int(0, all.empty() ? 0 : 1) == 0) return;
   any = true;
   const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
-  const int d = plan_.geometry.head_dim;
+  const int d = plan_.geometry.dim(layer);
   const std::size_t bytes = of_layer.bytes(head, Side::key);
   const std::vector<float> sums = from.read_all<float>(bytes / sizeof(float));
   if (sums.empty()) return;
@@ -120,7 +120,7 @@ Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, const Beside& besi
     if (n > 0 && !sink.held())
       return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
                    label(plan_.recipe), plan_.device->name());
-    for (int head = 0; head < g.n_kv_heads; ++head) {
+    for (int head = 0; head < g.kv_heads(layer); ++head) {
       to.write<std::int32_t>(n);
       for (int t = 0; t < n; ++t) to.write<std::int32_t>(t);
       for (const Side side : kSides) {
@@ -148,16 +148,15 @@ void DeviceImage::read_heads(ByteReader& from, int n_sealed, Beside& beside) {
   };
   std::vector<std::byte> sums = room_for(beside.sums), checkpoint = room_for(beside.checkpoint_sums);
   bool any_sums = false, any_checkpoint = false;
-  const int d = g.head_dim;
   if (sink.held()) bytes_.assign(store.layout(kSinkRoom).bytes, std::byte{});
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
     from.require(n == 0 || sink.held());
-    for (int head = 0; head < g.n_kv_heads && from.ok(); ++head) {
+    for (int head = 0; head < g.kv_heads(layer) && from.ok(); ++head) {
       from.read_int(n, n);
       for (int t = 0; t < n; ++t) from.read_int(t, t);
       for (const Side side : kSides) {
-        const std::byte* rows = n > 0 ? from.skip(std::size_t{2} * n * d) : nullptr;
+        const std::byte* rows = n > 0 ? from.skip(std::size_t{2} * n * g.dim(layer)) : nullptr;
         if (rows != nullptr) read_rows(rows, kSinkRoom, layer, head, side, n);
       }
       from.read_int(n > 0 ? 1 : 0, n > 0 ? 1 : 0);
@@ -216,13 +215,13 @@ void DeviceImage::read_state(const std::byte* from, float* state) {
 }
 
 Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledger, int n_sealed, int page) {
-  const int d = plan_.geometry.head_dim;
   const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
   KVANT_RETURN_IF_ERROR(fetch(store_.of_group(group), entry));
   const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
   for_each_side(group, [&](int layer, int head, Side side) {
     if (entry.room != kSealedRoom) return write_rows(to, entry.room, layer, head, side, n);
     const Format& format = *plan_.head(layer, head).side(side).sealed;
+    const int d = plan_.geometry.dim(layer);
     std::byte* canonical = to.skip(format.page_bytes(d));
     plan_.device->page_to_host(format.name(), side, d, place(entry.room, layer, head, side), canonical);
   });
@@ -230,11 +229,11 @@ Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledg
 }
 
 void DeviceImage::read_page(ByteReader& from, int group, const PageLedger& ledger, int n_sealed, int page) {
-  const int d = plan_.geometry.head_dim;
   const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
   bytes_.assign(store_.of_group(group).layout(entry.room).bytes, std::byte{});
   const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
   for_each_side(group, [&](int layer, int head, Side side) {
+    const int d = plan_.geometry.dim(layer);
     if (entry.room != kSealedRoom) {
       const std::byte* rows = from.skip(std::size_t{2} * n * d);
       if (rows != nullptr) read_rows(rows, entry.room, layer, head, side, n);

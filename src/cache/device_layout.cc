@@ -14,6 +14,7 @@
 namespace kvant {
 namespace {
 
+constexpr int kWideDeviceHead = 256;
 constexpr int kMaxDeviceGroup = 16;
 constexpr int kMaxDeviceHeads = 64;
 constexpr std::size_t kMaxFormatPairs = 8;  // in a layer
@@ -21,38 +22,60 @@ constexpr int kMaxCorrectedHeadDim = 128;
 constexpr int kMaxCorrectedGroup = 8;
 
 Status check_geometry(const Geometry& g, const std::string& device) {
-  if (g.heads_differ()) {
-    return error(
-        "{} has no kernels for heads that differ between layers, as '{}' has them: use --no-kv-offload, with "
-        "which the CPU attends, or --device cpu",
-        device, g.model);
-  }
-  if (!g.shared.empty()) {
-    return error(
-        "{} has no layers that attend to another layer's cache, as '{}' has them: use --no-kv-offload, with "
-        "which the CPU attends, or --device cpu",
-        device, g.model);
-  }
-  if (g.head_dim != 64 && g.head_dim != 128 && g.head_dim != 256) {
-    return error(
-        "{} has no kernels for heads of {} channels, as '{}' has them (64, 128 and 256 are there): use "
-        "--no-kv-offload, with which the CPU attends, or --device cpu",
-        device, g.head_dim, g.model);
-  }
-  if (g.group(/*layer=*/0) > kMaxDeviceGroup || g.n_kv_heads > kMaxDeviceHeads) {
-    return error(
-        "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
-        "attends, "
-        "or --device cpu",
-        device, g.n_heads, g.n_kv_heads);
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int d = g.dim(layer), n_kv_heads = g.kv_heads(layer);
+    if (d != 64 && d != 128 && d != 256 && d != 512) {
+      return error(
+          "{} has no kernels for heads of {} channels, as '{}' has them (64, 128, 256 and 512 are there): "
+          "use "
+          "--no-kv-offload, with which the CPU attends, or --device cpu",
+          device, d, g.model);
+    }
+    if (g.group(layer) > kMaxDeviceGroup || n_kv_heads > kMaxDeviceHeads) {
+      return error(
+          "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
+          "attends, or --device cpu",
+          device, g.n_heads, n_kv_heads);
+    }
   }
   return {};
+}
+
+// Of heads of 512 channels less is there: neither prompts in integers nor tokens that are weighed.
+bool has_wide_heads(const Geometry& g) {
+  return g.head_dim > kWideDeviceHead;
 }
 
 // Kernels of prompts in integers have neither caps nor sinks, nor a correction.
 bool takes_integer_prompts(const Plan& plan) {
   const Geometry& g = plan.geometry;
-  return g.score_softcap == 0 && g.sink_logits.empty() && plan.recipe.correction == Correction::none;
+  return !has_wide_heads(g) && g.score_softcap == 0 && g.sink_logits.empty() &&
+         plan.recipe.correction == Correction::none;
+}
+
+// Prompts of wide heads take more shared memory than most GPUs have.
+Status check_wide_prompts(const Plan& plan, const PageDevice& device) {
+  const Geometry& g = plan.geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (g.dim(layer) <= kWideDeviceHead) continue;
+    kvant_prompt_shape shape{};
+    shape.struct_size = sizeof shape;
+    shape.n_seqs = shape.n_queries = shape.n_tokens = 1;
+    shape.n_heads = g.n_heads;
+    shape.n_kv_heads = g.kv_heads(layer);
+    shape.head_dim = g.dim(layer);
+    shape.softmax_scale = g.softmax_scale;
+    shape.causal = shape.half_products = 1;
+    shape.score_softcap = g.score_softcap;
+    std::size_t bytes = 0;
+    if (device.library().prompt_workspace(&shape, &bytes) == KVANT_OK) continue;
+    return error(
+        "{} can't attend to prompts of '{}' ({}): use --no-kv-offload, with which the CPU attends, or "
+        "--device "
+        "cpu",
+        device.name(), g.model, device.library().last_error());
+  }
+  return {};
 }
 
 // What a recipe asks of scores that have a cap or sinks.
@@ -99,6 +122,12 @@ Status check_rules(const Plan& plan, const std::string& device) {
   if (recipe.protect > 0 && recipe.correction != Correction::none)
     return refuse("protection by scores with a correction",
                   "leave out one with protect=0 or correction=none");
+  if (recipe.protect > 0 && has_wide_heads(plan.geometry))
+    return refuse("protection by scores in heads of 512 channels", "leave it out with protect=0");
+  if (recipe.protect > 0 && plan.geometry.heads_differ())
+    return refuse("protection by scores in heads that differ between layers", "leave it out with protect=0");
+  if (recipe.protect > 0 && !plan.geometry.shared.empty())
+    return refuse("protection by scores where layers share caches", "leave it out with protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
   if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
     return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");
@@ -110,6 +139,13 @@ Status check_rules(const Plan& plan, const std::string& device) {
 Status check_correction(const Plan& plan, const std::string& device) {
   if (!is_corrected(plan)) return {};
   const Geometry& g = plan.geometry;
+  if (g.heads_differ() || !g.shared.empty()) {
+    return error(
+        "recipe '{}': {} has the correction for layers with caches of their own and heads that are alike, "
+        "and "
+        "'{}' has others: leave it out with correction=none, or use --device cpu",
+        label(plan.recipe), device, g.model);
+  }
   if (g.head_dim > kMaxCorrectedHeadDim || g.group(/*layer=*/0) > kMaxCorrectedGroup) {
     return error(
         "recipe '{}': {} has the correction for heads of 64 and 128 channels and up to {} query heads of a "
@@ -136,7 +172,12 @@ Status check_correction(const Plan& plan, const std::string& device) {
 }
 
 Status check_prompts(const Plan& plan, const std::string& device) {
-  if (plan.recipe.prompt != PromptAttention::flashq || plan.recipe.correction == Correction::none) return {};
+  if (plan.recipe.prompt != PromptAttention::flashq) return {};
+  if (has_wide_heads(plan.geometry)) {
+    return error("recipe '{}': {} has prompt=flashq for heads of up to 256 channels; use prompt=exact",
+                 label(plan.recipe), device);
+  }
+  if (plan.recipe.correction == Correction::none) return {};
   return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
                label(plan.recipe), device);
 }
@@ -146,16 +187,16 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
   const PageLibrary& library = device.library();
   for (int layer = 0; layer < g.n_layers; ++layer) {
     std::set<std::pair<std::string, std::string>> pairs;
-    for (int h = 0; h < g.n_kv_heads; ++h) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
       for (const Side side : kSides) {
         const std::string& format = plan.head(layer, h).side(side).sealed->name();
-        if (library.page_bytes(format.c_str(), g.head_dim) > 0 && library.can_seal(format.c_str()) != 0)
+        if (library.page_bytes(format.c_str(), g.dim(layer)) > 0 && library.can_seal(format.c_str()) != 0)
           continue;
         return error(
             "recipe '{}': {} has no kernel that writes '{}' pages of heads of {}; use tok, ch, prog, lm, "
             "tcq, "
             "fp8 or vq formats on both sides, as kvant-4bit has, or bf16 on both, or --device cpu",
-            label(plan.recipe), device.name(), format, g.head_dim);
+            label(plan.recipe), device.name(), format, g.dim(layer));
       }
       pairs.emplace(plan.head(layer, h).k.sealed->name(), plan.head(layer, h).v.sealed->name());
     }
@@ -234,7 +275,7 @@ int device_sink(const Plan& plan) {
 }
 
 bool is_corrected(const Plan& plan, int layer) {
-  for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+  for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
     if (plan.head(layer, h).corrected) return true;
   }
   return false;
@@ -249,6 +290,7 @@ bool is_corrected(const Plan& plan) {
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
                                              std::shared_ptr<const Plan> plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
+  KVANT_RETURN_IF_ERROR(check_wide_prompts(*plan, *device));
   KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_scores(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
@@ -270,13 +312,13 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
 
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side) {
   std::vector<const char*> names;
-  for (int h = 0; h < plan.geometry.n_kv_heads; ++h)
+  for (int h = 0; h < plan.geometry.kv_heads(layer); ++h)
     names.push_back(plan.head(layer, h).side(side).sealed->name().c_str());
   return names;
 }
 
 LayerShape layer_shape(const Plan& plan, int layer) {
-  return {head_formats(plan, layer, Side::key), head_formats(plan, layer, Side::value)};
+  return {layer, head_formats(plan, layer, Side::key), head_formats(plan, layer, Side::value)};
 }
 
 kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
@@ -284,9 +326,9 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;
   shape.n_seqs = n_seqs;
-  shape.n_kv_heads = g.n_kv_heads;
-  shape.group = g.group(/*layer=*/0);
-  shape.head_dim = g.head_dim;
+  shape.n_kv_heads = g.kv_heads(layer);
+  shape.group = g.group(layer);
+  shape.head_dim = g.dim(layer);
   shape.softmax_scale = g.softmax_scale;
   shape.key_format = keys.front();
   shape.value_format = values.front();
@@ -306,10 +348,10 @@ EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::spa
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    std::vector<std::size_t> page_bytes(std::size_t{2} * g.n_kv_heads);
-    for (int i = 0; is_among(layers, layer) && i < 2 * g.n_kv_heads; ++i) {
+    std::vector<std::size_t> page_bytes(std::size_t{2} * g.kv_heads(layer));
+    for (int i = 0; is_among(layers, layer) && i < 2 * g.kv_heads(layer); ++i) {
       const SidePlan& side = plan.head(layer, i / 2).side(kSides[i % 2]);
-      page_bytes[i] = library.page_bytes(side.sealed->name().c_str(), g.head_dim);
+      page_bytes[i] = library.page_bytes(side.sealed->name().c_str(), g.dim(layer));
     }
     add_layer(layout, std::move(page_bytes));
   }
@@ -321,8 +363,8 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> la
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const std::size_t page_bytes = is_among(layers, layer) ? std::size_t{2} * n_tokens * g.head_dim : 0;
-    add_layer(layout, page_bytes, page_bytes, g.n_kv_heads);
+    const std::size_t page_bytes = is_among(layers, layer) ? std::size_t{2} * n_tokens * g.dim(layer) : 0;
+    add_layer(layout, page_bytes, page_bytes, g.kv_heads(layer));
   }
   round_up(layout);
   return layout;
@@ -344,7 +386,7 @@ EntryLayout observer_layout(const Plan& plan) {
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const std::size_t n_rows = protects_by_score(plan, layer) ? std::size_t{kObservers} * g.n_heads : 0;
-    add_layer(layout, n_rows * sizeof(float) * g.head_dim, n_rows * sizeof(float), /*n_heads=*/1);
+    add_layer(layout, n_rows * sizeof(float) * g.dim(layer), n_rows * sizeof(float), /*n_heads=*/1);
   }
   round_up(layout);
   return layout;
@@ -354,8 +396,8 @@ EntryLayout correction_layout(const Plan& plan) {
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const std::int64_t bytes = is_corrected(plan, layer) ? correction_bytes(g.head_dim) : 0;
-    add_layer(layout, static_cast<std::size_t>(bytes), 0, g.n_kv_heads);
+    const std::int64_t bytes = is_corrected(plan, layer) ? correction_bytes(g.dim(layer)) : 0;
+    add_layer(layout, static_cast<std::size_t>(bytes), 0, g.kv_heads(layer));
   }
   round_up(layout);
   return layout;
@@ -363,45 +405,12 @@ EntryLayout correction_layout(const Plan& plan) {
 
 namespace {
 
-// Pages of a group that a sequence has at most on its way to n_tokens, in steps of so many tokens.
-struct MostPages {
-  int tail = 0, sealed = 0;
-};
-MostPages most_pages(const GroupRules& rules, int n_tokens, int step_tokens) {
-  const auto pages_of = [&](std::int64_t tokens) {
-    return pages_for(static_cast<int>(std::min<std::int64_t>(n_tokens, tokens)));
-  };
-  const std::int64_t window = rules.window, sliding = rules.sliding_window, step = step_tokens;
-  if (!rules.seals) {
-    // The first page that either window holds is held as a whole.
-    const std::int64_t held = std::max(window, sliding) + kPageTokens + step;
-    return {pages_of(sliding == 0 ? n_tokens : held), 0};
-  }
-  // The longest tail is that of a step: its tokens, the window's, and those of the page and of the prompt's
-  // block that were open when it began.
-  MostPages most{pages_of(window + step + kPageTokens + rules.prefill),
-                 page_counts(n_tokens, rules.window).sealed};
-  // Sealed pages that the step's first token sees, and those that the step adds.
-  if (sliding > 0) most.sealed = std::min(most.sealed, std::max(pages_of(sliding + step) + 1, most.tail));
-  return most;
-}
-
-}  // namespace
-
-std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens) {
-  if (n_tokens == 0) return 0;
+// Of a sequence.
+std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
   const int n_sealed = page_counts(n_tokens, device_window(plan)).sealed;
-  std::int64_t bytes = 0;
-  for (const LayersOfEntry& group : layer_groups(plan)) {
-    const MostPages most = most_pages(group.rules, n_tokens, step_tokens);
-    bytes += static_cast<std::int64_t>(plain_layout(plan, kPageTokens, group.layers).bytes) * most.tail;
-    if (most.sealed > 0)
-      bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library(), group.layers).bytes) *
-               most.sealed;
-  }
   // The sums of a correction, and, within a step that seals, those that it makes.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
-  bytes += sums;
+  std::int64_t bytes = sums;
   // The open page's observers, and, within a step that ends a page, those of the next one.
   if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
@@ -410,6 +419,44 @@ std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_token
   if (protects_by_score(plan))
     bytes += static_cast<std::int64_t>(protected_layout(plan).bytes) * protected_pages(plan, n_sealed);
   return bytes;
+}
+
+// Pages of a group that a batch has at most.
+struct MostPages {
+  std::int64_t tail = 0, sealed = 0;
+};
+MostPages most_pages(const GroupRules& rules, int n_tokens, const Batch& batch) {
+  const std::int64_t window = rules.window, sliding = rules.sliding_window;
+  if (!rules.seals) {
+    // The first page that either window holds is held as a whole.
+    const std::int64_t held = sliding == 0 ? n_tokens : std::max(window, sliding) + kPageTokens;
+    return {most_batch_pages(n_tokens, held, batch), 0};
+  }
+  // The longest tail when a step begins: the window and a page whose end no token has passed yet, and of a
+  // prompt that goes on from there all but the last token of a block.
+  const std::int64_t tail = window + kPageTokens + std::max(rules.prefill, 1) - 1;
+  MostPages most{most_batch_pages(n_tokens, tail, batch),
+                 std::int64_t{batch.n_seqs} * page_counts(n_tokens, rules.window).sealed};
+  // Sealed pages that the step's first token sees, and those that the step adds.
+  if (sliding > 0)
+    most.sealed =
+        std::min(most.sealed, most_batch_pages(n_tokens, std::max(sliding + kPageTokens, tail), batch));
+  return most;
+}
+
+}  // namespace
+
+std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
+  if (n_tokens == 0) return 0;
+  std::int64_t bytes = 0;
+  for (const LayersOfEntry& group : layer_groups(plan)) {
+    const MostPages most = most_pages(group.rules, n_tokens, batch);
+    bytes += static_cast<std::int64_t>(plain_layout(plan, kPageTokens, group.layers).bytes) * most.tail;
+    if (most.sealed > 0)
+      bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library(), group.layers).bytes) *
+               most.sealed;
+  }
+  return bytes + batch.n_seqs * bytes_beside_pages(plan, n_tokens);
 }
 
 }  // namespace kvant

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/batch_pages.h"
 #include "cache/page_device.h"
 #include "recipe/plan.h"
 
@@ -77,10 +78,10 @@ EntryLayout observer_layout(const Plan& plan);
 // [features], in F32, in the keys' place.
 EntryLayout correction_layout(const Plan& plan);
 
-// The maximum number of bytes that a sequence takes on its way to n_tokens, if no step adds more than
-// step_tokens: what a step opens stays in the tail until it ends, and what its tokens no longer see is freed
-// then. Of a prompt that the recipe leaves unsealed as a whole, a step counts.
-std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, int step_tokens);
+// The maximum number of bytes that a batch takes while each of its sequences grows to n_tokens: what a step
+// opens stays in the tail until it ends, and what its tokens no longer see is freed then. Of a prompt that
+// the recipe leaves unsealed as a whole, a step counts.
+std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, const Batch& batch);
 
 // The names of the formats of a layer, by KV head.
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side);
@@ -88,6 +89,7 @@ std::vector<const char*> head_formats(const Plan& plan, int layer, Side side);
 // The library's description of a layer's attention. The names are those of formats, which live on; `keys` and
 // `values` hold the lists that the shape points to.
 struct LayerShape {
+  int layer;
   std::vector<const char*> keys, values;
   kvant_decode_shape of(int n_seqs, const Plan& plan) const;
 };

@@ -39,8 +39,28 @@ TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   expect_refused(placed("million-2bit"), "'pq-d4b8'", "vq formats");
   expect_refused(placed("f16"), "'f16'", "bf16 on both");
   expect_refused(placed("k=bf16,v=tok4g64"), "'bf16'", "bf16 on both");
-  expect_refused(placed("bf16", testing::unlike_layers()), "differ between layers", "--device cpu");
   expect_refused(placed("bf16", testing::small_geometry(80)), "heads of 80 channels", "--device cpu");
+}
+
+TEST(PlaceOn, TakesHeadsThatDifferBetweenLayersAndSharedCaches) {
+  Geometry shared = testing::small_geometry();
+  shared.shared = {true, false};
+  for (const Geometry& g : {testing::small_geometry(512), testing::unlike_layers(512, 256, 1, 2),
+                            testing::unlike_layers(64, 128), shared}) {
+    EXPECT_TRUE(placed("bf16", g).ok());
+    EXPECT_TRUE(placed("kvant-4bit", g).ok());
+    EXPECT_TRUE(placed("k=ch4g128,v=tok4g128", g).ok());
+  }
+  expect_refused(placed("bf16", testing::unlike_layers()), "heads of 32 channels", "--no-kv-offload");
+  EXPECT_EQ((*placed("turboattention-4bit", testing::small_geometry(512)))->recipe.prompt,
+            PromptAttention::exact);
+  expect_refused(placed("bf16,prompt=flashq", testing::small_geometry(512)), "up to 256 channels",
+                 "prompt=exact");
+  expect_refused(placed("vquant-k4v2", testing::small_geometry(512)), "heads of 512", "protect=0");
+  expect_refused(placed("vquant-k4v2", testing::unlike_layers(128, 64)), "differ between layers",
+                 "protect=0");
+  expect_refused(placed("vquant-k4v2", shared), "share caches", "protect=0");
+  expect_refused(placed("kvlinc-2bit", testing::unlike_layers(128, 64)), "that are alike", "correction=none");
 }
 
 TEST(PlaceOn, RefusesWhatKernelsDontDoWithCapsAndSinkLogits) {

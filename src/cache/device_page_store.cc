@@ -89,7 +89,8 @@ void DevicePageStore::add_sealed(kvant_decode_layer& at_layer, int layer) const 
 
 void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
   const EntryLayout::Layer &from = tails(layer).layout().layers[layer], &to = sinks().layout().layers[layer];
-  const std::size_t n_pages = std::size_t{2} * plan_.geometry.n_kv_heads,  // all of a kind are equally large
+  const std::size_t n_pages =
+                        std::size_t{2} * plan_.geometry.kv_heads(layer),  // all of a kind are equally large
       from_bytes = from.bytes(0, Side::key), to_bytes = to.bytes(0, Side::key);
   device_.copy_rows(sinks().data(sink.id) + to.offset, to_bytes, tails(layer).data(tail.id) + from.offset,
                     from_bytes, to_bytes, n_pages);
@@ -110,7 +111,7 @@ Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry 
   device_.enter();
   // One page as rows [token][head][channel] of both sides, and tables, lengths and numbers of tokens beside
   // them. Masks of the pages before say which protected rows are this one's, so it has its own number.
-  const std::size_t side_bytes = std::size_t{2} * kPageTokens * g.n_kv_heads * g.head_dim;
+  const std::size_t side_bytes = std::size_t{2} * kPageTokens * g.n_kv(layers(group).front());
   const int n_pages = page + 1;
   struct Numbers {
     std::int32_t tail_id, n_sealed, seq[kPageTokens], token[kPageTokens];
@@ -171,11 +172,11 @@ Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry 
     rows.n_seqs = 1;
     rows.first_page = page;
     rows.n_pages = 1;
-    rows.n_heads = g.n_kv_heads;
+    rows.n_heads = g.kv_heads(layer);
     rows.keys = memory.get();
     rows.values = memory.get() + side_bytes;
-    rows.token_stride = std::int64_t{g.n_kv_heads} * g.head_dim;
-    rows.head_stride = g.head_dim;
+    rows.token_stride = g.n_kv(layer);
+    rows.head_stride = g.dim(layer);
     rows.seq_stride = rows.token_stride * kPageTokens;
     KVANT_RETURN_IF_ERROR(
         library_status(device_, "decoding a page",

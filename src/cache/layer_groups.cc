@@ -14,7 +14,9 @@ std::vector<LayersOfEntry> layer_groups(const Plan& plan) {
                            .sliding_window = of_layer.sliding_window,
                            .prefill = plan.recipe.prefill,
                            .tail_lasts = plan.geometry.is_shared(layer)};
-    auto found = std::ranges::find(groups, rules, &LayersOfEntry::rules);
+    auto found = std::ranges::find_if(groups, [&](const LayersOfEntry& group) {
+      return group.rules == rules && plan.geometry.heads_are_alike(group.layers.front(), layer);
+    });
     if (found == groups.end()) found = groups.insert(found, {rules, {}});
     found->layers.push_back(layer);
   }

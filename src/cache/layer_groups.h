@@ -1,4 +1,5 @@
 // The layers whose pages are opened, sealed and freed together, and so lie in one entry (page_layout.h).
+// Their heads are alike: on a device their attention is divided once for all.
 #pragma once
 
 #include <vector>

@@ -41,11 +41,13 @@ void view_on_device(const Cache& cache, SequenceId sequence, SequenceView& view,
   view.k_bytes.resize(n_heads);
   view.v_bytes.resize(n_heads);
   const auto add = [&](const EntryLayout& layout) {
-    for (std::size_t i = 0; i < n_heads; ++i) {
-      const EntryLayout::Layer& layer = layout.layers[i / g.n_kv_heads];
-      const int head = static_cast<int>(i) % g.n_kv_heads;
-      view.k_bytes[i] += static_cast<std::int64_t>(layer.bytes(head, Side::key));
-      view.v_bytes[i] += static_cast<std::int64_t>(layer.bytes(head, Side::value));
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      const EntryLayout::Layer& of_layer = layout.layers[layer];
+      for (int head = 0; head < g.kv_heads(layer); ++head) {
+        const int i = g.head_index(layer, head);
+        view.k_bytes[i] += static_cast<std::int64_t>(of_layer.bytes(head, Side::key));
+        view.v_bytes[i] += static_cast<std::int64_t>(of_layer.bytes(head, Side::value));
+      }
     }
   };
   for (int group = 0; group < store.n_groups(); ++group) {

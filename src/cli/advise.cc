@@ -96,7 +96,8 @@ class Adviser {
         continue;
       }
       const Plan& plan = *preview->plan;
-      AdviceRow row{.recipe = label(recipe), .bytes = largest_cache_bytes(plan, context_) * options_.batch};
+      AdviceRow row{.recipe = label(recipe),
+                    .bytes = largest_batch_bytes(plan, context_, {options_.batch, kUsualStep})};
       row.fits = weights_ + row.bytes <= memory_;
       if (preview->stands_in) {
         row.note =

@@ -71,12 +71,23 @@ class Contenders {
     const int n_tokens = bench.depths.back() + max_new;
     KVANT_RETURN_IF_ERROR(session_.check_cache_memory(
         fmt::format("a KV cache of {} tokens", std::int64_t{n_tokens} * bench.parallel),
-        bench.parallel * largest_cache_bytes(**plan, n_tokens)));
+        cache_bytes(**plan, n_tokens)));
     return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
                                  session_.engine(), session_.backend(), *plan, contender_, guard_every);
   }
 
  private:
+  // Copies of the sequences run, each of which has an open page of its own.
+  std::int64_t cache_bytes(const Plan& plan, int n_tokens) const {
+    const BenchOptions& bench = options_.bench;
+    const bool reads = bench.prompt > 0 || contender_.text != nullptr;
+    const Batch batch{bench.parallel, reads ? contender_.prompt_step : 1};
+    std::int64_t copied = 0;
+    for (const int depth : bench.depths)
+      copied = std::max(copied, largest_batch_bytes(plan, depth % kPageTokens, {bench.parallel}));
+    return largest_batch_bytes(plan, n_tokens, batch) + copied;
+  }
+
   const Session& session_;
   const BenchCommandOptions& options_;
   ContenderOptions contender_;
@@ -176,7 +187,7 @@ Command add_bench_command(CLI::App& program) {
   command
       ->add_option("--parallel", options->bench.parallel,
                    "sequences that are decoded at a time, each of the depth")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 1 << 14))
       ->capture_default_str();
   command->add_option("--prompt-step", options->prompt_step, "tokens of one step of a prompt, at most")
       ->check(CLI::Range(1, 1 << 16))

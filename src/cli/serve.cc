@@ -21,6 +21,7 @@
 #include "recipe/recipe.h"
 #include "serve/http_server.h"
 #include "serve/scheduler.h"
+#include "serve/scheduler_memory.h"
 #include "serve/serve_loop.h"
 #include "task/session.h"
 #include "task/session_coding.h"
@@ -111,7 +112,9 @@ Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& sche
   const auto plan = session.plan(parse_recipe("bf16").value());
   if (!plan.ok()) return plan.error();
   scheduling.shadow_plan = *plan;
-  scheduling.shadow_bytes = [plan = *plan](int n_tokens) { return largest_cache_bytes(*plan, n_tokens); };
+  scheduling.shadow_bytes = [plan = *plan, step = largest_step(scheduling)](int n_tokens) {
+    return largest_cache_bytes(*plan, n_tokens, step);
+  };
   scheduling.shadow_memory = Scheduler::memory_for(scheduling.shadow_bytes(scheduling.context));
   scheduling.memory -= scheduling.shadow_memory;
   if (scheduling.memory > 0) return {};
@@ -148,8 +151,7 @@ struct Served {
 };
 
 // Two recipes take turns, and share the pause.
-void set_prompt_steps(const Session& session, const Plan& plan, const ServeOptions& options,
-                      SchedulerOptions& scheduling) {
+void set_prompt_steps(const Session& session, const ServeOptions& options, SchedulerOptions& scheduling) {
   const bool on_device = session.caches_on_device();
   scheduling.prompt_step = on_device ? kFirstDevicePromptStep : kPromptStep;
   scheduling.lone_prompt_step = on_device ? kDeviceLonePromptStep : kLonePromptStep;
@@ -159,8 +161,6 @@ void set_prompt_steps(const Session& session, const Plan& plan, const ServeOptio
   } else if (on_device) {
     scheduling.answer_pause = options.compare.empty() ? kAnswerPause : kAnswerPause / 2;
   }
-  scheduling.step_bytes = largest_cache_bytes(plan, scheduling.context, scheduling.lone_prompt_step) -
-                          largest_cache_bytes(plan, scheduling.context);
 }
 
 Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const ServeOptions& options,
@@ -173,8 +173,8 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                  .parallel = options.parallel,
                  .queue = options.queue,
                  .memory = memory}};
-  set_prompt_steps(session, **plan, options, served.scheduling);
-  served.scheduling.sequence_bytes = [plan = *plan](int n) { return largest_cache_bytes(*plan, n); };
+  set_prompt_steps(session, options, served.scheduling);
+  set_sequence_bytes(*plan, served.scheduling);
   if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, served.scheduling));
   return served;
 }
@@ -187,9 +187,9 @@ Status check_halves(const Served& served, std::int64_t memory) {
       "--compare divides {} of memory between two caches, and half of it doesn't hold one conversation of {} "
       "tokens with {}, which takes {}: give more --memory or a smaller -c",
       readable_bytes(static_cast<double>(memory)), scheduling.context, label(served.plan->recipe),
-      readable_bytes(
-          static_cast<double>(Scheduler::memory_for(scheduling.sequence_bytes(scheduling.context)) +
-                              scheduling.step_bytes + scheduling.shadow_memory)));
+      readable_bytes(static_cast<double>(
+          Scheduler::memory_for(scheduling, 1, scheduling.sequence_bytes(scheduling.context)) +
+          scheduling.shadow_memory)));
 }
 
 Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& recipe,

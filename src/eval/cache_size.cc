@@ -72,13 +72,13 @@ std::int64_t number_in(const char* path) {
 }
 
 // What a step's pages take beside, in the tails of layers whose caches others share: they last until it ends.
-std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens, int step_tokens) {
+std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
   const Geometry& g = plan.geometry;
   std::int64_t bytes = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (!g.is_shared(layer)) continue;
     const auto page = static_cast<std::int64_t>(plan.tail->page_bytes(g.dim(layer)));
-    bytes += 2 * g.kv_heads(layer) * page * pages_for(std::min(n_tokens, step_tokens));
+    bytes += 2 * g.kv_heads(layer) * page * most_batch_pages(n_tokens, /*held=*/0, batch);
   }
   return bytes;
 }
@@ -174,14 +174,18 @@ CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
   return bits;
 }
 
-// Beyond the last page nothing takes more the shorter it is.
 std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens) {
-  const std::int64_t states = kRecurrentStates * plan.geometry.recurrent_bytes();
-  if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, step_tokens);
+  return largest_batch_bytes(plan, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
+}
+
+// Beyond the last page nothing takes more the shorter it is.
+std::int64_t largest_batch_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
+  const std::int64_t states = batch.n_seqs * kRecurrentStates * plan.geometry.recurrent_bytes();
+  if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, batch);
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));
-  return states + largest + lasting_tail_bytes(plan, n_tokens, step_tokens);
+  return states + batch.n_seqs * largest + lasting_tail_bytes(plan, n_tokens, batch);
 }
 
 std::int64_t mean_cache_bytes(const Plan& plan, int context) {

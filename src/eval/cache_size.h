@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/batch_pages.h"
 #include "cache/cache.h"
 #include "recipe/plan.h"
 
@@ -44,6 +45,8 @@ inline constexpr int kUsualStep = 512;
 // The maximum number of bytes that a sequence takes on its way to n_tokens, recurrent states included, if no
 // step adds more than step_tokens: what must fit into the memory where the plan's pages lie.
 std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens = kUsualStep);
+// The same of a batch whose sequences grow to n_tokens each. What a step opens counts once, not for each.
+std::int64_t largest_batch_bytes(const Plan& plan, int n_tokens, const Batch& batch);
 // Bytes at `context` at the mean bits: what a budget in bits or bytes is compared with.
 std::int64_t mean_cache_bytes(const Plan& plan, int context);
 

@@ -140,8 +140,8 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64,tail=bf16", testing::small_geometry());
   const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();
-  EXPECT_EQ(largest_cache_bytes(*placed, 4096), largest_device_bytes(*placed, 4096, 512));
-  EXPECT_EQ(largest_cache_bytes(*placed, 4096, 1024), largest_device_bytes(*placed, 4096, 1024));
+  EXPECT_EQ(largest_cache_bytes(*placed, 4096), largest_device_bytes(*placed, 4096, {1, 512}));
+  EXPECT_EQ(largest_cache_bytes(*placed, 4096, 1024), largest_device_bytes(*placed, 4096, {1, 1024}));
   EXPECT_GT(largest_cache_bytes(*placed, 4096), largest_cache_bytes(*plan, 4096));
   constexpr int kPagesMore = 128;
   const auto grown = [](const Plan& of) {

@@ -56,8 +56,8 @@ Result<PageLibrary> load_page_library() {
   const auto library = SharedLibrary::open("libkvant_cuda.so", program_places());
   if (!library.ok()) {
     return error(
-        "--device cuda needs libkvant_cuda.so, which is built where there is nvcc, beside the program ({}): "
-        "build it, or use --device cpu",
+        "--device cuda needs libkvant_cuda.so beside the program ({}): scripts/build.sh default builds it "
+        "where there is nvcc; or use --device cpu",
         library.error().message);
   }
   const SharedLibrary& l = **library;
@@ -286,7 +286,16 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   const CudaDriver& d = **driver;
   int n = 0, device = 0, major = 0, minor = 0;
   d.device_count(&n);
-  if (number >= n) return error("--device {}: this machine has {} GPUs, numbered from 0", name, n);
+  if (n == 0) {
+    return error(
+        "--device {} needs an NVIDIA GPU, and the driver shows none here (CUDA_VISIBLE_DEVICES may hide "
+        "them): use --device cpu",
+        name);
+  }
+  if (number >= n)
+    return error(
+        "--device {}: {}", name,
+        n == 1 ? "the GPU here is cuda:0" : fmt::format("the GPUs here are cuda:0 to cuda:{}", n - 1));
   char model[128] = "";
   d.device_get(&device, number);
   d.device_name(model, sizeof model, device);

@@ -112,13 +112,15 @@ void DeviceExecutor::find_values(const ForwardRows& rows) {
 }
 
 Status DeviceExecutor::attend(Step& step, RowObserver* observer, const DeviceGraph& g,
-                              const LayerTransforms& t, int layer) {
-  const ShownRows shown = observer == nullptr ? ShownRows::nothing : observer->wants(step, layer);
+                              const LayerTransforms& t, int layer, bool has_kv) {
+  const ShownRows shown = observer == nullptr || !has_kv ? ShownRows::nothing : observer->wants(step, layer);
   const bool shows_now = shown >= ShownRows::inputs;
   if (shows_now) observed_.read_inputs(g, step.plan(), layer, t);
   device_->pages_after_graph();
   if (shown == ShownRows::queries) KVANT_RETURN_IF_ERROR(observed_.keep_queries(g, step.plan(), n_kept_));
-  attention_.run_layer(step, layer, {g.q(), g.k(), g.v(), g.attended(), t.library_k, t.library_v});
+  attention_.run_layer(
+      step, layer,
+      {g.q(), has_kv ? g.k() : nullptr, has_kv ? g.v() : nullptr, g.attended(), t.library_k, t.library_v});
   device_->graph_after_pages();
   if (shown == ShownRows::none || shown == ShownRows::queries)
     shown_later_.push_back({layer, shown == ShownRows::queries ? n_kept_++ : -1});
@@ -148,12 +150,15 @@ Status DeviceExecutor::run_on_device(Step& step, AttentionBackend& backend, Devi
   if (hparams_.n_recurrent() > 0) states_.load(step, g);
   RowObserver* observer = backend.observer();
   n_kept_ = 0;
-  const int n_sites = step.plan().geometry.n_layers;
-  for (int layer = 0; layer < n_sites; ++layer) {
-    if (layer > 0 || !starts_early) KVANT_RETURN_IF_ERROR(g.start(layer));
-    KVANT_RETURN_IF_ERROR(attend(step, observer, g, transforms.layer(layer), layer));
+  int site = 0;
+  for (int layer = 0; layer < hparams_.n_layers; ++layer) {
+    if (hparams_.recurrent[layer]) continue;
+    if (site > 0 || !starts_early) KVANT_RETURN_IF_ERROR(g.start(site));
+    const int place = hparams_.place[layer];
+    KVANT_RETURN_IF_ERROR(attend(step, observer, g, transforms.layer(place), place, hparams_.has_kv(layer)));
+    ++site;
   }
-  KVANT_RETURN_IF_ERROR(g.start(n_sites));
+  KVANT_RETURN_IF_ERROR(g.start(site));
   if (hparams_.n_recurrent() > 0) states_.store(step, g);
   return {};
 }

@@ -38,9 +38,10 @@ class DeviceExecutor final : public Executor {
   // Rows of an embedding table, multiplied by `scale`.
   static void look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
                       std::vector<float>& rows);
-  // One layer's attention, and what an observer is to see of it now.
+  // One layer's attention, and what an observer is to see of it now. has_kv: not of a layer that attends to
+  // another one's cache, `layer`.
   Status attend(Step& step, RowObserver* observer, const DeviceGraph& graph,
-                const LayerTransforms& transforms, int layer);
+                const LayerTransforms& transforms, int layer, bool has_kv);
   // What it is to see when all layers have attended.
   void show_later(Step& step, RowObserver& observer, const DeviceGraph& graph,
                   const PlanTransforms& transforms);

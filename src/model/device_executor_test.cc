@@ -99,13 +99,7 @@ TEST_P(DeviceEngine, AbortLeavesTheSequenceAsItWas) {
 }
 
 TEST_P(DeviceEngine, FillsForBenchmarks) {
-  Cache& cache = device_->cache();
-  const SequenceId sequence = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
-  EXPECT_EQ(cache.length(sequence), 300);
-  const auto tokens = some_tokens(2, 9);
-  for (const float x : device_->run(sequence, tokens, false, 1)) ASSERT_TRUE(std::isfinite(x));
-  EXPECT_EQ(cache.length(sequence), 302);
+  expect_fills_for_benchmarks(300);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -291,7 +291,7 @@ class DeviceGraph::Builder {
     if (!h_.recurrent[layer]) {
       if (const DeviceTransform& out = t_.layer(h_.place[layer]).out; out.matrix != nullptr) {
         mixed = transform(heads(mixed, layer, h_.n_heads), out);
-        mixed = ggml_reshape_2d(c_, mixed, std::int64_t{h_.n_heads} * h_.head_dim, x->ne[1]);
+        mixed = ggml_reshape_2d(c_, mixed, h_.n_q(layer), x->ne[1]);
       }
       if (h_.architecture->gated_attention)
         mixed = ggml_mul(c_, mixed, ggml_sigmoid(c_, wanted(g_.tensors_.gates)));

@@ -214,6 +214,16 @@ class HostAndDevice {
     EXPECT_EQ(cache.page_bytes_in_use(), 0);
   }
 
+  // What a benchmark puts into a cache instead of n tokens of a prompt.
+  void expect_fills_for_benchmarks(int n) {
+    Cache& cache = device_->cache();
+    const SequenceId sequence = cache.add();
+    ASSERT_TRUE(cache.fill_synthetic(sequence, n, 1).ok());
+    EXPECT_EQ(cache.length(sequence), n);
+    for (const float x : device_->run(sequence, some_tokens(2, 9), false, 1)) ASSERT_TRUE(std::isfinite(x));
+    EXPECT_EQ(cache.length(sequence), n + 2);
+  }
+
   // A step of 180 tokens that is given up after 120.
   void expect_abort_changes_nothing(double same) {
     const auto tokens = some_tokens(300, 8);

@@ -131,12 +131,7 @@ TEST_P(DeviceWindows, AbortLeavesTheSequenceAsItWas) {
 }
 
 TEST_P(DeviceWindows, FillForBenchmarks) {
-  Cache& cache = device_->cache();
-  const SequenceId sequence = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(sequence, 700, 1).ok());
-  EXPECT_EQ(cache.length(sequence), 700);
-  const auto tokens = some_tokens(2, 9);
-  for (const float x : device_->run(sequence, tokens, false, 1)) ASSERT_TRUE(std::isfinite(x));
+  expect_fills_for_benchmarks(700);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -27,7 +27,7 @@ void ObservedRows::undo_query_transforms(const Plan& plan, int layer, const Laye
 
 Status ObservedRows::keep_queries(const DeviceGraph& graph, const Plan& plan, int n) {
   const Geometry& g = plan.geometry;
-  const std::size_t bytes = sizeof(float) * graph.shape().n_rows * g.n_heads * g.head_dim;
+  const std::size_t bytes = sizeof(float) * graph.shape().n_rows * g.n_heads * g.head_dim;  // or fewer
   KVANT_RETURN_IF_ERROR(kept_.reserve(g.n_layers * bytes, "for what is looked at"));
   device_->copy(kept_.memory() + n * bytes, graph.q(), bytes);
   return {};
@@ -36,9 +36,10 @@ Status ObservedRows::keep_queries(const DeviceGraph& graph, const Plan& plan, in
 void ObservedRows::read_kept(const DeviceGraph& graph, const Plan& plan, int layer,
                              const LayerTransforms& transforms, int nth) {
   set_rows(graph.shape().n_rows);
-  q_.resize(std::size_t{1} * n_rows_ * plan.geometry.n_heads * plan.geometry.head_dim);
-  const std::size_t bytes = sizeof(float) * q_.size();
-  device_->download(q_.data(), kept_.memory() + nth * bytes, bytes);
+  const Geometry& g = plan.geometry;
+  q_.resize(std::size_t{1} * n_rows_ * g.n_q(layer));
+  const std::size_t place = sizeof(float) * n_rows_ * g.n_heads * g.head_dim;
+  device_->download(q_.data(), kept_.memory() + nth * place, sizeof(float) * q_.size());
   undo_query_transforms(plan, layer, transforms);
 }
 
@@ -46,8 +47,8 @@ void ObservedRows::read_inputs(const DeviceGraph& graph, const Plan& plan, int l
                                const LayerTransforms& transforms) {
   const Geometry& g = plan.geometry;
   set_rows(graph.shape().n_rows);
-  q_.resize(std::size_t{1} * n_rows_ * g.n_heads * g.head_dim);
-  k_.resize(std::size_t{1} * n_rows_ * g.n_kv_heads * g.head_dim);
+  q_.resize(std::size_t{1} * n_rows_ * g.n_q(layer));
+  k_.resize(std::size_t{1} * n_rows_ * g.n_kv(layer));
   v_.resize(k_.size());
   graph.read_inputs(q_, k_, v_);
   undo_query_transforms(plan, layer, transforms);

@@ -58,7 +58,7 @@ bool is_zero(const std::vector<float>& values) {
 // Collects matrices, then puts them into memory.
 class PlanTransforms::Maker {
  public:
-  Maker(PlanTransforms& to, const Plan& plan) : to_(to), plan_(plan), d_(plan.geometry.head_dim) {}
+  Maker(PlanTransforms& to, const Plan& plan) : to_(to), plan_(plan) {}
 
   Status run(ggml_backend* backend) {
     const Geometry& g = plan_.geometry;
@@ -109,52 +109,53 @@ class PlanTransforms::Maker {
 
   bool leave_to_library(int layer, Side side, LibraryTransform& to) {
     std::vector<float> factors, inverses;
-    for (int head = 0; head < plan_.geometry.n_kv_heads; ++head) {
+    const int d = plan_.geometry.dim(layer), n = plan_.geometry.kv_heads(layer);
+    for (int head = 0; head < n; ++head) {
       const Transform& transform = of(layer, head, side);
       if (transform.identity()) return false;
       const std::vector<float> found =
-          hadamard_factors(affine_map(d_, [&](MatrixView<float> x) { transform.forward(x); }), d_);
+          hadamard_factors(affine_map(d, [&](MatrixView<float> x) { transform.forward(x); }), d);
       if (found.empty()) return false;
       factors.insert(factors.end(), found.begin(), found.end());
     }
     to.hadamard = true;
     if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1; })) return true;
     for (const float f : factors) inverses.push_back(1 / f);
-    ggml_tensor* of_rows = keep(std::move(factors));
-    left_.push_back({&to, of_rows, keep(std::move(inverses))});
+    ggml_tensor* of_rows = keep(std::move(factors), d, n);
+    left_.push_back({&to, of_rows, keep(std::move(inverses), d, n)});
     return true;
   }
 
   // A tensor of [n_kv_heads, d] numbers.
-  ggml_tensor* keep(std::vector<float> values) {
-    ggml_tensor* tensor = ggml_new_tensor_2d(to_.context_, GGML_TYPE_F32, d_, plan_.geometry.n_kv_heads);
+  ggml_tensor* keep(std::vector<float> values, int d, int n_kv_heads) {
+    ggml_tensor* tensor = ggml_new_tensor_2d(to_.context_, GGML_TYPE_F32, d, n_kv_heads);
     values_.emplace_back(tensor, std::move(values));
     return tensor;
   }
 
   template <class Apply>
   void add(int layer, Side side, const Apply& apply, DeviceTransform& to) {
-    const int n = plan_.geometry.n_kv_heads;
+    const int d = plan_.geometry.dim(layer), n = plan_.geometry.kv_heads(layer);
     bool identity = true;
     for (int head = 0; head < n; ++head)
       identity = identity && plan_.head(layer, head).side(side).transform.identity();
     if (identity) return;
     std::vector<AffineMap> maps;
     for (int head = 0; head < n; ++head)
-      maps.push_back(affine_map(d_, [&](MatrixView<float> x) { apply(head, x); }));
+      maps.push_back(affine_map(d, [&](MatrixView<float> x) { apply(head, x); }));
     const bool alike = std::all_of(maps.begin(), maps.end(),
                                    [&](const AffineMap& map) { return map.matrix == maps[0].matrix; });
     std::vector<float> transposed, offsets;
     for (int head = 0; head < (alike ? 1 : n); ++head) {
-      for (int c = 0; c < d_; ++c) {
-        for (int i = 0; i < d_; ++i) transposed.push_back(maps[head].matrix[i * d_ + c]);
+      for (int c = 0; c < d; ++c) {
+        for (int i = 0; i < d; ++i) transposed.push_back(maps[head].matrix[i * d + c]);
       }
     }
     for (const AffineMap& map : maps) offsets.insert(offsets.end(), map.offset.begin(), map.offset.end());
-    to.matrix = ggml_new_tensor_3d(to_.context_, GGML_TYPE_F32, d_, d_, alike ? 1 : n);
+    to.matrix = ggml_new_tensor_3d(to_.context_, GGML_TYPE_F32, d, d, alike ? 1 : n);
     values_.emplace_back(to.matrix, std::move(transposed));
     if (is_zero(offsets)) return;
-    to.offset = ggml_new_tensor_2d(to_.context_, GGML_TYPE_F32, d_, n);
+    to.offset = ggml_new_tensor_2d(to_.context_, GGML_TYPE_F32, d, n);
     values_.emplace_back(to.offset, std::move(offsets));
   }
 
@@ -165,7 +166,6 @@ class PlanTransforms::Maker {
 
   PlanTransforms& to_;
   const Plan& plan_;
-  int d_;
   std::vector<Left> left_;  // transforms whose factors get their addresses once there is memory
   std::vector<std::pair<ggml_tensor*, std::vector<float>>> values_;
 };

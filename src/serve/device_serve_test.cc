@@ -11,6 +11,7 @@
 #include "serve/random_tokens.h"
 #include "serve/read_reply.h"
 #include "serve/scheduler.h"
+#include "serve/scheduler_memory.h"
 
 namespace kvant {
 namespace {
@@ -64,7 +65,7 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, Serv
     auto plan = testing::plan_for(recipe, made.engine->geometry(), nullptr, made.backend->page_order());
     plan = made.backend->place(plan).value();
     SchedulerOptions options{.context = 1024, .parallel = 4, .memory = memory};
-    options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    set_sequence_bytes(plan, options);
     if (on_device) {
       options.shadow_plan = made.backend->place(testing::plan_for("bf16", made.engine->geometry())).value();
       options.shadow_bytes = [shadow = options.shadow_plan](int n) {

@@ -20,9 +20,19 @@ std::int64_t Scheduler::memory_for(std::int64_t sequence_bytes) {
   return sequence_bytes + kPartlyUsedBytes;
 }
 
+std::int64_t Scheduler::memory_for(const SchedulerOptions& options, int n_seqs, std::int64_t sequence_bytes) {
+  return memory_for(sequence_bytes + (options.step_bytes ? options.step_bytes(n_seqs) : 0));
+}
+
 std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
-  return std::max<std::int64_t>(0, options.memory - options.step_bytes - kPartlyUsedBytes) /
-         options.sequence_bytes(options.context);
+  const std::int64_t one = options.sequence_bytes(options.context);
+  std::int64_t fit = 0;
+  for (std::int64_t more = 1 << 30; more > 0; more /= 2) {
+    const std::int64_t n = fit + more;
+    if (n <= options.memory / one && memory_for(options, static_cast<int>(n), n * one) <= options.memory)
+      fit = n;
+  }
+  return fit;
 }
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBackend& backend,
@@ -37,7 +47,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBack
         "memory, "
         "a smaller context or a recipe of fewer bits",
         mebibytes(options.memory), options.context,
-        mebibytes(options.sequence_bytes(options.context) + options.step_bytes + kPartlyUsedBytes));
+        mebibytes(memory_for(options, 1, options.sequence_bytes(options.context))));
   }
   return std::unique_ptr<Scheduler>(
       new Scheduler(engine, backend, std::move(plan), std::move(options), std::move(sessions)));

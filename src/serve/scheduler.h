@@ -47,9 +47,10 @@ struct SchedulerOptions {
   std::int64_t memory = 0;  // bytes of the cache; > 0
   // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
   double grammar_seconds = 2;
-  // Bytes that a sequence takes at most on its way to so many tokens.
+  // Bytes that a sequence takes at most on its way to so many tokens, one by one.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
-  std::int64_t step_bytes = 0;  // and that one of them may take beside that within a step
+  // And that so many sequences may take together beside that within a step; none: nothing.
+  std::function<std::int64_t(int n_seqs)> step_bytes;
   // For requests with a guard, beside all that: an unquantized cache.
   std::shared_ptr<const Plan> shadow_plan;  // null: none has one
   std::int64_t shadow_memory = 0;
@@ -138,6 +139,8 @@ class Scheduler {
   static std::int64_t sequences_that_fit(const SchedulerOptions& options);
   // Bytes that sequences of these bytes need in a cache of their own.
   static std::int64_t memory_for(std::int64_t sequence_bytes);
+  // The same of n_seqs sequences that a scheduler runs.
+  static std::int64_t memory_for(const SchedulerOptions& options, int n_seqs, std::int64_t sequence_bytes);
 
  private:
   // A row of a batch.

@@ -108,7 +108,7 @@ TEST(SchedulerMemory, KeepsRoomForALongStepOnce) {
   SchedulerOptions options{.context = 100, .memory = std::int64_t{1} << 30};
   options.sequence_bytes = [](int n) { return std::int64_t{n} << 20; };
   const std::int64_t without = Scheduler::sequences_that_fit(options);
-  options.step_bytes = std::int64_t{300} << 20;
+  options.step_bytes = [](int /*n_seqs*/) { return std::int64_t{300} << 20; };
   EXPECT_EQ(Scheduler::sequences_that_fit(options), without - 3);
 }
 

@@ -11,6 +11,7 @@
 #include "recipe/recipe_fixture.h"
 #include "serve/random_tokens.h"
 #include "serve/scheduler.h"
+#include "serve/scheduler_memory.h"
 #include "serve/serve_fixture.h"
 
 namespace kvant {
@@ -86,7 +87,7 @@ class SchedulerOnEngine : public ::testing::TestWithParam<std::tuple<std::string
                                        const std::string& prefixes = "") {
     const auto plan = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
     SchedulerOptions options{.context = 1024, .parallel = 8, .prompt_step = prompt_step, .memory = 256 << 20};
-    options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    set_sequence_bytes(plan, options);
     options.shadow_plan = unquantized();
     options.shadow_memory = 64 << 20;
     options.shadow_bytes = [plan = unquantized()](int n) { return largest_cache_bytes(*plan, n); };

@@ -63,11 +63,11 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   const int room = options_.context - n_prompt;
   max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
   const std::int64_t bytes = most_bytes(request);
-  if (memory_for(bytes + options_.step_bytes) > options_.memory) {
-    return refuse(wrong(error(
-        "{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
-        "for fewer, or give max_tokens",
-        request.n_answers, max_tokens, mebibytes(bytes + options_.step_bytes), mebibytes(options_.memory))));
+  if (const std::int64_t needed = memory_for(options_, request.n_answers, bytes); needed > options_.memory) {
+    return refuse(
+        wrong(error("{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
+                    "for fewer, or give max_tokens",
+                    request.n_answers, max_tokens, mebibytes(needed), mebibytes(options_.memory))));
   }
   Job job;
   if (request.guard) job.shadow_bytes = options_.shadow_bytes(n_prompt + max_tokens);
@@ -113,8 +113,9 @@ void Scheduler::drop_cancelled() {
 }
 
 bool Scheduler::has_room(const Job& job) const {
-  return running_ + job.request.n_answers <= options_.parallel &&
-         memory_for(promised_ + job.bytes + options_.step_bytes) <= options_.memory &&
+  const int n_answers = running_ + job.request.n_answers;
+  return n_answers <= options_.parallel &&
+         memory_for(options_, n_answers, promised_ + job.bytes) <= options_.memory &&
          (!job.request.guard || memory_for(shadows_promised_ + job.shadow_bytes) <= options_.shadow_memory);
 }
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "cache/cache_fixture.h"
-#include "eval/cache_size.h"
 #include "model/tiny_model.h"
 #include "recipe/plan.h"
 #include "serve/read_reply.h"
 #include "serve/scheduler.h"
+#include "serve/scheduler_memory.h"
 
 namespace kvant::testing {
 
@@ -26,7 +26,7 @@ class TinyScheduler : public ::testing::Test {
   std::vector<ReadReply> ask(const std::vector<GenerationRequest>& requests) {
     const auto plan = plan_for("kvant-4bit", engine_->geometry(), nullptr, backend_->page_order());
     SchedulerOptions options{.context = 1024, .parallel = 8, .memory = 256 << 20};
-    options.sequence_bytes = [plan](int n) { return largest_cache_bytes(*plan, n); };
+    set_sequence_bytes(plan, options);
     options.grammar_seconds = grammar_seconds_;
     const auto scheduler = Scheduler::make(*engine_, *backend_, plan, options).value();
     return testing::ask(*scheduler, requests);

@@ -14,7 +14,8 @@ int max_tokens(const Plan& plan, int batch, std::int64_t bytes) {
   for (int step = 1 << 30; step > 0; step /= 2) {
     const std::int64_t tokens = std::int64_t{fits} + step;
     if (tokens > INT32_MAX - kPageTokens) continue;
-    if (largest_cache_bytes(plan, static_cast<int>(tokens)) <= bytes / batch) fits = static_cast<int>(tokens);
+    if (largest_batch_bytes(plan, static_cast<int>(tokens), {batch, kUsualStep}) <= bytes)
+      fits = static_cast<int>(tokens);
   }
   return fits;
 }

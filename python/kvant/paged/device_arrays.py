@@ -19,5 +19,8 @@ class DeviceArrays:
             self._arrays[name] = on_device[first:first + x.size].view(x.shape)
             first += x.size
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._arrays[name]

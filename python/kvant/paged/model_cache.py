@@ -27,6 +27,9 @@ class ModelCache:
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale = n_heads, softmax_scale
         self._metrics = None if metrics is None else metrics.to(device)
+        # Whether pages of prompts are made of rows where these are: stored rows are the model's, which sealing reads once.
+        self.seals_rows = metrics is None and not (recipe.key_hadamard or recipe.value_hadamard) and all(
+            library.can_seal_rows(name) for name in (recipe.key_format, recipe.value_format))
         self._layer_at: dict[int, int] = {}
         self._shapes: dict[tuple[int, int], Shape] = {}
         self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)

@@ -1,5 +1,5 @@
-"""Requests with several new tokens: their rows go into pages (scratch_pages), and are then attended to, by the library on pages as
-they are (prompt_pages) or by a kernel that reads rows (prompt_rows)."""
+"""Requests with several new tokens: their rows go into pages (scratch_pages), and are then attended to, by the library on pages and
+rows as they are (prompt_pages) or by a kernel that reads rows (prompt_rows)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; keys, values: likewise [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
     attention: on rows, unless the recipe has integer prompts, or None: the library's on pages; check: of the quality guard, if it has
     one here."""
-    scratch = append_and_seal(cache, step, blocks, keys, values)
+    on_pages = attention is None or cache.recipe.has_integer_prompts
+    rows = append_and_seal(cache, step, blocks, keys, values, in_pages=check is not None or not on_pages)
     if check is not None:
-        check.measure(scratch, blocks, q)
-    if attention is None or cache.recipe.has_integer_prompts:
-        prompt_pages.attend(cache, step, scratch, blocks, q, out)
+        check.measure(rows, blocks, q)
+    if on_pages:
+        prompt_pages.attend(cache, step, rows, blocks, q, out)
     else:
-        prompt_rows.attend(cache, step, scratch, blocks, q, out, attention)
+        prompt_rows.attend(cache, step, rows, blocks, q, out, attention)

@@ -1,6 +1,6 @@
-"""Attention of prompts by the library (kvant_prompt_attention), which reads sealed pages and scratch pages as they are: every row
-sees what the rule says, whatever else is in the call. Products are in half precision or, with prompt=flashq in the recipe, in 8-bit
-integers, whose scales are made of the tokens that a call reads."""
+"""Attention of prompts by the library (kvant_prompt_attention), which reads sealed pages and new rows as they are, in scratch pages or
+where the model left them: every row sees what the rule says, whatever else is in the call. Products are in half precision or, with
+prompt=flashq in the recipe, in 8-bit integers, whose scales are made of the tokens that a call reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvant.paged import step_rules
 from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
-from kvant.paged.scratch_pages import PrefillStep, ScratchPages
+from kvant.paged.scratch_pages import ModelRows, PrefillStep, ScratchPages
 
 # Of earlier steps, in a call: the library makes tiles of them, as large as BF16 rows, or half as large in integers.
 MOST_PAGES = 512
@@ -92,47 +92,49 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
     return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (4 + 4) + WORKSPACE_BYTES
 
 
-def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
+def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor) -> None:
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     if step.attention is None:
         step.attention = prepare(cache, step)
-    # In half precision the library turns both where it reads and writes them, whatever their type; in integers it takes and gives BF16.
     in_integers = cache.recipe.has_integer_prompts
-    if in_integers:
-        q = cache.rotated(q).bfloat16()
+    if in_integers:  # which takes and gives BF16
+        q = q.bfloat16()
     part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
         mine = out[call.rows]
         if call.is_first and call.is_last and out.dtype == given:
-            _attend(cache, call, scratch, blocks, q, mine)
+            _attend(cache, call, rows, blocks, q, mine)
             continue
         part = torch.empty(mine.shape, dtype=part_type, device=out.device)
         lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
-        _attend(cache, call, scratch, blocks, q, part, lse)
+        _attend(cache, call, rows, blocks, q, part, lse)
         if call.is_first:
             total, total_lse = part.float(), lse
         else:
             cache.library.merge(total, total_lse, part, lse)
         if call.is_last:
             mine.copy_(total)
-    if in_integers:
-        cache.rotate_back(out)
 
 
-def _attend(cache: ModelCache, call: Call, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor,
-            lse: torch.Tensor | None = None) -> None:
+def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
+            out: torch.Tensor, lse: torch.Tensor | None = None) -> None:
     """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
-    q, is_turned_here = q[call.rows], bool(call.shape.half_products)
-    sealed = {}
+    q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)
-    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), tail=scratch.pages(call.scratch),
-                  **cache.sinks(call.sink_ids, blocks))
+    of_layer, of_rows = cache.sinks(call.sink_ids, blocks), {}
+    if isinstance(rows, ModelRows):
+        k, v = rows.keys[call.rows], rows.values[call.rows]
+        of_rows = dict(k=k, k_token_stride=k.stride(0), k_head_stride=k.stride(1), v=v, v_token_stride=v.stride(0),
+                       v_head_stride=v.stride(1))
+    else:
+        of_layer["tail"] = rows.pages(call.scratch)
+    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **of_layer)
     of_lse = {} if lse is None else dict(lse=lse, lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
     pages = PromptPages(shape=cache.shape(call.shape.n_seqs), layer=layer, first_row_tokens=call.first_tokens, **sealed)
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), q_hadamard=is_turned_here and cache.recipe.key_hadamard,
-        out_hadamard=is_turned_here and cache.recipe.value_hadamard, **of_lse), cache.device)
+        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard, out_hadamard=cache.recipe.value_hadamard,
+        **of_rows, **of_lse), cache.device)

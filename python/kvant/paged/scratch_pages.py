@@ -1,5 +1,6 @@
-"""New rows of prompts on their way into pages. The tokens are cut at page borders into pieces (step_rules.PrefillPlan); a layer's
-keys and values go into scratch pages, one a piece, of which full ones are sealed and others go on to tails."""
+"""New rows of prompts on their way into pages. The tokens are cut at page borders into pieces (step_rules.PrefillPlan). A layer's
+keys and values go into scratch pages, one a piece, of which full ones are sealed and others go on to tails; or, where nothing is to be
+done to rows before that, full pieces are sealed and attended to where the model left them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvant.torch import Layer, Pages
+from kvant.torch import Layer, Pages, new_rows
 from kvant.paged.block_layout import SIDES
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
@@ -35,7 +36,19 @@ class PrefillStep:
     entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: where they are in the layer's blocks
     leaving: torch.Tensor
     leaving_units: torch.Tensor
+    in_place: InPlace | None  # None: a request's first new token is within a page, or rows must be rotated or read more than once
     attention: Any = field(default=None, repr=False)  # what the first layer's attention leaves for the others'
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """How rows go into pages from where the model left them."""
+
+    full_rows: torch.Tensor  # int32 [n]: the first rows of full pieces
+    leaving_rows: torch.Tensor  # int64 [rows of leaving pieces]
+    leaving_row_piece: torch.Tensor  # int32, as many: which of the leaving pieces each is in,
+    leaving_row_token: torch.Tensor  # and its place in the page
+    leaving_ids: torch.Tensor  # int32 [n leaving, 2 * n_kv_heads]: where their tail pages lie
 
 
 def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> PrefillStep:
@@ -45,23 +58,42 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         "full": plan.full, "full_request": plan.request[plan.full], "full_page": plan.page[plan.full],
         "entering": plan.entering, "entering_request": plan.request[plan.entering], "entering_page": plan.page[plan.entering],
         "leaving": plan.leaving, "leaving_request": plan.request[plan.leaving], "leaving_page": plan.page[plan.leaving],
-        "full_place": np.minimum(plan.page[plan.full], 1)}, cache.device)
+        "full_place": np.minimum(plan.page[plan.full], 1), **_rows_in_place(cache, plan)}, cache.device)
     of_page = cache.layout.tail_page_bytes // cache.layout.unit_bytes
 
     def blocks_of(name):
         return block_table[arrays[name + "_request"].long(), arrays[name + "_page"].long()].contiguous()
 
+    def ids_of(name):
+        return cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"])
+
     def units_of(name):
-        ids = cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"]).long()
-        return (ids[:, :, None] + torch.arange(of_page, device=cache.device)).flatten()
+        if not arrays[name].numel():
+            return arrays[name].long()
+        return (ids_of(name).long()[:, :, None] + torch.arange(of_page, device=cache.device)).flatten()
 
     full_blocks = blocks_of("full")
+    in_place = None
+    if "full_rows" in arrays:
+        in_place = InPlace(arrays["full_rows"], arrays["leaving_rows"].long(), arrays["leaving_row_piece"],
+                           arrays["leaving_row_token"], ids_of("leaving"))
     return PrefillStep(
         plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place",
                                                              "full_page")},
         full_table=cache.either_place(full_blocks), full_sinks=cache.sink_ids(full_blocks), zeros=torch.zeros_like(full_blocks),
         entering=arrays["entering"].long(), entering_units=units_of("entering"),
-        leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"))
+        leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"), in_place=in_place)
+
+
+def _rows_in_place(cache: ModelCache, plan: PrefillPlan) -> dict[str, np.ndarray]:
+    """Arrays of InPlace; none if rows have to go into scratch pages."""
+    if not cache.seals_rows or len(plan.entering):
+        return {}
+    which = np.full(plan.n_pieces, -1)
+    which[plan.leaving] = np.arange(len(plan.leaving))
+    rows = np.flatnonzero(which[plan.row_piece] >= 0)
+    return dict(full_rows=plan.first_rows[plan.full], leaving_rows=rows, leaving_row_piece=which[plan.row_piece[rows]],
+                leaving_row_token=plan.row_token[rows])
 
 
 @dataclass(frozen=True)
@@ -77,9 +109,46 @@ class ScratchPages:
                      head_offset=SIDES * self.page_bytes, side_offset=self.page_bytes)
 
 
-def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor,
-                    values: torch.Tensor) -> ScratchPages:
-    """New rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], into scratch pages and on into sealed pages, sinks and tails."""
+@dataclass(frozen=True)
+class ModelRows:
+    """A layer's, as they are stored: BF16 [n_rows, n_kv_heads, head_dim]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
+                    in_pages: bool = False) -> ScratchPages | ModelRows:
+    """New rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], into sealed pages, sinks and tails. What is returned has all of them;
+    in_pages: scratch pages are asked for."""
+    if step.in_place is not None and not in_pages and all(map(_can_be_read_in_place, (keys, values))):
+        _seal_in_place(cache, step, step.in_place, blocks, keys, values)
+        return ModelRows(keys, values)
+    return _seal_from_scratch(cache, step, blocks, keys, values)
+
+
+def _can_be_read_in_place(rows: torch.Tensor) -> bool:
+    """By kvant_prompt_attention: BF16, in pieces of 16 bytes."""
+    return (rows.dtype == torch.bfloat16 and rows.stride(2) == 1 and rows.stride(0) % 8 == rows.stride(1) % 8 == 0
+            and rows.data_ptr() % 16 == 0)
+
+
+def _seal_in_place(cache: ModelCache, step: PrefillStep, places: InPlace, blocks: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor) -> None:
+    library, n_full = cache.library, len(step.plan.full)
+    if n_full:
+        library.seal_pages(cache.shape(n_full), Layer(sealed=cache.sealed_pages(step.full_table, blocks),
+                                                      **cache.sinks(step.full_sinks, blocks)),
+                           None, step.full_place, 1, rows=new_rows(keys, values), first_rows=places.full_rows,
+                           keep_sink=step.full_sinks is not None)
+    if len(places.leaving_ids):
+        library.append(cache.shape(len(places.leaving_ids)), Layer(tail=cache.tail_pages(places.leaving_ids, blocks)),
+                       places.leaving_row_piece, places.leaving_row_token,
+                       *(x.index_select(0, places.leaving_rows) for x in (keys, values)))
+
+
+def _seal_from_scratch(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor,
+                       values: torch.Tensor) -> ScratchPages:
     layout, recipe, library, plan = cache.layout, cache.recipe, cache.library, step.plan
     of_page = layout.tail_page_bytes // layout.unit_bytes
     pool = torch.empty((plan.n_pieces, SIDES * layout.n_kv_heads, of_page, layout.unit_bytes), dtype=torch.uint8,

@@ -8,6 +8,7 @@ then attended to by the new tokens behind them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,13 +55,25 @@ class PrefillPlan:
     first_seen: np.ndarray  # [n first]: their numbers among `seen`, -1: no later token of the step sees them
     entering: np.ndarray  # pieces whose page has tokens in the tail
     leaving: np.ndarray  # pieces whose page stays unquantized, and goes to the tail
-    visible: np.ndarray  # [n_pieces, most]: pages that a piece attends to: `seen` ones by number, then its own as n_seen + piece
-    n_visible_tokens: np.ndarray  # in them, its own included
+    n_visible_tokens: np.ndarray  # in the pages that a piece attends to, its own included
     prefixes: tuple[Prefix, ...]
 
     @property
     def n_pieces(self) -> int:
         return len(self.page)
+
+    @cached_property
+    def visible(self) -> np.ndarray:
+        """[n_pieces, most]: pages that a piece attends to: `seen` ones by number, then its own as n_seen + piece."""
+        first_page = self.computed // PAGE
+        place = np.full(self.n_pieces, -1)
+        place[self.seen] = np.arange(len(self.seen))
+        earlier = self.page - first_page[self.request]  # pieces of the request
+        visible = np.zeros((self.n_pieces, int(earlier.max(initial=-1)) + 1), np.int32)
+        for piece, n in enumerate(earlier):
+            visible[piece, :n] = place[piece - n:piece]
+            visible[piece, n] = len(self.seen) + piece
+        return visible
 
     @property
     def first_rows(self) -> np.ndarray:
@@ -101,18 +114,12 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
     place = np.full(len(page), -1)
     place[seen] = np.arange(len(seen))
     first = np.flatnonzero(is_full & (page == 0))
-    visible = np.zeros((len(page), int(n_pieces.max(initial=0))), np.int64)
-    for piece in range(len(page)):
-        earlier = int(within[piece])
-        visible[piece, :earlier] = place[piece - earlier:piece]
-        visible[piece, earlier] = len(seen) + piece
-
     row_ends = np.cumsum(query_lens)
     prefixes = tuple(Prefix(int(i), int(row_ends[i] - query_lens[i]), int(row_ends[i]), int(first_page[i]))
                      for i in np.flatnonzero(first_page > 0))
     return PrefillPlan(*(x.astype(np.int32) for x in (
         computed, query_lens, request, page, n_rows, n_tokens, row_piece, row_token, np.flatnonzero(is_full), seen, first, place[first],
-        np.flatnonzero(begin > page * PAGE), np.flatnonzero(~is_full), visible, within * PAGE + n_tokens)), prefixes)
+        np.flatnonzero(begin > page * PAGE), np.flatnonzero(~is_full), within * PAGE + n_tokens)), prefixes)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
 TAIL_SUFFIX = ".kvant_tail"
 NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
-TAKES_CONSTANTS = False  # until they have been seen to be right in vLLM on a GPU: docs/dev/vllm.md
 WINDOWED = "sliding_window"  # vLLM's name for such layers
 
 
@@ -162,8 +161,6 @@ def _new_state(layer, vllm_config):
 def _add_constants(state, vllm_config) -> None:
     """Before the model's first layer has its blocks."""
     if (path := constants_file(vllm_config.additional_config)) is not None:
-        if not TAKES_CONSTANTS:
-            raise NotImplementedError("kvant does not support constants in vLLM yet: kvant.hf.KvantCache takes them")
         from kvant.vllm.constants import constants_of_rank
 
         state.recipe, state.metrics = constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale)

@@ -92,7 +92,7 @@ constexpr NumberType number_type(kvant_type type) {
 
 // Whether rows may have so many of a head's channels; 0: all.
 constexpr bool is_channel_count(int channels, int head_dim) {
-  return channels >= 0 && channels <= head_dim && channels % 8 == 0;
+  return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
 }
 constexpr int channels_or_all(int channels, int head_dim) {
   return channels == 0 ? head_dim : channels;

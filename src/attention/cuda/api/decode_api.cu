@@ -128,6 +128,8 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
   if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup))
     return "a correction needs heads of 64 or 128 and at most 8 query heads of a KV head";
   if (!is_head_dim(shape.head_dim)) return kNoHeadDim;
+  if (channel_warps(shape.head_dim) > 1 && shape.max_queries > 1)
+    return "heads of 512 are for one query of a sequence (shape.max_queries)";
   if (shape.corrected != 0 && shape.score_softcap > 0)
     return "a correction is not there for scores that are capped (shape.score_softcap)";
   if (shape.corrected != 0 && shape.max_queries > 1)
@@ -156,7 +158,7 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   const std::size_t n_seqs = shape.n_seqs;
   const std::size_t n_columns = columns_of_partials(shape);
   const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * n_columns;
-  const std::size_t n_slices = n_columns * (kMaxSlices / kPaddedGroup);
+  const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->protected_pages = cursor.take<std::int32_t>(n_seqs);
   schedule->starts = cursor.take<WorkStart>(std::size_t{2} * shape.n_kv_heads * n_ctas);
@@ -293,7 +295,7 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   if (args.follows != 0) args.settled = 0;                            // it waits for nothing
   const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
   const std::size_t n_columns = args.queries.n_columns;
-  const std::size_t n_slices = n_columns * (kMaxSlices / kPaddedGroup);
+  const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   args.schedule.arrivals += before * n_slices;
   args.schedule.partial_sums += before * 2 * n_slices * 2;
   args.schedule.partial_out += before * 2 * n_columns * shape.head_dim;

@@ -175,10 +175,16 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const dim3 grid(dequantization.n_pages, dequantization.n_heads, 2 * dequantization.n_seqs);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  cudaError_t error = cudaSuccess;
   with_head_dim(shape.head_dim, [&](auto d) {
-    dequantize_kernel<d.value><<<grid, kDequantizeThreads, 0, cuda_stream>>>(args);
+    constexpr int kBytes = kDequantizeDynamicBytes<d.value>;
+    if constexpr (kBytes > 0)
+      error = cudaFuncSetAttribute(dequantize_kernel<d.value>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   kBytes);
+    if (error == cudaSuccess)
+      dequantize_kernel<d.value><<<grid, kDequantizeThreads, kBytes, cuda_stream>>>(args);
   });
-  return launch_status();
+  return error == cudaSuccess ? launch_status() : status_of(error);
 }
 
 kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,

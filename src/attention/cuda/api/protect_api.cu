@@ -72,7 +72,8 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
   if (const Reason reason = read_struct(caller_weights, &w)) return refuse_argument(reason);
   if (const Reason reason = fault_of(shape)) return refuse_argument(reason);
   if (const Reason reason = fault_of(w)) return refuse_argument(reason);
-  if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (!is_head_dim(shape.head_dim) || shape.head_dim > 256)
+    return refuse(KVANT_UNSUPPORTED, "head_dim must be 64, 128 or 256 where tokens are weighed or protected");
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const bool finds_lse = w.found_lse != nullptr;
@@ -94,7 +95,7 @@ kvant_status kvant_weigh_tokens(const kvant_decode_shape* caller_shape,
                               .lse_head_stride = w.lse_head_stride,
                               .weights = w.weights,
                               .weight_head_stride = w.weight_head_stride};
-  with_head_dim(shape.head_dim, [&](auto d) {
+  with_head_dim_up_to_256(shape.head_dim, [&](auto d) {
     launch_weights<d.value>(args, finds_lse, shape.n_kv_heads, static_cast<cudaStream_t>(stream));
   });
   return launch_status();
@@ -109,7 +110,8 @@ kvant_status kvant_protect(const kvant_decode_shape* caller_shape, const kvant_d
   if (const Reason reason = read_struct(caller_layer, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
   if (const Reason reason = fault_of(layer, rows)) return refuse_argument(reason);
-  if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (!is_head_dim(shape.head_dim) || shape.head_dim > 256)
+    return refuse(KVANT_UNSUPPORTED, "head_dim must be 64, 128 or 256 where tokens are weighed or protected");
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const ProtectArgs args{source_of(layer.tail, layer.layer),
@@ -118,7 +120,7 @@ kvant_status kvant_protect(const kvant_decode_shape* caller_shape, const kvant_d
                          rows.head,
                          rows.tail_token,
                          rows.protected_token};
-  with_head_dim(shape.head_dim, [&](auto d) {
+  with_head_dim_up_to_256(shape.head_dim, [&](auto d) {
     protect_kernel<d.value><<<dim3(rows.n_rows, 2), d.value, 0, static_cast<cudaStream_t>(stream)>>>(args);
   });
   return launch_status();

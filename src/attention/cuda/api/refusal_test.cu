@@ -140,7 +140,7 @@ TEST(LastError, NamesTheArgumentOfRowsThatIsWrong) {
 TEST(LastError, SaysWhyThereIsNoKernel) {
   kvant_decode_shape shape{sizeof shape, 1, 1, 1, 96, 1.0F, "ch4g128", "tok4g128"};
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
-  EXPECT_STREQ(kvant_last_error(), "head_dim must be 64, 128 or 256");
+  EXPECT_STREQ(kvant_last_error(), "head_dim must be 64, 128, 256 or 512");
   shape.head_dim = 128;
   shape.group = 17;
   EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);

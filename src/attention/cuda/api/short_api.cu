@@ -114,7 +114,8 @@ cudaLaunchConfig_t config_of(dim3 grid, int shared_bytes, const Gpu& gpu, cudaSt
 
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                         const Gpu& gpu) {
-  if (shape.corrected != 0 || shape.sas != 0 || shape.max_queries > 1 || lengths.query_begins != nullptr)
+  if (channel_warps(shape.head_dim) > 1 || shape.corrected != 0 || shape.sas != 0 || shape.max_queries > 1 ||
+      lengths.query_begins != nullptr)
     return false;
   const int n_ctas = ctas_of(shape, pages_of(lengths), gpu);
   if (n_ctas == 0 || lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * n_ctas))
@@ -137,8 +138,8 @@ kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_le
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = config_of(grid, 0, gpu, stream, attributes);
   cudaError_t error = cudaSuccess;
-  with_head_dim(shape.head_dim,
-                [&](auto d) { error = cudaLaunchKernelEx(&config, short_kernel<d.value>, args); });
+  with_head_dim_up_to_256(shape.head_dim,
+                          [&](auto d) { error = cudaLaunchKernelEx(&config, short_kernel<d.value>, args); });
   return status_of(error);
 }
 

@@ -16,16 +16,23 @@ namespace kvant::cuda {
 // may use the same number of registers each.)
 inline constexpr int kMaxConsumerWarps = 11;
 // Those of heads of 256 channels: pairs of warps share pages, and five pages of either side fit into a CTA's
-// shared memory twice.
+// shared memory twice. Of heads of 512: four warps share pages, each with a block of their channels.
 KVANT_HOST_DEVICE constexpr int max_consumer_warps(int head_dim) {
-  return head_dim == 256 ? 10 : kMaxConsumerWarps;
+  return head_dim == 512 ? 8 : head_dim == 256 ? 10 : kMaxConsumerWarps;
+}
+// Warps that share pages by channels, each with a block of them.
+KVANT_HOST_DEVICE constexpr int channel_warps(int head_dim) {
+  return code_blocks(head_dim);
 }
 inline constexpr int kMaxStages = 8;
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
 inline constexpr int kSlice =
     2 * kLanes;  // channels of a query head that a warp merges and combines at a time
-inline constexpr int kMaxSlices = kPaddedGroup * kMaxHeadDim / kSlice;
+// Slices of a column that results have places for.
+KVANT_HOST_DEVICE constexpr int slices_of_column(int head_dim) {
+  return (head_dim > 256 ? 512 : 256) / kSlice;
+}
 
 inline constexpr int kMaxKvHeads = 64;
 inline constexpr int kMaxHeadGroups = 8;
@@ -113,10 +120,10 @@ struct Schedule {
   WorkStart* starts;  // [n_kv_heads][2][n_ctas]: of launches on 1, 2, ... heads, equal and graded;
                       // of a launch: [n_ctas], its own
   // Of each launch, those of the first first:
-  std::int32_t* arrivals;  // [n_ctas][kMaxSlices]: of the sequence and head that this CTA begins and others
+  std::int32_t* arrivals;  // [n_ctas][n_slices]: of the sequence and head that this CTA begins and others
                            // share, how many have left a slice of the result; 0 between launches
   float* partial_out;      // [2 n_ctas][kPaddedGroup][d]
-  float* partial_sums;     // [2 n_ctas][kMaxSlices][2]: maximum and sum
+  float* partial_sums;     // [2 n_ctas][n_slices][2]: maximum and sum
 };
 
 struct DecodeArgs {

@@ -155,8 +155,7 @@ TEST_P(DecodeAttention, AgreesOnGroupsOfMoreThanEightHeads) {
     expect_exact({{plain ? 0 : 9, 127, 4}, {0, 3, 0}, {plain ? 0 : 30, 20, 4}}, plain ? 0 : 4, false, group);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDims)),
+INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention, testing::ValuesIn(pairs_by_head_dim()),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
@@ -187,7 +186,7 @@ TEST_P(EveryFormat, AgreesOnLoudValues) {
 // BF16 numbers go far beyond half precision, in sealed pages too.
 TEST(SealedBf16, AgreesBeyondHalfPrecision) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
-  for (const int d : kHeadDims) {
+  for (const int d : kHeadDimsUpTo256) {
     for (const FormatPair& pair : {FormatPair{"bf16", "fp8"}, FormatPair{"prog4", "bf16"}}) {
       TestCache cache({pair}, d, {{9, 27, 4}, {2, 0, 0}}, 4, true, Tables::own, Values::normal, 7, 1e8F);
       EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << pair.key << " + " << pair.value << ", " << d;
@@ -200,7 +199,8 @@ std::vector<std::tuple<std::string, int>> every_format() {
   PageFormat format;
   for (const int d : kHeadDims)
     for (const std::string& name : format_names())
-      if (name != "bf16" && find_page_format(name.c_str(), d, format)) cases.emplace_back(name, d);
+      if (name != "bf16" && !(d > 256 && has_16_bits(name)) && find_page_format(name.c_str(), d, format))
+        cases.emplace_back(name, d);
   return cases;
 }
 
@@ -432,6 +432,25 @@ TEST(DecodeApi, NamesKernelsOfWideHeads) {
   }
   shape.head_dim = 128;
   EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:tcq4+tcq3");
+}
+
+TEST(DecodeApi, NamesKernelsOfHeadsOf512AndRefusesWhatTheyLack) {
+  kvant_decode_shape shape{sizeof shape, 1, 1, 8, 512, 1.0F, "bf16", "bf16"};
+  for (const float cap : {0.0F, 50.0F}) {
+    shape.score_softcap = cap;
+    shape.key_format = shape.value_format = "bf16";
+    EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "bf16+bf16");
+    shape.key_format = shape.value_format = "tcq4";
+    EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "generic:tcq4+tcq4");
+  }
+  EXPECT_EQ(kvant_page_bytes("tcq4", 512), 33424U);
+  shape.max_queries = 2;
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  EXPECT_NE(std::string(kvant_last_error()).find("max_queries"), std::string::npos) << kvant_last_error();
+  shape.max_queries = 1;
+  shape.value_format = "f16";
+  EXPECT_EQ(kvant_decode_kernel(&shape), nullptr);
+  EXPECT_NE(std::string(kvant_last_error()).find("shared memory"), std::string::npos) << kvant_last_error();
 }
 
 TEST(DecodeApi, RefusesWhatItCannotRun) {

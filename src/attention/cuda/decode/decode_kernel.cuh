@@ -8,9 +8,13 @@
 // attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
 // (Pair::OfShort), so that the last page is sooner done.
 //
+// Heads of 512: four warps share a ring, each with a block of the channels of every page (page_layout.h).
+// They add up their parts of scores in the merge buffer's place, make the same weights of them, and each has
+// the sums of its channels.
+//
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
 // with eight columns of its own (query_columns.cuh), or sixteen where decoding a page is what takes long
-// (Pair::kMaxGroup, Pair::kTakesSets). Not both.
+// (Pair::kMaxGroup, Pair::kTakesSets). Only one of the three.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -28,6 +32,8 @@
 #include "attention/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
+
+inline constexpr int kFirstRingBarrier = 2;  // of warps that share a ring; all have barriers 0 and 1
 
 // Scores, then weights, of a page: tile, then row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1.
 using Scores = float[kTokenTiles][4];
@@ -76,6 +82,48 @@ requires requires {
   Pair::kPageWarps;
 }
 inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
+
+// Warps that share a ring in either way.
+template <class Pair, int D>
+inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
+
+// Scores that warps have made of their blocks of channels become those of all channels, the same bits for all
+// warps that share the ring. A group of lanes has a tile of each.
+template <int D>
+struct ScoreSums {
+  float4 of[channel_warps(D)][kTokenTiles][kLanes];
+};
+template <int D, class Args, int Tiles>
+__device__ __forceinline__ void add_blocks(const Args& args, unsigned char* shared, int lane,
+                                           float (&s)[Tiles][4]) {
+  constexpr int kWarps = channel_warps(D);
+  if constexpr (kWarps > 1) {
+    const int ring = static_cast<int>(threadIdx.x) / kLanes / kWarps;
+    auto& sums = reinterpret_cast<ScoreSums<D>*>(shared + args.merge_at)[ring];
+    const int own = own_block<D>();
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile)
+      sums.of[own][tile][lane] = make_float4(s[tile][0], s[tile][1], s[tile][2], s[tile][3]);
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile) {
+      float4 sum = sums.of[0][tile][lane];
+#pragma unroll
+      for (int block = 1; block < kWarps; ++block) {
+        const float4 part = sums.of[block][tile][lane];
+        sum.x += part.x;
+        sum.y += part.y;
+        sum.z += part.z;
+        sum.w += part.w;
+      }
+      s[tile][0] = sum.x;
+      s[tile][1] = sum.y;
+      s[tile][2] = sum.z;
+      s[tile][3] = sum.w;
+    }
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);  // all have read
+  }
+}
 
 // Of eight columns, how many sets a warp has.
 template <class Pair>
@@ -227,17 +275,21 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// An unquantized page of which columns see some tokens, and there is at least one. A loop over tiles of 16
-// tokens, and not the same code for each: in a model, where other kernels run between layers, instructions
-// come from memory whenever they are needed for the first time. Warps that share pages take tiles in turn.
+// An unquantized page of which columns see some tokens, and there is at least one; D: of heads. A loop over
+// tiles of 16 tokens, and not the same code for each: in a model, where other kernels run between layers,
+// instructions come from memory whenever they are needed for the first time. Warps that share pages take
+// tiles in turn.
 template <class Pair, int D, class Part, int Sets>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Part& segment, int unit,
-                                             const Query<D> (&query)[Sets], int lane, RingReader& ring,
-                                             Accumulator<D> (&acc)[Sets]) {
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared,
+                                             const Part& segment, int unit,
+                                             const Query<block_dim(D)> (&query)[Sets], int lane,
+                                             RingReader& ring, Accumulator<block_dim(D)> (&acc)[Sets]) {
+  static_assert(Sets == 1 || channel_warps(D) == 1);
   decltype(seen_tokens(args, segment, unit, 0, lane)) seen[Sets];
 #pragma unroll
   for (int set = 0; set < Sets; ++set) seen[set] = seen_tokens(args, segment, unit, set * kPaddedGroup, lane);
   const int n = seen[0].n;
+  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // of a tile
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
     if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
@@ -248,16 +300,17 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, const Part&
       continue;
     }
     float s[Sets][1][4];
-    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + lane;
+    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
 #pragma unroll
     for (int set = 0; set < Sets; ++set)
       score_tile(
           query[set], [&](int k) { return keys[k * kLanes]; }, s[set]);
     ring.release();
+    add_blocks<D>(args, shared, lane, s[0]);
 #pragma unroll
     for (int set = 0; set < Sets; ++set)
       weigh_tile<Pair>(args, seen[set].from(first), lane, s[set], acc[set]);
-    const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + lane;
+    const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
 #pragma unroll
     for (int set = 0; set < Sets; ++set)
       mix_tile(
@@ -286,9 +339,9 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
-  const int of_ring = (warp >> sharers_log2(args)) / kPageWarps<Pair>;
+  const int of_ring = (warp >> sharers_log2(args)) / kRingWarps<Pair, D>;
   RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
-  const int n_threads = (rings.n << sharers_log2(args)) * kPageWarps<Pair> * kLanes;
+  const int n_threads = (rings.n << sharers_log2(args)) * kRingWarps<Pair, D> * kLanes;
   Part segment;
   int last = kNoUnit;  // number of the unit before
   [[maybe_unused]] int tables_of = -1;
@@ -304,16 +357,18 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
       }
     }
     constexpr int kSets = kColumnSets<Pair>;
-    Query<D> query[kSets];
+    Query<block_dim(D)> query[kSets];
 #pragma unroll
     for (int set = 0; set < kSets; ++set) query[set] = load_query<D>(args, segment, set * kPaddedGroup, lane);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query[0], shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
-    Accumulator<D> acc[kSets] = {};
+    Accumulator<block_dim(D)> acc[kSets] = {};
 #pragma unroll
-    for (Accumulator<D>& of_set : acc) of_set.max[0] = of_set.max[1] = kNoScore;
+    for (Accumulator<block_dim(D)>& of_set : acc) of_set.max[0] = of_set.max[1] = kNoScore;
+    // The merge buffer has been read, in whose place scores are added up.
+    if (channel_warps(D) > 1 && segment.before > 0) named_barrier(1, n_threads);
     int number;
     if constexpr (Pair::kSealed) {
       const int sealed_end = min(segment.last, segment.n_sealed);
@@ -324,11 +379,7 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
           for (; (number = ring.next_unit(last)) < end; last = number)
             Pair::attend(args, shared, segment, segment.unit_of(number), query[0], lane, ring, state);
           if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
-          if constexpr (kSets == 1) {
-            Pair::finish(state, lane, acc[0]);
-          } else {
-            Pair::finish(state, lane, acc);
-          }
+          Pair::finish(state, lane, acc[0]);
         }
       } else {
         typename Pair::Value::State state[kSets];
@@ -340,7 +391,7 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<Pair>(args, segment, segment.unit_of(number), query, lane, ring, acc);
+      attend_plain<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();
@@ -385,12 +436,12 @@ template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  constexpr int kPageWarpsLog2 = kPageWarps<Pair> / 2;
-  static_assert(1 << kPageWarpsLog2 == kPageWarps<Pair>);  // 1, 2 or 4
-  const Rings rings(args, shared, sharers_log2(args) + kPageWarpsLog2);
-  rings.init((kPageWarps<Pair> * kLanes) << sharers_log2(args));
+  constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
+  static_assert(1 << kRingWarpsLog2 == kRingWarps<Pair, D>);  // 1, 2 or 4
+  const Rings rings(args, shared, sharers_log2(args) + kRingWarpsLog2);
+  rings.init((kRingWarps<Pair, D> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
-  if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kPageWarps<Pair>) {
+  if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kRingWarps<Pair, D>) {
     consume<Pair, D>(args, shared, rings);
   } else {
     copy_pages<Pair, D>(args, shared, rings);

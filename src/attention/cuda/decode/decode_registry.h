@@ -28,7 +28,7 @@ struct DecodeKernel {
   int head_dim;
   int max_group;   // columns of a warp: query heads of a KV head, and its queries
   int max_warps;   // consumers of a CTA
-  int page_warps;  // that share pages, each with some of their tokens
+  int page_warps;  // that share pages, each with some of their tokens or channels
   bool caps_scores;
   SasUse sas;
   const void* function;          // or null: it is for several queries alone

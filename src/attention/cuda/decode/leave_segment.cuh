@@ -21,7 +21,8 @@ inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so t
 inline constexpr float kWeightBits = 4;
 
 // Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) and heads 2t, 2t + 1, row
-// g + 8 (the next channel) and heads 2t, 2t + 1.
+// g + 8 (the next channel) and heads 2t, 2t + 1. D: channels that a warp has, of a block where warps share
+// pages by channels.
 template <int D>
 struct Accumulator {
   float out[D / 16][4];
@@ -31,22 +32,22 @@ struct Accumulator {
 // Where warps leave their accumulators to be merged, those of kMergedHeads query heads at a time.
 template <int D, int Warps = max_consumer_warps(D)>
 struct MergedOutputs {
-  static constexpr int kMTiles = D / 16;
+  static constexpr int kMTiles = block_dim(D) / 16;
   static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
   // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
   float2 out[Warps][2][kMTiles][kRow];
 
   // By the lanes of which t / 2 is that of the heads.
-  __device__ void put(const Accumulator<D>& acc, int warp, int lane) {
+  __device__ void put(const Accumulator<block_dim(D)>& acc, int warp, int lane) {
 #pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
+    for (int m = 0; m < kMTiles; ++m) {
       for (int h = 0; h < 2; ++h)
         out[warp][h][m][lane % 2 * 8 + lane / 4] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
     }
   }
-  // head: counted from the first that lies here. channel: even.
+  // head: counted from the first that lies here. channel: even; one of the warp's.
   __device__ float2 at(int warp, int head, int channel) const {
-    return out[warp][head % 2][channel % (D / 8) / 2][head / 2 * 8 + channel / (D / 8)];
+    return out[warp][head % 2][channel % (D / 8) / 2 % kMTiles][head / 2 * 8 + channel / (D / 8)];
   }
 };
 struct MergedSums {
@@ -143,7 +144,7 @@ struct PartialResult {
 };
 
 // What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
-// 2^step_log2 of the warps, from `first_warp` on, has it.
+// 2^step_log2 of the warps, from `first_warp` on, has it, or these channels of it.
 template <int D, bool Several>
 __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
                                                      int column, int channel, int first_warp, int step_log2) {
@@ -175,7 +176,10 @@ struct SharedSlice {
   int lane;
   int n_columns;  // that a CTA's partial results have places for
 
-  __device__ int n_slices() const { return n_columns * (kMaxSlices / kPaddedGroup); }
+  template <int D>
+  __device__ int n_slices() const {
+    return n_columns * slices_of_column(D);
+  }
 };
 
 // Leaves a CTA's partial result of a slice.
@@ -188,17 +192,18 @@ __device__ __forceinline__ void leave_slice(const Schedule& schedule, const Shar
   auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
   out[slice.index * kLanes + slice.lane] = mine.out;
   if (slice.lane == 0) {
-    reinterpret_cast<float2*>(schedule.partial_sums)[slot * slice.n_slices() + slice.index] =
+    reinterpret_cast<float2*>(schedule.partial_sums)[slot * slice.n_slices<D>() + slice.index] =
         make_float2(mine.max, mine.sum);
   }
 }
 
 // Says that slices are left, which share the counter of the first; true if this CTA is the last to do so.
+template <int D>
 __device__ __forceinline__ bool arrive_last(const Schedule& schedule, const SharedSlice& slice) {
   __syncwarp();
   int before = 0;
   if (slice.lane == 0) {
-    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * slice.n_slices() + slice.index;
+    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * slice.n_slices<D>() + slice.index;
     before = add_acquire_release(arrivals, 1);
     if (before == slice.last_cta - slice.first_cta) *arrivals = 0;
   }
@@ -219,7 +224,7 @@ __device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule,
       return 2 * cta + (cta == slice.first_cta ? 1 : 0);
     };
     float2 part[kTogether];
-    float2 sum = __ldcg(sums + slot(slice.lane) * slice.n_slices());
+    float2 sum = __ldcg(sums + slot(slice.lane) * slice.n_slices<D>());
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
       part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (slice.n_columns * D / 2));
@@ -255,10 +260,14 @@ __device__ __forceinline__ int columns_of_partials(const SeveralArgs& args) {
   return args.queries.n_columns;
 }
 
+__device__ __forceinline__ constexpr int log2_of(int power_of_two) {
+  return power_of_two == 1 ? 0 : 1 + log2_of(power_of_two / 2);
+}
+
 // Of one of a warp's sets of eight columns.
 template <int Sets, int D, class Args, class Part>
 __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, const WorkRange& range,
-                                          const Part& segment, int set, Accumulator<D>& acc,
+                                          const Part& segment, int set, Accumulator<block_dim(D)>& acc,
                                           MergeBuffer<D>& buffer, int thread, int n_threads) {
   const int n_warps = n_threads / kLanes;
   const int warp = thread / kLanes;
@@ -270,7 +279,10 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
     acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
     acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
   }
-  if (segment.before > 0 || set > 0) named_barrier(1, n_threads);  // the buffer has been read
+  constexpr int kBlocks = code_blocks(D);  // of channels, of which a warp has one
+  // The buffer has been read: of the segment or set before or, where warps add up scores in its place, of the
+  // last page.
+  if (kBlocks > 1 || segment.before > 0 || set > 0) named_barrier(1, n_threads);
   if (g == 0) {
     for (int h = 0; h < 2; ++h) {
       buffer.max[warp][2 * t + h] = acc.max[h];
@@ -320,8 +332,11 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
       };
 #pragma unroll 1
       for (int slice = 0; slice < together; ++slice) {
-        const PartialResult mine = merge_warps<D, Part::kSeveralQueries>(
-            buffer, n_warps, of_warp, query - first, channel(slice), sharer, sharers_log2);
+        const int block = kBlocks == 1 ? 0 : block_channel(PageSide::value, D, channel(slice)).block;
+        constexpr bool kOfSome = Part::kSeveralQueries || kBlocks > 1;
+        const PartialResult mine =
+            merge_warps<D, kOfSome>(buffer, n_warps, of_warp, query - first, channel(slice), sharer + block,
+                                    sharers_log2 + log2_of(kBlocks));
         if (whole) {
           keep(slice, mine);
         } else {
@@ -329,7 +344,7 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
         }
       }
       if (!whole) {
-        if (!arrive_last(args.schedule, shared_slice(0))) continue;
+        if (!arrive_last<D>(args.schedule, shared_slice(0))) continue;
 #pragma unroll 1
         for (int slice = 0; slice < together; ++slice)
           keep(slice, combine_slice<D>(args.schedule, shared_slice(slice)));
@@ -348,16 +363,16 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
 // sharers_log2: of warps that share pages, and have columns of their own.
 template <int D, class Args, class Part, int Sets>
 __device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
-                              Accumulator<D> (&acc)[Sets], MergeBuffer<D>& buffer, int thread,
+                              Accumulator<block_dim(D)> (&acc)[Sets], MergeBuffer<D>& buffer, int thread,
                               int n_threads) {
   if constexpr (Sets == 1) {
-    leave_set<Sets>(args, sharers_log2, range, segment, 0, acc[0], buffer, thread, n_threads);
+    leave_set<Sets, D>(args, sharers_log2, range, segment, 0, acc[0], buffer, thread, n_threads);
   } else {
     static_assert(Sets == 2);
-    Accumulator<D> own = acc[0];
+    Accumulator<block_dim(D)> own = acc[0];
 #pragma unroll 1
     for (int set = 0; set < Sets; ++set) {
-      leave_set<Sets>(args, sharers_log2, range, segment, set, own, buffer, thread, n_threads);
+      leave_set<Sets, D>(args, sharers_log2, range, segment, set, own, buffer, thread, n_threads);
       own = acc[1];
     }
   }

@@ -9,18 +9,31 @@
 
 namespace kvant::cuda {
 
-// Channels [t * D/4, (t + 1) * D/4) of a warp's column: a query head of the segment's KV head; zeros beyond
-// the columns that count.
+// Which block of channels is this warp's (page_layout.h), and the first of them of the lanes that have share
+// `t` of a row: 4 shares of a key, 8 of a value.
+template <int D>
+__device__ __forceinline__ int own_block() {
+  return code_blocks(D) == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % code_blocks(D);
+}
+template <int D>
+__device__ __forceinline__ int first_channel(PageSide side, int t) {
+  const int shares = side == PageSide::key ? 4 : 8;
+  return t * (D / shares) + own_block<D>() * (block_dim(D) / shares);
+}
+
+// Channels [t * D/4, (t + 1) * D/4) of a warp's column, or those of its block: a query head of the segment's
+// KV head; zeros beyond the columns that count.
 template <int D, class Part>
 __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const Part& segment,
-                                                    int column_of_warp, int t, float (&x)[D / 4]) {
-  constexpr int kChannels = D / 4;
+                                                    int column_of_warp, int t, float (&x)[block_dim(D) / 4]) {
+  constexpr int kChannels = block_dim(D) / 4;
   const int column = segment.first_column(args) + column_of_warp;
   const int n_columns = segment.n_columns(args);
   const ColumnQuery from = segment.query_of(args, min(column, n_columns - 1));
   const std::int64_t at = from.row * args.q_seq_stride +
-                          (segment.head * args.group + from.head) * args.q_head_stride + t * kChannels;
-  const int n = args.q_channels - t * kChannels;  // of these that rows have, or more
+                          (segment.head * args.group + from.head) * args.q_head_stride +
+                          first_channel<D>(PageSide::key, t);
+  const int n = args.q_channels - first_channel<D>(PageSide::key, t);  // of these that rows have, or more
   if (args.q_type == NumberType::f32) {
     const auto* row = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
 #pragma unroll
@@ -88,10 +101,10 @@ __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float so
 
 // Of eight of a warp's columns, from `first` on.
 template <int D, class Part>
-__device__ Query<D> load_query(const DecodeArgs& args, const Part& segment, int first, int lane) {
-  float x[D / 4];
+__device__ Query<block_dim(D)> load_query(const DecodeArgs& args, const Part& segment, int first, int lane) {
+  float x[block_dim(D) / 4];
   load_query_channels<D>(args, segment, first + lane / 4, lane % 4, x);
-  return pack_query<D>(x, args.softmax_scale_log2, lane);
+  return pack_query<block_dim(D)>(x, args.softmax_scale_log2, lane);
 }
 
 // A query's fragments in shared memory, for warps that have no registers for them in their loops over pages.

@@ -1,6 +1,8 @@
 // An entry of the registry.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/cuda/decode/decode_kernel.cuh"
 #include "attention/cuda/decode/decode_registry.h"
 #include "attention/cuda/decode/short_sealed_kernel.cuh"
@@ -22,7 +24,7 @@ inline constexpr bool kHasShortKernel =
 
 template <class Pair, int D>
 ShortSealedKernel short_sealed_entry() {
-  if constexpr (!kHasShortKernel<Pair>) {
+  if constexpr (!kHasShortKernel<Pair> || channel_warps(D) > 1) {
     return {};
   } else {
     using Short = typename ShortPairOf<Pair>::type;
@@ -48,6 +50,15 @@ FewPagesKernel few_pages_entry() {
   return {};
 }
 
+// Of the merge buffer, in whose place warps that share pages by channels add up scores.
+template <int D>
+constexpr int merge_bytes() {
+  constexpr int kMerged = static_cast<int>(sizeof(MergeBuffer<D>));
+  if constexpr (channel_warps(D) == 1) return kMerged;
+  constexpr int kRings = max_consumer_warps(D) / channel_warps(D);
+  return std::max(kMerged, kRings * static_cast<int>(sizeof(ScoreSums<D>)));
+}
+
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
   const void* for_one = nullptr;
@@ -59,13 +70,13 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      D,
                      kPaddedGroup,
                      max_warps<Pair>(),
-                     kPageWarps<Pair>,
+                     kRingWarps<Pair, D>,
                      kCapsScores<Pair>,
                      kSasUse<Pair>,
                      for_one,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, SeveralArgs>),
                      Pair::kTableBytes,
-                     static_cast<int>(sizeof(MergeBuffer<D>)),
+                     merge_bytes<D>(),
                      0,
                      0,
                      0,
@@ -84,10 +95,12 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
 
 }  // namespace kvant::cuda
 
-// The entries of a pair of formats: heads of 64, 128 and 256.
+// The entries of a pair of formats, by the size of heads.
 #define KVANT_PAIR_64(key, value, ...) \
   decode_entry<__VA_ARGS__, 64>(KVANT_KERNEL_NAME(key, value), key, value)
 #define KVANT_PAIR_128(key, value, ...) \
   decode_entry<__VA_ARGS__, 128>(KVANT_KERNEL_NAME(key, value), key, value)
 #define KVANT_PAIR_256(key, value, ...) \
   decode_entry<__VA_ARGS__, 256>(KVANT_KERNEL_NAME(key, value), key, value)
+#define KVANT_PAIR_512(key, value, ...) \
+  decode_entry<__VA_ARGS__, 512>(KVANT_KERNEL_NAME(key, value), key, value)

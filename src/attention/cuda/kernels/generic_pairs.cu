@@ -15,6 +15,7 @@ namespace kvant::cuda {
 DecodeKernel generic_kernel_64();
 DecodeKernel generic_kernel_128();
 DecodeKernel generic_kernel_256();
+DecodeKernel generic_kernel_512();
 
 namespace {
 
@@ -67,7 +68,8 @@ std::unique_ptr<const GenericEntry> make_entry(const char* key_format, const Pag
   DecodeKernel& kernel = entry->kernel;
   kernel = head_dim == 64    ? generic_kernel_64()
            : head_dim == 128 ? generic_kernel_128()
-                             : generic_kernel_256();
+           : head_dim == 256 ? generic_kernel_256()
+                             : generic_kernel_512();
   kernel.name = entry->name.c_str();
   kernel.key_format = entry->key.c_str();
   kernel.value_format = entry->value.c_str();

@@ -25,7 +25,7 @@ CodeOrder order_of(const PageDescription& page) {
 // of them, of larger heads).
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
-  if (code_bytes(format.layout, d) % (16 * kLanes) != 0) return false;
+  if (code_bytes(format.layout, block_dim(d)) % (16 * kLanes) != 0) return false;
   return format.grid != GridAxis::of_tokens || std::min(format.group, d) % std::min(d / 4, 32) == 0;
 }
 

@@ -14,6 +14,9 @@
 // in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
 //
 // Trellis codes have an order of their own, for mma.m16n8k32 on bytes (trellis_place).
+//
+// Heads of 512: codes lie in four blocks one after another, each of 128 channels and in the order of a page
+// of such heads, so that four warps may share a page (block_channel).
 #pragma once
 
 #include <cstddef>
@@ -25,11 +28,37 @@
 namespace kvant::cuda {
 
 using kvant::kPageTokens;
-inline constexpr int kMaxHeadDim = 256;  // channels: of the widest head that there are kernels for
-inline constexpr int kLanes = 32;        // of a warp
+inline constexpr int kLanes = 32;  // of a warp
 inline constexpr int kTokenTiles = kPageTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
+
+// Channels whose codes lie together.
+KVANT_HOST_DEVICE constexpr int block_dim(int d) {
+  return d > 256 ? 128 : d;
+}
+KVANT_HOST_DEVICE constexpr int code_blocks(int d) {
+  return d / block_dim(d);
+}
+
+// A channel's block, and its number there: each lane has as many channels of every block.
+struct BlockChannel {
+  int block, channel;
+};
+KVANT_HOST_DEVICE constexpr BlockChannel block_channel(PageSide side, int d, int channel) {
+  if (code_blocks(d) == 1) return {0, channel};
+  const int lanes = side == PageSide::key ? 4 : 8;  // that share a row's channels
+  const int of_lane = d / lanes, of_block = block_dim(d) / lanes;
+  const int within = channel % of_lane;
+  return {within / of_block, channel / of_lane * of_block + within % of_block};
+}
+// The inverse.
+KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const BlockChannel& at) {
+  if (code_blocks(d) == 1) return at.channel;
+  const int lanes = side == PageSide::key ? 4 : 8;
+  const int of_lane = d / lanes, of_block = block_dim(d) / lanes;
+  return at.channel / of_block * of_lane + at.block * of_block + at.channel % of_block;
+}
 
 // How codes are ordered within the fragments.
 enum class CodeOrder : std::uint8_t {
@@ -146,9 +175,9 @@ KVANT_HOST_DEVICE constexpr TrellisPlace trellis_place(PageSide side, int d, int
   return {channel / (d / 8) * 4 + four % 4, part * 2 + four / 4, token % 4, channel % (d / 8)};
 }
 
-// Bit `bit` of the code of (token, channel) in the page; channel: the code's first.
-KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side, int d, int token,
-                                         int channel, int bit) {
+// Bit `bit` of the code of (token, channel) in a block of the page; channel: the code's first.
+KVANT_HOST_DEVICE constexpr int bit_of_block(const CodeLayout& layout, PageSide side, int d, int token,
+                                             int channel, int bit) {
   if (layout.order == CodeOrder::trellis) {
     const TrellisPlace place = trellis_place(side, d, token, channel);
     const int rows = layout.bits * trellis_column_values(side, d) / 8;
@@ -163,6 +192,18 @@ KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side
   return page_bit(place.lane, stream_bit(layout, side, d, place) + bit);
 }
 
+KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {
+  return kPageTokens * (d / layout.channels) * layout.bits / 8;
+}
+
+// Bit `bit` of the code of (token, channel) in the page.
+KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side, int d, int token,
+                                         int channel, int bit) {
+  const BlockChannel at = block_channel(side, d, channel);
+  return at.block * (8 * code_bytes(layout, block_dim(d))) +
+         bit_of_block(layout, side, block_dim(d), token, at.channel, bit);
+}
+
 // How many bits of a code, from `bit` on, lie side by side, where bit `bit` is at `at` of the page.
 KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int bit, int at) {
   const int left = layout.bits - bit;
@@ -175,10 +216,6 @@ KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int 
   }
   const int unit = layout.order == CodeOrder::trellis ? 8 : 32;  // words hold a lane's stream
   return left < unit - at % unit ? left : unit - at % unit;
-}
-
-KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {
-  return kPageTokens * (d / layout.channels) * layout.bits / 8;
 }
 
 // Element (token, channel) of an unquantized page (tail, sink, protected tokens): the index of its 16-bit

@@ -48,7 +48,7 @@ template <class Number, int N>
 __device__ __forceinline__ void load_short_channels(const void* rows, bool is_wide, std::int64_t at,
                                                     float (&x)[N]) {
   const auto* const from = static_cast<const Number*>(rows) + at;
-  struct alignas(2 * N) Channels {
+  struct alignas(2 * N < kRowAlignment ? 2 * N : kRowAlignment) Channels {
     Number x[N];
   } channels;
   if (is_wide) {
@@ -64,7 +64,7 @@ template <class Number, int N>
 __device__ __forceinline__ void store_short_channels(void* rows, bool is_wide, std::int64_t at,
                                                      const float (&x)[N]) {
   auto* const to = static_cast<Number*>(rows) + at;
-  struct alignas(2 * N) Channels {
+  struct alignas(2 * N < kRowAlignment ? 2 * N : kRowAlignment) Channels {
     Number x[N];
   } channels;
 #pragma unroll

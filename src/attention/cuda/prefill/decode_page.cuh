@@ -45,11 +45,13 @@ struct HalfOctet {
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_octet(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
+  const BlockChannel first = block_channel(Side, D, octet * kOctet);
+  words += first.block * (code_bytes(layout, block_dim(D)) / 4);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
     if (i * layout.channels >= kOctet) break;
-    const Place place = sealed_place(Side, D, token, octet * kOctet + i * layout.channels);
-    const int bit = stream_bit(layout, Side, D, place);
+    const Place place = sealed_place(Side, block_dim(D), token, first.channel + i * layout.channels);
+    const int bit = stream_bit(layout, Side, block_dim(D), place);
     const int at = page_bit(place.lane, bit);
     std::uint32_t code = words[at / 32] >> (at % 32);
     if (at % 32 + layout.bits > 32)
@@ -268,14 +270,16 @@ __device__ __forceinline__ void read_numbers(const std::uint32_t* words, int tok
                                              float (&numbers)[kOctet]) {
   constexpr bool kKeys = Side == PageSide::key;
   constexpr unsigned kWordFragments = 4 / Bits;
-  const Place first = sealed_place(Side, D, token, octet * kOctet);
+  const BlockChannel of_octet = block_channel(Side, D, octet * kOctet);
+  words += of_octet.block * (kPageTokens * block_dim(D) * Bits / 32);
+  const Place first = sealed_place(Side, block_dim(D), token, of_octet.channel);
 #pragma unroll
   for (unsigned i = 0; i < kOctet; ++i) {
     const unsigned k_tile = first.k_tile + (kKeys ? i / 4 : 0);
     const unsigned m_tile = first.m_tile + (kKeys ? 0 : i / 2);
     const unsigned j = kKeys ? i % 4 : first.j;
     const unsigned row = kKeys ? first.row : i % 2;
-    const unsigned fragment = k_tile * (kKeys ? kTokenTiles : D / 16) + m_tile;
+    const unsigned fragment = k_tile * (kKeys ? kTokenTiles : block_dim(D) / 16) + m_tile;
     const unsigned word = fragment / kWordFragments;
     const unsigned shift = j % 2 * 16 + j / 2 * 8 + (fragment % kWordFragments * 2 + row) * Bits;
     const std::uint32_t code =

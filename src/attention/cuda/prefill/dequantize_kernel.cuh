@@ -93,10 +93,11 @@ __device__ void load_page(const unsigned char* from, const PageDecoding& decodin
   if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-// Where the rows of a page go, from its token `first` on: this thread's octet of each, if rows have it.
-template <int D>
+// Where the rows of a page go, from its token `first` on: this thread's octet of each, if rows have it. Of
+// several of a thread: the first, and others follow kOctets octets later.
+template <int D, int OfThread = 1>
 struct RowWriter {
-  static constexpr int kOctets = D / kOctet;
+  static constexpr int kOctets = D / kOctet / OfThread;
   static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes at a time
   unsigned char* rows;
   std::int64_t token_bytes;
@@ -109,8 +110,8 @@ struct RowWriter {
                                               : kPageTokens) {
     rows = page_rows - first * token_bytes + octet * 16;
   }
-  __device__ __forceinline__ void store(int token, const uint4& packed) const {
-    *reinterpret_cast<uint4*>(rows + token * token_bytes) = packed;
+  __device__ __forceinline__ void store(int token, const uint4& packed, int nth = 0) const {
+    *reinterpret_cast<uint4*>(rows + token * token_bytes + nth * (kOctets * 16)) = packed;
   }
 };
 
@@ -162,33 +163,43 @@ template <PageSide Side, int D>
 __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                           DequantizeShared<D>& shared) {
   const auto side = static_cast<int>(Side);
-  // Lanes turn a row together, those of channels that it doesn't have too.
-  const RowWriter<D> writer(rows, args.token_stride, at.first_token, D);
-  const auto store = [&](int token, float(&x)[kOctet]) {
+  // Lanes of a warp turn a row together, those of channels that it doesn't have too.
+  constexpr int kOfThread = D / kOctet > kLanes ? D / kOctet / kLanes : 1;  // octets
+  using Writer = RowWriter<D, kOfThread>;
+  const Writer writer(rows, args.token_stride, at.first_token, D);
+  const auto octet_of = [&](int nth) { return writer.octet + nth * Writer::kOctets; };
+  const auto store = [&](int token, float(&x)[kOfThread * kOctet]) {
     if (args.bases[side].hadamard != 0)
-      rotate_channels<D / kOctet>(static_cast<int>(threadIdx.x) % kLanes, x);
-    scale_channels(args.bases[side].factors, static_cast<std::int64_t>(at.head) * D + writer.octet * kOctet,
-                   x);
-    if (writer.octet * kOctet >= args.channels) return;
-    std::uint32_t words[kOctet / 2];
+      rotate_channels<Writer::kOctets>(static_cast<int>(threadIdx.x) % kLanes, x);
 #pragma unroll
-    for (int i = 0; i < kOctet / 2; ++i)
-      words[i] = args.type == NumberType::f16 ? pack_half2(x[2 * i], x[2 * i + 1])
-                                              : pack_bf16x2(x[2 * i], x[2 * i + 1]);
-    writer.store(token, {words[0], words[1], words[2], words[3]});
+    for (int nth = 0; nth < kOfThread; ++nth) {
+      const int channel = octet_of(nth) * kOctet;
+      float own[kOctet];
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) own[i] = x[nth * kOctet + i];
+      scale_channels(args.bases[side].factors, static_cast<std::int64_t>(at.head) * D + channel, own);
+      if (channel >= args.channels) return;
+      std::uint32_t words[kOctet / 2];
+#pragma unroll
+      for (int i = 0; i < kOctet / 2; ++i)
+        words[i] = args.type == NumberType::f16 ? pack_half2(own[2 * i], own[2 * i + 1])
+                                                : pack_bf16x2(own[2 * i], own[2 * i + 1]);
+      writer.store(token, {words[0], words[1], words[2], words[3]}, nth);
+    }
   };
   const auto store_plain = [&](int token, const PageSource& pages, int page, int token_of_page) {
     const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(pages.find(at.seq, at.head, side, page));
-    float x[kOctet];
+    float x[kOfThread * kOctet];
 #pragma unroll
-    for (int i = 0; i < kOctet; ++i)
-      x[i] = as_float(numbers[plain_index(Side, D, token_of_page, writer.octet * kOctet + i)]);
+    for (int i = 0; i < kOfThread * kOctet; ++i)
+      x[i] =
+          as_float(numbers[plain_index(Side, D, token_of_page, octet_of(i / kOctet) * kOctet + i % kOctet)]);
     store(token, x);
   };
   if (!at.sealed) {
     const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
 #pragma unroll 1
-    for (int token = writer.first_token; token < at.n_tokens; token += RowWriter<D>::kTogether)
+    for (int token = writer.first_token; token < at.n_tokens; token += Writer::kTogether)
       store_plain(token, args.tail, tail_page, token);
     return;
   }
@@ -199,14 +210,20 @@ __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at,
   find_masked(args, at, shared);
   __syncthreads();
 #pragma unroll 1
-  for (int token = writer.first_token; token < kPageTokens; token += RowWriter<D>::kTogether) {
+  for (int token = writer.first_token; token < kPageTokens; token += Writer::kTogether) {
     const int row = shared.has_protected_tokens ? protected_token(args, shared, at.page, token) : -1;
     if (row >= 0) {
       store_plain(token, args.protected_pages, row / kPageTokens, row % kPageTokens);
       continue;
     }
-    float x[kOctet];
-    decode_octet<Side, D>(page, token, writer.octet, x);
+    float x[kOfThread * kOctet];
+#pragma unroll
+    for (int nth = 0; nth < kOfThread; ++nth) {
+      float own[kOctet];
+      decode_octet<Side, D>(page, token, octet_of(nth), own);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) x[nth * kOctet + i] = own[i];
+    }
     store(token, x);
   }
 }
@@ -219,11 +236,28 @@ __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPag
   turn_page<Side, D>(args, at, rows, shared);
 }
 
+// Of heads of 512 what a CTA has in shared memory is more than is allowed without being asked for.
+template <int D>
+inline constexpr bool kIsDynamic = sizeof(DequantizeShared<D>) > 48 * 1024;
+template <int D>
+inline constexpr int kDequantizeDynamicBytes = kIsDynamic<D> ? sizeof(DequantizeShared<D>) : 0;
+
+template <int D>
+__device__ __forceinline__ DequantizeShared<D>& dequantize_memory() {
+  if constexpr (kIsDynamic<D>) {
+    extern __shared__ __align__(16) unsigned char dequantize_bytes[];
+    return *reinterpret_cast<DequantizeShared<D>*>(dequantize_bytes);
+  } else {
+    __shared__ DequantizeShared<D> shared;
+    return shared;
+  }
+}
+
 // Grid: pages, KV heads, sequences times sides.
 template <int D>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_kernel(const __grid_constant__ DequantizeArgs args) {
-  __shared__ DequantizeShared<D> shared;
+  DequantizeShared<D>& shared = dequantize_memory<D>();
   const int side = static_cast<int>(blockIdx.z) % 2;
   const int i = static_cast<int>(blockIdx.z) / 2;
   if (args.rows[side] == nullptr) return;

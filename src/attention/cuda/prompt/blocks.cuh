@@ -18,13 +18,19 @@ struct SeenByAll {
   int first, end;
 };
 
+// Of a block's tiles, in their order.
+struct TileRange {
+  int first, end;
+};
+
 // What the rows of a block see. Shape: kRows, kGroups.
 template <class Shape>
 struct BlockSight {
-  int sealed_end[Shape::kRows];      // tokens before this one are seen in sealed pages, others as rows
-  SeenByAll all[Shape::kGroups][2];  // of sealed pages, of rows
-  int seen_tiles[Shape::kGroups];    // tiles behind so many no row of the group sees
-  PromptItem item;                   // n_rows 0: there is no more work
+  int sealed_end[Shape::kRows];            // tokens before this one are seen in sealed pages, others as rows
+  SeenByAll all[Shape::kGroups][2];        // of sealed pages, of rows
+  int seen_tiles[Shape::kGroups];          // tiles behind so many no row of the group sees
+  TileRange hidden_tiles[Shape::kGroups];  // nor these before: pages that it sees as rows, and the reverse
+  PromptItem item;                         // n_rows 0: there is no more work
   int head;
 };
 
@@ -93,6 +99,12 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   const int row_tiles = (end - item.first_token + kTileTokens - 1) / kTileTokens;
   const int seen = item.end_page - item.page + max(min(row_tiles, item.end_tile) - item.tile, 0);
   block.seen_tiles[lane] = max(seen, 1);
+  const int pages = max(sealed_end_of(args, item, last) / kTileTokens - item.page, 0);
+  const int first_row = (sealed_end_of(args, item, row) - item.first_token) / kTileTokens;
+  const TileRange hidden{min(pages, item.end_page - item.page),
+                         item.end_page - item.page + max(first_row - item.tile, 0)};
+  // A group has one tile at least.
+  block.hidden_tiles[lane] = hidden.end < block.seen_tiles[lane] ? hidden : TileRange{0, 0};
 }
 
 // The nth piece of work: a block and a head, unless there are fewer.

@@ -142,7 +142,7 @@ class HalfBlock {
       let_go(place_of_keys(n));
       let_go(place_of_values(n, n_tiles_));
     }
-    if (joined(thread)) store_half_rows<D>(args_, block_.item, block_.head, row_, lane_ % 4, rows_, sums_);
+    if (joined(thread)) store_half_rows<D>(args_, block_.item, block_.head, row_, lane_ % 4, 0, rows_, sums_);
   }
 
  private:

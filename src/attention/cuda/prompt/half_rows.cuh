@@ -35,34 +35,45 @@ __device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t 
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-// Queries of a block into shared memory, rows [first, end) by warps that take them in turn, D / 8 lanes a
-// row: store(row, octet, eight numbers).
+// Lanes of a warp that load a row of queries, an octet each, or several of a longer one.
+template <int D>
+inline constexpr int kLanesOfQuery = D / 8 < kLanes ? D / 8 : kLanes;
+
+// Queries of a block into shared memory, rows [first, end) by warps that take them in turn: store(row, octet,
+// eight numbers). Of heads of 512 none are rotated.
 template <int D, class Store>
 __device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
                                              int first, int end, int step, int lane, const Store& store) {
-  constexpr int kLanesOfRow = D / 8;
+  constexpr int kLanesOfRow = kLanesOfQuery<D>;
+  constexpr bool kIsLong = kLanesOfRow * 8 < D;
   const int octet = lane % kLanesOfRow;
-  const auto place_of = [&](int row) {
-    return (item.first_row + row) * args.q.token_stride + head * args.q.head_stride + octet * 8;
+  const auto place_of = [&](int row, int of_octet) {
+    return (item.first_row + row) * args.q.token_stride + head * args.q.head_stride + of_octet * 8;
   };
-  if (args.q_hadamard == 0) {
-#pragma unroll 2
-    for (int row = first + lane / kLanesOfRow; row < end; row += step)
-      store(row, octet, row < item.n_rows ? load_query(args, place_of(row)) : make_uint4(0, 0, 0, 0));
-    return;
-  }
+  if constexpr (!kIsLong) {
+    if (args.q_hadamard != 0) {
 #pragma unroll 1
-  for (int row = first + lane / kLanesOfRow; row < end; row += step) {
-    float x[8] = {};
-    if (row < item.n_rows) load_query(args, place_of(row), x);
-    rotate_channels<kLanesOfRow>(lane, x);
-    store(row, octet, half_octet_of(x));
+      for (int row = first + lane / kLanesOfRow; row < end; row += step) {
+        float x[8] = {};
+        if (row < item.n_rows) load_query(args, place_of(row, octet), x);
+        rotate_channels<kLanesOfRow>(lane, x);
+        store(row, octet, half_octet_of(x));
+      }
+      return;
+    }
   }
+#pragma unroll 2
+  for (int row = first + lane / kLanesOfRow; row < end; row += step)
+#pragma unroll
+    for (int i = 0; i < D / 8; i += kLanesOfRow)
+      store(row, octet + i,
+            row < item.n_rows ? load_query(args, place_of(row, octet + i)) : make_uint4(0, 0, 0, 0));
 }
 
+// D: channels that a warp has, from the first on; those that are rotated it has all.
 template <int D>
 __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const PromptItem& item, int head,
-                                                int row, int pair, const RowSums& rows,
+                                                int row, int pair, int first_channel, const RowSums& rows,
                                                 const float (&sums)[D / 2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -83,13 +94,15 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
       share = exp2_fast(rows.reference[i] - reference);
       mass = fmaf(mass, share, exp2_fast(sink - reference));
     }
-    if (args.row_sums != nullptr && pair == 0)
+    const bool is_first = pair == 0 && first_channel == 0;
+    if (args.row_sums != nullptr && is_first)
       args.row_sums[out_row * args.n_heads + head] = {reference, mass};
-    if (args.lse != nullptr && pair == 0)
+    if (args.lse != nullptr && is_first)
       args.lse[out_row * args.lse_token_stride + head * args.lse_head_stride] =
           mass > 0 ? (reference + log2f(mass)) * 0.69314718F : -INFINITY;
     const float inverse = mass > 0 ? share / mass : 0;
-    const std::int64_t at = out_row * args.out_token_stride + head * args.out_head_stride + 2 * pair;
+    const std::int64_t at =
+        out_row * args.out_token_stride + head * args.out_head_stride + first_channel + 2 * pair;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const float2 both = {x[2 * j] * inverse, x[2 * j + 1] * inverse};

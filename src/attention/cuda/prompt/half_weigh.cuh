@@ -9,26 +9,31 @@ namespace kvant::cuda {
 // A row's sums are in units of 2^reference; none are so far.
 inline constexpr float kNoReference = -1e30F;
 
+// Weights of a row's scores in a tile: top is the largest of them, in log2.
+
 // 2^(scale score - reference).
 struct ExactHalfWeight {
   float factor, offset;
-  __device__ __forceinline__ ExactHalfWeight(float scale_log2, float reference)
+  __device__ __forceinline__ ExactHalfWeight(float scale_log2, float /*top*/, float reference)
       : factor(scale_log2), offset(-reference) {}
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2]; 0 below the floor,
-// which is relative to the largest score so far: without slack.
+// As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g) of the top's weight, g in [-1/2, 1/2]; 0
+// below the floor, which is relative to the top. Relative to the largest score so far, as TurboAttention's
+// Algorithm 1 prints it, a text's first tokens, whose scores are often far above all others', would leave
+// nothing of most tiles behind them.
 struct SasHalfWeight {
   static constexpr float kLn2 = 0.69314718F;
-  float factor, offset;
-  __device__ __forceinline__ SasHalfWeight(float scale_log2, float reference)
-      : factor(-kLn2 * scale_log2), offset(fmaf(reference, kLn2, -0.5F)) {}
+  float factor, offset, exponent;
+  __device__ __forceinline__ SasHalfWeight(float scale_log2, float top, float reference)
+      : factor(-kLn2 * scale_log2), offset(fmaf(top, kLn2, -0.5F)), exponent(top - reference) {}
   __device__ __forceinline__ float operator()(float s) const {
     const float x = fmaf(s, factor, offset);
     const float whole = (x + kRounder) - kRounder;
     const float polynomial = centred_sas_polynomial(x - whole);
-    return x > -kSasFloor - 0.5F ? 0 : exp2_fast(whole * (-1 / kLn2)) * polynomial;
+    const float weight = exp2_fast(fmaf(whole, -1 / kLn2, exponent)) * polynomial;
+    return x > -kSasFloor - 0.5F ? 0 : weight;
   }
 };
 
@@ -95,7 +100,7 @@ __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, fl
   float mass[2] = {};
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    s[i] = Weight(scale_log2, rows.reference[i / 2 % 2])(s[i]);
+    s[i] = Weight(scale_log2, fmaxf(top[i / 2 % 2], kNoReference), rows.reference[i / 2 % 2])(s[i]);
     mass[i / 2 % 2] += s[i];
   }
   rows.mass[0] += mass[0];

@@ -16,6 +16,7 @@ namespace kvant::cuda {
 template <int D, int RowTiles, int Warps, int Ctas>
 struct IntegerMmaShape {
   static constexpr int kHeadDim = D;
+  static constexpr int kSumChannels = D;
   static constexpr int kRowTiles = RowTiles;
   static constexpr int kWarps = Warps;
   static constexpr int kWarpRows = 16 * RowTiles;
@@ -204,26 +205,29 @@ class IntegerMmaRows {
 #pragma unroll
       for (int i = 0; i < 2; ++i) shift[i] = find_shift<IsHalf>(args, item, head, row + 8 * i);
     }
-    store_integer_rows<kD, IsHalf>(args, item, head, row, pair_, rows_[m], sums_[m],
-                                   channels_of<kD>(args, item, head) + kD, [&](int i) { return shift[i]; });
+    store_integer_rows<kD, IsHalf, /*MayTurn=*/true>(args, item, head, row, pair_, rows_[m], sums_[m],
+                                                     channels_of<kD>(args, item, head) + kD,
+                                                     [&](int i) { return shift[i]; });
   }
   // What the keys' centre adds to scores of a row, in units of log 2: by the four lanes that share it.
   template <bool IsHalf>
   __device__ __forceinline__ float find_shift(const PromptArgs& args, const PromptItem& item, int head,
                                               int row) const {
-    float shift = 0;
+    float x[kD / 4] = {};
     if (row < item.n_rows) {
       const auto* query = static_cast<const unsigned short*>(args.q.data) +
-                          (item.first_row + row) * args.q.token_stride + head * args.q.head_stride;
-      const float* centres = channels_of<kD>(args, item, head);
-#pragma unroll 1
-      for (int channel = pair_ * 8; channel < kD; channel += 32) {
-        float x[8];
-        unpack_octet<IsHalf>(*reinterpret_cast<const uint4*>(query + channel), x);
+                          (item.first_row + row) * args.q.token_stride + head * args.q.head_stride +
+                          pair_ * 8;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) shift = fmaf(x[i], centres[channel + i], shift);
-      }
+      for (int i = 0; i < kD / 4; i += 8)
+        unpack_octet<IsHalf>(*reinterpret_cast<const uint4*>(query + 4 * i),
+                             reinterpret_cast<float(&)[8]>(x[i]));
     }
+    if (args.q_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
+    const float* centres = channels_of<kD>(args, item, head) + pair_ * 8;
+    float shift = 0;
+#pragma unroll
+    for (int i = 0; i < kD / 4; ++i) shift = fmaf(x[i], centres[i / 8 * 32 + i % 8], shift);
     shift += __shfl_xor_sync(~0U, shift, 1);
     shift += __shfl_xor_sync(~0U, shift, 2);
     return shift * args.scale_log2;
@@ -258,7 +262,7 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
     else
       unpack_octet<false>(eight, x);
     float largest;
-    const uint2 bytes = quantize_query<Shape::kHeadDim>(x, largest);
+    const uint2 bytes = quantize_query<Shape::kHeadDim, /*MayTurn=*/true>(args, lane, x, largest);
     constexpr auto place = StepTile<Shape::kHeadDim>::template panel_place<Shape::kWarpRows>;
     *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes;
     if (octet == 0) scales[in_block] = largest / kByteMax * args.scale_log2;

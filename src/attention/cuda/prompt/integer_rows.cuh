@@ -1,6 +1,7 @@
 // Rows of queries and outputs of prompts in 8-bit integers.
 #pragma once
 
+#include "attention/cuda/page/row_channels.cuh"
 #include "attention/cuda/prompt/blocks.cuh"
 #include "attention/cuda/prompt/quantize_tiles.cuh"
 #include "attention/cuda/prompt/weigh.cuh"
@@ -14,9 +15,13 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
   return args.channels + (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D;
 }
 
+// MayTurn, here and below: queries and outputs are rotated where args say so. Kernels that don't are smaller.
+
 // Eight neighbouring numbers of a row, which D / 8 neighbouring lanes have, as INT8. largest: of the row.
-template <int D>
-__device__ __forceinline__ uint2 quantize_query(const float (&x)[8], float& largest) {
+template <int D, bool MayTurn>
+__device__ __forceinline__ uint2 quantize_query(const PromptArgs& args, int lane, float (&x)[8],
+                                                float& largest) {
+  if (MayTurn && args.q_hadamard != 0) rotate_channels<D / 8>(lane, x);
   largest = kLeastReach;
 #pragma unroll
   for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(x[j]));
@@ -32,7 +37,7 @@ __device__ __forceinline__ uint2 quantize_query(const float (&x)[8], float& larg
 
 // Stores a thread's two rows of a block, the first of which is `row`. channels: the values' centres, then
 // their scales. shift_of(i): what the keys' centre adds to scores of row i, in units of log 2.
-template <int D, bool IsHalf, class Shift>
+template <int D, bool IsHalf, bool MayTurn, class Shift>
 __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                    int row, int pair, const RowSums& rows,
                                                    const float (&sums)[D / 2], const float* channels,
@@ -62,27 +67,28 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
   auto* out = static_cast<unsigned short*>(args.out) + (item.first_row + row) * args.out_token_stride +
               head * args.out_head_stride + 8 * pair;
 #pragma unroll
-  for (int j = 0; j < D / 8; j += 4) {
-    std::uint32_t words[2][4];
+  for (int i = 0; i < 2; ++i) {
+    float x[D / 4];  // of channels 8 j + 2 pair and the next at 2 j
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * (j + k));
-      const float2 scale = *reinterpret_cast<const float2*>(centres + D + 8 * (j + k));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float x = (sums[4 * (j + k) + 2 * i] - centre[i]) * inverse[i];
-        const float y = (sums[4 * (j + k) + 2 * i + 1] - centre[i]) * inverse[i];
-        const float low = fmaf(x, scale.x, mean.x * is_seen[i]);
-        const float high = fmaf(y, scale.y, mean.y * is_seen[i]);
-        words[i][k] = IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
-      }
+    for (int j = 0; j < D / 8; ++j) {
+      const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * j);
+      const float2 scale = *reinterpret_cast<const float2*>(centres + D + 8 * j);
+      x[2 * j] = fmaf((sums[4 * j + 2 * i] - centre[i]) * inverse[i], scale.x, mean.x * is_seen[i]);
+      x[2 * j + 1] = fmaf((sums[4 * j + 2 * i + 1] - centre[i]) * inverse[i], scale.y, mean.y * is_seen[i]);
     }
+    if (MayTurn && args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      transpose_quad(words[i], pair);
+    for (int j = 0; j < D / 8; j += 4) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float low = x[2 * (j + k)], high = x[2 * (j + k) + 1];
+        words[k] = IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
+      }
+      transpose_quad(words, pair);
       if (row + 8 * i < item.n_rows)
         *reinterpret_cast<uint4*>(out + 8 * i * args.out_token_stride + 8 * j) =
-            make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+            make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 }

@@ -77,10 +77,10 @@ cudaError_t launch_first_pass(const PromptArgs& args, Source source, const Promp
                            PromptShape<D>::kRows);
 }
 
-template <int D, class Weight, bool IsHalf, class Kept = NothingKept>
+template <int D, class Weight, bool IsHalf, bool MayTurn = false, class Kept = NothingKept>
 cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch, const Kept& kept = {}) {
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
-  auto* kernel = prompt_kernel<D, Weight, IsHalf, Kept>;
+  auto* kernel = prompt_kernel<D, Weight, IsHalf, MayTurn, Kept>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
   return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args, kept);
 }
@@ -108,7 +108,11 @@ cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch) {
   });
   if (error == cudaSuccess) error = launch_kept_tiles<D>(args, launch);
   if (error != cudaSuccess) return error;
-  if (launch.kept != nullptr) return launch_attention<D, ExactWeight, false>(args, launch, *launch.kept);
+  if (launch.kept != nullptr)
+    return launch_attention<D, ExactWeight, false, false>(args, launch, *launch.kept);
+  if (args.q_hadamard != 0 || args.out_hadamard != 0)
+    return launch.sas ? launch_attention<D, SasWeight, false, true>(args, launch)
+                      : launch_attention<D, ExactWeight, false, true>(args, launch);
   if (launch.is_half)
     return launch.sas ? launch_attention<D, SasWeight, true>(args, launch)
                       : launch_attention<D, ExactWeight, true>(args, launch);

@@ -30,7 +30,7 @@ constexpr int dequantized_stride(int head_dim) {
 
 // What the kernels of a head size and precision work in, on a device.
 struct PromptSizes {
-  int block_rows;  // of a work item
+  int block_rows;  // of a work item; 0: the device has too little shared memory
   int tile_bytes;
   // Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
   std::size_t half_numbers;

@@ -8,19 +8,26 @@
 
 namespace kvant::cuda {
 
-// Calls body(shape, slots, CTAs of a multiprocessor) with the shape that suits the device.
+// Calls body(shape, slots, CTAs of a multiprocessor) with the shape that suits the device. Heads of 512 have
+// one shape, for which there may be less than its least slots.
 template <int D, class Body>
 auto with_mma_shape(const Gpu& gpu, const Body& body) {
-  constexpr int kRowTiles = D == 256 ? 1 : 2;  // more sums than that have no room in registers
-  using Several = MmaShape<D, kRowTiles, 4>;
-  using Wide = std::conditional_t<D == 64, Several, MmaShape<D, 1, 8>>;
-  return with_warp_shape<Several, Wide, MmaShared>(gpu, body);
+  if constexpr (D == 512) {
+    using Only = MmaShape<D, 1, 8, 2>;
+    return body(Only{}, slots_of<Only>(gpu, 1, sizeof(MmaShared<Only>)), 1);
+  } else {
+    constexpr int kRowTiles = D == 256 ? 1 : 2;  // more sums than that have no room in registers
+    using Several = MmaShape<D, kRowTiles, 4>;
+    using Wide = std::conditional_t<D == 64, Several, MmaShape<D, 1, 8>>;
+    return with_warp_shape<Several, Wide, MmaShared>(gpu, body);
+  }
 }
 
 template <int D>
 PromptSizes mma_prompt_sizes(const Gpu& gpu) {
-  return with_mma_shape<D>(
-      gpu, []<class Shape>(Shape, int, int ctas) { return warp_sizes<Shape>(HalfTile<D>::kBytes, ctas); });
+  return with_mma_shape<D>(gpu, []<class Shape>(Shape, int slots, int ctas) {
+    return slots < Shape::kLeastSlots ? PromptSizes{} : warp_sizes<Shape>(HalfTile<D>::kBytes, ctas);
+  });
 }
 
 template <int D>

@@ -45,7 +45,7 @@ cudaError_t launch_warps(void (*kernel)(PromptArgs, int), int slots, const Promp
 template <class Shape>
 PromptSizes warp_sizes(int tile_bytes, int ctas) {
   return {Shape::kRows, tile_bytes,
-          static_cast<std::size_t>(kMostHalves) * Shape::kParts * HalfSums<Shape::kHeadDim, 32>::kNumbers,
+          static_cast<std::size_t>(kMostHalves) * Shape::kParts * HalfSums<Shape::kSumChannels, 32>::kNumbers,
           kMostHalves * Shape::kParts * 2, ctas};
 }
 

@@ -1,5 +1,5 @@
 // Attention of prompts in half precision by products of warps (mma.sync), for what half_kernel.cuh is not
-// there: GPUs other than Hopper, heads of 256, capped scores.
+// there: GPUs other than Hopper, heads of 256 and 512, capped scores.
 //
 // A CTA takes one block of query rows of a head after another; each of its warps has some of the rows, their
 // queries in shared memory and their outputs in registers (FlashAttention-2, section 3.3). Tiles come in
@@ -16,18 +16,21 @@ namespace kvant::cuda {
 static_assert(kStepTokens == kPanelColumns);
 
 // RowTiles: of 16 rows, that a warp has. With two of them fragments of keys and values are read once for
-// both.
-template <int D, int RowTiles, int Warps>
+// both. Sharers: warps that have the same rows, each with outputs of some channels, where those of all have
+// no room in registers; each makes all scores.
+template <int D, int RowTiles, int Warps, int Sharers = 1>
 struct MmaShape {
   static constexpr int kHeadDim = D;
+  static constexpr int kSumChannels = D / Sharers;  // whose outputs a warp has
+  static constexpr int kSharers = Sharers;
   static constexpr int kRowTiles = RowTiles;
   static constexpr int kWarps = Warps;
   static constexpr int kWarpRows = 16 * RowTiles;
-  static constexpr int kRows = Warps * kWarpRows;
+  static constexpr int kRows = Warps / Sharers * kWarpRows;
   static constexpr int kThreads = Warps * 32;
   static constexpr int kSlotBytes = kStepTokens * D * 2;
   static constexpr int kWarpQueryBytes = kWarpRows * D * 2;
-  static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
+  static constexpr int kQueryBytes = Warps / Sharers * kWarpQueryBytes;
   static constexpr int kParts = Warps * RowTiles;  // of a block, that two CTAs join each on its own
   // A barrier for keys and values of a step together, instead of one for each: short steps gain by it.
   static constexpr bool kStepAtOnce = D == 64;
@@ -95,10 +98,13 @@ template <class Shape, class Weight>
 class MmaRows {
  public:
   static constexpr int kD = Shape::kHeadDim;
+  static constexpr int kSums = Shape::kSumChannels;
   static constexpr int kTiles = Shape::kRowTiles;
 
   __device__ __forceinline__ MmaRows(std::uint32_t queries, int warp, int lane)
-      : row_(warp * Shape::kWarpRows + lane / 4), pair_(lane % 4) {
+      : row_(warp / Shape::kSharers * Shape::kWarpRows + lane / 4),
+        pair_(lane % 4),
+        first_channel_(warp % Shape::kSharers * kSums) {
     // Rows of swizzled panels; columns 16 k of a panel are 32 k bytes further, before the swizzle.
     const int swizzle = lane % 8;
     queries_ = queries + (lane % 16) * 128 + ((lane / 16 ^ swizzle) << 4);
@@ -154,13 +160,13 @@ class MmaRows {
       const float scale = is_capped ? 1 : args.scale_log2;
       if (!weigh_scores<Weight>(s_[m], scale, args.slack_log2, rows_[m], shrink)) continue;
 #pragma unroll
-      for (int i = 0; i < kD / 2; ++i) sums_[m][i] *= shrink[i / 2 % 2];
+      for (int i = 0; i < kSums / 2; ++i) sums_[m][i] *= shrink[i / 2 % 2];
     }
   }
 
   // Adds a step's values, which are in such a slot.
   __device__ __forceinline__ void add_values(std::uint32_t slot) {
-    const std::uint32_t values = slot + matrix_;
+    const std::uint32_t values = slot + matrix_ + first_channel_ * 128;
 #pragma unroll
     for (int k = 0; k < kStepTokens / 16; ++k) {
       std::uint32_t a[kTiles][4];
@@ -169,7 +175,7 @@ class MmaRows {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[m][i] = pack_half2(s_[m][8 * k + 2 * i], s_[m][8 * k + 2 * i + 1]);
 #pragma unroll
-      for (int c = 0; c < kD / 16; ++c) {
+      for (int c = 0; c < kSums / 16; ++c) {
         std::uint32_t b[4];
         load_matrices(b, (values ^ k * 32) + c * 16 * 128);
 #pragma unroll
@@ -184,29 +190,35 @@ class MmaRows {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
       if (stores_tile<Shape>(args, item, head, warp, m, lane, claim, rows_[m], sums_[m]))
-        store_half_rows<kD>(args, item, head, row_ + 16 * m, pair_, rows_[m], sums_[m]);
+        store_half_rows<kSums>(args, item, head, row_ + 16 * m, pair_, first_channel_, rows_[m], sums_[m]);
   }
 
  private:
-  int row_, pair_;
+  int row_, pair_, first_channel_;
   std::uint32_t queries_, matrix_;
   RowSums rows_[kTiles];
   float s_[kTiles][kStepTokens / 2];
-  float sums_[kTiles][kD / 2] = {};
+  float sums_[kTiles][kSums / 2] = {};
 };
 
-// A warp's own queries.
+// A warp's own queries, or, by all threads, those of warps that share theirs.
 template <class Shape>
 __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int warp, int lane, unsigned char* queries) {
-  constexpr int kRowsAtOnce = 32 / (Shape::kHeadDim / 8);
-  const int first = warp * Shape::kWarpRows;
+  constexpr int kRowsAtOnce = 32 / kLanesOfQuery<Shape::kHeadDim>;
+  constexpr int kOwnRows = Shape::kWarpRows / Shape::kSharers;
+  const int first = warp / Shape::kSharers * Shape::kWarpRows;
+  const int first_own = first + warp % Shape::kSharers * kOwnRows;
   load_queries<Shape::kHeadDim>(
-      args, item, head, first, first + Shape::kWarpRows, kRowsAtOnce, lane,
+      args, item, head, first_own, first_own + kOwnRows, kRowsAtOnce, lane,
       [&](int row, int octet, const uint4& eight) {
         *reinterpret_cast<uint4*>(queries + half_place<Shape::kWarpRows>(row - first, octet * 8)) = eight;
       });
-  __syncwarp();
+  if constexpr (Shape::kSharers > 1) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
 }
 
 // A block, by all threads. ring: its slots, from a shared address on.
@@ -219,7 +231,8 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   for (int i = 0; i < (Shape::kStepAtOnce ? 2 : n_slots - 1); ++i) copies.begin();
   load_warp_queries<Shape>(args, item, shared.head, warp, lane, queries);
   WarpSight& sight = shared.sight[warp];
-  if (lane == 0) sight = find_sight(args, item, warp * Shape::kWarpRows, (warp + 1) * Shape::kWarpRows - 1);
+  const int first_row = warp / Shape::kSharers * Shape::kWarpRows;
+  if (lane == 0) sight = find_sight(args, item, first_row, first_row + Shape::kWarpRows - 1);
   __syncwarp();
   MmaRows<Shape, Weight> rows(shared_address(queries), warp, lane);
   std::uint32_t slot = ring;
@@ -264,7 +277,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ MmaShared<Shape> shared;
   take_blocks(args, shared, [&](int warp, int lane) {
-    attend_block<Shape, Weight>(args, shared, memory + warp * Shape::kWarpQueryBytes,
+    attend_block<Shape, Weight>(args, shared, memory + warp / Shape::kSharers * Shape::kWarpQueryBytes,
                                 shared_address(memory) + Shape::kQueryBytes, n_slots, warp, lane);
   });
 }

@@ -13,7 +13,7 @@ static_assert(kQuantizeThreads == kDequantizeThreads && kTileTokens == kPageToke
 template <int D>
 struct PageRows {
   static constexpr int kStride = dequantized_stride(D);
-  static constexpr int kTokens = D <= 128 ? kTileTokens : kTileTokens / 2;  // 99 KB hold no more
+  static constexpr int kTokens = D <= 128 ? kTileTokens : D == 256 ? 64 : 16;  // 99 KB hold no more
   DequantizeShared<D> page;
   alignas(16) unsigned short rows[kTokens][kStride];
 };

@@ -41,9 +41,12 @@ PromptKernel kernel_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   if (by_warpgroups)
     return is_64 ? PromptKernel{half_prompt_sizes<64>, launch_half_prompt<64>}
                  : PromptKernel{half_prompt_sizes<128>, launch_half_prompt<128>};
-  return with_head_dim(shape.head_dim, [&](auto d) {
-    return shape.half_products == 0 ? PromptKernel{integer_mma_sizes<d.value>, launch_integer_mma<d.value>}
-                                    : PromptKernel{mma_prompt_sizes<d.value>, launch_mma_prompt<d.value>};
+  if (shape.half_products == 0)
+    return with_head_dim_up_to_256(shape.head_dim, [](auto d) {
+      return PromptKernel{integer_mma_sizes<d.value>, launch_integer_mma<d.value>};
+    });
+  return with_head_dim(shape.head_dim, [](auto d) {
+    return PromptKernel{mma_prompt_sizes<d.value>, launch_mma_prompt<d.value>};
   });
 }
 
@@ -107,8 +110,10 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
        "prompt: sink_logits are for half_products"},
-      {shape.half_products != 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
-       "prompt: q_hadamard and out_hadamard are for half_products"},
+      {shape.half_products != 0 || shape.half == 0 || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt: q_hadamard and out_hadamard are for half_products or BF16"},
+      {shape.head_dim <= 256 || prompt.k == nullptr || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
+       "prompt: q_hadamard and out_hadamard are for rows in tail pages at heads of 512"},
       {prompt.correction == nullptr || shape.corrected != 0,
        "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
       {prompt.correction == nullptr || prompt.out_type != KVANT_F16,
@@ -246,13 +251,14 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
 }
 
 // Where keys are rotated, queries are, or tiles' rows are rotated back, whichever are fewer; and so with
-// values and outputs.
+// values and outputs. Of heads of 512 tiles are. In integers tiles stay rotated: their numbers are more alike,
+// and lose less as INT8.
 void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
   args->q_hadamard = prompt.q_hadamard;
   args->out_hadamard = prompt.out_hadamard;
   const std::int64_t tile_rows = std::int64_t{shape.n_sealed_pages} * kPageTokens + shape.n_tokens;
-  if (prompt.k != nullptr || tile_rows * shape.n_kv_heads > std::int64_t{shape.n_queries} * shape.n_heads)
-    return;
+  const bool are_fewer = tile_rows * shape.n_kv_heads <= std::int64_t{shape.n_queries} * shape.n_heads;
+  if (shape.half_products == 0 || prompt.k != nullptr || !(are_fewer || shape.head_dim > 256)) return;
   std::swap(args->q_hadamard, args->key_hadamard);
   std::swap(args->out_hadamard, args->value_hadamard);
 }
@@ -261,6 +267,10 @@ kvant_status read_shape(const kvant_prompt_shape* from, const Gpu& gpu, kvant_pr
   if (const Reason reason = read_struct(from, shape)) return refuse_argument(reason);
   if (const Reason reason = fault_of(*shape)) return refuse_argument(reason);
   if (!is_head_dim(shape->head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  if (shape->head_dim > 256 && shape->half_products == 0)
+    return refuse(KVANT_UNSUPPORTED, "prompts of heads of 512 are for shape.half_products");
+  if (sizes_of(*shape, gpu).block_rows == 0)
+    return refuse(KVANT_UNSUPPORTED, "this GPU has too little shared memory for prompts of heads of 512");
   return refuse_argument(too_large(*shape, gpu));
 }
 
@@ -309,7 +319,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   const PromptKernel kernel = kernel_of(shape, gpu);
   const PromptSizes sizes = kernel.sizes(gpu);
   KeptRows kept{};
-  const bool are_kept = keeps_rows(shape, sizes) && args.sealed_begins != nullptr;
+  const bool are_kept = keeps_rows(shape, sizes) && args.sealed_begins != nullptr && prompt.q_hadamard == 0 &&
+                        prompt.out_hadamard == 0;
   if (are_kept) leave_out_protected(&pages, &kept);
   const PromptLaunch launch{static_cast<int>(tile_slots(shape)),
                             gpu,
@@ -336,7 +347,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.lse = prompt.lse;
   args.lse_token_stride = prompt.lse_token_stride;
   args.lse_head_stride = prompt.lse_head_stride;
-  args.slack_log2 = prompt.correction != nullptr || shape.sas != 0 ? 0 : kHalfSlack;
+  args.slack_log2 = prompt.correction != nullptr ? 0 : kHalfSlack;
   if (prompt.correction == nullptr) args.row_sums = nullptr;
   args.q_begins = prompt.query_begins;
   args.k_begins = prompt.token_begins;

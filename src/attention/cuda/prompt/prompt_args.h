@@ -42,8 +42,8 @@ struct PromptArgs {
   PromptRows q, k, v;
   NumberType q_type, out_type;   // in half precision; otherwise bf16 or f16, as k and v
   int q_hadamard, out_hadamard;  // not 0: queries and outputs are rotated
-  // Not 0: tiles' rows are rotated back instead, which gives the same attention; rows are those of tail
-  // pages.
+  // Not 0: tiles' rows are rotated back instead, which gives the same attention in half precision; rows are
+  // those of tail pages.
   int key_hadamard, value_hadamard;
   const float* sink_logits;  // [n_heads], or null
   void* out;

@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
 
 // So many rows of a block, from `first` on, become INT8, each with a scale of its own. A lane has 8 channels
 // of a row; Warps take sets of rows in turn.
-template <int D, bool IsHalf, int Rows, int Warps>
+template <int D, bool IsHalf, bool MayTurn, int Rows, int Warps>
 __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                  int first, int warp, int lane, unsigned char* queries,
                                                  PreparedBlock<D>& block) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const P
       float x[8];
       unpack_octet<IsHalf>(octets[i], x);
       float largest;
-      const uint2 bytes = quantize_query<D>(x, largest);
+      const uint2 bytes = quantize_query<D, MayTurn>(args, lane, x, largest);
       *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) = bytes;
       if (octet == 0) block.scale[row] = largest / kByteMax * args.scale_log2;
     }
@@ -132,7 +132,7 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, const P
 }
 
 // What the keys' centre adds to the scores of a block's rows, where log-sum-exps are asked for.
-template <int D, bool IsHalf>
+template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void find_shifts(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int lane, PreparedBlock<D>& block) {
   constexpr int kLanesOfRow = D / 8;
@@ -148,6 +148,7 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
     float x[8];
     unpack_octet<IsHalf>(
         *reinterpret_cast<const uint4*>(rows + min(row, item.n_rows - 1) * args.q.token_stride), x);
+    if (MayTurn && args.q_hadamard != 0) rotate_channels<kLanesOfRow>(lane, x);
     float shift = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
@@ -158,19 +159,19 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
 }
 
 // A CTA's first block, for which all of its warps wait: each group makes its own rows INT8.
-template <int D, bool IsHalf>
+template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, PromptShared<D>& shared,
                                                     int group, int thread) {
   const PromptWork work(args, static_cast<int>(blockIdx.x));
   if (!work.is_there) return;
-  quantize_queries<D, IsHalf, kGroupRows, kGroupThreads / 32>(args, work.item, work.head, group * kGroupRows,
-                                                              thread / 32, thread % 32, shared.queries[0],
-                                                              shared.blocks[0]);
+  quantize_queries<D, IsHalf, MayTurn, kGroupRows, kGroupThreads / 32>(
+      args, work.item, work.head, group * kGroupRows, thread / 32, thread % 32, shared.queries[0],
+      shared.blocks[0]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
 
-template <int D, class Weight, bool IsHalf, class Kept>
+template <int D, class Weight, bool IsHalf, bool MayTurn, class Kept>
 __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept, PromptShared<D>& shared,
                                        int group, int thread) {
   using Tile = PromptTile<D>;
@@ -179,7 +180,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
   const int row = group * kGroupRows + row_of(thread);
   RingPlace<2> place;
   RingPlace<PromptShape<D>::kStages> stage;
-  quantize_first_rows<D, IsHalf>(args, shared, group, thread);
+  quantize_first_rows<D, IsHalf, MayTurn>(args, shared, group, thread);
   for (;; place.advance()) {
     barrier_wait(shared_address(&shared.block_full[place.slot]), place.parity);
     const PreparedBlock<D>& block = shared.blocks[place.slot];
@@ -257,11 +258,22 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       for (int i = 0; i < D / 2; ++i) sums[i] = fmaf(__uint_as_float(o[i]), factor[i / 2 % 2], sums[i]);
     };
 
-    // Tiles behind the last that the group sees it only lets go.
     const int n_seen = block.seen_tiles[group];
+    const TileRange hidden = block.hidden_tiles[group];
     int n = 0;
+    // Tiles that the group does not see it only lets go: those between others, and those behind the last.
+    const auto let_go = [&](int end) {
+      for (; n < end; ++n, stage.advance()) {
+        wait_for_tile();
+        free_tile(stage.slot);
+      }
+    };
+    const auto pass_hidden = [&] {
+      if (n == hidden.first) let_go(hidden.end);
+    };
     if constexpr (PromptShape<D>::kScoresAhead) {
       std::uint32_t o[D / 2];
+      pass_hidden();
       reset_scores();
       wait_for_tile();
       begin_products();
@@ -274,6 +286,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       while (++n < n_seen) {
         const int before = stage.slot;
         stage.advance();
+        pass_hidden();
         reset_scores();
         hold_registers(p);
         wait_for_tile();
@@ -304,6 +317,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       // Sums of values take the registers of scores.
       auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
       for (; n < n_seen; ++n, stage.advance()) {
+        pass_hidden();
         reset_scores();
         wait_for_tile();
         begin_products();
@@ -323,10 +337,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
         add_values(o);
       }
     }
-    for (; n < tiles_of(block.item); ++n, stage.advance()) {
-      wait_for_tile();
-      free_tile(stage.slot);
-    }
+    let_go(tiles_of(block.item));
     if constexpr (kKeepsRows<Kept>)
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
@@ -338,14 +349,14 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
           kFirstGroupBarrier + group, thread, shared.claims[group], rows, sums);
     }
     if (is_whole)
-      store_integer_rows<D, IsHalf>(args, block.item, block.head, row, pair, rows, sums, block.channels,
-                                    [&](int i) { return block.shift[row + 8 * i]; });
+      store_integer_rows<D, IsHalf, MayTurn>(args, block.item, block.head, row, pair, rows, sums,
+                                             block.channels, [&](int i) { return block.shift[row + 8 * i]; });
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
   }
 }
 
-template <int D, class Weight, bool IsHalf, class Kept>
+template <int D, class Weight, bool IsHalf, bool MayTurn, class Kept>
 __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     prompt_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Kept kept) {
   using Shape = PromptShape<D>;
@@ -379,15 +390,15 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
         const float* values = channels_of<D>(args, item, head) + D;
         for (int i = warp * 32 + lane; i < 2 * D; i += kQueryWarps * 32) block.channels[i] = values[i];
         if (!is_first)
-          quantize_queries<D, IsHalf, Shape::kRows, kQueryWarps>(args, item, head, 0, warp, lane,
-                                                                 shared.queries[slot], block);
+          quantize_queries<D, IsHalf, MayTurn, Shape::kRows, kQueryWarps>(args, item, head, 0, warp, lane,
+                                                                          shared.queries[slot], block);
         is_first = false;
-        if (args.lse != nullptr) find_shifts<D, IsHalf>(args, item, head, warp, lane, block);
+        if (args.lse != nullptr) find_shifts<D, IsHalf, MayTurn>(args, item, head, warp, lane, block);
       });
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
-    attend<D, Weight, IsHalf>(args, kept, shared, group - 1, thread % kGroupThreads);
+    attend<D, Weight, IsHalf, MayTurn>(args, kept, shared, group - 1, thread % kGroupThreads);
   }
 }
 

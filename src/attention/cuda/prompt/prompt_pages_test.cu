@@ -67,11 +67,11 @@ struct Case {
   bool masks = false;
   bool in_tail = false;  // rows come from tail pages
   bool causal = true;
-  int window = 0;              // tokens that a query sees
-  bool half_products = false;  // with queries and outputs in F32
-  float softcap = 0;           // of scores; only with half_products
-  bool rotated = false;        // queries and outputs, by the call; only with half_products, both in BF16 then
-  bool kept = false;           // protected tokens are kept rows; only without half_products
+  int window = 0;                            // tokens that a query sees
+  bool half_products = false;                // with queries and outputs in F32
+  float softcap = 0;                         // of scores; only with half_products
+  bool rotated = false;                      // queries and outputs, by the call; both in 16 bits then
+  bool kept = false;                         // protected tokens are kept rows; only without half_products
   Correction correction = Correction::none;  // only with half_products
   int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
 };
@@ -277,8 +277,9 @@ Errors errors_of(const Case& c, int rows_of_head) {
         if (c.rotated) exact.out = rotated(exact.out, c.head_dim);
         if (corrections)
           corrections->join(query_begins[s] + query, kv_head * kGroup + i % kGroup, x, exact.top, exact);
-        const auto integers =
+        auto integers =
             attend(x.data(), integer_keys, integer_values, d, shape.softmax_scale, seen, Scheme::integers);
+        if (c.rotated) integers.out = rotated(integers.out, c.head_dim);
         for (int channel = 0; channel < d; ++channel) {
           const double y = got[place * d + channel];
           EXPECT_TRUE(std::isfinite(y)) << "query " << query;
@@ -307,8 +308,9 @@ void expect_accurate_in_half(Case c, const char* what) {
   EXPECT_LT(errors.lse, 0.05) << what;
 }
 
-// As good as the scheme on what the pages stand for, but for rounding to BF16.
+// As good as the scheme on what the pages stand for, but for rounding to BF16; of heads that have it.
 void expect_accurate_in_integers(const Case& c, const char* what) {
+  if (c.head_dim > 256) return;
   const Errors errors = errors_of(c, 14);
   std::printf("%-10s %s + %s, d = %d: error %.4f  integers %.4f  lse %.4f  integers %.4f\n", what,
               c.formats[0].key, c.formats[0].value, c.head_dim, errors.kernel, errors.integers, errors.lse,
@@ -366,9 +368,9 @@ constexpr PageTestCache::Formats kPairs[] = {
     {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
 // Pages of each kind, the largest among them.
-constexpr PageTestCache::Formats kPairsOf256[] = {{"ch4g128", "tok4g128"}, {"prog4", "prog2"},
-                                                  {"lm4", "lm2"},          {"vq-d4b8", "vq-d8b12"},
-                                                  {"tcq4", "tcq3"},        {"fp8", "tok8g32s"}};
+constexpr PageTestCache::Formats kPairsOfWideHeads[] = {{"ch4g128", "tok4g128"}, {"prog4", "prog2"},
+                                                        {"lm4", "lm2"},          {"vq-d4b8", "vq-d8b12"},
+                                                        {"tcq4", "tcq3"},        {"fp8", "tok8g32s"}};
 
 std::string name_of(const testing::TestParamInfo<PromptOverPages::ParamType>& info) {
   const auto& [formats, d] = info.param;
@@ -379,8 +381,9 @@ std::string name_of(const testing::TestParamInfo<PromptOverPages::ParamType>& in
 
 INSTANTIATE_TEST_SUITE_P(Formats, PromptOverPages,
                          testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)), name_of);
-INSTANTIATE_TEST_SUITE_P(FormatsOf256, PromptOverPages,
-                         testing::Combine(testing::ValuesIn(kPairsOf256), testing::Values(256)), name_of);
+INSTANTIATE_TEST_SUITE_P(FormatsOfWideHeads, PromptOverPages,
+                         testing::Combine(testing::ValuesIn(kPairsOfWideHeads), testing::Values(256, 512)),
+                         name_of);
 
 class PromptOverPagesOf4Bits : public testing::TestWithParam<int> {
  protected:
@@ -389,6 +392,19 @@ class PromptOverPagesOf4Bits : public testing::TestWithParam<int> {
   }
   Case with(std::vector<Sequence> sequences) const {
     return {{{"ch4g128", "tok4g128"}}, GetParam(), std::move(sequences)};
+  }
+  void expect_rotated(const std::vector<Sequence>& sequences) const {
+    Case c = with(sequences);
+    c.unquantized = 0;
+    c.sink = 1;
+    c.in_tail = true;
+    c.rotated = true;
+    for (const float cap : {0.F, 20.F}) {
+      c.softcap = cap;
+      expect_accurate_in_half(c, "rotated");
+    }
+    c.softcap = 0;
+    expect_accurate_in_integers(c, "rotated");
   }
   // With a cap as well, for which there is another kernel on Hopper.
   static void expect_accurate_and_capped(Case c, const char* what) {
@@ -407,33 +423,17 @@ TEST_P(PromptOverPagesOf4Bits, TakesFormatsByHead) {
 }
 
 TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
-  Case c = with(kSeenByRule);
-  c.unquantized = 0;
-  c.sink = 1;
-  c.in_tail = true;
-  c.rotated = true;
-  for (const float cap : {0.F, 20.F}) {
-    c.softcap = cap;
-    expect_accurate_in_half(c, "rotated");
-  }
+  expect_rotated(kSeenByRule);
 }
 
-// Where queries are more than rows of tiles, which are then rotated back instead.
+// Where queries are more than rows of tiles, which are then rotated back instead (not in integers).
 TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
-  Case c = with({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
-  c.unquantized = 0;
-  c.sink = 1;
-  c.in_tail = true;
-  c.rotated = true;
-  for (const float cap : {0.F, 20.F}) {
-    c.softcap = cap;
-    expect_accurate_in_half(c, "rotated back");
-  }
+  expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }
 
 // More queries than are corrected at once; some see nothing sealed.
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
-  if (GetParam() == 256) GTEST_SKIP() << "there is no correction of these";
+  if (GetParam() > 128) GTEST_SKIP() << "there is no correction of these";
   for (const Correction correction : {Correction::relative, Correction::absolute}) {
     Case c = with(kSeenByRule);
     c.unquantized = 0;
@@ -513,6 +513,7 @@ TEST_P(PromptOverPagesOf4Bits, AttendsToKeptRowsOfThePagesThatAQuerySees) {
 
 // All but one or two tokens are kept rows.
 TEST_P(PromptOverPagesOf4Bits, LosesNothingOfKeptRows) {
+  if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   Case c = with({{1, 128, 1, 1}, {1, 128, 2, 2}, {1, 128, 0, 0}});
   c.sink = 128;
   const double rounded = errors_of(c, 2).kernel;
@@ -542,7 +543,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesAllTokensUnlessCausal) {
   expect_accurate_and_capped(c, "all");
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, PromptOverPagesOf4Bits, testing::Values(64, 128, 256));
+INSTANTIATE_TEST_SUITE_P(HeadDims, PromptOverPagesOf4Bits, testing::Values(64, 128, 256, 512));
 
 TEST(PromptPagesRefusals, NameTheArgument) {
   kvant_decode_shape of_pages{};

@@ -75,12 +75,17 @@ struct Seen {
   int first, end;
 };
 
+// SAS's: scores so far below the largest that a row sees of their tile of so many tokens weigh nothing.
+struct WeightFloor {
+  double below = -INFINITY;
+  int tile_tokens = 128;
+};
+
 // Attention of one row to stretches of rows; keys and values are those of its scheme. softcap: scores become
-// softcap * tanh(score / softcap), unless it is 0. floor: relative to the largest, below which scores weigh
-// nothing.
+// softcap * tanh(score / softcap), unless it is 0.
 inline Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
                         const std::vector<Seen>& seen, Scheme scheme, double softcap = 0,
-                        double floor = -INFINITY) {
+                        const WeightFloor& floor = {}) {
   std::vector<double> q(query, query + d);
   if (scheme != Scheme::exact) {
     double largest = 0;
@@ -100,10 +105,11 @@ inline Attention attend(const double* query, const Matrix& keys, const Matrix& v
   double mass = 0;
   for (const Seen& rows : seen)
     for (int t = rows.first; t < rows.end;) {
-      const int end = std::min(rows.end, (t / 128 + 1) * 128);
+      const int tile_tokens = scheme == Scheme::exact ? floor.tile_tokens : 128;
+      const int end = std::min(rows.end, (t / tile_tokens + 1) * tile_tokens);
       const double tile_most = *std::max_element(scores.begin() + t, scores.begin() + end);
       for (; t < end; ++t) {
-        double weight = scores[t] - most < floor ? 0 : std::exp(scores[t] - most);
+        double weight = scores[t] - tile_most < floor.below ? 0 : std::exp(scores[t] - most);
         if (scheme == Scheme::integers)
           weight = std::nearbyint(std::exp(scores[t] - tile_most) * 255) / 255 * std::exp(tile_most - most);
         mass += weight;

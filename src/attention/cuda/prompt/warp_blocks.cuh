@@ -84,9 +84,9 @@ __device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int s
 template <class Shape>
 __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int m, int lane, int& claim, RowSums& rows,
-                                            float (&sums)[Shape::kHeadDim / 2]) {
+                                            float (&sums)[Shape::kSumChannels / 2]) {
   if (item.split < 0) return true;
-  constexpr int kD = Shape::kHeadDim;
+  constexpr int kD = Shape::kSumChannels;
   const int place = (item.split * args.n_heads + head) * Shape::kParts + warp * Shape::kRowTiles + m;
   return join_halves<kD, 32>(args.halves + static_cast<std::int64_t>(place) * HalfSums<kD, 32>::kNumbers,
                              args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows, sums);

@@ -75,21 +75,20 @@ class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, k
   static constexpr int kTokens = Observation::kTokens, kQueries = Observation::kQueries,
                        kKvHeads = Observation::kKvHeads;
 
-  TokenWeights()
-      : expected_(std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())),
-        n_heads_(kKvHeads * expected_.group) {}
-
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    q_ = std::make_unique<DeviceArray<std::uint8_t>>(as_bytes(expected_.q, std::get<3>(GetParam())));
-    keys_ = std::make_unique<DeviceArray<std::uint16_t>>(as_bf16(expected_.keys));
-    lse_ = std::make_unique<DeviceArray<float>>(expected_.lse);
+    const auto& [d, group, softcap, type] = GetParam();
+    expected_ = std::make_unique<Observation>(d, group, softcap);
+    n_heads_ = kKvHeads * group;
+    q_ = std::make_unique<DeviceArray<std::uint8_t>>(as_bytes(expected_->q, type));
+    keys_ = std::make_unique<DeviceArray<std::uint16_t>>(as_bf16(expected_->keys));
+    lse_ = std::make_unique<DeviceArray<float>>(expected_->lse);
     weights_ = std::make_unique<DeviceArray<float>>(std::vector<float>(kKvHeads * kTokens));
   }
 
   // Of some queries and some keys.
   kvant_token_weights weights_of(int first_query, int end_query, int first_key, int end_key) const {
-    const int d = expected_.d;
+    const int d = expected_->d;
     const std::int64_t q_stride = std::int64_t{n_heads_} * d, key_stride = std::int64_t{kKvHeads} * d;
     const std::int64_t q_at = first_query * q_stride;
     kvant_token_weights w{};
@@ -115,21 +114,21 @@ class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, k
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
     shape.n_kv_heads = kKvHeads;
-    shape.group = expected_.group;
-    shape.head_dim = expected_.d;
-    shape.softmax_scale = expected_.scale();
-    shape.score_softcap = expected_.softcap;
+    shape.group = expected_->group;
+    shape.head_dim = expected_->d;
+    shape.softmax_scale = expected_->scale();
+    shape.score_softcap = expected_->softcap;
     ASSERT_EQ(kvant_weigh_tokens(&shape, &w, nullptr), KVANT_OK) << kvant_last_error();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
   void expect_weights() const {
     const std::vector<float> found = weights_->read();
     for (std::size_t i = 0; i < found.size(); ++i)
-      ASSERT_NEAR(found[i], expected_.weights[i], 1e-5 + 2e-4 * expected_.weights[i]) << i;
+      ASSERT_NEAR(found[i], expected_->weights[i], 1e-5 + 2e-4 * expected_->weights[i]) << i;
   }
 
-  Observation expected_;
-  int n_heads_;
+  std::unique_ptr<Observation> expected_;
+  int n_heads_ = 0;
   std::unique_ptr<DeviceArray<float>> lse_, weights_;
   std::unique_ptr<DeviceArray<std::uint8_t>> q_;
   std::unique_ptr<DeviceArray<std::uint16_t>> keys_;
@@ -145,7 +144,7 @@ TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
 }
 
 TEST_P(TokenWeights, FindTheLogSumExpsOfTheirQueries) {
-  const DeviceArray<float> found(std::vector<float>(expected_.lse.size(), NAN));
+  const DeviceArray<float> found(std::vector<float>(expected_->lse.size(), NAN));
   for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
     kvant_token_weights w = weights_of(first_query, end_query, 0, kTokens);
     w.lse = nullptr;
@@ -154,7 +153,7 @@ TEST_P(TokenWeights, FindTheLogSumExpsOfTheirQueries) {
   }
   expect_weights();
   const std::vector<float> lse = found.read();
-  for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected_.lse[i], 1e-4) << i;
+  for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected_->lse[i], 1e-4) << i;
 }
 
 // The first two see nothing.
@@ -168,14 +167,14 @@ TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
   for (int i = 0; i < 4 * n_heads_; ++i) EXPECT_EQ(lse[i] == -INFINITY, i < 2 * n_heads_) << i;
   for (int head = 0; head < kKvHeads; ++head) {
     const float* of_head = weights.data() + head * kTokens;
-    EXPECT_NEAR(of_head[0] + of_head[1], 2.0F * expected_.group, 1e-3F);
+    EXPECT_NEAR(of_head[0] + of_head[1], 2.0F * expected_->group, 1e-3F);
     EXPECT_GT(of_head[1], 0);
     EXPECT_EQ(of_head[2], 0);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
-                         testing::Combine(testing::ValuesIn(kHeadDims), testing::Values(1, 3, 16),
+                         testing::Combine(testing::Values(64, 128, 256), testing::Values(1, 3, 16),
                                           testing::Values(0.0F, 2.0F),
                                           testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16)));
 
@@ -227,7 +226,7 @@ TEST_P(Protection, CopiesRowsOfTheTail) {
   EXPECT_EQ(to_pages.read(), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, Protection, testing::ValuesIn(kHeadDims));
+INSTANTIATE_TEST_SUITE_P(HeadDims, Protection, testing::Values(64, 128, 256));
 
 TEST(ProtectionRefusals, NameTheArgument) {
   alignas(16) static std::int32_t some[64]{};

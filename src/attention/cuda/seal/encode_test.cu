@@ -291,7 +291,7 @@ TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
   int n_devices = 0;
   if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) GTEST_SKIP() << "no GPU";
   constexpr int kGroup = 3, kToken = 130;
-  for (const int d : {64, 128, 256}) {
+  for (const int d : kHeadDims) {
     std::mt19937 random(d);
     std::normal_distribution<float> normal;
     const auto numbers = [&](int n) {

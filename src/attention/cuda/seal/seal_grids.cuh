@@ -3,6 +3,8 @@
 #pragma once
 
 #include "attention/cuda/seal/seal_page.cuh"
+#include "attention/cuda/seal/seal_whole_grids.cuh"
+#include "attention/cuda/seal/uniform_grid.cuh"
 
 namespace kvant::cuda {
 
@@ -45,9 +47,12 @@ template <int D, class Code>
 __device__ void store_codes(SealPage<D>& page, const Code& code) {
   const int bits = page.format.layout.bits;
   const bool is_key = page.side == PageSide::key;
-  const int m_tiles = is_key ? kTokenTiles : D / 16;
-  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D * bits / 32; i += kSealThreads) {
-    const CodeWord word(bits, i);
+  constexpr int kOwn = block_dim(D);
+  const int m_tiles = is_key ? kTokenTiles : kOwn / 16;
+  const int block_words = kPageTokens * kOwn * bits / 32;
+  for (int i = static_cast<int>(threadIdx.x); i < code_blocks(D) * block_words; i += kSealThreads) {
+    const int block = code_blocks(D) == 1 ? 0 : i / block_words;
+    const CodeWord word(bits, i - block * block_words);
     const std::uint32_t mask = (1U << word.width) - 1;
     std::uint32_t packed = 0;
     for (int f = 0; f < word.fragments; ++f) {
@@ -61,54 +66,22 @@ __device__ void store_codes(SealPage<D>& page, const Code& code) {
           const int token = is_key
                                 ? m_tile / 2 * 32 + word.lane / 4 * 4 + m_tile % 2 * 2 + row
                                 : k_tile / 2 * 32 + (word.lane % 4 * 2 + j % 2) * 4 + k_tile % 2 * 2 + j / 2;
-          const int channel =
-              is_key ? word.lane % 4 * (D / 4) + 4 * k_tile + j : word.lane / 4 * (D / 8) + 2 * m_tile + row;
+          const int of_block = is_key ? word.lane % 4 * (kOwn / 4) + 4 * k_tile + j
+                                      : word.lane / 4 * (kOwn / 8) + 2 * m_tile + row;
+          const int channel = channel_of_block(page.side, D, {block, of_block});
           const int at =
               word.half >= 0 ? row * 16 + j % 2 * 8 : j % 2 * 16 + j / 2 * 8 + (2 * f + row) * word.width;
           packed |= (code(token, channel) >> word.first_bit & mask) << at;
         }
       }
     }
-    page.shared.page[i] = packed;
+    page.words[i] = packed;
   }
 }
 
-// A uniform grid of 2^bits values: zero + code * step.
-struct UniformGrid {
-  float zero, reciprocal, last;
-
-  __device__ UniformGrid(float step, float zero_point, int bits) {
-    zero = zero_point;
-    reciprocal = step != 0 ? __fdiv_rn(1, step) : 0;
-    last = static_cast<float>((1 << bits) - 1);
-  }
-
-  __device__ UniformGrid(float2 zero_and_reciprocal, int bits)
-      : zero(zero_and_reciprocal.x), reciprocal(zero_and_reciprocal.y), last((1 << bits) - 1) {}
-  __device__ float2 stored() const { return {zero, reciprocal}; }
-
-  __device__ std::uint32_t code(float x) const {
-    const float position = __fmul_rn(__fsub_rn(x, zero), reciprocal);
-    return static_cast<std::uint32_t>(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F));
-  }
-};
-
-// The parameters of a grid between two values.
-struct ScaleAndZero {
-  __half scale, zero;
-
-  __device__ ScaleAndZero(float low, float high, int bits) {
-    zero = half_saturated(low);
-    const float range = fmaxf(0, __fsub_rn(high, __half2float(zero)));
-    scale = half_saturated(__fdiv_rn(range, static_cast<float>((1 << bits) - 1)));
-  }
-  __device__ UniformGrid grid(int bits) const {
-    return UniformGrid(__half2float(scale), __half2float(zero), bits);
-  }
-};
-
 template <int D>
 __device__ void encode_channels(SealPage<D>& page) {
+  if (encode_whole_grids(page)) return;
   const int bits = page.format.layout.bits;
   const int group = page.format.stored.group;
   const int blocks = kPageTokens / group;
@@ -152,6 +125,7 @@ __device__ __half symmetric_scale(const SealPage<D>& page, int token, int begin,
 
 template <int D>
 __device__ void encode_tokens(SealPage<D>& page) {
+  if (encode_whole_grids(page)) return;
   const PageFormat& stored = page.format.stored;
   const int bits = stored.layout.bits;
   const int groups = stored.groups(D);

@@ -48,14 +48,15 @@ __global__ void __launch_bounds__(kSealThreads, 3)
   const auto side = static_cast<PageSide>(side_index);
   DuePage due;
   if (!find_due_page<true>(args, blockIdx.x, head, side_index, &due)) return;
-  SealPage<D> page{shared, args.sides[side_index], side, head};
+  auto* const out = reinterpret_cast<std::uint32_t*>(due.sealed);
+  SealPage<D> page{shared, SealShared<D>::kHasPage ? shared.page : out, args.sides[side_index], side, head};
   if (due.row >= 0) {
     load_new_rows<D>(args, due, head, side_index, shared.values, SealShared<D>::kRow);
   } else {
     load_rows<D>(due.tail, side, shared.values, SealShared<D>::kRow);
   }
   for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
-    shared.page[i] = 0;
+    page.words[i] = 0;
   if (threadIdx.x < 2) shared.largest[threadIdx.x] = 0;
   if (threadIdx.x < kPageTokens / 32)
     shared.left_out[threadIdx.x] = left_out_tokens(args, due, head, static_cast<int>(threadIdx.x));
@@ -82,9 +83,9 @@ __global__ void __launch_bounds__(kSealThreads, 3)
   }
   __syncthreads();
   count_if_out_of_range(args, due, head, page.format, D, page.parameters());
-  auto* out = reinterpret_cast<std::uint32_t*>(due.sealed);
-  for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
-    out[i] = shared.page[i];
+  if constexpr (SealShared<D>::kHasPage)
+    for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
+      out[i] = shared.page[i];
 }
 
 }  // namespace kvant::cuda

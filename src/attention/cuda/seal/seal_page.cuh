@@ -12,13 +12,16 @@ namespace kvant::cuda {
 
 inline constexpr int kSealThreads = 256;
 
+// Pages of heads of 512 are written where they will lie, as shared memory has room for their values alone,
+// and their grids have 32 values at least.
 template <int D>
 struct alignas(16) SealShared {
-  static constexpr int kRow = D + 2;                             // spreads a channel's tokens over banks
-  static constexpr int kMaxGrids = kPageTokens * D / 8;          // one for every 8 values
+  static constexpr bool kHasPage = D <= 256;
+  static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
+  static constexpr int kMaxGrids = kPageTokens * D / (kHasPage ? 8 : 32);
   static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits and the grids
   __nv_bfloat16 values[kPageTokens * kRow];
-  std::uint32_t page[kMaxPageBytes / 4];
+  std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
   float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder likes
   std::uint32_t left_out[kPageTokens / 32];
   float largest[2];  // of blocks of 64 tokens
@@ -130,14 +133,36 @@ __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat1
   store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
 }
 
+// Rows that are stored as they are: copied, 16 bytes a thread.
+template <int D>
+__device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
+                              int row) {
+  constexpr int kOctets = D / 8;
+  const auto* const from = static_cast<const __nv_bfloat16*>(rows.rows) + head * rows.head_stride;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kOctets; i += static_cast<int>(blockDim.x)) {
+    const int token = i / kOctets, channel = i % kOctets * 8;
+    const uint4 octet =
+        __ldg(reinterpret_cast<const uint4*>(from + (first + token) * rows.row_stride + channel));
+    auto* const pairs = reinterpret_cast<std::uint32_t*>(to + token * row + channel);
+    pairs[0] = octet.x;
+    pairs[1] = octet.y;
+    pairs[2] = octet.z;
+    pairs[3] = octet.w;
+  }
+}
+
 // Brings a page's rows, as appending would store them, to rows [kPageTokens][kRow] of shared memory: a warp
 // some at a time. By all threads.
 template <int D>
 __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
                               int row) {
+  const AppendedRows& rows = args.rows.sides[side];
+  if (args.rows.type == NumberType::bf16 && rows.is_wide != 0 && rows.channels == D &&
+      rows.factors == nullptr && rows.hadamard == 0)
+    return copy_new_rows<D>(rows, due.row, head, to, row);
   constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
   constexpr int kTogether = 32 / kOwn;
-  const AppendedRows& rows = args.rows.sides[side];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int n_warps = static_cast<int>(blockDim.x) / kLanes;
 #pragma unroll 1
@@ -165,6 +190,7 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
 template <int D>
 struct SealPage {
   SealShared<D>& shared;
+  std::uint32_t* words;  // of the page
   const PageEncoding& format;
   PageSide side;
   int head;
@@ -174,12 +200,12 @@ struct SealPage {
   }
   __device__ bool left_out(int token) const { return (shared.left_out[token / 32] >> (token % 32) & 1) != 0; }
   __device__ unsigned char* parameters() const {
-    return reinterpret_cast<unsigned char*>(shared.page) + code_bytes(format.layout, D);
+    return reinterpret_cast<unsigned char*>(words) + code_bytes(format.layout, D);
   }
   __device__ void store_half(int index, __half x) { reinterpret_cast<__half*>(parameters())[index] = x; }
 
   __device__ void store_code(int token, int channel, std::uint32_t code) {
-    cuda::store_code<D>(shared.page, format.layout, side, token, channel, code);
+    cuda::store_code<D>(words, format.layout, side, token, channel, code);
   }
 };
 

@@ -211,7 +211,7 @@ class PairPath {
 
 // Of a multiprocessor.
 template <int D, bool IsSplit>
-inline constexpr int kPairCtas = (D == 256 ? 2 : 3) + (IsSplit ? 1 : 0);
+inline constexpr int kPairCtas = (D >= 256 ? 2 : 3) + (IsSplit ? 1 : 0);
 
 template <int D, bool IsSplit>
 __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)

@@ -533,11 +533,17 @@ __device__ __forceinline__ void wait_for_fetched_page() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+// Whether the whole of a codebook may be there: beside values of heads of 512 there is no room for it.
+template <int D>
+KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
+  return is_large && D <= 256;
+}
+
 template <int Channels, int D>
 __global__ void __launch_bounds__(kVectorThreads, 1)
     seal_vectors_kernel(const __grid_constant__ SealArgs args, int first_side) {
   extern __shared__ __align__(128) unsigned char bytes[];
-  using Shared = VectorShared<D, Architecture::kLargeSharedMemory>;
+  using Shared = VectorShared<D, has_large_shared<D>(Architecture::kLargeSharedMemory)>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const int side = first_side + static_cast<int>(blockIdx.z);
   const int head = args.heads.at[blockIdx.y];

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <string>
+#include <tuple>
+#include <vector>
 
+#include "attention/cuda/api/head_dim.h"
 #include "attention/cuda/test/decode_test_cache.h"
 
 namespace kvant::cuda {
@@ -44,6 +47,26 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"ch5g32", "prog5"},
                                         {"nvq-d8b12", "pq-d4b8"},
                                         {"prog2-paper", "f16"}};
+
+// Of what there is for these heads alone.
+inline constexpr int kHeadDimsUpTo256[] = {64, 128, 256};
+
+// Sealed pages of 16 bits: those of heads of 512 are 128 KB, of which shared memory has no room for two.
+inline bool has_16_bits(const std::string& format) {
+  return format == "bf16" || format == "f16";
+}
+
+// Every pair at every head size.
+inline std::vector<std::tuple<FormatPair, int>> pairs_by_head_dim() {
+  std::vector<std::tuple<FormatPair, int>> cases;
+  for (const int d : kHeadDims) {
+    for (const FormatPair& pair : kPairs) {
+      if (d <= 256 || is_unquantized(pair) || !(has_16_bits(pair.key) || has_16_bits(pair.value)))
+        cases.emplace_back(pair, d);
+    }
+  }
+  return cases;
+}
 
 // A name of a test.
 inline std::string name_of(const FormatPair& pair, int d) {

@@ -36,7 +36,7 @@ __device__ __forceinline__ void read_key_vectors(const AnyPage& page, const unsi
                                                  const unsigned char* codebook, int k, int lane,
                                                  Fragments& a) {
   const CodeStream stream{codes, page.format.layout.bits, lane};
-  const int vector = (lane % 4 * (D / 4) + 4 * k) / Channels;
+  const int vector = (first_channel<D>(PageSide::key, lane % 4) + 4 * k) / Channels;
   const int book_bytes = page.format.own_codebooks ? (2 * Channels) << stream.bits : 0;
   const unsigned char* book = codebook + vector * book_bytes;
 #pragma unroll
@@ -67,8 +67,9 @@ __device__ __forceinline__ void read_value_vectors(const AnyPage& page, const un
 #pragma unroll
   for (int f = 0; f < kRun; f += kSpan) {
     const int fragment = run * kRun + f;
-    const int m = fragment % (D / 16);
-    const unsigned char* book = codebook + (lane / 4 * (D / 8) + 2 * m) / Channels * book_bytes;
+    const int m = fragment % (block_dim(D) / 16);
+    const unsigned char* book =
+        codebook + (first_channel<D>(PageSide::value, lane / 4) + 2 * m) / Channels * book_bytes;
     std::uint32_t code[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) code[j] = stream.code(fragment / kSpan * 4 + j);
@@ -93,7 +94,7 @@ __device__ __forceinline__ void read_plain_keys(const unsigned char* numbers, in
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
       const int token = m / 2 * 32 + lane / 4 * 4 + m % 2 * 2 + reg % 2;
-      const int channel = lane % 4 * (D / 4) + 4 * k + reg / 2 * 2;
+      const int channel = first_channel<D>(PageSide::key, lane % 4) + 4 * k + reg / 2 * 2;
       a[m][reg] = *reinterpret_cast<const std::uint32_t*>(numbers +
                                                           2 * plain_index(PageSide::key, D, token, channel));
     }
@@ -105,11 +106,11 @@ __device__ __forceinline__ void read_plain_values(const unsigned char* numbers, 
                                                   Fragments& a) {
 #pragma unroll
   for (int f = 0; f < kRun; ++f) {
-    const int k = (run * kRun + f) / (D / 16);
-    const int m = (run * kRun + f) % (D / 16);
+    const int k = (run * kRun + f) / (block_dim(D) / 16);
+    const int m = (run * kRun + f) % (block_dim(D) / 16);
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
-      const int channel = lane / 4 * (D / 8) + 2 * m + reg % 2;
+      const int channel = first_channel<D>(PageSide::value, lane / 4) + 2 * m + reg % 2;
       const int token = k / 2 * 32 + lane % 4 * 8 + k % 2 * 2 + reg / 2;
       const auto number = [&](int of_token) {
         return static_cast<std::uint32_t>(*reinterpret_cast<const std::uint16_t*>(

@@ -1,6 +1,9 @@
 // Any pair of formats: what pages hold is an argument, by which all lanes branch alike. Each value is decoded
 // to half precision (8 times finer than BF16), so that scales and zeros may lie anywhere; only factors of
 // whole tokens go to scores and weights. Pages of BF16 numbers are multiplied as they are.
+//
+// D: of heads. A warp has block_dim(D) of their channels: of heads of 512 a block (page_layout.h), whose
+// codes are those of a page of its own, beside parameters of the whole page's.
 #pragma once
 
 #include "attention/cuda/pairs/generic/centroids.cuh"
@@ -90,17 +93,24 @@ __device__ __forceinline__ void with_channels(int channels, const Body& body) {
   }
 }
 
+// The codes of the warp's block.
+template <int D>
+__device__ __forceinline__ const unsigned char* own_codes(const AnyPage& page, const unsigned char* bytes) {
+  return bytes + own_block<D>() * (page.code_bytes / code_blocks(D));
+}
+
 // Calls body with a function that reads numbers of a grid.
 template <int D, PageSide Side, GridAxis Grid, class Body>
 __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
                                              const Body& body) {
   const GridScaler<D, Side, Grid> scaler(page, bytes, lane);
+  const unsigned char* codes = own_codes<D>(page, bytes);
   with_number_bits(page.format.layout.bits, [&](auto bits) {
     body(NumberConstant<Number::half>{}, [&](int run, Fragments& a) {
       if constexpr (bits.value == 8) {
-        read_bytes(bytes, run, lane, a);
+        read_bytes(codes, run, lane, a);
       } else {
-        read_planes<bits.value>(bytes, run, lane, a);
+        read_planes<bits.value>(codes, run, lane, a);
       }
       scaler.apply(run, a);
       if constexpr (Grid == GridAxis::of_integers)
@@ -116,6 +126,7 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
                                             const Body& body) {
   constexpr NumberConstant<Number::half> kHalf{};
   const AnyPage& page = side.page;
+  const unsigned char* codes = own_codes<D>(page, bytes);
   switch (page.format.kind) {
     case CodeKind::number:
       switch (page.format.grid) {
@@ -130,24 +141,24 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
       }
       return;
     case CodeKind::e4m3:
-      return body(kHalf, [&](int run, Fragments& a) { read_e4m3(bytes, run, lane, a); });
+      return body(kHalf, [&](int run, Fragments& a) { read_e4m3(codes, run, lane, a); });
     case CodeKind::level:
       return with_level_bits(page.format.layout.bits, [&](auto bits) {
         body(kHalf,
-             [&](int run, Fragments& a) { read_levels<bits.value>(bytes, run, lane, side.levels, a); });
+             [&](int run, Fragments& a) { read_levels<bits.value>(codes, run, lane, side.levels, a); });
       });
     case CodeKind::vector:
       return with_channels(page.format.layout.channels, [&](auto channels) {
         body(kHalf, [&](int run, Fragments& a) {
           if constexpr (Side == PageSide::key) {
-            read_key_vectors<D, channels.value>(page, bytes, side.codebook, run, lane, a);
+            read_key_vectors<D, channels.value>(page, codes, side.codebook, run, lane, a);
           } else {
-            read_value_vectors<D, channels.value>(page, bytes, side.codebook, run, lane, a);
+            read_value_vectors<D, channels.value>(page, codes, side.codebook, run, lane, a);
           }
         });
       });
     default:
-      const auto read = [&](int run, Fragments& a) {
+      const auto read = [&](int run, Fragments& a) {  // of all blocks together
         if constexpr (Side == PageSide::key) {
           read_plain_keys<D>(bytes, run, lane, a);
         } else {
@@ -182,10 +193,10 @@ __device__ __forceinline__ float2 sum_of_channels(const Query<D>& query) {
 // The queries' products with the means of a page's channels.
 template <int D>
 __device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigned char* bytes,
-                                              const Query<D>& query, int lane) {
+                                              const Query<block_dim(D)>& query, int lane) {
   const unsigned char* parameters = bytes + page.code_bytes;
-  const auto* codes =
-      reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane % 4 * (D / 4));
+  const auto* codes = reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt +
+                                                             first_channel<D>(PageSide::key, lane % 4));
   const float2 steps = score_row(query, [&](int k) {
     const std::uint32_t four = codes[k] ^ kSignBits;
     return uint2{half2_from_bytes(four, Bytes::first, 128), half2_from_bytes(four, Bytes::last, 128)};
@@ -196,17 +207,17 @@ __device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigne
 
 template <int D>
 __device__ __forceinline__ void score_any(const AnySide& side, const unsigned char* bytes,
-                                          const Query<D>& query, int lane, Scores& s) {
+                                          const Query<block_dim(D)>& query, int lane, Scores& s) {
   const AnyPage& page = side.page;
   clear(s);
   float2 mean{0, 0};
   if (page.format.kind == CodeKind::state) {
-    mean = score_means(page, bytes, query, lane);
-    score_trellis<D>(page.format.layout.bits, bytes, query, lane, s);
+    mean = score_means<D>(page, bytes, query, lane);
+    score_trellis<D>(page.format.layout.bits, page.code_bytes, bytes, query, lane, s);
   } else {
     with_reader<D, PageSide::key>(side, bytes, lane, [&](auto number, const auto& read) {
 #pragma unroll 1
-      for (int k = 0; k < D / 16; ++k) {
+      for (int k = 0; k < block_dim(D) / 16; ++k) {
         std::uint32_t q[2];
         select(query.b, k, q);
         if constexpr (number.value == Number::bf16) {
@@ -298,7 +309,7 @@ __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsig
 // out += weights times the means of channels, in units of the values.
 template <int D>
 __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned char* bytes, const Scores& p,
-                                          int lane, float (&out)[D / 16][4]) {
+                                          int lane, float (&out)[block_dim(D) / 16][4]) {
   float total[2] = {0, 0};
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -309,10 +320,10 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   const float step = mean_step<D>(parameters) / page.unit;
   total[0] = sum_over_tokens(total[0]) * step;
   total[1] = sum_over_tokens(total[1]) * step;
-  const auto* codes =
-      reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane / 4 * (D / 8));
+  const auto* codes = reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt +
+                                                             first_channel<D>(PageSide::value, lane / 4));
 #pragma unroll
-  for (int m = 0; m < D / 16; ++m) {
+  for (int m = 0; m < block_dim(D) / 16; ++m) {
     const std::uint32_t four = codes[m / 2] ^ kSignBits;
     const float mean[2] = {float_from_byte(four, m % 2 * 2, 128), float_from_byte(four, m % 2 * 2 + 1, 128)};
 #pragma unroll
@@ -323,9 +334,10 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
 // out += weights times the page's numbers.
 template <int D>
 __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes,
-                                         const Weights& weights, int lane, float (&out)[D / 16][4]) {
-  constexpr int kMTiles = D / 16;
-  constexpr int kTogether = kRunMTiles<D>;
+                                         const Weights& weights, int lane,
+                                         float (&out)[block_dim(D) / 16][4]) {
+  constexpr int kMTiles = block_dim(D) / 16;
+  constexpr int kTogether = kRunMTiles<block_dim(D)>;
   constexpr int kRunsOfTile = kMTiles / kTogether;
   with_reader<D, PageSide::value>(side, bytes, lane, [&](auto number, const auto& read) {
 #pragma unroll 1
@@ -350,14 +362,14 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
 // out += sum over the page's tokens of p value / unit, but for what tokens are shifted by.
 template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
-                                        int lane, float (&zero)[2], float (&out)[D / 16][4]) {
+                                        int lane, float (&zero)[2], float (&out)[block_dim(D) / 16][4]) {
   const AnyPage& page = side.page;
   int shift;
   const Weights weights = weigh_tokens<D>(page, bytes, p, lane, zero, shift);
   if (page.format.kind == CodeKind::state) add_means<D>(page, bytes, p, lane, out);
   if (shift != 0) multiply(out, power_of_two(-shift));
   if (page.format.kind == CodeKind::state) {
-    mix_trellis<D>(page.format.layout.bits, bytes, weights, lane, out);
+    mix_trellis<D>(page.format.layout.bits, page.code_bytes, bytes, weights, lane, out);
   } else {
     mix_runs<D>(side, bytes, weights, lane, out);
   }
@@ -371,13 +383,13 @@ struct GenericPair {
   static constexpr SasUse kSas = SasUse::on_request;
   static constexpr bool kCaps = true;
   static constexpr int kTableBytes = 0;  // of a launch: see AnyPage
-  static constexpr int kMaxWarps = 7;
+  static constexpr int kMaxWarps = channel_warps(D) > 1 ? max_consumer_warps(D) : 7;
 
   struct State {
     std::uint32_t key_levels = 0, value_levels = 0;
     float unit;              // of values
     float zero[2] = {0, 0};  // sums of weights times what tokens are shifted by, of this lane's tokens
-    Accumulator<D> acc = {};
+    Accumulator<block_dim(D)> acc = {};
 
     template <class Part>
     __device__ State(const DecodeArgs& args, const Part&, int lane) : unit(args.value_page.unit) {
@@ -390,8 +402,9 @@ struct GenericPair {
 
   template <class Part>
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
-                                                const Part& segment, int page, const Query<D>& query,
-                                                int lane, RingReader& ring, State& state) {
+                                                const Part& segment, int page,
+                                                const Query<block_dim(D)>& query, int lane, RingReader& ring,
+                                                State& state) {
     const AnySide key{
         args.key_page,
         codebook_of(args.key_page, shared, args.key_codebooks, args.key_codebook_stride, segment.head),
@@ -403,6 +416,7 @@ struct GenericPair {
     Scores s;
     score_any<D>(key, ring.wait(), query, lane, s);
     ring.release();
+    add_blocks<D>(args, shared, lane, s);
     cap_scores<GenericPair>(args, s);
     if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, 0, lane, s);
     online_softmax<GenericPair>(args, s, state.acc, state);
@@ -410,11 +424,11 @@ struct GenericPair {
     ring.release();
   }
 
-  static __device__ __forceinline__ void finish(const State& state, int, Accumulator<D>& acc) {
+  static __device__ __forceinline__ void finish(const State& state, int, Accumulator<block_dim(D)>& acc) {
     acc = state.acc;
     const float zero[2] = {sum_over_tokens(state.zero[0]), sum_over_tokens(state.zero[1])};
 #pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
+    for (int m = 0; m < block_dim(D) / 16; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc.out[m][i] = fmaf(acc.out[m][i], state.unit, zero[i % 2]);
     }

@@ -132,11 +132,11 @@ struct GridScaler<D, PageSide::value, GridAxis::none> : NoScaler {
 };
 
 template <int D>
-requires(D <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
+requires(block_dim(D) <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
   ScaleZero grids[kTokenTiles];  // of rows g and g + 8, the same for all the lane's channels
 
   __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane) {
-    const TokenGrids of_page(page, bytes, D, lane % 4 * (D / 4));
+    const TokenGrids of_page(page, bytes, D, first_channel<D>(PageSide::key, lane % 4));
 #pragma unroll
     for (int m = 0; m < kTokenTiles; ++m) grids[m] = of_page.pair(m / 2 * 32 + lane / 4 * 4 + m % 2 * 2);
   }
@@ -152,7 +152,7 @@ requires(D <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
 
 // A lane's channels may be of several groups.
 template <int D>
-requires(D > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> : GridsReadAnew {
+requires(block_dim(D) > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
     const TokenGrids of_run(page, bytes, D, lane % 4 * (D / 4) + 4 * run);
@@ -172,10 +172,10 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
   int first_token;  // of the lane
 
   __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane)
-      : of_page(page, bytes, D, lane / 4 * (D / 8)), first_token(lane % 4 * 8) {}
+      : of_page(page, bytes, D, first_channel<D>(PageSide::value, lane / 4)), first_token(lane % 4 * 8) {}
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
-    constexpr int kMTiles = D / 16;
-    constexpr int kTogether = kRunMTiles<D>;
+    constexpr int kMTiles = block_dim(D) / 16;
+    constexpr int kTogether = kRunMTiles<block_dim(D)>;
 #pragma unroll
     for (int first = 0; first < kRun; first += kTogether) {
       const int k = (run * kRun + first) / kMTiles;
@@ -203,7 +203,8 @@ struct GridScaler<D, PageSide::key, Grid> : GridsReadAnew {
 #pragma unroll
     for (int part = 0; part < kTokenTiles / 2; ++part) {
       ScaleZero grid[2];
-      ChannelGrids<Grid>(page, bytes, D, part).four(lane % 4 * (D / 4) + 4 * run, grid);
+      ChannelGrids<Grid>(page, bytes, D, part)
+          .four(first_channel<D>(PageSide::key, lane % 4) + 4 * run, grid);
 #pragma unroll
       for (int m = 2 * part; m < 2 * part + 2; ++m) {
 #pragma unroll
@@ -218,8 +219,8 @@ template <int D, GridAxis Grid>
 struct GridScaler<D, PageSide::value, Grid> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
   __device__ __forceinline__ void apply(int run, Fragments& a) const {
-    constexpr int kMTiles = D / 16;
-    constexpr int kTogether = kRunMTiles<D>;
+    constexpr int kMTiles = block_dim(D) / 16;
+    constexpr int kTogether = kRunMTiles<block_dim(D)>;
 #pragma unroll
     for (int first = 0; first < kRun; first += kTogether) {
       const ChannelGrids<Grid> grids(page, bytes, D, (run * kRun + first) / kMTiles / 2);
@@ -227,7 +228,7 @@ struct GridScaler<D, PageSide::value, Grid> : GridsReadAnew {
 #pragma unroll
       for (int m = 0; m < kTogether; m += 2) {
         ScaleZero grid[2];  // of the channels of two m tiles
-        grids.four(lane / 4 * (D / 8) + 2 * (first_m + m), grid);
+        grids.four(first_channel<D>(PageSide::value, lane / 4) + 2 * (first_m + m), grid);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           std::uint32_t& x = a[first + m + i / 4][i % 4];

@@ -56,28 +56,70 @@ __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& column
   }
 }
 
+// A warp's block of the codes of heads of 512, whose columns go on from those of the block before: the first
+// block's from the lane before's in the last block.
+template <int D>
+struct BlockCodes {
+  const unsigned char *own, *before;
+  int lane_before;
+
+  __device__ __forceinline__ BlockCodes(PageSide side, int code_bytes, const unsigned char* bytes, int lane) {
+    constexpr int kBlocks = code_blocks(D);
+    const int block = own_block<D>();
+    const int of_block = code_bytes / kBlocks;
+    own = bytes + block * of_block;
+    before = bytes + (block + kBlocks - 1) % kBlocks * of_block;
+    lane_before = lane;
+    if (block == 0 && kBlocks > 1)
+      lane_before = side == PageSide::key ? lane / 4 * 4 + (lane + 3) % 4 : (lane + 28) % kLanes;
+  }
+  template <int Bits>
+  __device__ __forceinline__ const uint4* part(int i, int lane) const {
+    return reinterpret_cast<const uint4*>(own + i * kPartBytes<Bits>) + lane;
+  }
+  // The word before a word of part i: the last of a group.
+  template <int Bits>
+  __device__ __forceinline__ std::uint32_t word_before(int i, int word) const {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(before + i * kPartBytes<Bits>);
+    return words[(word / 4 * kLanes + lane_before) * 4 + word % 4];
+  }
+
+ private:
+  template <int Bits>
+  static constexpr int kPartBytes = Bits * 4 * kLanes * 4;
+};
+
 // s += queries times the levels of keys, of which a part of the page is 128 in each lane.
 template <int D>
-__device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned char* codes,
-                                              const Query<D>& query, int lane, Scores& s) {
-  constexpr int kTilesOfPart = 256 / D;
+__device__ __forceinline__ void score_trellis(int bits_of_page, int code_bytes, const unsigned char* bytes,
+                                              const Query<block_dim(D)>& query, int lane, Scores& s) {
+  constexpr int kOwn = block_dim(D);
+  constexpr int kTilesOfPart = 256 / kOwn;
+  const BlockCodes<D> codes(PageSide::key, code_bytes, bytes, lane);
   with_bits(bits_of_page, [&](auto bits) {
     constexpr int kBits = bits.value;
 #pragma unroll 1
     for (int part = 0; part < kTokenTiles / kTilesOfPart; ++part) {
-      TrellisColumns<kBits, 4> columns(
-          reinterpret_cast<const uint4*>(codes + part * (kBits * 4 * kLanes * 4)) + lane);
-      link_key_columns<D>(columns, lane);
+      TrellisColumns<kBits, 4> columns(codes.template part<kBits>(part, lane));
+      if constexpr (code_blocks(D) == 1) {
+        link_key_columns<D>(columns, lane);
+      } else {
+#pragma unroll
+        for (int group = 0; group < 4; ++group)
+          columns.before[group] =
+              __byte_perm(columns.own_last_bytes(group),
+                          codes.template word_before<kBits>(part, (group + 1) * kBits - 1), 0x2107);
+      }
 #pragma unroll
       for (int tile = 0; tile < kTilesOfPart; ++tile) {
         float sum[4] = {};
 #pragma unroll
         for (int odd_k = 0; odd_k < 2; ++odd_k) {  // contraction tiles of 4 of a column's 8 values
-          std::uint32_t a[D / 32][4];
+          std::uint32_t a[kOwn / 32][4];
 #pragma unroll
           for (int reg = 0; reg < 4; ++reg) {
             // A row's columns are half a group at heads of 64, a group at 128, two groups at 256.
-            constexpr int kColumns = D / 32;
+            constexpr int kColumns = kOwn / 32;
             const int first_column = (2 * tile + reg % 2) * kColumns;
             const int i = 4 * odd_k + reg / 2 * 2;
 #pragma unroll
@@ -93,7 +135,7 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned c
             }
           }
 #pragma unroll
-          for (int column = 0; column < D / 32; ++column) {
+          for (int column = 0; column < kOwn / 32; ++column) {
             const int k = 2 * column + odd_k;
             mma_f16(sum, a[column][0], a[column][1], a[column][2], a[column][3], query.b[k][0],
                     query.b[k][1]);
@@ -111,18 +153,23 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, const unsigned c
 
 // out += weights times the levels of values.
 template <int D>
-__device__ __forceinline__ void mix_trellis(int bits_of_page, const unsigned char* codes,
-                                            const Weights& weights, int lane, float (&out)[D / 16][4]) {
-  constexpr int kGroups = 256 / D;  // of a part of 128 values in each lane; two for each 32 tokens
+__device__ __forceinline__ void mix_trellis(int bits_of_page, int code_bytes, const unsigned char* bytes,
+                                            const Weights& weights, int lane,
+                                            float (&out)[block_dim(D) / 16][4]) {
+  // Of a part of 128 values in each lane; two for each 32 tokens.
+  constexpr int kGroups = 256 / block_dim(D);
+  const BlockCodes<D> codes(PageSide::value, code_bytes, bytes, lane);
   with_bits(bits_of_page, [&](auto bits) {
     constexpr int kBits = bits.value;
 #pragma unroll 1
     for (int part = 0; part < 2 * kSteps / kGroups; ++part) {
-      TrellisColumns<kBits, kGroups> columns(
-          reinterpret_cast<const uint4*>(codes + part * (kBits * 4 * kLanes * 4)) + lane);
+      using Columns = TrellisColumns<kBits, kGroups>;
+      Columns columns(codes.template part<kBits>(part, lane));
 #pragma unroll
       for (int group = 0; group < kGroups; ++group)
-        columns.before[group] = columns.last_bytes(group, (lane + 28) % 32);
+        columns.before[group] =
+            code_blocks(D) == 1 ? columns.last_bytes(group, (lane + 28) % 32)
+                                : codes.template word_before<kBits>(part, (group + 1) * Columns::kRows - 1);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         const int step = (part * kGroups + group) / 2;
@@ -138,7 +185,7 @@ __device__ __forceinline__ void mix_trellis(int bits_of_page, const unsigned cha
         const std::uint32_t b1 =
             __byte_perm(__shfl_sync(~0U, odd[0], from), __shfl_sync(~0U, odd[1], from), selector);
 #pragma unroll
-        for (int m = 0; m < D / 16; ++m) {
+        for (int m = 0; m < block_dim(D) / 16; ++m) {
           const std::uint32_t first = biased_levels(columns, group, 2 * m);
           const std::uint32_t second = biased_levels(columns, group, 2 * m + 1);
           mma_f16(out[m], half2_from_levels(first, first, 0, 1), half2_from_levels(second, second, 0, 1),
