@@ -126,8 +126,6 @@ Status check_rules(const Plan& plan, const std::string& device) {
     return refuse("protection by scores in heads of 512 channels", "leave it out with protect=0");
   if (recipe.protect > 0 && plan.geometry.heads_differ())
     return refuse("protection by scores in heads that differ between layers", "leave it out with protect=0");
-  if (recipe.protect > 0 && !plan.geometry.shared.empty())
-    return refuse("protection by scores where layers share caches", "leave it out with protect=0");
   if (recipe.evict > 0) return refuse("eviction", "leave it out with evict=0");
   if (recipe.prompt != PromptAttention::exact && recipe.prompt != PromptAttention::flashq)
     return refuse("rounded attention within a prompt", "use prompt=exact or prompt=flashq");
@@ -139,11 +137,11 @@ Status check_rules(const Plan& plan, const std::string& device) {
 Status check_correction(const Plan& plan, const std::string& device) {
   if (!is_corrected(plan)) return {};
   const Geometry& g = plan.geometry;
-  if (g.heads_differ() || !g.shared.empty()) {
+  if (g.heads_differ()) {
     return error(
-        "recipe '{}': {} has the correction for layers with caches of their own and heads that are alike, "
-        "and "
-        "'{}' has others: leave it out with correction=none, or use --device cpu",
+        "recipe '{}': {} has the correction for heads that are alike in all layers, and '{}' has others: "
+        "leave "
+        "it out with correction=none, or use --device cpu",
         label(plan.recipe), device, g.model);
   }
   if (g.head_dim > kMaxCorrectedHeadDim || g.group(/*layer=*/0) > kMaxCorrectedGroup) {

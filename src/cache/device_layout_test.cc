@@ -59,7 +59,6 @@ TEST(PlaceOn, TakesHeadsThatDifferBetweenLayersAndSharedCaches) {
   expect_refused(placed("vquant-k4v2", testing::small_geometry(512)), "heads of 512", "protect=0");
   expect_refused(placed("vquant-k4v2", testing::unlike_layers(128, 64)), "differ between layers",
                  "protect=0");
-  expect_refused(placed("vquant-k4v2", shared), "share caches", "protect=0");
   expect_refused(placed("kvlinc-2bit", testing::unlike_layers(128, 64)), "that are alike", "correction=none");
 }
 

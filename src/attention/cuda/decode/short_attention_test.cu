@@ -140,7 +140,7 @@ TEST_P(ShortAttention, AppendsBeforeWindowsEnd) {
                });
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, testing::ValuesIn(kHeadDimsUpTo256),
+INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, testing::Values(64, 128, 256),
                          [](const auto& info) { return "d" + std::to_string(info.param); });
 
 // Sequences with many sealed pages go to the general kernel; their last rows are appended before it. Of one
