@@ -29,7 +29,9 @@ if(KVANT_CUDA)
       check_compiler_flag(CUDA --Ofast-compile=max KVANT_NVCC_COMPILES_FAST)  # nvcc 12.9 and newer
       if(KVANT_NVCC_COMPILES_FAST)
         string(APPEND CMAKE_CUDA_FLAGS " --Ofast-compile=max")  # of tests and benchmarks, too
+        set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")  # of the host's code
         set(KVANT_CUDA_OPTIONS "")
+        message(STATUS "GPU code without optimization (KVANT_CUDA_UNOPTIMIZED): to see that it compiles")
       endif()
     endif()
   else()

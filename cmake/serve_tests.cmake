@@ -17,6 +17,6 @@ function(kvant_serve_tests)
     add_test(NAME Serve.${test}
              COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/${script} $<TARGET_FILE:kvant>
                      ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${${test}})
-    set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900)
+    set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)  # first, beside short ones
   endforeach()
 endfunction()

@@ -31,7 +31,8 @@ configure() {
 # The GPU library is compiled for the GPU that is there: for Hopper, for what runs on all of 8.x, or as code that the driver
 # compiles for it. Without a GPU nothing runs it: it is compiled as far as PTX, without optimization, in a fifth of the time,
 # and a few files tell whether the code for other GPUs compiles (cmake/cuda.cmake).
-has_gpu() { [ -e /dev/nvidiactl ]; }
+# KVANT_GPU=1 or rival: as for a Hopper GPU, which may be another machine's.
+has_gpu() { [ -e /dev/nvidiactl ] || [[ ${KVANT_GPU:-} =~ ^(1|rival)$ ]]; }
 gpu_architectures() {
   has_gpu || { echo 90a-virtual; return; }
   case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1) in

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "eval/cache_size.h"
+#include "model/tiny_engines.h"
 #include "model/tiny_model.h"
 #include "recipe/plan.h"
 #include "recipe/recipe_fixture.h"
@@ -63,25 +64,8 @@ GenerationRequest request(Tokens prompt, int max_tokens, std::uint32_t seed) {
   return request;
 }
 
-// A recipe on a tiny model or a tiny hybrid, which are loaded once for all tests.
-class SchedulerOnEngine : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
+class SchedulerOnEngine : public testing::TinyEngines {
  protected:
-  static void SetUpTestSuite() {
-    for (const bool hybrid : {false, true}) {
-      TinyModel model = hybrid ? tiny_hybrid() : TinyModel{.n_layers = 2};
-      model.matrix_type = GGML_TYPE_Q8_0;
-      files_[hybrid] = write_tiny_model(model).release();
-      engines_[hybrid] = Engine::load(files_[hybrid]->path(), {.n_threads = 1}).value().release();
-    }
-  }
-  static void TearDownTestSuite() {
-    for (const bool hybrid : {false, true}) {
-      delete engines_[hybrid];
-      delete files_[hybrid];
-    }
-  }
-  static const std::string& recipe() { return std::get<0>(GetParam()); }
-
   // sessions, prefixes: folders for them; empty: none are kept, or not on the disk.
   std::unique_ptr<Scheduler> scheduler(int prompt_step = 64, const std::string& sessions = "",
                                        const std::string& prefixes = "") {
@@ -115,11 +99,6 @@ class SchedulerOnEngine : public ::testing::TestWithParam<std::tuple<std::string
     for (const auto& stream : streams) replies.push_back(read_all(*stream));
     return replies;
   }
-
-  static inline Engine* engines_[2];
-  static inline TinyFile* files_[2];
-  Engine* engine_ = engines_[std::get<1>(GetParam())];
-  std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
 };
 
 INSTANTIATE_TEST_SUITE_P(ProductRecipes, SchedulerOnEngine,

@@ -15,6 +15,7 @@
 #include "cache/cache_fixture.h"
 #include "compact/learn_predictor.h"
 #include "model/engine.h"
+#include "model/tiny_engines.h"
 #include "model/tiny_model.h"
 #include "recipe/recipe.h"
 #include "recipe/recipe_fixture.h"
@@ -205,25 +206,10 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   EXPECT_TRUE(std::ranges::equal(read_all(file.path())->sequence.bytes(), made_up(20, 300).sequence));
 }
 
-// A session of a real engine: a recipe, and whether the model is a hybrid.
-class RestoredSession : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
+// A session of a real engine.
+class RestoredSession : public testing::TinyEngines {
  protected:
   using Logits = std::vector<float>;
-
-  static void SetUpTestSuite() {
-    for (const bool hybrid : {false, true}) {
-      TinyModel model = hybrid ? tiny_hybrid() : TinyModel{.n_layers = 2};
-      model.matrix_type = GGML_TYPE_Q8_0;
-      files_[hybrid] = write_tiny_model(model).release();
-      engines_[hybrid] = Engine::load(files_[hybrid]->path(), {.n_threads = 1}).value().release();
-    }
-  }
-  static void TearDownTestSuite() {
-    for (const bool hybrid : {false, true}) {
-      delete engines_[hybrid];
-      delete files_[hybrid];
-    }
-  }
 
   Logits step(Cache& cache, SequenceId s, std::span<const std::int32_t> tokens, bool is_prompt) {
     Logits logits(engine_->n_vocab());
@@ -251,11 +237,6 @@ class RestoredSession : public ::testing::TestWithParam<std::tuple<std::string, 
       t = static_cast<std::int32_t>(3 + random() % (TinyModelWriter::kVocabulary - 3));
     return tokens;
   }
-
-  static inline Engine* engines_[2];
-  static inline TinyFile* files_[2];
-  Engine* engine_ = engines_[std::get<1>(GetParam())];
-  std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
 };
 
 INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession,
@@ -263,8 +244,7 @@ INSTANTIATE_TEST_SUITE_P(ProductRecipes, RestoredSession,
                                             ::testing::Bool()));
 
 TEST_P(RestoredSession, GoesOnBitForBit) {
-  const auto plan =
-      testing::plan_for(std::get<0>(GetParam()), engine_->geometry(), nullptr, backend_->page_order());
+  const auto plan = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
   const SessionIdentity identity = session_identity(*plan, engine_->fingerprint(), engine_->description());
   const TinyFile file("session");
   Cache cache(plan, 0), other(plan, 0);

@@ -66,6 +66,21 @@ inline Outputs attend_tokens(Cache& cache, SequenceId s, int n, bool is_prompt, 
   return attend_tokens(cache, s, n, is_prompt, source, *backend);
 }
 
+// A sequence of n tokens that were attended so many at a time, from token 300 on in a fork.
+inline SequenceId attend_in_chunks(Cache& cache, int n, int chunk, bool is_prompt, const RowSource& source) {
+  SequenceId s = cache.add();
+  const auto backend = make_reference_backend();
+  for (int done = 0; done < n; done += chunk) {
+    if (done > 300 && done < 300 + chunk) {
+      const SequenceId from = s;
+      s = *cache.fork(from);
+      cache.free(from);
+    }
+    attend_tokens(cache, s, std::min(chunk, n - done), is_prompt, source, *backend);
+  }
+  return s;
+}
+
 // Row `token` of head `head` in a layer's outputs that begin with token `first`.
 inline const float* output_row(const std::vector<float>& outputs, const Geometry& g, int first, int token,
                                int head, int layer = 0) {

@@ -10,6 +10,7 @@
 namespace kvant {
 namespace {
 
+using testing::attend_in_chunks;
 using testing::attend_tokens;
 using testing::kKeyRows;
 using testing::kQueryRows;
@@ -129,16 +130,7 @@ TEST(Eviction, DropsTheSameForAnyChunkingAndInForks) {
   const auto plan = plan_for(recipe(rules), geometry());
   for (const int chunk : {1, 200, 512}) {
     Cache cache(plan, 0);
-    SequenceId s = cache.add();
-    const auto backend = make_reference_backend();
-    for (int done = 0; done < 800; done += chunk) {
-      if (done > 300 && done < 300 + chunk) {  // goes on in a fork
-        const SequenceId from = s;
-        s = *cache.fork(from);
-        cache.free(from);
-      }
-      attend_tokens(cache, s, std::min(chunk, 800 - done), true, values_of, *backend);
-    }
+    const SequenceId s = attend_in_chunks(cache, 800, chunk, true, values_of);
     for (int head = 0; head < 2; ++head) {
       EXPECT_EQ(evicted_by_cache(cache.head(s, 0, head)), evicted_by_definition(head, 768, rules)) << chunk;
     }

@@ -11,6 +11,7 @@
 namespace kvant {
 namespace {
 
+using testing::attend_in_chunks;
 using testing::attend_tokens;
 using testing::kKeyRows;
 using testing::kValueRows;
@@ -102,16 +103,7 @@ TEST(Protection, ChoosesTheSameForAnyChunkingAndInForks) {
   for (const int chunk : {1, 128, 200, 512, 800}) {
     for (const bool is_prompt : {true, false}) {
       Cache cache(plan, 0);
-      SequenceId s = cache.add();
-      const auto backend = make_reference_backend();
-      for (int done = 0; done < 800; done += chunk) {
-        if (done > 300 && done < 300 + chunk) {  // goes on in a fork
-          const SequenceId from = s;
-          s = *cache.fork(from);
-          cache.free(from);
-        }
-        attend_tokens(cache, s, std::min(chunk, 800 - done), is_prompt, values_of, *backend);
-      }
+      const SequenceId s = attend_in_chunks(cache, 800, chunk, is_prompt, values_of);
       for (int head = 0; head < 2; ++head) {
         EXPECT_EQ(protected_by_cache(cache.head(s, 0, head)), expected(head)) << "chunks of " << chunk;
       }

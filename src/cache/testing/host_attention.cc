@@ -51,8 +51,8 @@ class VisibleRows {
             const kvant_decode_layer& layer, int seq, int behind, int head, int side) {
     const int d = shape.head_dim;
     const int n = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
-    std::vector<const std::byte*> pages;
-    for (int page = 0; page < n; ++page) pages.push_back(sealed_address(layer, seq, head, side, page));
+    std::vector<const std::byte*> pages(n);
+    for (int page = 0; page < n; ++page) pages[page] = sealed_address(layer, seq, head, side, page);
     if (pages != pages_) {
       sealed_ = sealed_rows(shape, layer, seq, head, side, n, /*in_place=*/false);
       pages_ = std::move(pages);

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
-#include "base/float16.h"
 #include "base/check.h"
+#include "base/float16.h"
 #include "base/simd_clones.h"
 
 namespace kvant::testing::host {

@@ -1,5 +1,6 @@
 #include "cache/testing/host_seal.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -18,11 +19,11 @@ std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int
   const float* basis = all.basis + head * all.basis_head_stride;
   if (std::isnan(w[0])) return nullptr;
   std::vector<float> directions(std::size_t{1} * d * kMetricRank);
+  const int middle = page * kPageTokens + kPageTokens / 2;
   for (int r = 0; r < kMetricRank; ++r) {
     std::vector<double> turned(d), behind(d);
     for (int i = 0; i < d; ++i) {
-      const double angle =
-          2 * std::numbers::pi * all.turns[2 * i + 1] * (page * kPageTokens + kPageTokens / 2);
+      const double angle = 2 * std::numbers::pi * all.turns[2 * i + 1] * middle;
       const int partner = static_cast<int>(all.turns[2 * i]);
       turned[i] = w[i * kMetricRank + r] * std::cos(angle) - w[partner * kMetricRank + r] * std::sin(angle);
     }

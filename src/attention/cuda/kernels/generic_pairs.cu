@@ -80,10 +80,20 @@ std::unique_ptr<const GenericEntry> make_entry(const char* key_format, const Pag
   return entry;
 }
 
+// There are thousands of pairs, which some callers ask for one by one.
+constexpr unsigned kBuckets = 256;
+unsigned bucket_of(const char* key_format, const char* value_format) {
+  unsigned hash = 0;
+  for (const char* name : {key_format, value_format})
+    for (; *name != 0; ++name) hash = hash * 31 + static_cast<unsigned char>(*name);
+  return hash % kBuckets;
+}
+
 }  // namespace
 
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim) {
-  static constinit GrowingList<std::unique_ptr<const GenericEntry>> entries;
+  static constinit GrowingList<std::unique_ptr<const GenericEntry>> buckets[kBuckets];
+  auto& entries = buckets[bucket_of(key_format, value_format)];
   const auto* entry = entries.find([&](const auto& e) {
     return e->kernel.head_dim == head_dim && std::strcmp(e->kernel.key_format, key_format) == 0 &&
            std::strcmp(e->kernel.value_format, value_format) == 0;
