@@ -26,12 +26,11 @@ namespace kvant::cuda {
 
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
                                        int head_dim, int group, bool sas, bool caps) {
-  for (const auto list : {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(),
-                          sas_kernels(), lloyd_max_kernels(), vector_kernels(), long_vector_kernels(),
-                          trellis_kernels(), wide_trellis_kernels(), linear_kernels_for_several(),
-                          wide_head_kernels(), wide_head_trellis_kernels()}) {
+  for (const auto list :
+       {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(), sas_kernels(),
+        lloyd_max_kernels(), vector_kernels(), long_vector_kernels(), trellis_kernels(),
+        wide_trellis_kernels(), wide_head_kernels(), wide_head_trellis_kernels()}) {
     for (const DecodeKernel& kernel : list) {
-      if (kernel.function == nullptr && group <= kPaddedGroup) continue;
       if (kernel.head_dim == head_dim && group <= kernel.max_group && (kernel.sas == SasUse::always) == sas &&
           (kernel.caps_scores || !caps) && std::strcmp(kernel.key_format, key_format) == 0 &&
           std::strcmp(kernel.value_format, value_format) == 0 && fits(kernel, gpu))
@@ -74,7 +73,7 @@ struct LaunchPlan {
   const HeadGroup* heads;
   int first_head, n_heads;
   int first_query, n_queries;
-  int warp_columns, sharers_log2;  // warps that share pages
+  int sharers_log2;  // warps that share pages
   const DecodeKernel* kernel;
 };
 struct LaunchPlans {
@@ -99,26 +98,21 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
   for (int first = 0; first < shape.group; first += kPaddedGroup) {
     const int n = std::min(shape.group - first, kPaddedGroup);
     const int columns = n * n_queries;
+    const int sharers_log2 = columns <= kPaddedGroup ? 0 : columns <= 2 * kPaddedGroup ? 1 : 2;
     const bool skips = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0;
     // Whether values are copied is the matter of one warp.
     const DecodeKernel* kernel =
-        skips && columns <= kPaddedGroup ? find_skipping_kernel(gpu, group, shape.head_dim) : nullptr;
-    const auto find = [&](int warp_columns) {
-      return find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim,
-                                std::min(columns, warp_columns), shape.sas != 0, shape.score_softcap > 0);
-    };
-    if (kernel == nullptr && columns > kPaddedGroup && gpu.is_hopper) kernel = find(2 * kPaddedGroup);
-    if (kernel == nullptr) kernel = find(kPaddedGroup);
-    const int warp_columns =
-        kernel != nullptr && kernel->max_group > kPaddedGroup ? kernel->max_group : kPaddedGroup;
-    const int sharers_log2 = columns <= warp_columns ? 0 : columns <= 2 * warp_columns ? 1 : 2;
+        skips && sharers_log2 == 0 ? find_skipping_kernel(gpu, group, shape.head_dim) : nullptr;
+    if (kernel == nullptr)
+      kernel = find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim,
+                                  std::min(columns, kPaddedGroup), shape.sas != 0, shape.score_softcap > 0);
     // Warps share pages by their tokens or by columns.
     if (kernel != nullptr && kernel->page_warps > 1 && sharers_log2 > 0)
       kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
     if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
     if (!fits(*kernel, gpu, 1 << sharers_log2))
       return "pages of these formats are larger than the shared memory of this GPU";
-    plans->of[plans->n++] = {&group, first, n, first_query, n_queries, warp_columns, sharers_log2, kernel};
+    plans->of[plans->n++] = {&group, first, n, first_query, n_queries, sharers_log2, kernel};
   }
   return nullptr;
 }
@@ -258,7 +252,6 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   args->queries.first = plan.first_query;
   args->queries.n = plan.n_queries;
   args->queries.sharers_log2 = plan.sharers_log2;
-  args->queries.warp_columns = plan.warp_columns;
   args->queries.per_head = (kTwoToThe16th + plan.n_heads - 1) / plan.n_heads;
 }
 

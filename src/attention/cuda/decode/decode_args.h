@@ -182,8 +182,7 @@ struct QueryArgs {
   int of_sequence;             // at most
   int first, n;                // of each sequence, those that this launch works on
   int n_columns;               // that partial results have places for
-  int sharers_log2;            // warps that share a ring of pages, each with columns of its own
-  int warp_columns;            // so many, kPaddedGroup or twice that
+  int sharers_log2;            // warps that share a ring of pages, each with 8 columns
   int per_head;                // 2^16 / DecodeArgs::n_queries, rounded up
 };
 struct SeveralArgs : DecodeArgs {

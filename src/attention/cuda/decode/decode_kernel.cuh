@@ -13,8 +13,7 @@
 // the sums of its channels.
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
-// with eight columns of its own (query_columns.cuh), or sixteen where decoding a page is what takes long
-// (Pair::kMaxGroup, Pair::kTakesSets). Only one of the three.
+// with eight columns of its own (query_columns.cuh). Only one of the three.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -125,18 +124,6 @@ __device__ __forceinline__ void add_blocks(const Args& args, unsigned char* shar
   }
 }
 
-// Of eight columns, how many sets a warp has.
-template <class Pair>
-inline constexpr int kColumnSets = 1;
-template <class Pair>
-requires(Pair::kMaxGroup > kPaddedGroup) inline constexpr int kColumnSets<Pair> = Pair::kMaxGroup
-                                                                                  / kPaddedGroup;
-// Whether its formats attend to all sets at once, with what they have decoded.
-template <class Pair>
-inline constexpr bool kTakesSets = requires {
-  Pair::kTakesSets;
-};
-
 // Which of the parts of pages is this warp's, and the tiles of one.
 template <int PageWarps>
 __device__ __forceinline__ int part_of_page() {
@@ -178,18 +165,15 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
   return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
 
-// Takes tokens that eight columns, from the warp's first_column on, don't see out of the scores of tiles from
-// 2 * first_group on.
+// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on.
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
-                                            int first_group, int first_column, int lane,
-                                            float (&s)[Tiles][4]) {
+                                            int first_group, int lane, float (&s)[Tiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int column = first_column + lane % 4 * 2 + h;
-      const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, column);
+      const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, lane % 4 * 2 + h);
       const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
       if ((bits & 1) != 0) s[tile][h] = -INFINITY;
       if ((bits & 2) != 0) s[tile][h + 2] = -INFINITY;
@@ -198,7 +182,7 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QueryS
 }
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
-                                            int first_group, int, int lane, float (&s)[Tiles][4]) {
+                                            int first_group, int lane, float (&s)[Tiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
     const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, 0);
@@ -209,42 +193,21 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segmen
   }
 }
 
-// Arrays: of the warp's sets of columns.
-template <class Pair, int D, class Part, int Sets>
+template <class Pair, int D, class Part>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
-                                              const Part& segment, int page, const Query<D> (&query)[Sets],
-                                              int lane, RingReader& ring, Accumulator<D> (&acc)[Sets],
-                                              typename Pair::Value::State (&state)[Sets]) {
+                                              const Part& segment, int page, const Query<D>& query, int lane,
+                                              RingReader& ring, Accumulator<D>& acc,
+                                              typename Pair::Value::State& state) {
   constexpr int kTiles = kTilesOfWarp<kPageWarps<Pair>>;
-  float s[Sets][kTiles][4];
-  if constexpr (kTakesSets<Pair>) {
-    Pair::Key::score(args, tables, ring.wait(), query, lane, s);
-  } else {
-    Pair::Key::score(args, tables, ring.wait(), query[0], lane, s[0]);
-  }
+  float s[kTiles][4];
+  Pair::Key::score(args, tables, ring.wait(), query, lane, s);
   ring.release();
-#pragma unroll
-  for (int set = 0; set < Sets; ++set) {
-    cap_scores<Pair>(args, s[set]);
-    if (may_be_masked(args, segment, page))
-      mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), set * kPaddedGroup,
-                  lane, s[set]);
-    online_softmax<Pair>(args, s[set], acc[set], state[set]);
-  }
-  if constexpr (kTakesSets<Pair>) {
-    Pair::Value::mix(args, tables, ring.wait(), s, lane, acc, state);
-  } else {
-    Pair::Value::mix(args, tables, ring.wait(), s[0], lane, acc[0].out, state[0]);
-  }
+  cap_scores<Pair>(args, s);
+  if (may_be_masked(args, segment, page))
+    mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), lane, s);
+  online_softmax<Pair>(args, s, acc, state);
+  Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
   ring.release();
-}
-
-// Behind all of a segment's sealed pages.
-template <class Pair, int D, int Sets>
-__device__ __forceinline__ void finish_sealed(const DecodeArgs& args, Accumulator<D> (&acc)[Sets],
-                                              const typename Pair::Value::State (&state)[Sets]) {
-#pragma unroll
-  for (int set = 0; set < Sets; ++set) Pair::Value::finish(args, acc[set].out, state[set]);
 }
 
 // Tokens at the beginning of an unquantized unit that lie before the sequence's window.
@@ -253,14 +216,14 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// The tokens of an unquantized unit that eight columns see, from the warp's first_column on.
+// The tokens of an unquantized unit that columns see.
 __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
-                                                  int, int) {
+                                                  int) {
   const int hidden = hidden_tokens(args, segment, unit);
   return {hidden, plain_tokens(args, segment, unit)};
 }
 __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
-                                                       int unit, int first_column, int lane) {
+                                                       int unit, int lane) {
   const int n = plain_tokens(args, segment, unit);
   const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // of the tail's tokens
   SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
@@ -268,7 +231,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   const int tail = args.tail_tokens[segment.seq];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int column = first_column + lane % 4 * 2 + h;
+    const int column = lane % 4 * 2 + h;
     seen.columns[h].n = tail - segment.behind(args, column) - first;
     seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
   }
@@ -279,16 +242,11 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
 // tiles of 16 tokens, and not the same code for each: in a model, where other kernels run between layers,
 // instructions come from memory whenever they are needed for the first time. Warps that share pages take
 // tiles in turn.
-template <class Pair, int D, class Part, int Sets>
-__device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared,
-                                             const Part& segment, int unit,
-                                             const Query<block_dim(D)> (&query)[Sets], int lane,
-                                             RingReader& ring, Accumulator<block_dim(D)> (&acc)[Sets]) {
-  static_assert(Sets == 1 || channel_warps(D) == 1);
-  decltype(seen_tokens(args, segment, unit, 0, lane)) seen[Sets];
-#pragma unroll
-  for (int set = 0; set < Sets; ++set) seen[set] = seen_tokens(args, segment, unit, set * kPaddedGroup, lane);
-  const int n = seen[0].n;
+template <class Pair, int D, class Seen>
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
+                                             const Query<block_dim(D)>& query, int lane, RingReader& ring,
+                                             Accumulator<block_dim(D)>& acc) {
+  const int n = seen.n;
   const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // of a tile
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
@@ -299,22 +257,16 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned ch
       }
       continue;
     }
-    float s[Sets][1][4];
+    float s[1][4];
     const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
-#pragma unroll
-    for (int set = 0; set < Sets; ++set)
-      score_tile(
-          query[set], [&](int k) { return keys[k * kLanes]; }, s[set]);
+    score_tile(
+        query, [&](int k) { return keys[k * kLanes]; }, s);
     ring.release();
-    add_blocks<D>(args, shared, lane, s[0]);
-#pragma unroll
-    for (int set = 0; set < Sets; ++set)
-      weigh_tile<Pair>(args, seen[set].from(first), lane, s[set], acc[set]);
+    add_blocks<D>(args, shared, lane, s);
+    weigh_tile<Pair>(args, seen.from(first), lane, s, acc);
     const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
-#pragma unroll
-    for (int set = 0; set < Sets; ++set)
-      mix_tile(
-          s[set], n - first, lane, [&](int m) { return values[m * kLanes]; }, acc[set]);
+    mix_tile(
+        s, n - first, lane, [&](int m) { return values[m * kLanes]; }, acc);
     ring.release();
   }
 }
@@ -356,17 +308,13 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
         tables_of = segment.head;
       }
     }
-    constexpr int kSets = kColumnSets<Pair>;
-    Query<block_dim(D)> query[kSets];
-#pragma unroll
-    for (int set = 0; set < kSets; ++set) query[set] = load_query<D>(args, segment, set * kPaddedGroup, lane);
+    const Query<block_dim(D)> query = load_query<D>(args, segment, lane);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
-      if (warp == 0) KeptQuery<D>::store(query[0], shared + Pair::kQueryAt, lane);
+      if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
-    Accumulator<block_dim(D)> acc[kSets] = {};
-#pragma unroll
-    for (Accumulator<block_dim(D)>& of_set : acc) of_set.max[0] = of_set.max[1] = kNoScore;
+    Accumulator<block_dim(D)> acc = {};
+    acc.max[0] = acc.max[1] = kNoScore;
     // The merge buffer has been read, in whose place scores are added up.
     if (channel_warps(D) > 1 && segment.before > 0) named_barrier(1, n_threads);
     int number;
@@ -377,21 +325,22 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
         if (segment.first < sealed_end) {
           typename Pair::State state(args, segment, lane);
           for (; (number = ring.next_unit(last)) < end; last = number)
-            Pair::attend(args, shared, segment, segment.unit_of(number), query[0], lane, ring, state);
+            Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
           if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
-          Pair::finish(state, lane, acc[0]);
+          Pair::finish(state, lane, acc);
         }
       } else {
-        typename Pair::Value::State state[kSets];
+        typename Pair::Value::State state;
         for (; (number = ring.next_unit(last)) < end; last = number)
           attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc,
                                  state);
-        finish_sealed<Pair, D>(args, acc, state);
+        Pair::Value::finish(args, acc.out, state);
       }
     }
     const int end = segment.number_of(segment.last);
     for (; (number = ring.next_unit(last)) < end; last = number)
-      attend_plain<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc);
+      attend_plain<Pair, D>(args, shared, seen_tokens(args, segment, segment.unit_of(number), lane), query,
+                            lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, threadIdx.x, n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();

@@ -31,7 +31,7 @@ struct DecodeKernel {
   int page_warps;  // that share pages, each with some of their tokens or channels
   bool caps_scores;
   SasUse sas;
-  const void* function;          // or null: it is for several queries alone
+  const void* function;
   const void* for_several;       // queries of a sequence
   int table_bytes, merge_bytes;  // of max_consumer_warps
   int warp_bytes;                // of each warp at the tables' end
@@ -51,7 +51,6 @@ std::span<const DecodeKernel> vector_kernels();
 std::span<const DecodeKernel> long_vector_kernels();
 std::span<const DecodeKernel> trellis_kernels();
 std::span<const DecodeKernel> wide_trellis_kernels();
-std::span<const DecodeKernel> linear_kernels_for_several();
 std::span<const DecodeKernel> wide_head_kernels();
 std::span<const DecodeKernel> wide_head_trellis_kernels();
 std::span<const DecodeKernel> skipping_kernels();

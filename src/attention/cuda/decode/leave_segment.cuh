@@ -264,11 +264,12 @@ __device__ __forceinline__ constexpr int log2_of(int power_of_two) {
   return power_of_two == 1 ? 0 : 1 + log2_of(power_of_two / 2);
 }
 
-// Of one of a warp's sets of eight columns.
-template <int Sets, int D, class Args, class Part>
-__device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, const WorkRange& range,
-                                          const Part& segment, int set, Accumulator<block_dim(D)>& acc,
-                                          MergeBuffer<D>& buffer, int thread, int n_threads) {
+// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
+// sharers_log2: of warps that share pages, and have columns of their own.
+template <int D, class Args, class Part>
+__device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
+                              Accumulator<block_dim(D)>& acc, MergeBuffer<D>& buffer, int thread,
+                              int n_threads) {
   const int n_warps = n_threads / kLanes;
   const int warp = thread / kLanes;
   const int lane = thread % kLanes;
@@ -280,9 +281,9 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
     acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
   }
   constexpr int kBlocks = code_blocks(D);  // of channels, of which a warp has one
-  // The buffer has been read: of the segment or set before or, where warps add up scores in its place, of the
-  // last page.
-  if (kBlocks > 1 || segment.before > 0 || set > 0) named_barrier(1, n_threads);
+  // The buffer has been read: of the segment before or, where warps add up scores in its place, of the last
+  // page.
+  if (kBlocks > 1 || segment.before > 0) named_barrier(1, n_threads);
   if (g == 0) {
     for (int h = 0; h < 2; ++h) {
       buffer.max[warp][2 * t + h] = acc.max[h];
@@ -294,16 +295,11 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
   const int last_cta = range.last_cta(segment);
   constexpr int kSlices = D / kSlice;  // of a query head
   const int n_columns = segment.n_columns(args);
-  // Of the warps that share pages, the one that has a column; columns of all sets are counted through them.
-  const auto sharer_of = [](int of_set) { return Part::kSeveralQueries ? of_set / kPaddedGroup : 0; };
-  const auto column = [&](int of_set) {
-    return of_set + (sharer_of(of_set) * (Sets - 1) + set) * kPaddedGroup;
-  };
-  for (int of_set = 0; column(of_set) < n_columns; of_set += kMergedHeads) {
-    if (of_set > 0) named_barrier(1, n_threads);
-    const int first = column(of_set);
-    const int of_warp = Part::kSeveralQueries ? of_set % kPaddedGroup : of_set;
-    const int sharer = sharer_of(of_set);
+  for (int first = 0; first < n_columns; first += kMergedHeads) {
+    if (first > 0) named_barrier(1, n_threads);
+    // Of a warp's columns; and of the warps that share pages, the one that has them.
+    const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;
+    const int sharer = Part::kSeveralQueries ? first / kPaddedGroup : 0;
     const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
     if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
     named_barrier(1, n_threads);
@@ -333,10 +329,10 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
 #pragma unroll 1
       for (int slice = 0; slice < together; ++slice) {
         const int block = kBlocks == 1 ? 0 : block_channel(PageSide::value, D, channel(slice)).block;
-        constexpr bool kOfSome = Part::kSeveralQueries || kBlocks > 1;
-        const PartialResult mine =
-            merge_warps<D, kOfSome>(buffer, n_warps, of_warp, query - first, channel(slice), sharer + block,
-                                    sharers_log2 + log2_of(kBlocks));
+        const PartialResult mine = merge_warps < D,
+                            Part::kSeveralQueries ||
+                                (kBlocks > 1) > (buffer, n_warps, of_warp, query - first, channel(slice),
+                                                 sharer + block, sharers_log2 + log2_of(kBlocks));
         if (whole) {
           keep(slice, mine);
         } else {
@@ -355,25 +351,6 @@ __device__ __forceinline__ void leave_set(const Args& args, int sharers_log2, co
         if (slice < together)
           store_pair(args, to.row, segment.head, to.head, channel(slice), {x[2 * slice], x[2 * slice + 1]},
                      D);
-    }
-  }
-}
-
-// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
-// sharers_log2: of warps that share pages, and have columns of their own.
-template <int D, class Args, class Part, int Sets>
-__device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
-                              Accumulator<block_dim(D)> (&acc)[Sets], MergeBuffer<D>& buffer, int thread,
-                              int n_threads) {
-  if constexpr (Sets == 1) {
-    leave_set<Sets, D>(args, sharers_log2, range, segment, 0, acc[0], buffer, thread, n_threads);
-  } else {
-    static_assert(Sets == 2);
-    Accumulator<block_dim(D)> own = acc[0];
-#pragma unroll 1
-    for (int set = 0; set < Sets; ++set) {
-      leave_set<Sets, D>(args, sharers_log2, range, segment, set, own, buffer, thread, n_threads);
-      own = acc[1];
     }
   }
 }

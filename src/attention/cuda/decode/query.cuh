@@ -99,11 +99,10 @@ __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float so
   return query;
 }
 
-// Of eight of a warp's columns, from `first` on.
 template <int D, class Part>
-__device__ Query<block_dim(D)> load_query(const DecodeArgs& args, const Part& segment, int first, int lane) {
+__device__ Query<block_dim(D)> load_query(const DecodeArgs& args, const Part& segment, int lane) {
   float x[block_dim(D) / 4];
-  load_query_channels<D>(args, segment, first + lane / 4, lane % 4, x);
+  load_query_channels<D>(args, segment, lane / 4, lane % 4, x);
   return pack_query<block_dim(D)>(x, args.softmax_scale_log2, lane);
 }
 

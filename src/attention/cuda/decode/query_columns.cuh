@@ -1,7 +1,7 @@
 // The columns of products where a launch is for several queries of a sequence: column i is query head
-// i % n_queries of query i / n_queries, those of the first eight or sixteen columns a warp's, and so on. A
-// sequence's last query sees all of its tokens, each before it a token less: at the end of the tail, and of
-// those that `first_tokens` hides.
+// i % n_queries of query i / n_queries, those of the first eight columns a warp's, and so on. A sequence's
+// last query sees all of its tokens, each before it a token less: at the end of the tail, and of those that
+// `first_tokens` hides.
 #pragma once
 
 #include "attention/cuda/decode/decode_args.h"
@@ -31,7 +31,7 @@ struct QuerySegment : Segment {
   }
   __device__ static int first_column(const DecodeArgs& args) {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
-    return (warp & ((1 << of(args).sharers_log2) - 1)) * of(args).warp_columns;
+    return (warp & ((1 << of(args).sharers_log2) - 1)) * kPaddedGroup;
   }
   __device__ ColumnQuery query_of(const DecodeArgs& args, int column) const {
     const QueryArgs& queries = of(args);

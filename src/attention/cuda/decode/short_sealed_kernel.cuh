@@ -104,8 +104,8 @@ __device__ __forceinline__ void refill_ring(const DecodeArgs& args, const Rings&
 template <class Pair, int D>
 __device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigned char* memory,
                                             const Rings& rings, const RingPages& pages, const ShortPlace& at,
-                                            const ShortSegment<D>& segment, const Query<D> (&query)[1],
-                                            Accumulator<D> (&acc)[1]) {
+                                            const ShortSegment<D>& segment, const Query<D>& query,
+                                            Accumulator<D>& acc) {
   RingReader ring{rings, memory + args.ring_at + pages.ring * rings.stages * rings.slot_bytes, pages.ring};
   const auto each_page = [&](const auto& attend) {
     int nth = 0;
@@ -118,14 +118,14 @@ __device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigne
   };
   if constexpr (requires { typename Pair::State; }) {
     typename Pair::State state(args, segment, at.lane);
-    each_page([&](int page) { Pair::attend(args, memory, segment, page, query[0], at.lane, ring, state); });
-    Pair::finish(state, at.lane, acc[0]);
+    each_page([&](int page) { Pair::attend(args, memory, segment, page, query, at.lane, ring, state); });
+    Pair::finish(state, at.lane, acc);
   } else {
-    typename Pair::Value::State state[1];
+    typename Pair::Value::State state;
     each_page([&](int page) {
       attend_sealed<Pair, D>(args, memory, segment, page, query, at.lane, ring, acc, state);
     });
-    finish_sealed<Pair, D>(args, acc, state);
+    Pair::Value::finish(args, acc.out, state);
   }
 }
 
@@ -258,22 +258,22 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   segment.seq = at.seq;
   segment.n_sealed = n_sealed;
   segment.shared = &shared;
-  const Query<D> query[1] = {load_query<D>(args, segment, 0, at.lane)};
+  const Query<D> query = load_query<D>(args, segment, at.lane);
   if constexpr (requires { Pair::kQueryAt; }) {
-    if (at.warp == 0) KeptQuery<D>::store(query[0], memory + Pair::kQueryAt, at.lane);
+    if (at.warp == 0) KeptQuery<D>::store(query, memory + Pair::kQueryAt, at.lane);
     __syncthreads();
   }
-  Accumulator<D> acc[1] = {};
-  acc[0].max[0] = acc[0].max[1] = kNoScore;
+  Accumulator<D> acc = {};
+  acc.max[0] = acc.max[1] = kNoScore;
   if (pages.first < n_sealed) attend_ring<Pair, D>(args, memory, rings, pages, at, segment, query, acc);
-  attend_tiles(args, tiles, first_tile, n_warps, at, shared, query[0], acc[0]);
+  attend_tiles(args, tiles, first_tile, n_warps, at, shared, query, acc);
 
   // Which warps have had something.
   const int w = at.lane % kShortWarps;
   const bool had_pages = w / kSharers < rings.n && w / kSharers * at.n_ctas + at.cta < n_sealed;
   const bool had_tiles = (kShortWarps - 1 - w) * at.n_ctas + at.cta < n_tiles;
   const std::uint32_t warps = __ballot_sync(~0U, had_pages || had_tiles) & ((1U << kShortWarps) - 1);
-  leave_outputs<false>(args, at, warps, acc[0], shared);
+  leave_outputs<false>(args, at, warps, acc, shared);
   if (args.follows != 0) wait_for_predecessors();
 }
 

@@ -11,14 +11,9 @@
 
 namespace kvant::cuda {
 
-// Whether a pair is for several queries of a sequence alone.
-template <class Pair>
-inline constexpr bool kForSeveralAlone = kColumnSets<Pair> > 1;
-
 // Calls that ask for SAS or for values to be skipped are not for it.
 template <class Pair>
-inline constexpr bool kHasShortKernel =
-    Pair::kSealed && !kForSeveralAlone<Pair> && kSasUse<Pair> != SasUse::always && !requires {
+inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;
 };
 
@@ -61,9 +56,6 @@ constexpr int merge_bytes() {
 
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
-  const void* for_one = nullptr;
-  if constexpr (!kForSeveralAlone<Pair>)
-    for_one = reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>);
   DecodeKernel entry{name,
                      key,
                      value,
@@ -73,7 +65,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      kRingWarps<Pair, D>,
                      kCapsScores<Pair>,
                      kSasUse<Pair>,
-                     for_one,
+                     reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>),
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, SeveralArgs>),
                      Pair::kTableBytes,
                      merge_bytes<D>(),

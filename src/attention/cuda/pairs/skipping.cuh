@@ -60,7 +60,7 @@ struct SkippingPair {
                                                 int lane, RingReader& ring, State& state) {
     Scores s;
     Key::score(args, shared, ring.wait(), query, lane, s);
-    if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, 0, lane, s);
+    if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, lane, s);
     const float2 sums = online_softmax<SkippingPair>(args, s, state.acc, state);
     const int column = lane % 4 * 2;
     const int n_columns = segment.n_columns(args);

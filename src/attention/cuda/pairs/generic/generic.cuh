@@ -418,7 +418,7 @@ struct GenericPair {
     ring.release();
     add_blocks<D>(args, shared, lane, s);
     cap_scores<GenericPair>(args, s);
-    if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, 0, lane, s);
+    if (may_be_masked(args, segment, page)) mask_scores(args, segment, page, 0, lane, s);
     online_softmax<GenericPair>(args, s, state.acc, state);
     mix_any<D>(value, ring.wait(), s, lane, state.zero, state.acc.out);
     ring.release();
