@@ -13,11 +13,6 @@ namespace {
 
 constexpr float kLog2E = 1.44269504F;
 
-// Tail tokens for each CTA where nothing is sealed and clusters leave half of the multiprocessors free: one
-// sequence of 8 heads of 128 channels up to 4096 tokens. Attention alone takes longer there than by the
-// general kernel, a model's step less (3.3 % at 2048 tokens, 1.5 % at 4096, an 8B on an H200).
-constexpr int kMaxLoneTokens = 512;
-
 // Where rows come from: queries that are transformed on the way, or as they are.
 template <class Args>
 void take_rows_of(const kvant_decode_layer& layer, int head_dim, const AppendArgs* new_rows, Args* args) {
@@ -59,15 +54,10 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   return args;
 }
 
-// Sequences' KV heads, which have a CTA or a cluster each.
-std::int64_t clusters_of(const kvant_decode_shape& shape) {
-  return std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
-}
-
 // CTAs for each sequence and KV head, of so many pages, or 0: with a multiprocessor each there are too many.
 // The general kernel has several on one.
 int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu) {
-  const std::int64_t n = clusters_of(shape);
+  const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
   const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
   static_assert(kShortWarps * kTileTokens == kPageTokens);  // so many have something to do
   return gpu.is_hopper ? std::min(most, pages) : std::min(most, 1);
@@ -79,13 +69,6 @@ int pages_of(const kvant_decode_lengths& lengths) {
 
 bool has_sealed(const kvant_decode_lengths& lengths) {
   return lengths.sealed_pages != nullptr;
-}
-
-int most_tail_tokens(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, int n_ctas,
-                     const Gpu& gpu) {
-  const bool is_lone = !has_sealed(lengths) && shape.head_dim <= 128 &&
-                       2 * kMaxShortCtas * clusters_of(shape) <= gpu.multiprocessors;
-  return std::max(kMaxShortTokens, (is_lone ? kMaxLoneTokens : kMaxSharedTokens) * n_ctas);
 }
 
 // Shared memory of a launch for sequences with sealed pages, beside the static part: tables, barriers, and as
@@ -135,7 +118,8 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
       lengths.query_begins != nullptr)
     return false;
   const int n_ctas = ctas_of(shape, pages_of(lengths), gpu);
-  if (n_ctas == 0 || lengths.max_tail_tokens > most_tail_tokens(shape, lengths, n_ctas, gpu)) return false;
+  if (n_ctas == 0 || lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * n_ctas))
+    return false;
   if (!has_sealed(lengths))
     return lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
            lengths.max_tail_tokens > 0;
