@@ -96,6 +96,7 @@ class SchedulerOnEngine : public testing::TinyEngines {
     }
     while (!scheduler.idle()) scheduler.step();
     std::vector<Reply> replies;
+    replies.reserve(streams.size());
     for (const auto& stream : streams) replies.push_back(read_all(*stream));
     return replies;
   }

@@ -17,7 +17,6 @@ using testing::kQueryRows;
 using testing::kValueRows;
 using testing::plan_for;
 using testing::graded::geometry;
-using testing::graded::kSize;
 using testing::graded::values_of;
 
 struct Rules {
