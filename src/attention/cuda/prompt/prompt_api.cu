@@ -251,8 +251,8 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
 }
 
 // Where keys are rotated, queries are, or tiles' rows are rotated back, whichever are fewer; and so with
-// values and outputs. Of heads of 512 tiles are. In integers tiles stay rotated: their numbers are more alike,
-// and lose less as INT8.
+// values and outputs. Of heads of 512 tiles are. In integers tiles stay rotated: their numbers are more
+// alike, and lose less as INT8.
 void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
   args->q_hadamard = prompt.q_hadamard;
   args->out_hadamard = prompt.out_hadamard;
