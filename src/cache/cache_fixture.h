@@ -98,6 +98,7 @@ inline std::vector<float> normal_values(std::size_t n, float deviation, unsigned
 // Of queries in a few directions, in a model whose channels i and d / 2 + i turn together.
 inline std::vector<float> made_up_metric(int d, unsigned seed) {
   std::vector<ChannelTurn> turns;
+  turns.reserve(d / 2);
   for (int i = 0; i < d / 2; ++i) turns.push_back({i, i + d / 2, (std::uint64_t{1} << 61) / (i + 1)});
   return page_metric_constant(normal_values(static_cast<std::size_t>(d) * kMetricRank, 1, seed), turns, d);
 }

@@ -88,7 +88,7 @@ kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_la
 TEST(DeviceCache, SealsWithTheMetricsOfKeysWhoseErrorsAreShaped) {
   const auto sealed = [](const std::string& recipe) {
     const auto device = std::make_shared<HostPages>();
-    const auto plan = plan_on(device, recipe);
+    auto plan = plan_on(device, recipe);
     device->functions().seal_pages = note_metrics;
     Cache cache(plan, 0);
     EXPECT_TRUE(cache.fill_synthetic(cache.add(), 300, 1).ok());
@@ -396,6 +396,7 @@ TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
     const CacheBytes one = cache.bytes();
     const std::int64_t reserved = cache.bytes_reserved();
     std::vector<SequenceId> forks;
+    forks.reserve(kForks);
     for (int i = 0; i < kForks; ++i) forks.push_back(*cache.fork(prefix));
     EXPECT_EQ(cache.bytes().all(), one.all()) << recipe << ": forks that have not gone on";
     for (int i = 0; i < kForks; ++i) {
@@ -448,6 +449,7 @@ void expect_largest_of_batch(const char* recipe, const Geometry& geometry, const
   const auto plan = plan_on(std::make_shared<HostPages>(), recipe, geometry);
   Cache cache(plan, 0);
   std::vector<SequenceId> sequences;
+  sequences.reserve(batch.n_seqs);
   for (int i = 0; i < batch.n_seqs; ++i) sequences.push_back(cache.add());
   std::mt19937 random(1);
   std::int64_t most = 0;

@@ -286,7 +286,7 @@ bool is_corrected(const Plan& plan) {
 }
 
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
-                                             std::shared_ptr<const Plan> plan) {
+                                             const std::shared_ptr<const Plan>& plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
   KVANT_RETURN_IF_ERROR(check_wide_prompts(*plan, *device));
   KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
@@ -310,6 +310,7 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
 
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side) {
   std::vector<const char*> names;
+  names.reserve(plan.geometry.kv_heads(layer));
   for (int h = 0; h < plan.geometry.kv_heads(layer); ++h)
     names.push_back(plan.head(layer, h).side(side).sealed->name().c_str());
   return names;

@@ -17,7 +17,7 @@ namespace kvant {
 // The plan for this device: `plan` with pages in its memory, and a tail in BF16, the only one that the
 // library knows. An error: what the device can't do, and the nearest that it can.
 Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
-                                             std::shared_ptr<const Plan> plan);
+                                             const std::shared_ptr<const Plan>& plan);
 
 // Whether nothing is ever sealed: both sides stay in BF16, as the tail holds them.
 bool is_unquantized(const Plan& plan);

@@ -10,7 +10,7 @@ namespace kvant {
 namespace {
 
 Result<std::shared_ptr<const Plan>> placed(const std::string& text,
-                                           Geometry geometry = testing::small_geometry()) {
+                                           const Geometry& geometry = testing::small_geometry()) {
   const Recipe recipe = parse_recipe(text).value();
   const auto plan = resolve(recipe, geometry, testing::made_up_constants(recipe, geometry));
   EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
