@@ -92,6 +92,18 @@ int columns_of_partials(const Shape& shape) {
                   queries_of_launch(shape.max_queries, shape.group) * std::min(shape.group, kPaddedGroup));
 }
 
+// As it is for launches whose columns are those of 2^sharers_log2 warps.
+DecodeKernel for_columns(DecodeKernel kernel, int sharers_log2) {
+  if (sharers_log2 == 0) return kernel;
+  const ManyColumnsKernel& many = kernel.for_many[sharers_log2 - 1];
+  if (many.function == nullptr) return kernel;
+  kernel.for_several = many.function;
+  kernel.max_warps = many.max_warps;
+  kernel.table_bytes = many.table_bytes;
+  kernel.warp_bytes = many.warp_bytes;
+  return kernel;
+}
+
 // Returns why there is no kernel for some heads.
 Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& group, int first_query,
                         int n_queries, LaunchPlans* plans) {
@@ -110,7 +122,7 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
     if (kernel != nullptr && kernel->page_warps > 1 && sharers_log2 > 0)
       kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
     if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
-    if (!fits(*kernel, gpu, 1 << sharers_log2))
+    if (!fits(for_columns(*kernel, sharers_log2), gpu, 1 << sharers_log2))
       return "pages of these formats are larger than the shared memory of this GPU";
     plans->of[plans->n++] = {&group, first, n, first_query, n_queries, sharers_log2, kernel};
   }
@@ -280,7 +292,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const int n_ctas = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
   const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
-  const DecodeKernel kernel = few_pages && !several ? for_few_pages(*plan.kernel) : *plan.kernel;
+  const DecodeKernel kernel = few_pages && !several ? for_few_pages(*plan.kernel)
+                                                    : for_columns(*plan.kernel, plan.sharers_log2);
   select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
   const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;

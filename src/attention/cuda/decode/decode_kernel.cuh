@@ -13,7 +13,8 @@
 // the sums of its channels.
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
-// with eight columns of its own (query_columns.cuh). Only one of the three.
+// with eight columns of its own (query_columns.cuh) or, where a pair says how (Pair::Strips), they share the
+// decoding of pages (shared_decoding.cuh). Only one of the three.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -140,7 +141,7 @@ __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Quer
   return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
 }
 
-// How many of a page's first tokens a warp's column doesn't see.
+// How many of a page's first tokens a column doesn't see.
 __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Segment& segment, int page, int) {
   if (page != 0) return 0;
   return args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
@@ -150,7 +151,7 @@ __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Quer
   return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
 }
 
-// The tokens that a warp's column doesn't see among 32 of a sealed page: those of tiles 2 * group and
+// The tokens that a column doesn't see among 32 of a sealed page: those of tiles 2 * group and
 // 2 * group + 1.
 template <class Part>
 __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
@@ -165,20 +166,28 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
   return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
 
-// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on.
+// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on, of eight columns.
 template <int Tiles>
-__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
-                                            int first_group, int lane, float (&s)[Tiles][4]) {
+__device__ __forceinline__ void mask_columns(const DecodeArgs& args, const QuerySegment& segment, int page,
+                                             int first_group, int first_column, int lane,
+                                             float (&s)[Tiles][4]) {
 #pragma unroll
   for (int tile = 0; tile < Tiles; ++tile) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, lane % 4 * 2 + h);
+      const std::uint32_t word =
+          mask_word(args, segment, page, first_group + tile / 2, first_column + lane % 4 * 2 + h);
       const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
       if ((bits & 1) != 0) s[tile][h] = -INFINITY;
       if ((bits & 2) != 0) s[tile][h + 2] = -INFINITY;
     }
   }
+}
+// The same of a warp's columns.
+template <int Tiles>
+__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
+                                            int first_group, int lane, float (&s)[Tiles][4]) {
+  mask_columns(args, segment, page, first_group, segment.first_column(args), lane, s);
 }
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
@@ -231,7 +240,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   const int tail = args.tail_tokens[segment.seq];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int column = lane % 4 * 2 + h;
+    const int column = segment.first_column(args) + lane % 4 * 2 + h;
     seen.columns[h].n = tail - segment.behind(args, column) - first;
     seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
   }
@@ -308,7 +317,7 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
         tables_of = segment.head;
       }
     }
-    const Query<block_dim(D)> query = load_query<D>(args, segment, lane);
+    Query<block_dim(D)> query = load_query<D>(args, segment, lane);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
@@ -324,9 +333,11 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
       if constexpr (requires { typename Pair::State; }) {
         if (segment.first < sealed_end) {
           typename Pair::State state(args, segment, lane);
+          if constexpr (requires { &Pair::State::begin; }) state.begin(shared, query, lane);
           for (; (number = ring.next_unit(last)) < end; last = number)
             Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
           if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
+          if constexpr (requires { &Pair::State::own_query; }) query = state.own_query(lane);
           Pair::finish(state, lane, acc);
         }
       } else {

@@ -21,6 +21,13 @@ struct FewPagesKernel {
   int page_warps, table_bytes, warp_bytes;
 };
 
+// What serves launches with more than 8 columns, as the DecodeKernel in all else: those of up to 16, and of
+// up to 32.
+struct ManyColumnsKernel {
+  const void* function = nullptr;  // or null: there is none
+  int max_warps, table_bytes, warp_bytes;
+};
+
 struct DecodeKernel {
   const char* name;  // "cuda/sm90/ch4g128+tok4g128"; see name_on
   const char* key_format;
@@ -39,6 +46,7 @@ struct DecodeKernel {
   AnyPage key_page, value_page;  // of the generic kernel
   ShortSealedKernel for_short;
   FewPagesKernel for_few;
+  ManyColumnsKernel for_many[2];
 };
 
 std::span<const DecodeKernel> plain_kernels();

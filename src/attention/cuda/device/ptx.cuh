@@ -50,6 +50,14 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32
                : "memory");
 }
 
+// The same of transposed matrices: lane g * 4 + t gets numbers g of rows 2t and 2t + 1.
+__device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
+}
+
 // Transposes an 8 x 8 matrix of 16-bit numbers; lane g * 4 + t holds (g, 2t) and (g, 2t + 1).
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
@@ -287,6 +295,16 @@ __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counte
 
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The same; whether x is true for any of the threads.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool x) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"(x ? 1 : 0), "r"(id), "r"(threads)
+      : "memory");
+  return any != 0;
 }
 
 }  // namespace kvant::cuda

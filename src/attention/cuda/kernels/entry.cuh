@@ -5,6 +5,7 @@
 
 #include "attention/cuda/decode/decode_kernel.cuh"
 #include "attention/cuda/decode/decode_registry.h"
+#include "attention/cuda/decode/shared_decoding.cuh"
 #include "attention/cuda/decode/short_sealed_kernel.cuh"
 
 #define KVANT_KERNEL_NAME(key, value) "cuda/sm90/" key "+" value
@@ -45,6 +46,18 @@ FewPagesKernel few_pages_entry() {
   return {};
 }
 
+// By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four warps
+// has as many tiles of channels as it has of tokens.
+template <class Pair, int D, int Sets>
+ManyColumnsKernel many_columns_entry() {
+  if constexpr (D == 128 && kPageWarps<Pair> == 1 && requires { typename Pair::Strips; }) {
+    using Shared = SharedDecoding<Pair, D, Sets>;
+    return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
+            Shared::kTableBytes, Shared::kWarpBytes};
+  }
+  return {};
+}
+
 // Of the merge buffer, in whose place warps that share pages by channels add up scores.
 template <int D>
 constexpr int merge_bytes() {
@@ -75,7 +88,8 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      {},
                      {},
                      short_sealed_entry<Pair, D>(),
-                     few_pages_entry<Pair, D>()};
+                     few_pages_entry<Pair, D>(),
+                     {many_columns_entry<Pair, D, 2>(), many_columns_entry<Pair, D, 4>()}};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

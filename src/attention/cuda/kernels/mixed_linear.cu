@@ -1,5 +1,5 @@
 #include "attention/cuda/kernels/entry.cuh"
-#include "attention/cuda/pairs/linear.cuh"
+#include "attention/cuda/pairs/linear_strips.cuh"
 
 namespace kvant::cuda {
 

@@ -129,9 +129,13 @@ struct NoTables {
   static __device__ void build_tables(const DecodeArgs&, unsigned char*, int, int, int) {}
 };
 
+template <int KeyBits, int ValueBits, int D>
+struct LinearStrips;  // linear_strips.cuh
+
 // PageWarps: that share a page.
 template <int KeyBits, int ValueBits, int D, int PageWarps = 1>
 struct LinearPair : NoTables {
+  using Strips = LinearStrips<KeyBits, ValueBits, D>;
   using OfShort = LinearPair<KeyBits, ValueBits, D, 4>;
   static constexpr bool kSealed = true;
   static constexpr int kPageWarps = PageWarps;

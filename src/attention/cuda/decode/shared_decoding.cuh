@@ -1,0 +1,340 @@
+// Many columns: warps that share a page share its decoding. Each of `Sets` warps, for as many sets of eight
+// columns, takes its part out of a page's codes, once, and multiplies it with the columns of all: of keys
+// some of the tokens, of values some of the channels. In between the warps write their tokens' weights to
+// shared memory and meet, once a page: the values' products take the weights of all tokens.
+//
+// What a column's weights are relative to is not raised with every larger score, or the warps would have to
+// meet before they make weights: it stays while no score is more than 2^kSlack times as large. Whether one
+// is they tell each other where they meet; then the weights are made once more.
+//
+// A pair says how by Pair::Strips: Key::score, and of values Tokens (a warp's tokens, which it brings to
+// weights), mix and finish. What a warp has in the end are all columns' sums of its channels; they are
+// exchanged for those of its own columns, and the rest goes its usual way (decode_kernel.cuh).
+#pragma once
+
+#include "attention/cuda/decode/decode_kernel.cuh"
+
+namespace kvant::cuda {
+
+// Weights are at most 2^(kWeightBits + kSlack) before their tokens' numbers multiply them.
+inline constexpr float kSlack = 4;
+inline constexpr float kReduction = 256;  // 2^(kWeightBits + kSlack): see Tokens::reduced
+static_assert(kWeightBits + kSlack == 8);
+
+// Queries of all columns in shared memory, as fragments of the B operand, those of two sets in the order in
+// which they are the A operand of a product whose rows are the 16 columns.
+template <int D, int Sets>
+struct SharedQueries {
+  static constexpr int kPairs = Sets / 2;
+  static constexpr int kFactorsAt = D / 16 * kPairs * kLanes * 16;
+  static constexpr int kBytes = kFactorsAt + Sets * kPaddedGroup * 4;
+  unsigned char* at;
+
+  // b[k][0] of set 2 * pair and of the next, and b[k][1] of both.
+  __device__ __forceinline__ uint4 fragments(int k, int pair, int lane) const {
+    return reinterpret_cast<const uint4*>(at)[(k * kPairs + pair) * kLanes + lane];
+  }
+  // Query::factor of a set.
+  __device__ __forceinline__ float2 factors(int set, int lane) const {
+    return reinterpret_cast<const float2*>(at + kFactorsAt)[set * 4 + lane % 4];
+  }
+  __device__ __forceinline__ void store(const Query<D>& query, int set, int lane) const {
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) word(k, set, half, lane) = query.b[k][half];
+    }
+    if (lane < 4)
+      reinterpret_cast<float2*>(at + kFactorsAt)[set * 4 + lane] = {query.factor[0], query.factor[1]};
+  }
+  __device__ __forceinline__ Query<D> load(int set, int lane) const {
+    Query<D> query;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) query.b[k][half] = word(k, set, half, lane);
+    }
+    const float2 factor = factors(set, lane);
+    query.factor[0] = factor.x;
+    query.factor[1] = factor.y;
+    return query;
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t& word(int k, int set, int half, int lane) const {
+    return reinterpret_cast<std::uint32_t*>(
+        at)[((k * kPairs + set / 2) * kLanes + lane) * 4 + half * 2 + set % 2];
+  }
+};
+
+// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] of half precision.
+template <int Sets>
+struct SharedWeights {
+  static constexpr int kBytes = kTokenTiles * Sets * 2 * 128;
+  unsigned char* at;
+
+  // Columns 2t and 2t + 1 of row g + 8 * half.
+  __device__ __forceinline__ void store(int tile, int set, int half, int lane, std::uint32_t x) const {
+    reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + lane] = x;
+  }
+  // The B operand of contraction tile `tile`, of sets 2 * pair (b[0], b[1]) and the next (b[2], b[3]).
+  __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
+    load_transposed_matrices(b, shared_address(at) + (tile * Sets + 2 * pair) * 256 + lane * 16);
+  }
+};
+
+// Sums of products with the sets' columns.
+template <int Sets, int Tiles>
+using SetSums = float[Sets][Tiles][4];
+
+// Sets: as many as warps that share a page.
+template <class Pair, int D, int Sets>
+struct SharedDecoding : Pair {
+  using Strips = typename Pair::Strips;
+  using Key = typename Strips::Key;
+  using Value = typename Strips::Value;
+  static constexpr int kTiles = kTokenTiles / Sets;  // of tokens, of a warp
+  static constexpr int kMTiles = D / 16 / Sets;      // of channels, of a warp
+  using Queries = SharedQueries<D, Sets>;
+  using Weights = SharedWeights<Sets>;
+  using Tokens = typename Value::template Tokens<kTiles>;
+
+  static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
+  // Behind the tables: the queries of all columns, and of the warps that share pages: weights of two pages,
+  // and what they tell each other of columns: [2][warp][column].
+  static constexpr int kQueriesAt = (Pair::kTableBytes + 127) / 128 * 128;
+  static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
+  static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
+  static constexpr int kGroupBytes = 2 * Weights::kBytes + 2 * kTold * 4;
+  static constexpr int kWarpBytes = kGroupBytes / Sets;
+  static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;
+  // Sums of all channels and columns lie where weights did.
+  static_assert(Sets * D / 16 * kLanes * 16 <= 2 * Weights::kBytes);
+
+  struct State {
+    SetSums<Sets, kMTiles> out = {};
+    float max[Sets][2], sum[Sets][2] = {}, addend[Sets][2] = {};  // of columns 2t and 2t + 1
+    const DecodeArgs& args;
+    unsigned char* shared = nullptr;
+    int buffer = 0;  // of weights
+
+    template <class Part>
+    __device__ State(const DecodeArgs& of_launch, const Part&, int) : args(of_launch) {
+#pragma unroll
+      for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
+    }
+    // The warps that share the first ring leave their queries for all.
+    __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
+      shared = of_cta;
+      if (threadIdx.x < Sets * kLanes) queries().store(query, sharer(), lane);
+      named_barrier(1, args.consumer_warps * kLanes);
+    }
+    // Those of the warp's own columns, for which loops over sealed pages have no registers.
+    __device__ __forceinline__ Query<D> own_query(int lane) const { return queries().load(sharer(), lane); }
+
+    static __device__ __forceinline__ int sharer() { return static_cast<int>(threadIdx.x) / kLanes % Sets; }
+    static __device__ __forceinline__ int group() { return static_cast<int>(threadIdx.x) / kLanes / Sets; }
+    static __device__ __forceinline__ int barrier() { return kFirstRingBarrier + group(); }
+    __device__ __forceinline__ Queries queries() const { return {shared + kQueriesAt}; }
+    __device__ __forceinline__ unsigned char* of_group() const {
+      return shared + kGroupsAt + group() * kGroupBytes;
+    }
+    __device__ __forceinline__ Weights weights() const { return {of_group() + buffer * Weights::kBytes}; }
+    // What a warp tells of columns: `which` of two numbers.
+    __device__ __forceinline__ float* told(int which, int warp) const {
+      return reinterpret_cast<float*>(of_group() + 2 * Weights::kBytes) + which * kTold +
+             warp * (Sets * kPaddedGroup);
+    }
+  };
+
+  template <class Part>
+  static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* tables,
+                                                const Part& segment, int page, const Query<D>&, int lane,
+                                                RingReader& ring, State& state) {
+    const int first_tile = State::sharer() * kTiles;
+    SetSums<Sets, kTiles> s;
+    Key::score(args, tables, ring.wait(), first_tile, state.queries(), lane, s);
+    ring.release();
+    if (may_be_masked(args, segment, page)) {
+#pragma unroll
+      for (int set = 0; set < Sets; ++set)
+        mask_columns(args, segment, page, first_tile / 2, set * kPaddedGroup, lane, s[set]);
+    }
+    const unsigned char* values = ring.wait();
+    Tokens tokens(args, tables, values, first_tile, lane);
+    bool counts = true;  // the sums of weights don't have this page's yet
+    while (true) {
+      const bool rises = exceed(s, state);
+      if (!rises) weigh(s, tokens, counts ? 1.0F : 0.0F, first_tile, lane, state);
+      counts = counts && rises;
+      if (!named_barrier_any(State::barrier(), Sets * kLanes, rises)) break;
+      raise(s, lane, state);
+    }
+    if (tokens.reduced) multiply_all(state.out, 1 / kReduction);
+    Value::mix(args, tables, values, State::sharer() * kMTiles, state.weights(), lane, state.out);
+    if (tokens.reduced) multiply_all(state.out, kReduction);
+    ring.release();
+    state.buffer ^= 1;
+  }
+
+  // Hands over to the accumulator what the warp's own columns have of all channels.
+  static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
+    const int own = State::sharer();
+    auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
+    named_barrier(State::barrier(), Sets * kLanes);  // all have read the last weights
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+        const float(&x)[4] = state.out[set][m];
+        sums[(set * (D / 16) + own * kMTiles + m) * kLanes] = make_float4(x[0], x[1], x[2], x[3]);
+      }
+      float2 of_lanes[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float(&sum)[2] = reinterpret_cast<float(&)[2]>(of_lanes[h]);
+        sum[0] = sum_over_tiles(state.sum[set][h]);
+        sum[1] = sum_over_tiles(state.addend[set][h]);
+      }
+      if (lane < 4) {
+        const int column = set * kPaddedGroup + 2 * lane;
+        *reinterpret_cast<float2*>(state.told(0, own) + column) = make_float2(of_lanes[0].x, of_lanes[1].x);
+        *reinterpret_cast<float2*>(state.told(1, own) + column) = make_float2(of_lanes[0].y, of_lanes[1].y);
+      }
+      if (set == own) {
+        acc.max[0] = state.max[set][0];
+        acc.max[1] = state.max[set][1];
+      }
+    }
+    named_barrier(State::barrier(), Sets * kLanes);
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+      const float4 x = sums[(own * (D / 16) + m) * kLanes];
+      acc.out[m][0] = x.x;
+      acc.out[m][1] = x.y;
+      acc.out[m][2] = x.z;
+      acc.out[m][3] = x.w;
+    }
+    float addend[2] = {0, 0};  // of all tokens, in each lane
+#pragma unroll
+    for (int warp = 0; warp < Sets; ++warp) {
+      const int column = own * kPaddedGroup + lane % 4 * 2;
+      const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
+      const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
+      if (lane < 4) {  // the accumulator's sums are those of a lane's tokens
+        acc.sum[0] += sum.x;
+        acc.sum[1] += sum.y;
+      }
+      addend[0] += more.x;
+      addend[1] += more.y;
+    }
+    Value::finish(state.args, acc.out, addend);
+  }
+
+ private:
+  static __device__ __forceinline__ float sum_over_tiles(float x) {
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
+    return x;
+  }
+  static __device__ __forceinline__ void multiply_all(SetSums<Sets, kMTiles>& out, float factor) {
+#pragma unroll
+    for (auto& of_set : out) {
+#pragma unroll
+      for (auto& tile : of_set) {
+#pragma unroll
+        for (float& x : tile) x *= factor;
+      }
+    }
+  }
+  // The largest of this lane's scores of a column.
+  static __device__ __forceinline__ float largest(const SetSums<Sets, kTiles>& s, int set, int h) {
+    float top = s[set][0][h];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) top = fmaxf(top, fmaxf(s[set][tile][h], s[set][tile][h + 2]));
+    return top;
+  }
+
+  // Whether scores of this warp are too large for what weights are relative to.
+  static __device__ __forceinline__ bool exceed(const SetSums<Sets, kTiles>& s, const State& state) {
+    bool any = false;
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) any |= largest(s, set, h) > state.max[set][h] + kSlack;
+    }
+    return __any_sync(~0U, any) != 0;
+  }
+
+  // Leaves the weights of the warp's tokens. share: with which they count in the sums.
+  static __device__ __forceinline__ void weigh(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                               float share, int first_tile, int lane, State& state) {
+    const Weights weights = state.weights();
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      const float base[2] = {state.max[set][0] - kWeightBits, state.max[set][1] - kWeightBits};
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          p[i] = exp2_fast(s[set][tile][i] - base[i & 1]);
+          state.sum[set][i & 1] = fmaf(p[i], share, state.sum[set][i & 1]);
+        }
+        if constexpr (Value::kHasAddends) {
+          const float2 addend = tokens.addends(tile);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            state.addend[set][i & 1] =
+                fmaf(p[i], (i < 2 ? addend.x : addend.y) * share, state.addend[set][i & 1]);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          weights.store(first_tile + tile, set, half, lane,
+                        tokens.multiply(tile, half, pack_half2(p[2 * half], p[2 * half + 1])));
+      }
+    }
+  }
+
+  // Raises what weights are relative to, for all columns, to the largest scores so far. Seldom: at a
+  // segment's first page, and where scores rise much.
+  static __device__ __forceinline__ void raise(const SetSums<Sets, kTiles>& s, int lane, State& state) {
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      float2 top = make_float2(largest(s, set, 0), largest(s, set, 1));
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        top.x = fmaxf(top.x, __shfl_xor_sync(~0U, top.x, step));
+        top.y = fmaxf(top.y, __shfl_xor_sync(~0U, top.y, step));
+      }
+      if (lane < 4)
+        *reinterpret_cast<float2*>(state.told(0, State::sharer()) + set * kPaddedGroup + 2 * lane) = top;
+    }
+    named_barrier(State::barrier(), Sets * kLanes);
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      float higher[2] = {state.max[set][0], state.max[set][1]};
+#pragma unroll
+      for (int warp = 0; warp < Sets; ++warp) {
+        const float2 top =
+            *reinterpret_cast<const float2*>(state.told(0, warp) + set * kPaddedGroup + lane % 4 * 2);
+        higher[0] = fmaxf(higher[0], top.x);
+        higher[1] = fmaxf(higher[1], top.y);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float factor = exp2_fast(state.max[set][h] - higher[h]);
+        state.max[set][h] = higher[h];
+        state.sum[set][h] *= factor;
+        state.addend[set][h] *= factor;
+#pragma unroll
+        for (auto& tile : state.out[set]) {
+          tile[h] *= factor;
+          tile[h + 2] *= factor;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace kvant::cuda
