@@ -71,6 +71,42 @@ TEST_P(SeveralQueries, AgreeWithProtectedTokensMasked) {
   expect_exact(cache, {4, 3});
 }
 
+// Scales and gains times weights are beyond half precision then.
+TEST_P(SeveralQueries, AgreeOnLoudValues) {
+  for (const float loudness : {170.0F, 10000.0F}) {
+    for (const Asked& asked : {Asked{4, 4}, Asked{4, 8}}) {
+      TestCache cache({pair_}, d_, with({{20, 40, 5}, {3, 0, 0}}), 0, false, Tables::own, Values::outliers, 5,
+                      loudness);
+      cache.ask(asked.queries);
+      expect_exact(cache, asked);
+    }
+  }
+}
+
+TEST_P(SeveralQueries, AgreeOnWhatAModelMade) {
+  if (d_ > kCapturedChannels) GTEST_SKIP() << "the model's heads are smaller";
+  for (const Asked& asked : {Asked{4, 4}, Asked{4, 8}, Asked{8, 3}}) {
+    TestCache cache({pair_}, d_, with({{20, 140, 0}, {3, 100, 0}}), 0, false, Tables::own, Values::captured,
+                    5);
+    cache.ask(asked.queries);
+    expect_exact(cache, asked);
+  }
+}
+
+// The largest score so far is then far below later ones, again and again.
+TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
+  constexpr double kInherent = 0.01;  // at this sharpness
+  for (const Asked& asked : {Asked{4, 2}, Asked{4, 4}, Asked{4, 8}}) {
+    TestCache cache({pair_}, d_, with({{40, 40, 0}, {9, 5, 0}}), 0, false, Tables::own, Values::normal, 5);
+    cache.sharpen(2);
+    cache.ask(asked.queries);
+    const double error = cache.worst_error(asked.group, KVANT_F32);
+    std::printf("  %s + %s, d = %d, group %d, %d queries, sharp: relative error %.5f\n", pair_.key, pair_.value,
+                d_, asked.group, asked.queries, error);
+    EXPECT_LE(error, kInherent);
+  }
+}
+
 // Windows that begin in sealed pages and in the tail, in one page for the first queries and in the next for
 // the others.
 TEST_P(SeveralQueries, AgreeWithWindowsCapsAndSinkLogits) {

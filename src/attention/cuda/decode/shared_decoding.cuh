@@ -7,8 +7,8 @@
 // meet before they make weights: it stays while no score is more than 2^kSlack times as large. Whether one
 // is they tell each other where they meet; then the weights are made once more.
 //
-// A pair says how by Pair::Strips: Key::score, and of values Tokens (a warp's tokens, which it brings to
-// weights), mix and finish. What a warp has in the end are all columns' sums of its channels; they are
+// A pair says how by Pair::Strips, a pair itself as far as tables go: Key::score; and of values Tokens (the
+// numbers of a warp's tokens, which multiply their weights), mix and finish. What a warp has in the end are all columns' sums of its channels; they are
 // exchanged for those of its own columns, and the rest goes its usual way (decode_kernel.cuh).
 #pragma once
 
@@ -18,25 +18,52 @@ namespace kvant::cuda {
 
 // Weights are at most 2^(kWeightBits + kSlack) before their tokens' numbers multiply them.
 inline constexpr float kSlack = 4;
-inline constexpr float kReduction = 256;  // 2^(kWeightBits + kSlack): see Tokens::reduced
+inline constexpr float kLargestSharedWeight = 256;
 static_assert(kWeightBits + kSlack == 8);
 
-// Queries of all columns in shared memory, as fragments of the B operand, those of two sets in the order in
-// which they are the A operand of a product whose rows are the 16 columns.
-template <int D, int Sets>
+// In which order registers of two sets of columns lie side by side: as they are the B operands of products
+// with either, or the A operand of a product whose rows are the 16 columns.
+enum class QueryOrder : std::uint8_t { columns, rows };
+
+// Queries of all columns in shared memory, as fragments.
+template <int D, int Sets, QueryOrder Order>
 struct SharedQueries {
   static constexpr int kPairs = Sets / 2;
   static constexpr int kFactorsAt = D / 16 * kPairs * kLanes * 16;
-  static constexpr int kBytes = kFactorsAt + Sets * kPaddedGroup * 4;
+  static constexpr int kSumsAt = kFactorsAt + Sets * kPaddedGroup * 4;
+  static constexpr int kBytes = kSumsAt + Sets * kPaddedGroup * 4;
   unsigned char* at;
 
-  // b[k][0] of set 2 * pair and of the next, and b[k][1] of both.
-  __device__ __forceinline__ uint4 fragments(int k, int pair, int lane) const {
-    return reinterpret_cast<const uint4*>(at)[(k * kPairs + pair) * kLanes + lane];
+  // Of sets 2 * pair and 2 * pair + 1: b[k][0] and b[k][1] of either, or b[k][0] of both and b[k][1] of both.
+  __device__ __forceinline__ uint4 columns(int k, int pair, int lane) const {
+    const uint4 x = fragments(k, pair, lane);
+    return Order == QueryOrder::columns ? x : make_uint4(x.x, x.z, x.y, x.w);
+  }
+  __device__ __forceinline__ uint4 rows(int k, int pair, int lane) const {
+    const uint4 x = fragments(k, pair, lane);
+    return Order == QueryOrder::rows ? x : make_uint4(x.x, x.z, x.y, x.w);
   }
   // Query::factor of a set.
   __device__ __forceinline__ float2 factors(int set, int lane) const {
     return reinterpret_cast<const float2*>(at + kFactorsAt)[set * 4 + lane % 4];
+  }
+  // Sums of the channels of a set's columns 2t and 2t + 1, as fragments have them.
+  __device__ __forceinline__ float2 sums(int set, int lane) const {
+    return reinterpret_cast<const float2*>(at + kSumsAt)[set * 4 + lane % 4];
+  }
+  __device__ __forceinline__ void store_sum(const Query<D>& query, int set, int lane) const {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 two = unpack_half2(query.b[k][half]);
+        sum += two.x + two.y;
+      }
+    }
+    sum += __shfl_xor_sync(~0U, sum, 1);
+    sum += __shfl_xor_sync(~0U, sum, 2);
+    if (lane % 4 == 0) reinterpret_cast<float*>(at + kSumsAt)[set * kPaddedGroup + lane / 4] = sum;
   }
   __device__ __forceinline__ void store(const Query<D>& query, int set, int lane) const {
 #pragma unroll
@@ -61,21 +88,26 @@ struct SharedQueries {
   }
 
  private:
+  __device__ __forceinline__ uint4 fragments(int k, int pair, int lane) const {
+    return reinterpret_cast<const uint4*>(at)[(k * kPairs + pair) * kLanes + lane];
+  }
   __device__ __forceinline__ std::uint32_t& word(int k, int set, int half, int lane) const {
-    return reinterpret_cast<std::uint32_t*>(
-        at)[((k * kPairs + set / 2) * kLanes + lane) * 4 + half * 2 + set % 2];
+    const int of_pair = Order == QueryOrder::rows ? half * 2 + set % 2 : set % 2 * 2 + half;
+    return reinterpret_cast<std::uint32_t*>(at)[((k * kPairs + set / 2) * kLanes + lane) * 4 + of_pair];
   }
 };
 
-// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] of half precision.
-template <int Sets>
+// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] of half precision. Behind
+// them, where Totals, sums of weights: a row of each group of four lanes of a warp, of all its tokens.
+template <int Sets, bool Totals>
 struct SharedWeights {
-  static constexpr int kBytes = kTokenTiles * Sets * 2 * 128;
+  static constexpr int kTiles = kTokenTiles + (Totals ? Sets / 2 : 0);
+  static constexpr int kBytes = kTiles * Sets * 2 * 128;
   unsigned char* at;
 
-  // Columns 2t and 2t + 1 of row g + 8 * half.
-  __device__ __forceinline__ void store(int tile, int set, int half, int lane, std::uint32_t x) const {
-    reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + lane] = x;
+  // Columns 2t and 2t + 1 of row `row` + 8 * half of a tile.
+  __device__ __forceinline__ void store(int tile, int set, int half, int row, int lane, std::uint32_t x) const {
+    reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
   }
   // The B operand of contraction tile `tile`, of sets 2 * pair (b[0], b[1]) and the next (b[2], b[3]).
   __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
@@ -83,26 +115,30 @@ struct SharedWeights {
   }
 };
 
+// Where the products with values have a token: row + 8 * half of a tile.
+struct TokenRow {
+  int tile, half, row;
+};
+
 // Sums of products with the sets' columns.
 template <int Sets, int Tiles>
 using SetSums = float[Sets][Tiles][4];
 
 // Sets: as many as warps that share a page.
-template <class Pair, int D, int Sets>
-struct SharedDecoding : Pair {
-  using Strips = typename Pair::Strips;
+template <class Strips, int D, int Sets>
+struct SharedDecoding : Strips {
   using Key = typename Strips::Key;
   using Value = typename Strips::Value;
   static constexpr int kTiles = kTokenTiles / Sets;  // of tokens, of a warp
   static constexpr int kMTiles = D / 16 / Sets;      // of channels, of a warp
-  using Queries = SharedQueries<D, Sets>;
-  using Weights = SharedWeights<Sets>;
+  using Queries = SharedQueries<D, Sets, Key::kOrder>;
+  using Weights = SharedWeights<Sets, Value::kHasTotals>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
   // Behind the tables: the queries of all columns, and of the warps that share pages: weights of two pages,
   // and what they tell each other of columns: [2][warp][column].
-  static constexpr int kQueriesAt = (Pair::kTableBytes + 127) / 128 * 128;
+  static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
   static constexpr int kGroupBytes = 2 * Weights::kBytes + 2 * kTold * 4;
@@ -126,11 +162,16 @@ struct SharedDecoding : Pair {
     // The warps that share the first ring leave their queries for all.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
-      if (threadIdx.x < Sets * kLanes) queries().store(query, sharer(), lane);
+      if (threadIdx.x < Sets * kLanes) {
+        queries().store(Key::arrange(query), sharer(), lane);
+        if constexpr (Key::kNeedsSums) queries().store_sum(query, sharer(), lane);
+      }
       named_barrier(1, args.consumer_warps * kLanes);
     }
     // Those of the warp's own columns, for which loops over sealed pages have no registers.
-    __device__ __forceinline__ Query<D> own_query(int lane) const { return queries().load(sharer(), lane); }
+    __device__ __forceinline__ Query<D> own_query(int lane) const {
+      return Key::rearrange(queries().load(sharer(), lane));
+    }
 
     static __device__ __forceinline__ int sharer() { return static_cast<int>(threadIdx.x) / kLanes % Sets; }
     static __device__ __forceinline__ int group() { return static_cast<int>(threadIdx.x) / kLanes / Sets; }
@@ -162,17 +203,19 @@ struct SharedDecoding : Pair {
     }
     const unsigned char* values = ring.wait();
     Tokens tokens(args, tables, values, first_tile, lane);
-    bool counts = true;  // the sums of weights don't have this page's yet
+    float share = 1;  // 0: the sums of weights have this page's
     while (true) {
       const bool rises = exceed(s, state);
-      if (!rises) weigh(s, tokens, counts ? 1.0F : 0.0F, first_tile, lane, state);
-      counts = counts && rises;
+      if (!rises) {
+        weigh(s, tokens, share, first_tile, lane, state);
+        share = 0;
+      }
       if (!named_barrier_any(State::barrier(), Sets * kLanes, rises)) break;
       raise(s, lane, state);
     }
-    if (tokens.reduced) multiply_all(state.out, 1 / kReduction);
+    if (tokens.unit != 1) multiply_all(state.out, tokens.inverse_unit());
     Value::mix(args, tables, values, State::sharer() * kMTiles, state.weights(), lane, state.out);
-    if (tokens.reduced) multiply_all(state.out, kReduction);
+    if (tokens.unit != 1) multiply_all(state.out, tokens.unit);
     ring.release();
     state.buffer ^= 1;
   }
@@ -273,25 +316,36 @@ struct SharedDecoding : Pair {
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
       const float base[2] = {state.max[set][0] - kWeightBits, state.max[set][1] - kWeightBits};
+      float sum[2] = {0, 0}, addend[2] = {0, 0};
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         float p[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           p[i] = exp2_fast(s[set][tile][i] - base[i & 1]);
-          state.sum[set][i & 1] = fmaf(p[i], share, state.sum[set][i & 1]);
+          sum[i & 1] += p[i];
         }
         if constexpr (Value::kHasAddends) {
-          const float2 addend = tokens.addends(tile);
+          const float2 of_rows = tokens.addends(tile);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            state.addend[set][i & 1] =
-                fmaf(p[i], (i < 2 ? addend.x : addend.y) * share, state.addend[set][i & 1]);
+            addend[i & 1] = fmaf(p[i], i < 2 ? of_rows.x : of_rows.y, addend[i & 1]);
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          weights.store(first_tile + tile, set, half, lane,
-                        tokens.multiply(tile, half, pack_half2(p[2 * half], p[2 * half + 1])));
+        for (int half = 0; half < 2; ++half) {
+          const TokenRow to = Value::row_of(first_tile, tile, half, lane);
+          weights.store(to.tile, set, to.half, to.row, lane,
+                        tokens.multiply(tile, half, p[2 * half], p[2 * half + 1]));
+        }
+      }
+      if constexpr (Value::kHasTotals)
+        weights.store(kTokenTiles + State::sharer() / 2, set, State::sharer() % 2, lane / 4, lane,
+                      tokens.of_total(sum[0], sum[1]));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        state.sum[set][h] = fmaf(sum[h], share, state.sum[set][h]);
+        if constexpr (Value::kHasAddends)
+          state.addend[set][h] = fmaf(addend[h], share, state.addend[set][h]);
       }
     }
   }

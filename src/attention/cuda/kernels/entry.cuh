@@ -50,8 +50,12 @@ FewPagesKernel few_pages_entry() {
 // has as many tiles of channels as it has of tokens.
 template <class Pair, int D, int Sets>
 ManyColumnsKernel many_columns_entry() {
-  if constexpr (D == 128 && kPageWarps<Pair> == 1 && requires { typename Pair::Strips; }) {
-    using Shared = SharedDecoding<Pair, D, Sets>;
+  constexpr bool kHasFewerColumns = requires {
+    requires(Pair::kMaxGroup < kPaddedGroup);
+  };
+  if constexpr (D == 128 && kPageWarps<Pair> == 1 && !kHasFewerColumns &&
+                requires { typename Pair::Strips; }) {
+    using Shared = SharedDecoding<typename Pair::Strips, D, Sets>;
     return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
             Shared::kTableBytes, Shared::kWarpBytes};
   }

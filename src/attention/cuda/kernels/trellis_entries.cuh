@@ -7,7 +7,7 @@
 
 #include "attention/cuda/kernels/entry.cuh"
 #include "attention/cuda/page/known_format.h"
-#include "attention/cuda/pairs/trellis.cuh"
+#include "attention/cuda/pairs/trellis_strips.cuh"
 
 namespace kvant::cuda {
 

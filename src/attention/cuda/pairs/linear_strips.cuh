@@ -10,12 +10,18 @@ namespace kvant::cuda {
 template <int Bits, int D>
 struct ChannelKeyStrips {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
+  static constexpr bool kNeedsSums = false;
+  static constexpr QueryOrder kOrder = QueryOrder::rows;
+
+  // Channels of fragments are in the order of queries.
+  static __device__ __forceinline__ const Query<D>& arrange(const Query<D>& query) { return query; }
+  static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 
   // The scores of some tiles' tokens, from `first_tile` on, for all columns.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
                                                const unsigned char* page, int first_tile,
-                                               const SharedQueries<D, Sets>& queries, int lane,
+                                               const SharedQueries<D, Sets, kOrder>& queries, int lane,
                                                SetSums<Sets, Tiles>& s) {
     const auto* scales = reinterpret_cast<const uint2*>(page + kCodes + lane % 4 * (D / 2));
     const auto* zeros = reinterpret_cast<const uint2*>(page + kCodes + 2 * D + lane % 4 * (D / 2));
@@ -28,11 +34,11 @@ struct ChannelKeyStrips {
       std::uint32_t b[Sets][2];
 #pragma unroll
       for (int pair = 0; pair < Sets / 2; ++pair) {
-        const uint4 q = queries.fragments(k, pair, lane);
-        zero.add(pair, q, z.x, z.y);
+        const uint4 q = queries.columns(k, pair, lane);
+        zero.add(pair, queries.rows(k, pair, lane), z.x, z.y);
         b[2 * pair][0] = multiply_half2(q.x, scale.x);
-        b[2 * pair][1] = multiply_half2(q.z, scale.y);
-        b[2 * pair + 1][0] = multiply_half2(q.y, scale.x);
+        b[2 * pair][1] = multiply_half2(q.y, scale.y);
+        b[2 * pair + 1][0] = multiply_half2(q.z, scale.x);
         b[2 * pair + 1][1] = multiply_half2(q.w, scale.y);
       }
       visit_strip<Bits, kTokenTiles, Tiles>(
@@ -60,16 +66,21 @@ struct ChannelKeyStrips {
 template <int Bits, int D>
 struct TokenValueStrips {
   using Whole = TokenValue<Bits, D>;
-  static constexpr bool kHasAddends = true;
+  static constexpr bool kHasAddends = true, kHasTotals = false;
 
   template <int Tiles>
   using Tokens = ScaledTokens<Tiles, Whole::kCodes, Whole::kCodes + 2 * kPageTokens>;
+
+  // Of row g + 8 * half of a tile of scores.
+  static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
+    return {first_tile + tile, half, lane / 4};
+  }
 
   // Adds products of all tokens' weights and the channels of some tiles, from `first_tile` on.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* page, int first_tile,
-                                             const SharedWeights<Sets>& weights, int lane,
+                                             const SharedWeights<Sets, kHasTotals>& weights, int lane,
                                              SetSums<Sets, Tiles>& out) {
 #pragma unroll
     for (int k = 0; k < kTokenTiles; ++k) {
@@ -97,7 +108,8 @@ struct TokenValueStrips {
 };
 
 template <int KeyBits, int ValueBits, int D>
-struct LinearStrips {
+struct LinearStrips : NoTables {
+  static constexpr bool kSealed = true;
   using Key = ChannelKeyStrips<KeyBits, D>;
   using Value = TokenValueStrips<ValueBits, D>;
 };

@@ -8,16 +8,6 @@
 
 namespace kvant::cuda {
 
-// The first or the last two bytes of x, less bias, as half-precision numbers.
-enum class Bytes { first, last };
-__device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes which, float bias) {
-  const std::uint32_t shifted =
-      __byte_perm(x, 0x64646464U, which == Bytes::first ? 0x4140 : 0x4342);  // 1024 + byte
-  const __half2 number =
-      __hsub2(*reinterpret_cast<const __half2*>(&shifted), __float2half2_rn(1024.0F + bias));
-  return *reinterpret_cast<const std::uint32_t*>(&number);
-}
-
 template <int Bits, int D>
 struct ProgressivePage {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;

@@ -12,7 +12,7 @@ template <int Sets>
 struct ColumnSums {
   float of_pair[Sets / 2][4] = {};
 
-  // q: SharedQueries::fragments; x, y: the numbers of the lane's four channels.
+  // q: SharedQueries::rows; x, y: the numbers of the lane's four channels.
   __device__ __forceinline__ void add(int pair, const uint4& q, std::uint32_t x, std::uint32_t y) {
     mma_f16(of_pair[pair], q.x, q.y, q.z, q.w, x, y);
   }
@@ -52,11 +52,11 @@ __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, i
 
 // Tokens whose weights are multiplied by half-precision numbers at kFactorsAt of a page, which aren't
 // negative. Where these are so large that products would be beyond half precision, all of the page's are
-// divided by kReduction (`reduced`). Those at kAddendsAt, if it is not 0, are summed up, times the weights.
+// divided by `unit`. Those at kAddendsAt, if it is not 0, are summed up, times the weights.
 template <int Tiles, int kFactorsAt, int kAddendsAt>
 struct ScaledTokens {
   ParametersOf<Tiles> factors, addends_of;
-  bool reduced;
+  float unit;
 
   __device__ __forceinline__ ScaledTokens(const DecodeArgs&, const unsigned char*, const unsigned char* page,
                                           int first_tile, int lane)
@@ -66,14 +66,17 @@ struct ScaledTokens {
     constexpr std::uint32_t k256 = 0x5c00;
     constexpr std::uint32_t kToSign = (0x8000 - k256) * 0x00010001U;
     const uint2 four = reinterpret_cast<const uint2*>(page + kFactorsAt)[lane];
-    reduced = __any_sync(~0U, ((max_u16x2(four.x, four.y) + kToSign) & 0x80008000U) != 0) != 0;
-    if (reduced) factors.multiply(1 / kReduction);
+    const bool large = __any_sync(~0U, ((max_u16x2(four.x, four.y) + kToSign) & 0x80008000U) != 0) != 0;
+    unit = large ? kLargestSharedWeight : 1;
+    if (large) factors.multiply(1 / kLargestSharedWeight);
   }
+  __device__ __forceinline__ float inverse_unit() const { return 1 / kLargestSharedWeight; }
   // Of rows g and g + 8.
   __device__ __forceinline__ float2 addends(int tile) const { return addends_of.floats(tile); }
   // Weights of two columns, of row g + 8 * half.
-  __device__ __forceinline__ std::uint32_t multiply(int tile, int half, std::uint32_t weights) const {
-    return multiply_half2(weights, __byte_perm(factors.pair(tile), 0, half == 0 ? 0x1010 : 0x3232));
+  __device__ __forceinline__ std::uint32_t multiply(int tile, int half, float first, float second) const {
+    return multiply_half2(pack_half2(first, second),
+                          __byte_perm(factors.pair(tile), 0, half == 0 ? 0x1010 : 0x3232));
   }
 };
 

@@ -49,10 +49,10 @@ struct TokenGains {
   }
 };
 
-// s = products of the queries with the levels of keys, for a part of a page.
-template <int Bits, int D, int Sets>
-__device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
-                                             int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
+// The codes of keys, of a part of a page.
+template <int Bits, int D>
+__device__ __forceinline__ TrellisColumns<Bits, 4 * kTimes<D>, kTimes<D>> key_columns(
+    const unsigned char* codes, int lane) {
   constexpr int kGroups = 4 * kTimes<D>;
   TrellisColumns<Bits, kGroups, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
   // Columns of a token follow one another, in the lane's groups and then in the next lane.
@@ -63,6 +63,14 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
                                : columns.last_bytes(group + kTimes<D> - 1, lane / 4 * 4 + (lane + 3) % 4);
     columns.before[group] = __byte_perm(columns.own_last_bytes(group), before, D >= 128 ? 0x2107 : 0x2705);
   }
+  return columns;
+}
+
+// s = products of the queries with the levels of keys, for a part of a page.
+template <int Bits, int D, int Sets>
+__device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
+                                             int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
+  const auto columns = key_columns<Bits, D>(codes, lane);
 #pragma unroll
   for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
     int second[Sets][4] = {};  // halves the chain of products
@@ -236,11 +244,20 @@ struct MeanCodes {
 };
 
 inline constexpr int kGainBytes = 256 * 4;
+// Gains of all codes: in steps of 1/32 octave, the last one silent.
+__device__ __forceinline__ void build_gains(unsigned char* table, int thread, int n_threads) {
+  for (int code = thread; code < 256; code += n_threads)
+    reinterpret_cast<float*>(table)[code] = gain_of_code(code, 1.0F, [](float x) { return exp2f(x); });
+}
+
+template <int D>
+struct TrellisStrips;  // trellis_strips.cuh
 
 // Sets: of four query heads. PageWarps: that share a page.
 template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
 struct TrellisPair {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
+  using Strips = TrellisStrips<D>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = PageWarps;
@@ -257,11 +274,9 @@ struct TrellisPair {
   static constexpr int kPasses =
       Sets * (D == 256 ? 4 : 1);  // over values, each for some channels: sums take registers
 
-  // Gains of all codes: in steps of 1/32 octave, the last one silent.
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
-    for (int code = thread; code < 256; code += n_threads)
-      reinterpret_cast<float*>(table)[code] = gain_of_code(code, 1.0F, [](float x) { return exp2f(x); });
+    build_gains(table, thread, n_threads);
   }
 
   struct State {

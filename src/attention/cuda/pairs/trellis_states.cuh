@@ -38,13 +38,34 @@ __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low
   }
 }
 
-// The codes of some tokens in one lane: groups of four columns, of 128 values or so many times as many.
-template <int Bits, int Groups, int Times = 1>
-struct TrellisColumns {
-  static constexpr int kWords = 4 * Bits * Times;
-  static constexpr int kRows = kWords / Groups;
-  std::uint32_t words[kWords];
+// Codes in one lane: groups of four columns, whose rows of bytes are words.
+template <int Bits, int Groups, int Rows>
+struct ColumnRows {
+  static constexpr int kRows = Rows;
+  std::uint32_t words[Groups * Rows];
   std::uint32_t before[Groups];  // the bytes before the columns
+
+  // The states of value i of each column of a group: the 8 bits that end with its own.
+  __device__ __forceinline__ std::uint32_t states(int group, int i) const {
+    const int first = (i + 1) * Bits - 8;  // bit of the column
+    const int row = first < 0 ? -1 : first / 8;
+    const int shift = first - row * 8;
+    const std::uint32_t low = row < 0 ? before[group] : words[group * kRows + row];
+    return join_bytes(shift, low, shift == 0 ? 0 : words[group * kRows + row + 1]);
+  }
+
+  // The same shifted up by n bits; the bits below are anything. A state's bits from n on are those of the
+  // state n / B values before.
+  __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
+    return n % Bits == 0 && i + 1 >= n / Bits ? states(group, i - n / Bits) : states(group, i) << n;
+  }
+};
+
+// The codes of some tokens: of 128 values in each lane or so many times as many.
+template <int Bits, int Groups, int Times = 1>
+struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
+  using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::kRows;
+  using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::words;
 
   __device__ __forceinline__ explicit TrellisColumns(const uint4* pieces) {
 #pragma unroll
@@ -63,21 +84,6 @@ struct TrellisColumns {
   }
   __device__ __forceinline__ std::uint32_t own_last_bytes(int group) const {
     return words[(group + 1) * kRows - 1];
-  }
-
-  // The states of value i of each column of a group: the 8 bits that end with its own.
-  __device__ __forceinline__ std::uint32_t states(int group, int i) const {
-    const int first = (i + 1) * Bits - 8;  // bit of the column
-    const int row = first < 0 ? -1 : first / 8;
-    const int shift = first - row * 8;
-    const std::uint32_t low = row < 0 ? before[group] : words[group * kRows + row];
-    return join_bytes(shift, low, shift == 0 ? 0 : words[group * kRows + row + 1]);
-  }
-
-  // The same shifted up by n bits; the bits below are anything. A state's bits from n on are those of the
-  // state n / B values before.
-  __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
-    return n % Bits == 0 && i + 1 >= n / Bits ? states(group, i - n / Bits) : states(group, i) << n;
   }
 };
 
@@ -101,9 +107,9 @@ __device__ __forceinline__ void set_levels(std::uint32_t x, int reg, LevelFragme
 }
 
 // Of value i of a group's columns.
-template <int Bits, int Groups, int Times>
-__device__ __forceinline__ void set_levels(const TrellisColumns<Bits, Groups, Times>& columns, int group,
-                                           int i, int reg, LevelFragment& a) {
+template <int Bits, int Groups, int Rows>
+__device__ __forceinline__ void set_levels(const ColumnRows<Bits, Groups, Rows>& columns, int group, int i,
+                                           int reg, LevelFragment& a) {
   constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
   set_levels<Bits>(columns.states(group, i), columns.shifted(group, i, kCode.mix),
                    columns.shifted(group, i, kCode.fold), reg, a);
