@@ -1,5 +1,5 @@
 #include "attention/cuda/kernels/entry.cuh"
-#include "attention/cuda/pairs/lloyd_max.cuh"
+#include "attention/cuda/pairs/lloyd_max_strips.cuh"
 
 namespace kvant::cuda {
 

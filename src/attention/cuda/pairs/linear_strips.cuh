@@ -8,14 +8,9 @@
 namespace kvant::cuda {
 
 template <int Bits, int D>
-struct ChannelKeyStrips {
+struct ChannelKeyStrips : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
-  static constexpr bool kNeedsSums = false;
   static constexpr QueryOrder kOrder = QueryOrder::rows;
-
-  // Channels of fragments are in the order of queries.
-  static __device__ __forceinline__ const Query<D>& arrange(const Query<D>& query) { return query; }
-  static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 
   // The scores of some tiles' tokens, from `first_tile` on, for all columns.
   template <int Sets, int Tiles>
@@ -64,17 +59,12 @@ struct ChannelKeyStrips {
 };
 
 template <int Bits, int D>
-struct TokenValueStrips {
+struct TokenValueStrips : TokensInOrder {
   using Whole = TokenValue<Bits, D>;
   static constexpr bool kHasAddends = true, kHasTotals = false;
 
   template <int Tiles>
   using Tokens = ScaledTokens<Tiles, Whole::kCodes, Whole::kCodes + 2 * kPageTokens>;
-
-  // Of row g + 8 * half of a tile of scores.
-  static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
-    return {first_tile + tile, half, lane / 4};
-  }
 
   // Adds products of all tokens' weights and the channels of some tiles, from `first_tile` on.
   template <int Sets, int Tiles>
@@ -84,15 +74,11 @@ struct TokenValueStrips {
                                              SetSums<Sets, Tiles>& out) {
 #pragma unroll
     for (int k = 0; k < kTokenTiles; ++k) {
-      std::uint32_t b[Sets / 2][4];
-#pragma unroll
-      for (int pair = 0; pair < Sets / 2; ++pair) weights.load(k, pair, lane, b[pair]);
-      visit_strip<Bits, D / 16, Tiles>(
-          page, k, first_tile, lane, [&](int m, auto a0, auto a1, auto a2, auto a3) {
-#pragma unroll
-            for (int set = 0; set < Sets; ++set)
-              mma_f16(out[set][m], a0, a1, a2, a3, b[set / 2][set % 2 * 2], b[set / 2][set % 2 * 2 + 1]);
-          });
+      const WeightsOfSets<Sets> of_tile(weights, k, lane);
+      visit_strip<Bits, D / 16, Tiles>(page, k, first_tile, lane,
+                                       [&](int m, auto a0, auto a1, auto a2, auto a3) {
+                                         of_tile.multiply(a0, a1, a2, a3, m, out);
+                                       });
     }
   }
 

@@ -6,68 +6,71 @@
 
 namespace kvant::cuda {
 
+// Calls visit(fragment, a0, a1, a2, a3) for `Fragments` that follow one another, whose codes lie in `words`
+// from the first bit on.
+template <int Bits, int Fragments, int Words, class Visit>
+__device__ __forceinline__ void visit_levels(const unsigned char* table, const std::uint32_t (&words)[Words],
+                                             int lane, const Visit& visit) {
+  const std::uint32_t lane_4 = lane * 4;
+  if constexpr (Bits == 3) {
+#pragma unroll
+    for (int f = 0; f < Fragments; ++f) {
+      std::uint32_t a[4];
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg) {
+        const int bit = (f * 4 + reg) * 6;
+        const bool straddles = bit % 32 > 26;
+        const std::uint32_t field =
+            straddles ? __funnelshift_r(words[bit / 32], words[straddles ? bit / 32 + 1 : 0], bit % 32)
+                      : words[bit / 32];
+        a[reg] = look_up_4(table, entry_offset<6>(field, straddles ? 0 : bit % 32, lane_4));
+      }
+      visit(f, a[0], a[1], a[2], a[3]);
+    }
+  } else if constexpr (Bits == 4) {
+#pragma unroll
+    for (int f = 0; f < Fragments; ++f) {
+      std::uint32_t a[4];
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg) a[reg] = look_up_4(table, entry_offset<8>(words[f], 8 * reg, lane_4));
+      visit(f, a[0], a[1], a[2], a[3]);
+    }
+  } else {
+#pragma unroll
+    for (int f = 0; f < Fragments; f += 2) {
+      uint2 rows[4];
+#pragma unroll
+      for (int row = 0; row < 4; ++row)
+        rows[row] = look_up_8(table, entry_offset<8>(words[f / 2], 8 * row, lane % 16 * 8));
+      visit(f, rows[0].x, rows[1].x, rows[0].y, rows[1].y);
+      visit(f + 1, rows[2].x, rows[3].x, rows[2].y, rows[3].y);
+    }
+  }
+}
+
 // Calls visit(k_tile, m_tile, a0, a1, a2, a3) for all fragments.
 template <int Bits, int KTiles, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_level_fragment(const unsigned char* table,
                                                         const unsigned char* codes, int lane,
                                                         const Visit& visit) {
+  constexpr int kPieces = Bits == 3 ? 3 : 1;            // that hold whole fragments
+  constexpr int kFragments = kPieces * 128 / (8 * Bits);  // in these
+  static_assert(KTiles * MTiles % kFragments == 0);
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
-  const std::uint32_t lane_4 = lane * 4;
-  if constexpr (Bits == 3) {
-    constexpr int kGroups = KTiles * MTiles / 4;  // of four fragments, three words
-    static_assert(kGroups % 4 == 0);
 #pragma unroll
-    for (int first = 0; first < kGroups; first += 4) {
-      std::uint32_t words[13];
+  for (int first = 0; first < KTiles * MTiles; first += kFragments) {
+    std::uint32_t words[4 * kPieces];
 #pragma unroll
-      for (int i = 0; i < 3; ++i) {
-        const uint4 piece = pieces[(first / 4 * 3 + i) * kLanes];
-        words[4 * i] = piece.x;
-        words[4 * i + 1] = piece.y;
-        words[4 * i + 2] = piece.z;
-        words[4 * i + 3] = piece.w;
-      }
-      words[12] = 0;
-#pragma unroll
-      for (int f = 0; f < 16; ++f) {
-        std::uint32_t a[4];
-#pragma unroll
-        for (int reg = 0; reg < 4; ++reg) {
-          const int bit = (f * 4 + reg) * 6;
-          const bool straddles = bit % 32 > 26;
-          const std::uint32_t field =
-              straddles ? __funnelshift_r(words[bit / 32], words[bit / 32 + 1], bit % 32) : words[bit / 32];
-          a[reg] = look_up_4(table, entry_offset<6>(field, straddles ? 0 : bit % 32, lane_4));
-        }
-        const int fragment = first * 4 + f;
-        visit(fragment / MTiles, fragment % MTiles, a[0], a[1], a[2], a[3]);
-      }
+    for (int i = 0; i < kPieces; ++i) {
+      const uint4 piece = pieces[(first / kFragments * kPieces + i) * kLanes];
+      words[4 * i] = piece.x;
+      words[4 * i + 1] = piece.y;
+      words[4 * i + 2] = piece.z;
+      words[4 * i + 3] = piece.w;
     }
-  } else {
-    constexpr int kFragments = 16 / Bits;  // of a piece
-#pragma unroll
-    for (int first = 0; first < KTiles * MTiles; first += kFragments) {
-      const uint4 piece = pieces[first / kFragments * kLanes];
-      const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (Bits == 4) {
-          std::uint32_t a[4];
-#pragma unroll
-          for (int reg = 0; reg < 4; ++reg)
-            a[reg] = look_up_4(table, entry_offset<8>(words[i], 8 * reg, lane_4));
-          visit((first + i) / MTiles, (first + i) % MTiles, a[0], a[1], a[2], a[3]);
-        } else {
-          uint2 rows[4];
-#pragma unroll
-          for (int row = 0; row < 4; ++row)
-            rows[row] = look_up_8(table, entry_offset<8>(words[i], 8 * row, lane % 16 * 8));
-          const int fragment = first + 2 * i;
-          visit(fragment / MTiles, fragment % MTiles, rows[0].x, rows[1].x, rows[0].y, rows[1].y);
-          visit(fragment / MTiles, fragment % MTiles + 1, rows[2].x, rows[3].x, rows[2].y, rows[3].y);
-        }
-      }
-    }
+    visit_levels<Bits, kFragments>(table, words, lane, [&](int f, auto a0, auto a1, auto a2, auto a3) {
+      visit((first + f) / MTiles, (first + f) % MTiles, a0, a1, a2, a3);
+    });
   }
 }
 
@@ -124,7 +127,11 @@ struct LloydMaxValue {
 };
 
 template <int Bits, int D>
+struct LloydMaxStrips;  // lloyd_max_strips.cuh
+
+template <int Bits, int D>
 struct LloydMaxPair {
+  using Strips = LloydMaxStrips<Bits, D>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kIndexBits = Bits == 3 ? 6 : 8;

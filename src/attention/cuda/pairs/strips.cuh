@@ -22,33 +22,96 @@ struct ColumnSums {
   }
 };
 
+// A run of bits of a lane's stream of codes that begins at a multiple of its length.
+template <int Bits>
+struct StripWords {
+  static constexpr int kWords = (Bits + 31) / 32;
+  std::uint32_t words[kWords];
+
+  __device__ __forceinline__ StripWords(const unsigned char* codes, unsigned first_bit, int lane) {
+    const unsigned first = first_bit / 32;
+    if constexpr (Bits % 128 == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(word(codes, first + i, lane));
+        words[i] = four.x;
+        words[i + 1] = four.y;
+        words[i + 2] = four.z;
+        words[i + 3] = four.w;
+      }
+    } else if constexpr (Bits % 64 == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 2) {
+        const uint2 two = *reinterpret_cast<const uint2*>(word(codes, first + i, lane));
+        words[i] = two.x;
+        words[i + 1] = two.y;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i)
+        words[i] = *reinterpret_cast<const std::uint32_t*>(word(codes, first + i, lane));
+    }
+    if constexpr (Bits % 32 != 0) {
+      static_assert(Bits % 32 == 16);  // every second run begins within a word, and ends with one
+      const int shift = static_cast<int>(first_bit % 32);
+#pragma unroll
+      for (int i = 0; i < kWords; ++i)
+        words[i] = __funnelshift_r(words[i], i + 1 < kWords ? words[i + 1] : 0, shift);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ const unsigned char* word(const unsigned char* codes, unsigned at,
+                                                              int lane) {
+    return codes + (at / 4 * kLanes + lane) * 16 + at % 4 * 4;
+  }
+};
+
 // Calls visit(m, a0, a1, a2, a3) for fragments (k, first_tile + m) of codes of 4 or 2 bits, m < Tiles;
 // first_tile: a multiple of Tiles.
 template <int Bits, int MTiles, int Tiles, class Visit>
 __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                             const Visit& visit) {
-  constexpr int kWords = Tiles * Bits / 4;
-  static_assert(kWords == 1 || kWords == 2 || kWords == 4);
-  const int first = first_tile * Bits / 4;  // word, of a contraction tile's
-  const unsigned char* at =
-      codes + (k * (MTiles * Bits / 16) + first / 4) * (kLanes * 16) + lane * 16 + first % 4 * 4;
-  std::uint32_t words[kWords];
-  if constexpr (kWords == 4) {
-    const uint4 four = *reinterpret_cast<const uint4*>(at);
-    words[0] = four.x;
-    words[1] = four.y;
-    words[2] = four.z;
-    words[3] = four.w;
-  } else if constexpr (kWords == 2) {
-    const uint2 two = *reinterpret_cast<const uint2*>(at);
-    words[0] = two.x;
-    words[1] = two.y;
-  } else {
-    words[0] = *reinterpret_cast<const std::uint32_t*>(at);
-  }
+  const StripWords<Tiles * 8 * Bits> strip(codes, (k * MTiles + first_tile) * 8 * Bits, lane);
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) visit_word<Bits>(words[i], i * (4 / Bits), visit);
+  for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
 }
+
+// The weights of a tile's tokens, of all columns, as the B operand.
+template <int Sets>
+struct WeightsOfSets {
+  std::uint32_t b[Sets / 2][4];
+
+  template <bool Totals>
+  __device__ __forceinline__ WeightsOfSets(const SharedWeights<Sets, Totals>& weights, int tile, int lane) {
+#pragma unroll
+    for (int pair = 0; pair < Sets / 2; ++pair) weights.load(tile, pair, lane, b[pair]);
+  }
+  // Adds their products with a fragment of values to the sums of a tile of channels.
+  template <int Tiles>
+  __device__ __forceinline__ void multiply(std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                           std::uint32_t a3, int m, SetSums<Sets, Tiles>& out) const {
+#pragma unroll
+    for (int set = 0; set < Sets; ++set)
+      mma_f16(out[set][m], a0, a1, a2, a3, b[set / 2][set % 2 * 2], b[set / 2][set % 2 * 2 + 1]);
+  }
+};
+
+// Keys whose fragments have channels in the order of queries.
+template <int D>
+struct QueriesInOrder {
+  static constexpr bool kNeedsSums = false;
+
+  static __device__ __forceinline__ const Query<D>& arrange(const Query<D>& query) { return query; }
+  static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
+};
+
+// Values whose contraction tiles have the tokens of tiles of scores, at the same rows.
+struct TokensInOrder {
+  static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
+    return {first_tile + tile, half, lane / 4};
+  }
+};
 
 // Tokens whose weights are multiplied by half-precision numbers at kFactorsAt of a page, which aren't
 // negative. Where these are so large that products would be beyond half precision, all of the page's are

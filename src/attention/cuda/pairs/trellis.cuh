@@ -244,11 +244,15 @@ struct MeanCodes {
 };
 
 inline constexpr int kGainBytes = 256 * 4;
+
 // Gains of all codes: in steps of 1/32 octave, the last one silent.
-__device__ __forceinline__ void build_gains(unsigned char* table, int thread, int n_threads) {
-  for (int code = thread; code < 256; code += n_threads)
-    reinterpret_cast<float*>(table)[code] = gain_of_code(code, 1.0F, [](float x) { return exp2f(x); });
-}
+template <int D>
+struct TrellisGainTable {
+  static __device__ __forceinline__ void build(unsigned char* table, int thread, int n_threads) {
+    for (int code = thread; code < kGainBytes / 4; code += n_threads)
+      reinterpret_cast<float*>(table)[code] = gain_of_code(code, 1.0F, [](float x) { return exp2f(x); });
+  }
+};
 
 template <int D>
 struct TrellisStrips;  // trellis_strips.cuh
@@ -276,7 +280,7 @@ struct TrellisPair {
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
-    build_gains(table, thread, n_threads);
+    TrellisGainTable<D>::build(table, thread, n_threads);
   }
 
   struct State {

@@ -211,10 +211,11 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
     constexpr int kRows = 2 * Bits;                  // of a group's columns
     constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;  // groups of whole pieces: addresses begin anew there
     const unsigned char* pieces = codes + group / kTogether * (kTogether * kRows / 4 * kLanes * 16);
-    const int first = group % kTogether * kRows + strip * kBits / 8;
+    const int of_group = strip * kBits / 8;
+    const int first = group % kTogether * kRows + of_group;
     // Before a lane's first channel is the last of the lane before.
-    before[0] = word(pieces, strip == 0 ? first + kRows - 1 : first - 1,
-                     strip == 0 ? (lane + 28) % kLanes : lane);
+    before[0] = word(pieces, of_group == 0 ? first + kRows - 1 : first - 1,
+                     of_group == 0 ? (lane + 28) % kLanes : lane);
 #pragma unroll
     for (int row = 0; row < Rows::kRows; ++row) words[row] = word(pieces, first + row, lane);
     if constexpr (kBits % 8 != 0) {  // every second strip begins within a row
@@ -264,15 +265,13 @@ struct TrellisValueStrips {
 #pragma unroll
       for (int k = 0; k < kTokenTiles; ++k) {
         const StripColumns<bits.value, Tiles> columns(page, k, strip, lane);
-        std::uint32_t b[Sets / 2][4];
-#pragma unroll
-        for (int pair = 0; pair < Sets / 2; ++pair) weights.load(k, pair, lane, b[pair]);
+        const WeightsOfSets<Sets> of_tile(weights, k, lane);
 #pragma unroll
         for (int m = 0; m < Tiles; ++m) {
           std::uint32_t a[4];
 #pragma unroll
           for (int row = 0; row < 2; ++row) half_levels(columns, 0, 2 * m + row, a[row], a[2 + row]);
-          multiply_sets(a, m, b, out);
+          of_tile.multiply(a[0], a[1], a[2], a[3], m, out);
         }
       }
     });
@@ -293,15 +292,6 @@ struct TrellisValueStrips {
     return page + args.value_bits * (kPageTokens * D / 8);
   }
 
-  template <int Sets, int Tiles>
-  static __device__ __forceinline__ void multiply_sets(const std::uint32_t (&a)[4], int m,
-                                                       const std::uint32_t (&b)[Sets / 2][4],
-                                                       SetSums<Sets, Tiles>& out) {
-#pragma unroll
-    for (int set = 0; set < Sets; ++set)
-      mma_f16(out[set][m], a[0], a[1], a[2], a[3], b[set / 2][set % 2 * 2], b[set / 2][set % 2 * 2 + 1]);
-  }
-
   // Means of channels times sums of weights.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void add_means(const unsigned char* parameters, int first_tile,
@@ -309,12 +299,6 @@ struct TrellisValueStrips {
                                                    SetSums<Sets, Tiles>& out) {
     const auto* means =
         reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane / 4 * (D / 8));
-    std::uint32_t b[Sets / 2][Sets / 2][4];
-#pragma unroll
-    for (int tile = 0; tile < Sets / 2; ++tile) {
-#pragma unroll
-      for (int pair = 0; pair < Sets / 2; ++pair) weights.load(kTokenTiles + tile, pair, lane, b[tile][pair]);
-    }
 #pragma unroll
     for (int m = 0; m < Tiles; ++m) {
       const std::uint32_t four = means[(first_tile + m) / 2] ^ kSignBits;
@@ -325,7 +309,8 @@ struct TrellisValueStrips {
         a[row] = a[2 + row] = half2_from_bytes(twice, Bytes::first, 128);
       }
 #pragma unroll
-      for (int tile = 0; tile < Sets / 2; ++tile) multiply_sets(a, m, b[tile], out);
+      for (int tile = 0; tile < Sets / 2; ++tile)
+        WeightsOfSets<Sets>(weights, kTokenTiles + tile, lane).multiply(a[0], a[1], a[2], a[3], m, out);
     }
   }
 };
@@ -340,7 +325,7 @@ struct TrellisStrips {
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
-    build_gains(table, thread, n_threads);
+    TrellisGainTable<D>::build(table, thread, n_threads);
   }
 };
 
