@@ -10,6 +10,9 @@ import torch
 from kvant import PAGE
 from kvant.paged import model_state
 from kvant.paged.block_layout import BlockLayout
+from kvant.paged.codebooks import Codebooks, stacked
+from kvant.paged.key_scales import smoothing
+from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe
 
 N_KV_HEADS, N_HEADS, D, N_LAYERS = 2, 4, 64, 2
@@ -18,6 +21,16 @@ PLAIN = Recipe("plain", "any", "any")
 ROTATED = Recipe("rotated", "any", "any", key_hadamard=True, value_hadamard=True)
 SINK = Recipe("sink", "any", "any", key_hadamard=True, value_hadamard=True, sink=1)
 LONG_SINK = Recipe("long sink", "any", "any", sink=4)
+SMOOTH_CODEBOOKS = Recipe("smooth, codebooks", "vq-d2b8", "vq-d2b8", key_hadamard=True, sink=4, key_smooth=True)
+CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
+
+
+def constants_of(recipe, n_kv_heads=None):
+    """Random constants of a recipe with codebooks, others in each layer and head."""
+    rng, n_kv_heads = np.random.default_rng(11), n_kv_heads or N_KV_HEADS
+    books = [rng.standard_normal((N_LAYERS, n_kv_heads, 512)) for _ in range(2)]
+    roots = rng.uniform(0.5, 2, (N_LAYERS, n_kv_heads, D))
+    return ModelConstants(codebooks=Codebooks(*map(stacked, books)), key_scales=smoothing(roots) if recipe.key_smooth else None)
 
 
 class Request:
@@ -27,23 +40,29 @@ class Request:
         self.out = torch.full((N_LAYERS, n_tokens, N_HEADS, D), float("nan"), dtype=dtype)
         self.computed, self.blocks, self.tail = 0, [], []
 
-    def expected(self, layer, recipe):
-        """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is."""
+    def expected(self, layer, recipe, constants=None):
+        """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is. constants: ModelConstants, or
+        None."""
+        of_model = N_LAYERS - 1 - layer  # Server's layers lie in memory the other way round
         h = cpu_library.hadamard(D)
         n = self.k.shape[1]
         out = np.zeros((n, N_HEADS, D), np.float32)
         for head in range(N_HEADS):
-            sides = []
-            for x, is_rotated in ((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard)):
-                x = x[layer, :, head * N_KV_HEADS // N_HEADS].float().numpy()
+            sides, kv_head = [], head * N_KV_HEADS // N_HEADS
+            for side, (x, is_rotated) in enumerate(((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard))):
+                x, book = x[layer, :, kv_head].float().numpy(), None
+                roots = constants.key_scales.of_queries[of_model, kv_head].numpy() if side == 0 and recipe.key_smooth else 1
+                if constants is not None and constants.codebooks is not None:
+                    book = (constants.codebooks.keys, constants.codebooks.values)[side][of_model, kv_head].float().numpy().reshape(-1, 2)
+                x = x / roots
                 x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))  # as a tail keeps it
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
-                    coded[rows] = cpu_library.decode(cpu_library.encode(x[rows]), D)
+                    coded[rows] = cpu_library.decode(cpu_library.encode(x[rows], book=book), D, book)
                 coded[:recipe.sink] = x[:recipe.sink]
                 back = h if is_rotated else np.eye(D, dtype=np.float32)
-                sides.append((x @ back, coded @ back))
+                sides.append((x @ back * roots, coded @ back * roots))
             q = self.q[layer, :, head].float().numpy()
             for border in range(0, n, PAGE):
                 rows = np.arange(border, min(border + PAGE, n))
@@ -73,11 +92,11 @@ class RankRequest:
 class Server:
     """Hands out blocks and builds vLLM's metadata."""
 
-    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, metrics=None):
+    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None):
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
-        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, metrics)
+        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants)
         self.rng = np.random.default_rng(3)
         pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
         self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]

@@ -377,6 +377,14 @@ class Layers(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "values with another head size"):
             layer(vllm_config, 1, head_size_v=64)
 
+    def test_recipes_that_need_constants_are_refused_without_them(self):
+        for cache_type, own in (("kvant_vecinfer_4bit", {}), ("kvant", {"kvant": {"recipe": "k=smooth+hadamard:vq-d4b12,v=vq-d4b12"}})):
+            vllm_config = self.use(supported(cache_dtype=cache_type))
+            vllm_config.additional_config = own
+            with self.assertRaisesRegex(ValueError, "needs constants of the model, which kvant.hf.calibrate makes: "
+                                        "--additional-config '{\"kvant\": {\"constants\": \"FILE\"}}'"):
+                layer(vllm_config, 0)
+
     def test_short_models_are_refused(self):
         vllm_config = self.use(supported(max_model_len=256))
         with self.assertRaisesRegex(NotImplementedError, "--max-model-len of at least 512"):

@@ -16,7 +16,7 @@ from kvant.hf.cache import shape_of
 from kvant.hf.channel_turns import PROBED_SHIFT, Turns, candidates, turn, turns_of_layers
 from kvant.hf.reading import SINK_TOKENS, read, read_back, reading
 from kvant.paged import checkpoint
-from kvant.paged.constants import ModelShape, read_constants, shaped
+from kvant.paged.constants import ModelShape, calibrated, read_constants
 from kvant.paged.recipes import parse_recipe
 
 PROBED_TOKENS = 32
@@ -33,7 +33,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     the model. ValueError: there is a file of another checkpoint at that path."""
     from kvant import _engine
 
-    recipe, config = shaped(parse_recipe(kv)), model.config.get_text_config(decoder=True)
+    recipe, config = calibrated(parse_recipe(kv)), model.config.get_text_config(decoder=True)
     shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
     found = None
     if path is None:

@@ -14,8 +14,8 @@ from kvant.paged import decode, draft_rows, prefill, step_rules, summary
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.filled_pages import FilledPages
-from kvant.paged.key_metrics import KeyMetrics
 from kvant.paged.model_cache import ModelCache
+from kvant.paged.model_constants import ModelConstants
 from kvant.paged.quality_guard import Check, GuardReport, QualityGuard
 from kvant.paged.recipes import Recipe
 
@@ -58,11 +58,11 @@ class ModelState:
     second."""
 
     def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
-                 metrics: KeyMetrics | None = None):
-        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. metrics: of calibration, of as
+                 constants: ModelConstants | None = None):
+        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. constants: of as
         many layers as there will be."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
-        self.max_drafts, self.metrics = max_drafts, metrics
+        self.max_drafts, self.constants = max_drafts, constants
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
         self.is_all = True  # or there are others, which have blocks of the pool as well
         self.cache: ModelCache | None = None
@@ -75,11 +75,11 @@ class ModelState:
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Before the first step, and again whenever vLLM lays out the cache anew."""
-        if self.metrics is not None and self.metrics.n_layers != len(self.layers):
-            raise ValueError(f"kvant: the constants are of {self.metrics.n_layers} layers, and the model has {len(self.layers)} "
+        if self.constants is not None and self.constants.n_layers != len(self.layers):
+            raise ValueError(f"kvant: the constants are of {self.constants.n_layers} layers, and the model has {len(self.layers)} "
                              "with kvant's cache")
         self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale, max_seqs, device,
-                                1 + self.max_drafts, self.metrics)
+                                1 + self.max_drafts, self.constants)
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
         self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
 

@@ -89,7 +89,7 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
     precision, which takes no less than integers."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
-    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (4 + 4) + WORKSPACE_BYTES
+    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (2 + 4 + 4) + WORKSPACE_BYTES
 
 
 def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
@@ -100,6 +100,8 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
     in_integers = cache.recipe.has_integer_prompts
     if in_integers:  # which takes and gives BF16
         q = q.bfloat16()
+    if cache.has_key_scales:  # the kernel rotates, and no more
+        q = cache.queries(q, blocks)
     part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
         mine = out[call.rows]
@@ -130,11 +132,11 @@ def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, block
                        v_head_stride=v.stride(1))
     else:
         of_layer["tail"] = rows.pages(call.scratch)
-    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **of_layer)
+    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **cache.codebooks(blocks), **of_layer)
     of_lse = {} if lse is None else dict(lse=lse, lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
     pages = PromptPages(shape=cache.shape(call.shape.n_seqs), layer=layer, first_row_tokens=call.first_tokens, **sealed)
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard, out_hadamard=cache.recipe.value_hadamard,
+        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard and not cache.has_key_scales, out_hadamard=cache.recipe.value_hadamard,
         **of_rows, **of_lse), cache.device)

@@ -121,10 +121,11 @@ class QualityGuard:
         cache.library.dequantize(shape, Lengths(tail_tokens=check.plain_tokens), Layer(tail=scratch.pages(check.plain_pages)), 0,
                                  n_plain, *plain)
         cache.library.dequantize(shape, Lengths(sealed_pages=check.sealed_pages),
-                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks)), 0, n_watched // PAGE, *sealed)
+                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks), **cache.codebooks(blocks)), 0,
+                                 n_watched // PAGE, *sealed)
         sink = plain[:, 0, (n_plain - 1) * PAGE:][:, :cache.layout.sink_tokens]
         unsealed = plain[:, 0, n_watched:check.end]
-        query = cache.rotated(q[check.row:check.row + 1])[0].float().view(cache.layout.n_kv_heads, -1, cache.layout.head_dim)
+        query = cache.queries(q[check.row:check.row + 1], blocks)[0].float().view(cache.layout.n_kv_heads, -1, cache.layout.head_dim)
         outputs = []
         for watched in (plain[:, 0, check.first:n_watched], sealed[:, 0, check.first:]):
             keys, values = torch.cat([sink, watched, unsealed], 1).float().transpose(1, 2)
