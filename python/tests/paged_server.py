@@ -1,6 +1,7 @@
 """A stand-in for vLLM: hands out blocks, and runs steps of several requests through the plug-in's own code on random queries,
 keys and values; and what attention by the rule alone gives for them."""
 
+import re
 import types
 
 import cpu_library
@@ -26,11 +27,13 @@ CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
 
 
 def constants_of(recipe, n_kv_heads=None):
-    """Random constants of a recipe with codebooks, others in each layer and head."""
-    rng, n_kv_heads = np.random.default_rng(11), n_kv_heads or N_KV_HEADS
-    books = [rng.standard_normal((N_LAYERS, n_kv_heads, 512)) for _ in range(2)]
+    """Random constants of a recipe with codebooks (vq-d2b8: 256 centroids of 2 channels), others in each layer and head."""
+    rng, n_kv_heads, books = np.random.default_rng(11), n_kv_heads or N_KV_HEADS, []
+    for format in (recipe.key_format, recipe.value_format):
+        dim, bits = map(int, re.fullmatch(r"vq-d(\d+)b(\d+)", format).groups())
+        books.append(stacked(rng.standard_normal((N_LAYERS, n_kv_heads, dim << bits))))
     roots = rng.uniform(0.5, 2, (N_LAYERS, n_kv_heads, D))
-    return ModelConstants(codebooks=Codebooks(*map(stacked, books)), key_scales=smoothing(roots) if recipe.key_smooth else None)
+    return ModelConstants(codebooks=Codebooks(*books), key_scales=smoothing(roots) if recipe.key_smooth else None)
 
 
 class Request:
