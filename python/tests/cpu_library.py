@@ -132,6 +132,10 @@ def in_bytes(x, axis):
 TILE = 64  # tokens whose weights have a scale together
 
 
+def capped(scores, softcap):
+    return softcap * np.tanh(scores / softcap) if softcap else scores
+
+
 def attend_in_bytes(q, keys, values, hidden, softmax_scale):
     """Queries [rows, d] by FlashQ (TurboAttention, section 3; keys without their mean, values without theirs): outputs and
     log-sum-exps [rows]. hidden: [rows, tokens]."""
@@ -148,11 +152,12 @@ def attend_in_bytes(q, keys, values, hidden, softmax_scale):
     return out / total + middle, np.log(total[:, 0]) + top[:, 0]
 
 
-def attend_exactly(q, keys, values, hidden, softmax_scale):
-    scores = np.where(hidden, -np.inf, softmax_scale * q @ keys.T)
+def attend_exactly(q, keys, values, hidden, softmax_scale, softcap=0, sink_logit=None):
+    """sink_logit: joins the denominators."""
+    scores = np.where(hidden, -np.inf, capped(softmax_scale * q @ keys.T, softcap))
     top = scores.max(1, keepdims=True)
     weights = np.exp(scores - top)
-    total = weights.sum(1, keepdims=True)
+    total = weights.sum(1, keepdims=True) + (0 if sink_logit is None else np.exp(sink_logit - top))
     return weights @ values / total, np.log(total[:, 0]) + top[:, 0]
 
 
@@ -400,10 +405,13 @@ class CpuLibrary(TorchLibrary):
         (of_q, convert, _), (of_out, _, back) = NUMBERS[layer.q_type], NUMBERS[layer.out_type]
         for query_head in range(head * shape.group, (head + 1) * shape.group):
             at = layer.q + number_bytes(layer.q_type) * (row * layer.q_seq_stride + query_head * layer.q_head_stride)
-            scores = shape.softmax_scale * keys @ convert(memory(at, of_q, d))
+            scores = capped(shape.softmax_scale * keys @ convert(memory(at, of_q, d)), shape.score_softcap)
             weights = np.exp(scores - scores.max())
+            total = weights.sum()
+            if layer.sink_logits:
+                total += np.exp(memory(layer.sink_logits + 4 * query_head, np.float32, 1)[0] - scores.max())
             at = layer.out + number_bytes(layer.out_type) * (row * layer.out_seq_stride + query_head * layer.out_head_stride)
-            out = weights @ values / weights.sum()
+            out = weights @ values / total
             memory(at, of_out, d)[:] = back(out @ hadamard(d) if layer.out_hadamard else out)
 
     def _prompt_attention(self, shape, prompt, *workspace):
@@ -459,8 +467,12 @@ class CpuLibrary(TorchLibrary):
             at = prompt.q + number_bytes(prompt.q_type) * query_head * prompt.q_head_stride
             q = convert(matrix(at, of_q, n_rows, prompt.q_token_stride, d)[rows])
             q = q @ hadamard(d) if prompt.q_hadamard else q
-            attend = attend_exactly if shape.half_products else attend_in_bytes
-            out, of_rows = attend(q, keys, values, hidden, shape.softmax_scale)
+            if shape.half_products:
+                logit = memory(prompt.sink_logits + 4 * query_head, np.float32, 1)[0] if prompt.sink_logits else None
+                out, of_rows = attend_exactly(q, keys, values, hidden, shape.softmax_scale, shape.score_softcap, logit)
+            else:
+                assert not shape.score_softcap and not prompt.sink_logits
+                out, of_rows = attend_in_bytes(q, keys, values, hidden, shape.softmax_scale)
             at = prompt.out + number_bytes(prompt.out_type) * query_head * prompt.out_head_stride
             out = out @ hadamard(d) if prompt.out_hadamard else out
             matrix(at, of_out, n_rows, prompt.out_token_stride, d)[rows] = back(out)

@@ -43,9 +43,9 @@ class Request:
         self.out = torch.full((N_LAYERS, n_tokens, N_HEADS, D), float("nan"), dtype=dtype)
         self.computed, self.blocks, self.tail = 0, [], []
 
-    def expected(self, layer, recipe, constants=None):
+    def expected(self, layer, recipe, constants=None, softcap=0, sink_logits=None):
         """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is. constants: ModelConstants, or
-        None."""
+        None; sink_logits: [n_heads], or None."""
         of_model = N_LAYERS - 1 - layer  # Server's layers lie in memory the other way round
         h = cpu_library.hadamard(D)
         n = self.k.shape[1]
@@ -71,9 +71,12 @@ class Request:
                 rows = np.arange(border, min(border + PAGE, n))
                 keys, values = (np.concatenate([coded[:border], plain[rows]]) for plain, coded in sides)
                 scores = SCALE * q[rows] @ keys.T
+                scores = softcap * np.tanh(scores / softcap) if softcap else scores
                 scores[np.arange(len(keys)) > rows[:, None]] = -np.inf
-                weights = np.exp(scores - scores.max(1, keepdims=True))
-                out[rows, head] = weights @ values / weights.sum(1, keepdims=True)
+                top = scores.max(1, keepdims=True)
+                weights = np.exp(scores - top)
+                total = weights.sum(1, keepdims=True) + (0 if sink_logits is None else np.exp(sink_logits[head] - top))
+                out[rows, head] = weights @ values / total
         return out
 
 
@@ -95,11 +98,14 @@ class RankRequest:
 class Server:
     """Hands out blocks and builds vLLM's metadata."""
 
-    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None):
+    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None,
+                 softcap=0.0, sink_logits=None):
+        """sink_logits: F32 [N_HEADS], of all layers; None: there are none."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
-        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants)
+        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants, softcap)
+        self.sink_logits = sink_logits if sink_logits is None else sink_logits.to(self.device)
         self.rng = np.random.default_rng(3)
         pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
         self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]
@@ -154,7 +160,7 @@ class Server:
     attention = None  # of prompts: the library's
 
     def attend(self, step, layer, q, k, v, out):
-        model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention)
+        model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention, self.sink_logits)
 
     def _table(self, rows):
         width = max(map(len, rows))

@@ -11,7 +11,7 @@ if find_spec("torch") is None:
     raise unittest.SkipTest("no PyTorch")
 
 import cpu_library
-from paged_server import (CODEBOOKS, D, LONG_SINK, N_KV_HEADS, N_LAYERS, PLAIN, ROTATED, SINK, SMOOTH_CODEBOOKS, Request, Server,
+from paged_server import (CODEBOOKS, D, LONG_SINK, N_HEADS, N_KV_HEADS, N_LAYERS, PLAIN, ROTATED, SINK, SMOOTH_CODEBOOKS, Request, Server,
                           constants_of)
 
 import numpy as np
@@ -155,6 +155,24 @@ class Steps(unittest.TestCase):
                 server.step([(a, 139), (b, 1)])
                 server.step([(b, 169)])
             self.check(recipe, a, b, constants=constants)
+
+    def test_soft_caps_and_attention_sinks(self):
+        logits = torch.linspace(-2, 3, N_HEADS)
+        for recipe, softcap, sink_logits in ((SINK, 0.7, None), (PLAIN, 0.0, logits), (SMOOTH_CODEBOOKS, 1.5, logits)):
+            rng, constants = np.random.default_rng(14), constants_of(recipe) if recipe.needs_constants else None
+            server = Server(recipe, constants=constants, softcap=softcap, sink_logits=sink_logits)
+            a, b = Request(400, rng), Request(300, rng)
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):  # in parts, of which one has the sinks
+                for work in ([(a, 256)], [(a, 1), (b, 127)], [(a, 1), (b, 1)], [(a, 140), (b, 1)], [(b, 130)]):
+                    server.step(work)
+            known = dict(constants=constants, softcap=softcap, sink_logits=None if sink_logits is None else sink_logits.numpy())
+            for request in (a, b):
+                for layer in range(N_LAYERS):
+                    n = request.computed
+                    error = request.out[layer, :n].float().numpy() - request.expected(layer, recipe, **known)[:n]
+                    self.assertLess(np.abs(error).max(), 0.03)
+                    without = request.expected(layer, recipe, constants)[:n] - request.expected(layer, recipe, **known)[:n]
+                    self.assertGreater(np.abs(without).max(), 0.1)
 
     def test_codebooks_of_prompts_in_integers(self):
         recipe, rng = replace(SMOOTH_CODEBOOKS, prompt="flashq"), np.random.default_rng(13)

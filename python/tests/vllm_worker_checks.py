@@ -34,7 +34,8 @@ attach.wrap_attention(release.RELEASE)
 class VllmServer(Server):
     """Steps go through vLLM's builders and layers."""
 
-    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK):
+    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None):
+        """of_layers: more arguments of vLLM's layers."""
         super().__init__(recipe, max_drafts=max_drafts, n_blocks=n_blocks)
         for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
             patch = mock.patch.object(backend, name, value)
@@ -46,7 +47,8 @@ class VllmServer(Server):
         vllm_config.additional_config = {"kvant": {"recipe": recipe.text}}
         vllm_config.scheduler_config.max_num_seqs = 8
         blocks = [of_layer.kv_cache for of_layer in self.state.layers]
-        layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS) for i in range(N_LAYERS)]
+        layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS, **of_layers or {})
+                  for i in range(N_LAYERS)]
         for of_layer, its_blocks in zip(layers, blocks):
             spec = of_layer.get_kv_cache_spec(vllm_config)
             test.assertEqual(spec.page_size_bytes, self.layout.block_bytes)
@@ -186,6 +188,19 @@ class Worker(unittest.TestCase):
         state = self.served_with_constants("k=tcq4,v=any", n_layers=3)
         with self.assertRaisesRegex(ValueError, "the constants are of 3 layers, and the model has 2"):
             state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
+
+    def test_soft_caps_and_sinks_that_are_loaded_later(self):
+        rng, sinks = np.random.default_rng(5), torch.nn.Parameter(torch.zeros(N_HEADS, dtype=torch.bfloat16), requires_grad=False)
+        server, a = VllmServer(self, of_layers=dict(logits_soft_cap=1.5, sinks=sinks)), Request(300, rng)
+        sinks.copy_(torch.linspace(-2, 3, N_HEADS))
+        for of_layer in server.state.layers:
+            of_layer.impl.process_weights_after_loading(torch.bfloat16)
+        server.step([(a, 270)])
+        for _ in range(3):
+            server.step([(a, 1)])
+        for i in range(N_LAYERS):
+            error = a.out[i].float().numpy() - a.expected(i, SINK, softcap=1.5, sink_logits=sinks.float().numpy())
+            self.assertLess(np.abs(error[:a.computed]).max(), 0.03)
 
     def test_rehearsing_a_step_fills_the_output(self):
         server = VllmServer(self)

@@ -6,7 +6,7 @@ blocks), and with drafts behind each token, of which some are rejected (tails of
 they are and replayed from CUDA graphs that are larger than the batch. And is a rank of tensor parallelism what its heads are on
 one GPU: outputs, and the bytes of sealed pages? And with prompt=flashq, in which prompts are attended to in 8-bit integers, whole and
 in parts? A line of JSON for each recipe (of those named behind the command); the exit status is 1 if any differ by more than BF16 does, or, in
-integers, these. Recipes with codebooks have random ones."""
+integers, these. Recipes with codebooks have random ones. `scores` in place of a name: soft caps and attention sinks."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged import prompt_pages, quality_guard
 from kvant.paged.constants import heads_of_rank
-from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, Recipe
+from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, RECIPES, Recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
@@ -35,6 +35,7 @@ RANK_HEADS, RANK_KV_HEADS = 32, 8  # of all ranks together
 RANK_STEPS = (127, 1, 1, 100)  # tokens at a time, in turn: pages are filled by decoding and by prompts
 TOLERANCE = 0.01  # of the outputs' root mean square
 OF_INTEGERS = 0.002, 0.05  # no less than what rounding to 8 bits does, with one loud key in a tile, and no more
+OTHER_SCORES = "scores"  # in place of a recipe's name
 LOUD = 6  # the first token's keys: what a sink is for
 
 
@@ -108,10 +109,11 @@ class GraphServer(harness.Server):
         rows[-1].copy_(self.rows[-1][:len(rows[-1])])
 
 
-def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.bfloat16):
-    """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included."""
+def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.bfloat16, **scores):
+    """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included; scores: as Server has
+    them."""
     rng = np.random.default_rng(1)
-    server = kind(recipe, library, "cuda", max_drafts=drafts, constants=constants_of(recipe))
+    server = kind(recipe, library, "cuda", max_drafts=drafts, constants=constants_of(recipe), **scores)
     requests = [harness.Request(n, rng, dtype) for n in N_TOKENS]
     for request in requests:
         request.k[:, 0] *= LOUD
@@ -122,7 +124,7 @@ def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.b
     return torch.cat([request.out.float().transpose(0, 1).flatten(1) for request in requests])
 
 
-def unquantized():
+def unquantized(softcap=0.0, sink_logits=None):
     """float [tokens, values]: what attention without quantization gives."""
     rng, out = np.random.default_rng(1), []
     for n in N_TOKENS:
@@ -130,7 +132,12 @@ def unquantized():
         request.k[:, 0] *= LOUD
         keys, values = (x.float().repeat_interleave(harness.N_HEADS // harness.N_KV_HEADS, 2) for x in (request.k, request.v))
         q, keys, values = (x.float().transpose(1, 2) for x in (request.q, keys, values))
-        attended = torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
+        weights = harness.SCALE * q @ keys.transpose(2, 3)
+        weights = softcap * (weights / softcap).tanh() if softcap else weights
+        weights = weights.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
+        if sink_logits is not None:
+            weights = torch.cat([weights, sink_logits[None, :, None, None].expand(*weights.shape[:3], 1)], 3)
+        attended = weights.softmax(-1)[..., :n] @ values
         out.append(attended.permute(2, 0, 1, 3).flatten(1))
     return torch.cat(out)
 
@@ -179,6 +186,27 @@ def difference(x, reference):
     return ((x - reference).square().mean() / reference.square().mean()).sqrt().item()
 
 
+def of_other_scores(library):
+    """Of capped scores, and with attention sinks: whether decoding, drafts and parts of prompts agree with prompts, and all of them are
+    nearer to unquantized attention with the same scores than plain attention is."""
+    is_right = True
+    for recipe, d in itertools.product(("kvant_4bit", "kvant_fast4"), (64, 128, 256)):
+        recipe, harness.D, harness.SCALE = RECIPES[recipe], d, d ** -0.5
+        for name, scores in (("soft cap", dict(softcap=1.5)), ("attention sinks", dict(sink_logits=torch.linspace(-2, 4, harness.N_HEADS)))):
+            prompt, decoded = (outputs(recipe, library, steps, **scores) for steps in (1000, 1))
+            drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS, **scores)
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 2):
+                in_parts = outputs(recipe, library, 100, **scores)
+            wanted = unquantized(**scores)
+            differences = [difference(x, prompt) for x in (decoded, drafted, in_parts)]
+            loss, without = difference(decoded, wanted), difference(unquantized(), wanted)
+            is_right &= max(differences) < TOLERANCE and loss < without / 2
+            print("RESULT", json.dumps({"scores": name, "text": recipe.text, "head": d,
+                                        "decoding, drafts, parts from prompt by": [round(x, 6) for x in differences],
+                                        "from unquantized by": round(loss, 4), "plain attention by": round(without, 4)}), flush=True)
+    return is_right
+
+
 def main():
     library, is_right = TorchLibrary(), True
     plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
@@ -223,6 +251,8 @@ def main():
                                         "in integers, in parts, in F16 from rows by": [round(x, 4) for x in of_integers],
                                         "two ranks from one by": round(of_ranks, 6),
                                         "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)
+    if not wanted or OTHER_SCORES in wanted:
+        is_right &= of_other_scores(library)
     sys.exit(0 if is_right else 1)
 
 

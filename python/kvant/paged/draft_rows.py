@@ -34,7 +34,7 @@ def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torc
 
 
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
-           values: torch.Tensor, out: torch.Tensor) -> None:
+           values: torch.Tensor, out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
     """As decode.attend, for rows."""
     append(cache, step, blocks, keys, values, q)
-    decode.read(cache, step, blocks, q, out)
+    decode.read(cache, step, blocks, q, out, sink_logits)

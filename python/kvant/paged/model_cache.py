@@ -21,11 +21,12 @@ class ModelCache:
     """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes]."""
 
     def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float,
-                 max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None):
+                 max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None,
+                 softcap: float = 0.0):
         """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens; constants: what
-        calibration knows of the model."""
+        calibration knows of the model; softcap: c, where scores become c * tanh(score / c); 0: they stay as they are."""
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
-        self.n_heads, self.softmax_scale = n_heads, softmax_scale
+        self.n_heads, self.softmax_scale, self.softcap = n_heads, softmax_scale, softcap
         constants = ModelConstants() if constants is None else constants.to(device)
         self._metrics, self._codebooks, self._key_scales = constants.metrics, constants.codebooks, constants.key_scales
         # Whether queries become as stored keys want them by scales that differ by layer.
@@ -56,7 +57,7 @@ class ModelCache:
             self._shapes[n_seqs, max_queries] = Shape(
                 n_seqs=n_seqs, n_kv_heads=self.layout.n_kv_heads, group=self.n_heads // self.layout.n_kv_heads,
                 head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, key_format=self.recipe.key_format.encode(),
-                value_format=self.recipe.value_format.encode(), max_queries=max_queries)
+                value_format=self.recipe.value_format.encode(), score_softcap=self.softcap, max_queries=max_queries)
         return self._shapes[n_seqs, max_queries]
 
     def _queries_together(self, max_rows: int) -> int:

@@ -59,7 +59,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
                               n_kv_heads=cache.layout.n_kv_heads, head_dim=cache.layout.head_dim,
                               n_queries=int(rows.stop - rows.start), n_tokens=int(arrays[f"{i} token_begins"][-1]),
                               softmax_scale=cache.softmax_scale, causal=is_last, n_sealed_pages=n_pages,
-                              half_products=not in_integers),
+                              half_products=not in_integers, score_softcap=cache.softcap),
             step.block_table[requests, call.first_page:], **mine,
             query_pages=on_device[f"{i} query_pages"] if is_last and n_pages else None,
             first_tokens=on_device[f"{i} first_tokens"] if is_last else None,
@@ -93,8 +93,8 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 
 def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
-           out: torch.Tensor) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
+           out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; sink_logits: see model_state.attend, in half precision alone."""
     if step.attention is None:
         step.attention = prepare(cache, step)
     in_integers = cache.recipe.has_integer_prompts
@@ -106,11 +106,11 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
     for call in step.attention:
         mine = out[call.rows]
         if call.is_first and call.is_last and out.dtype == given:
-            _attend(cache, call, rows, blocks, q, mine)
+            _attend(cache, call, rows, blocks, q, mine, sink_logits=sink_logits)
             continue
         part = torch.empty(mine.shape, dtype=part_type, device=out.device)
         lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
-        _attend(cache, call, rows, blocks, q, part, lse)
+        _attend(cache, call, rows, blocks, q, part, lse, sink_logits if call.is_first else None)  # which are merged, too
         if call.is_first:
             total, total_lse = part.float(), lse
         else:
@@ -120,7 +120,7 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
 
 
 def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
-            out: torch.Tensor, lse: torch.Tensor | None = None) -> None:
+            out: torch.Tensor, lse: torch.Tensor | None = None, sink_logits: torch.Tensor | None = None) -> None:
     """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
     q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
@@ -138,5 +138,5 @@ def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, block
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard and not cache.has_key_scales, out_hadamard=cache.recipe.value_hadamard,
+        q_type=type_of(q), out_type=type_of(out), sink_logits=sink_logits, q_hadamard=cache.recipe.key_hadamard and not cache.has_key_scales, out_hadamard=cache.recipe.value_hadamard,
         **of_rows, **of_lse), cache.device)

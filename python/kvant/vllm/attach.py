@@ -127,8 +127,8 @@ def _attach(layer, vllm_config, release: Release) -> None:
     if state is None:
         state = mine
         _add_constants(state, vllm_config)
-    elif (state.layout, state.n_heads, state.softmax_scale) != (mine.layout, mine.n_heads, mine.softmax_scale):
-        raise NotImplementedError("kvant needs the same heads, head size and softmax scale in all layers; "
+    elif any(getattr(state, name) != getattr(mine, name) for name in ("layout", "n_heads", "softmax_scale", "softcap")):
+        raise NotImplementedError("kvant needs the same heads, head size, softmax scale and soft cap in all layers; "
                                   f"{layer.layer_name} differs")
     tail_blocks = state.layout.tail_blocks
     if vllm_config.model_config.max_model_len < tail_blocks * PAGE:
@@ -154,7 +154,10 @@ def _new_state(layer, vllm_config):
             raise NotImplementedError(f"kvant has no format {format} for heads of {layer.head_size} channels (recipe {recipe.text})")
     drafts = n_drafts(vllm_config)
     layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1)
-    return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts)
+    if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
+        raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) know neither soft-capped scores nor attention sinks: "
+                                  "prompt=exact")
+    return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
 
 
 def _add_constants(state, vllm_config) -> None:
