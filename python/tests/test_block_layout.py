@@ -112,6 +112,9 @@ class Recipes(unittest.TestCase):
                                ("kvant-4bit,prompt=int8", "prompt=int8"), ("kvant-5bit,prompt=flashq", "no recipe \"kvant-5bit\"")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
+        for part in ("budget=4.5", "ladder=tcq2+tcq4", "k@0-3=bf16", "v@18.1=tok4g128", "mix=0.5", "mix_k=tcq2"):
+            with self.assertRaisesRegex(ValueError, "all layers and heads have the same formats"):
+                parse_recipe("kvant-4bit," + part)
         for cache_type, config, sentence in (
                 ("kvant", {}, "needs a recipe"), ("kvant", {"kvant": {"recipes": "x"}}, "one text"),
                 ("kvant", {"kvant": "k=tcq4"}, "one text"),

@@ -27,7 +27,8 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     """Finds out what a recipe should know about a model, once, and returns the file with it: for KvantCache(constants=...) and the
     vLLM plug-in. A file that is there is returned at once.
 
-    model: a causal language model of transformers, on any device, of which PyTorch knows gradients. tokenizer: its tokenizer, or
+    model: a causal language model of transformers, on any device; for trellis formats one of which PyTorch knows gradients. kv: as
+    KvantCache has it; one file serves recipes whose constants are the same. tokenizer: its tokenizer, or
     the tokens of a text, whole numbers [n]. text: to learn from; empty: the one that ships with kvant. path: of the file; None: in
     the user's cache folder, under the checkpoint's fingerprint. It takes the memory of a pass over 1024 tokens and back, beside
     the model. ValueError: there is a file of another checkpoint at that path."""

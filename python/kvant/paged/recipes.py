@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
+# Parameters of the engine's recipes by which formats differ among layers or heads. Blocks of all layers are equally large here.
+BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|[kv]@.*)")
 CODEBOOK_FORMATS = ("vq", "pq", "nvq")  # beginnings of their names
 
 
@@ -110,6 +112,9 @@ def parse_recipe(text: str) -> Recipe:
             recipe = replace(recipe, sink=int(value))
         elif name == "prompt" and value in (EXACT, FLASHQ):
             recipe = replace(recipe, prompt=value)
+        elif BY_LAYER.fullmatch(name):
+            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is not supported here: all layers and heads have the same "
+                             "formats, as blocks of all layers are equally large; kvant itself has recipes with bits by layer")
         else:
             raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of k=FORMAT, v=FORMAT (hadamard:FORMAT: "
                              f"rotated, k=smooth+hadamard:FORMAT: smoothed first), sink=TOKENS (0 to {MAX_SINK}) and prompt={EXACT} or {FLASHQ}, which is all that is "
