@@ -107,7 +107,8 @@ class Recipes(unittest.TestCase):
 
     def test_what_is_wrong_is_said(self):
         for text, sentence in (("k=tcq4", "both k=FORMAT"), ("k=tcq4,v=tcq4,window=128", "\"window=128\" in the recipe"),
-                               ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"), ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
+                               ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"),
+                               ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
                                ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of"),
                                ("kvant-4bit,prompt=int8", "prompt=int8"), ("kvant-5bit,prompt=flashq", "no recipe \"kvant-5bit\"")):
             with self.assertRaisesRegex(ValueError, sentence):

@@ -31,7 +31,8 @@ def expected_error(request, layer, recipe, n, constants=None, softcap=0, sink_lo
         for is_coded in (False, True):
             sides, kv_head, books, roots = [], head * harness.N_KV_HEADS // harness.N_HEADS, (None, None), 1
             if constants is not None:  # the state's first layer is the model's second here
-                books = [x[1 - layer, kv_head].float().numpy().reshape(-1, 2) for x in (constants.codebooks.keys, constants.codebooks.values)]
+                of_sides = constants.codebooks.keys, constants.codebooks.values
+                books = [x[1 - layer, kv_head].float().numpy().reshape(-1, 2) for x in of_sides]
                 roots = constants.key_scales.of_queries[1 - layer, kv_head].numpy()
             for x, is_rotated, factors, book in ((request.k, recipe.key_hadamard, 1 / roots, books[0]),
                                                  (request.v, recipe.value_hadamard, 1, books[1])):

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a model of Llama's architecture with random weights: random_llama.py FOLDER [--layers N] [--shape-only | --windows PERIOD | --softcap C]
+"""Writes a model of Llama's architecture with random weights:
+
+    random_llama.py FOLDER [--layers N] [--shape-only | --windows PERIOD | --softcap C]
 
     --layers N         (2) of Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
     --shape-only       no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy

@@ -5,8 +5,8 @@ which calls have two pages each, token by token (the decode kernel, which reads 
 blocks), and with drafts behind each token, of which some are rejected (tails of two pages, and several queries of a sequence), as
 they are and replayed from CUDA graphs that are larger than the batch. And is a rank of tensor parallelism what its heads are on
 one GPU: outputs, and the bytes of sealed pages? And with prompt=flashq, in which prompts are attended to in 8-bit integers, whole and
-in parts? A line of JSON for each recipe (of those named behind the command); the exit status is 1 if any differ by more than BF16 does, or, in
-integers, these. Recipes with codebooks have random ones. `scores` in place of a name: soft caps and attention sinks."""
+in parts? A line of JSON for each recipe (of those named behind the command); the exit status is 1 if any differ by more than BF16
+does, or, in integers, these. Recipes with codebooks have random ones. `scores` in place of a name: soft caps and attention sinks."""
 
 import dataclasses
 import itertools
@@ -192,7 +192,8 @@ def of_other_scores(library):
     is_right = True
     for recipe, d in itertools.product(("kvant_4bit", "kvant_fast4"), (64, 128, 256)):
         recipe, harness.D, harness.SCALE = RECIPES[recipe], d, d ** -0.5
-        for name, scores in (("soft cap", dict(softcap=1.5)), ("attention sinks", dict(sink_logits=torch.linspace(-2, 4, harness.N_HEADS)))):
+        logits = torch.linspace(-2, 4, harness.N_HEADS)
+        for name, scores in (("soft cap", dict(softcap=1.5)), ("attention sinks", dict(sink_logits=logits))):
             prompt, decoded = (outputs(recipe, library, steps, **scores) for steps in (1000, 1))
             drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS, **scores)
             with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 2):

@@ -38,8 +38,8 @@ class KvantCache(Cache):
                  library: TorchLibrary | None = None):
         """config: the model's. kv: kvant-4bit, kvant-3bit, kvant-2bit, kvant-fast4, or k=FORMAT,v=FORMAT,sink=TOKENS as
         docs/guide/vllm.md describes it; with prompt=flashq behind it prompts are attended to in INT8. constants: the file that
-        `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without. max_tokens: of a sequence, for which room is made at once; 0: room is made when
-        it is needed."""
+        `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without. max_tokens: of a
+        sequence, for which room is made at once; 0: room is made when it is needed."""
         self._config = config.get_text_config(decoder=True)
         self.recipe, self._constants = parse_recipe(kv), None
         if constants is None:

@@ -138,5 +138,5 @@ def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, block
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), sink_logits=sink_logits, q_hadamard=cache.recipe.key_hadamard and not cache.has_key_scales, out_hadamard=cache.recipe.value_hadamard,
-        **of_rows, **of_lse), cache.device)
+        q_type=type_of(q), out_type=type_of(out), sink_logits=sink_logits,
+        q_hadamard=cache.recipe.key_hadamard and not cache.has_key_scales, out_hadamard=cache.recipe.value_hadamard, **of_rows, **of_lse), cache.device)

@@ -117,8 +117,8 @@ def parse_recipe(text: str) -> Recipe:
                              "formats, as blocks of all layers are equally large; kvant itself has recipes with bits by layer")
         else:
             raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of k=FORMAT, v=FORMAT (hadamard:FORMAT: "
-                             f"rotated, k=smooth+hadamard:FORMAT: smoothed first), sink=TOKENS (0 to {MAX_SINK}) and prompt={EXACT} or {FLASHQ}, which is all that is "
-                             "supported here")
+                             f"rotated, k=smooth+hadamard:FORMAT: smoothed first), sink=TOKENS (0 to {MAX_SINK}) and prompt={EXACT} or "
+                             f"{FLASHQ}, which is all that is supported here")
     if not recipe.key_format or not recipe.value_format:
         raise ValueError(f"kvant: the recipe \"{text}\" needs both k=FORMAT and v=FORMAT")
     return recipe
