@@ -1,6 +1,6 @@
 """What libkvant_cuda does, on the CPU and from addresses, as kvant.h describes it: an independent model of the interface,
-for tests of the code above it. Its one format keeps 4 bits a value and a scale a token; a sealed page's codes of the sink are
-not numbers, so that whoever reads them is found out."""
+for tests of the code above it. Formats keep 4 bits a value and a scale a token; those with a codebook (vq...) have the nearest of 256
+centroids for each two channels. A sealed page's codes of the sink are not numbers, so that whoever reads them is found out."""
 
 import ctypes
 import functools
@@ -13,6 +13,7 @@ import torch
 
 from kvant import PAGE
 from kvant.c_api import BF16, F16, F32, Layer, NewRows, PageMetrics, PromptPages, Shape, StepTable
+from kvant.paged.recipes import has_codebook
 from kvant.torch import TorchLibrary
 
 torch.set_num_threads(1)
@@ -80,8 +81,13 @@ def plain_order(d):
     return np.stack([keys, values])
 
 
-def encode(x, sink=0):
-    """[128, d] into bytes: codes of two channels a byte, then the tokens' scales."""
+def encode(x, sink=0, book=None):
+    """[128, d] into bytes: codes of two channels a byte, then the tokens' scales. book: [256, 2], or None: the format has none."""
+    if book is not None:
+        scale = np.ones(PAGE, np.float32)
+        scale[:sink] = np.nan
+        distances = np.square(x.reshape(PAGE, -1, 1, 2) - book).sum(-1)
+        return np.concatenate([distances.argmin(-1).astype(np.uint8).reshape(-1), scale.view(np.uint8)])
     scale = np.maximum(np.abs(x).max(1), 1e-20).astype(np.float32) / 7
     scale[:sink] = np.nan
     x = np.where(np.isnan(scale)[:, None], 0, x)
@@ -89,8 +95,10 @@ def encode(x, sink=0):
     return np.concatenate([(codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8).reshape(-1), scale.view(np.uint8)])
 
 
-def decode(page, d):
+def decode(page, d, book=None):
     codes, scale = page[:-SCALE_BYTES].reshape(PAGE, d // 2), page[-SCALE_BYTES:].copy().view(np.float32)
+    if book is not None:
+        return book[codes].reshape(PAGE, d) * scale[:, None]
     x = np.stack([codes & 15, codes >> 4], -1).reshape(PAGE, d).astype(np.float32) - 8
     return x * scale[:, None]
 
@@ -100,6 +108,15 @@ def page_address(pages, seq, head, side, page):
     entry = pages.table + 4 * (seq * pages.seq_stride + head * pages.head_stride + side * pages.side_stride + page)
     number = int(memory(entry, np.int32, 1)[0])
     return pages.pool + number * pages.page_stride + head * pages.head_offset + side * pages.side_offset
+
+
+def book_of(shape, layer, head, side):
+    """F32 [256, 2], or None where the side's format has no codebook."""
+    format, address, stride = ((shape.key_format, layer.key_codebooks, layer.key_codebook_stride),
+                               (shape.value_format, layer.value_codebooks, layer.value_codebook_stride))[side]
+    if not has_codebook(format.decode()):
+        return None
+    return from_f16(memory(address + 2 * head * stride, np.uint16, 512)).reshape(256, 2)
 
 
 def counts(address, n):
@@ -113,6 +130,10 @@ def in_bytes(x, axis):
 
 
 TILE = 64  # tokens whose weights have a scale together
+
+
+def capped(scores, softcap):
+    return softcap * np.tanh(scores / softcap) if softcap else scores
 
 
 def attend_in_bytes(q, keys, values, hidden, softmax_scale):
@@ -131,11 +152,12 @@ def attend_in_bytes(q, keys, values, hidden, softmax_scale):
     return out / total + middle, np.log(total[:, 0]) + top[:, 0]
 
 
-def attend_exactly(q, keys, values, hidden, softmax_scale):
-    scores = np.where(hidden, -np.inf, softmax_scale * q @ keys.T)
+def attend_exactly(q, keys, values, hidden, softmax_scale, softcap=0, sink_logit=None):
+    """sink_logit: joins the denominators."""
+    scores = np.where(hidden, -np.inf, capped(softmax_scale * q @ keys.T, softcap))
     top = scores.max(1, keepdims=True)
     weights = np.exp(scores - top)
-    total = weights.sum(1, keepdims=True)
+    total = weights.sum(1, keepdims=True) + (0 if sink_logit is None else np.exp(sink_logit - top))
     return weights @ values / total, np.log(total[:, 0]) + top[:, 0]
 
 
@@ -187,6 +209,8 @@ class CpuLibrary(TorchLibrary):
         new = np.zeros((n, d), np.float32)
         at = address + number_bytes(rows.type) * (head * head_stride + int(first) * row_stride)
         new[:, :n_channels] = convert(matrix(at, dtype, n, row_stride, n_channels))
+        if factors := (rows.key_factors, rows.value_factors)[side]:
+            new *= memory(factors + 4 * d * head, np.float32, d)
         return to_bf16(new @ hadamard(d) if is_rotated else new)
 
     def _append(self, shape, layer, rows):
@@ -200,10 +224,12 @@ class CpuLibrary(TorchLibrary):
                     mine = np.flatnonzero((seqs == seq) & (tokens >= 0) & (tokens // PAGE == page))
                     words, order = self._plain(shape, layer.tail, seq, head, side, page)
                     words[order[tokens[mine] % PAGE]] = new[mine]
-        for head in range(shape.n_kv_heads * shape.group if rows.queries and rows.key_hadamard else 0):
+        for head in range(shape.n_kv_heads * shape.group if rows.queries else 0):
+            factors = rows.query_factors and memory(rows.query_factors + 4 * d * (head // shape.group), np.float32, d)
             of_head = matrix(rows.queries + number_bytes(rows.type) * head * rows.query_head_stride, dtype, rows.n_rows,
                              rows.query_row_stride, d)
-            of_head[:] = back(convert(of_head) @ hadamard(d))
+            new = convert(of_head) * (1 if factors is None else factors)
+            of_head[:] = back(new @ hadamard(d) if rows.key_hadamard else new)
 
     def _protect(self, shape, layer, rows):
         names = ("seq", "head", "tail_token", "protected_token")
@@ -220,6 +246,7 @@ class CpuLibrary(TorchLibrary):
         first_rows = memory(pages.first_rows, np.int32, shape.n_seqs) if pages.rows else none
         n_pages = memory(pages.n_pages, np.int32, shape.n_seqs) if pages.n_pages else np.full(shape.n_seqs, pages.max_pages)
         n_layers = max(pages.n_layers, 1)
+        assert n_layers == 1 or not (layer.key_codebooks or layer.value_codebooks)
         offsets = memory(pages.layer_offsets, np.int64, n_layers) if pages.layer_offsets else [0] * n_layers
         for nth, away in enumerate(offsets):
             at = Layer.from_buffer_copy(layer)
@@ -258,7 +285,8 @@ class CpuLibrary(TorchLibrary):
             for side in range(2):
                 rows = numbers(head, side)
                 address = page_address(layer.sealed, seq, head, side, to)
-                memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(from_bf16(rows), sink)
+                book = book_of(shape, layer, head, side)
+                memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(from_bf16(rows), sink, book)
                 if sink and keep_sink:
                     copy, order = self._plain(shape, layer.protected_pages, seq, head, side, 0)
                     copy[order[:sink]] = rows[:sink]
@@ -339,11 +367,15 @@ class CpuLibrary(TorchLibrary):
         d = shape.head_dim
         sealed = counts(lengths.sealed_pages, seq + 1)[seq]
         tail = counts(lengths.tail_tokens, seq + 1)[seq]
-        parts = [decode(memory(page_address(layer.sealed, seq, head, side, page), np.uint8, page_bytes(d)), d)
-                 for page in range(sealed)]
+        parts = [self._decoded(shape, layer, seq, head, side, page) for page in range(sealed)]
         if sealed:
             parts[0] = parts[0][layer.sink:]
         return np.concatenate(parts + [self._plain_rows(shape, layer.tail, seq, head, side, tail)])
+
+    def _decoded(self, shape, layer, seq, head, side, page):
+        """F32 [128, head_dim]: a sealed page."""
+        at = page_address(layer.sealed, seq, head, side, page)
+        return decode(memory(at, np.uint8, page_bytes(shape.head_dim)), shape.head_dim, book_of(shape, layer, head, side))
 
     def _protected_rows(self, shape, lengths, layer, seq, head, side):
         at = seq * lengths.protected_seq_stride + head * lengths.protected_head_stride
@@ -373,10 +405,13 @@ class CpuLibrary(TorchLibrary):
         (of_q, convert, _), (of_out, _, back) = NUMBERS[layer.q_type], NUMBERS[layer.out_type]
         for query_head in range(head * shape.group, (head + 1) * shape.group):
             at = layer.q + number_bytes(layer.q_type) * (row * layer.q_seq_stride + query_head * layer.q_head_stride)
-            scores = shape.softmax_scale * keys @ convert(memory(at, of_q, d))
+            scores = capped(shape.softmax_scale * keys @ convert(memory(at, of_q, d)), shape.score_softcap)
             weights = np.exp(scores - scores.max())
+            total = weights.sum()
+            if layer.sink_logits:
+                total += np.exp(memory(layer.sink_logits + 4 * query_head, np.float32, 1)[0] - scores.max())
             at = layer.out + number_bytes(layer.out_type) * (row * layer.out_seq_stride + query_head * layer.out_head_stride)
-            out = weights @ values / weights.sum()
+            out = weights @ values / total
             memory(at, of_out, d)[:] = back(out @ hadamard(d) if layer.out_hadamard else out)
 
     def _prompt_attention(self, shape, prompt, *workspace):
@@ -419,8 +454,7 @@ class CpuLibrary(TorchLibrary):
 
     def _sealed_rows(self, shape, layer, seq, head, side, n_pages):
         """F32 [tokens of sealed pages, head_dim], the sink's from its page."""
-        pages = [decode(memory(page_address(layer.sealed, seq, head, side, page), np.uint8, page_bytes(shape.head_dim)),
-                        shape.head_dim) for page in range(n_pages)]
+        pages = [self._decoded(shape, layer, seq, head, side, page) for page in range(n_pages)]
         if pages and layer.sink:
             pages[0][:layer.sink] = self._plain_rows(shape, layer.protected_pages, seq, head, side, layer.sink)
         return np.concatenate([np.zeros((0, shape.head_dim), np.float32), *pages])
@@ -433,8 +467,12 @@ class CpuLibrary(TorchLibrary):
             at = prompt.q + number_bytes(prompt.q_type) * query_head * prompt.q_head_stride
             q = convert(matrix(at, of_q, n_rows, prompt.q_token_stride, d)[rows])
             q = q @ hadamard(d) if prompt.q_hadamard else q
-            attend = attend_exactly if shape.half_products else attend_in_bytes
-            out, of_rows = attend(q, keys, values, hidden, shape.softmax_scale)
+            if shape.half_products:
+                logit = memory(prompt.sink_logits + 4 * query_head, np.float32, 1)[0] if prompt.sink_logits else None
+                out, of_rows = attend_exactly(q, keys, values, hidden, shape.softmax_scale, shape.score_softcap, logit)
+            else:
+                assert not shape.score_softcap and not prompt.sink_logits
+                out, of_rows = attend_in_bytes(q, keys, values, hidden, shape.softmax_scale)
             at = prompt.out + number_bytes(prompt.out_type) * query_head * prompt.out_head_stride
             out = out @ hadamard(d) if prompt.out_hadamard else out
             matrix(at, of_out, n_rows, prompt.out_token_stride, d)[rows] = back(out)
@@ -476,7 +514,10 @@ class CpuLibrary(TorchLibrary):
         for head in range(what.n_heads):
             to, read = (matrix(address + np.dtype(kind).itemsize * head * head_stride, kind, what.n_rows, row_stride, what.head_dim)
                         for address, row_stride, head_stride in ((what.rows, what.row_stride, what.head_stride), source))
-            to[:] = back(convert(read) @ hadamard(what.head_dim) if what.hadamard else convert(read))
+            before, after = (memory(x + 4 * what.head_dim * (head // what.heads_of_factors), np.float32, what.head_dim) if x else 1
+                             for x in (what.factors, what.factors_after))
+            x = convert(read) * before
+            to[:] = back((x @ hadamard(what.head_dim) if what.hadamard else x) * after)
 
 
 def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, return_softmax_lse,

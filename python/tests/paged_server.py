@@ -1,6 +1,7 @@
 """A stand-in for vLLM: hands out blocks, and runs steps of several requests through the plug-in's own code on random queries,
 keys and values; and what attention by the rule alone gives for them."""
 
+import re
 import types
 
 import cpu_library
@@ -10,6 +11,9 @@ import torch
 from kvant import PAGE
 from kvant.paged import model_state
 from kvant.paged.block_layout import BlockLayout
+from kvant.paged.codebooks import Codebooks, stacked
+from kvant.paged.key_scales import smoothing
+from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe
 
 N_KV_HEADS, N_HEADS, D, N_LAYERS = 2, 4, 64, 2
@@ -18,6 +22,18 @@ PLAIN = Recipe("plain", "any", "any")
 ROTATED = Recipe("rotated", "any", "any", key_hadamard=True, value_hadamard=True)
 SINK = Recipe("sink", "any", "any", key_hadamard=True, value_hadamard=True, sink=1)
 LONG_SINK = Recipe("long sink", "any", "any", sink=4)
+SMOOTH_CODEBOOKS = Recipe("smooth, codebooks", "vq-d2b8", "vq-d2b8", key_hadamard=True, sink=4, key_smooth=True)
+CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
+
+
+def constants_of(recipe, n_kv_heads=None):
+    """Random constants of a recipe with codebooks (vq-d2b8: 256 centroids of 2 channels), others in each layer and head."""
+    rng, n_kv_heads, books = np.random.default_rng(11), n_kv_heads or N_KV_HEADS, []
+    for format in (recipe.key_format, recipe.value_format):
+        dim, bits = map(int, re.fullmatch(r"vq-d(\d+)b(\d+)", format).groups())
+        books.append(stacked(rng.standard_normal((N_LAYERS, n_kv_heads, dim << bits))))
+    roots = rng.uniform(0.5, 2, (N_LAYERS, n_kv_heads, D))
+    return ModelConstants(codebooks=Codebooks(*books), key_scales=smoothing(roots) if recipe.key_smooth else None)
 
 
 class Request:
@@ -27,31 +43,40 @@ class Request:
         self.out = torch.full((N_LAYERS, n_tokens, N_HEADS, D), float("nan"), dtype=dtype)
         self.computed, self.blocks, self.tail = 0, [], []
 
-    def expected(self, layer, recipe):
-        """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is."""
+    def expected(self, layer, recipe, constants=None, softcap=0, sink_logits=None):
+        """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is. constants: ModelConstants, or
+        None; sink_logits: [n_heads], or None."""
+        of_model = N_LAYERS - 1 - layer  # Server's layers lie in memory the other way round
         h = cpu_library.hadamard(D)
         n = self.k.shape[1]
         out = np.zeros((n, N_HEADS, D), np.float32)
         for head in range(N_HEADS):
-            sides = []
-            for x, is_rotated in ((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard)):
-                x = x[layer, :, head * N_KV_HEADS // N_HEADS].float().numpy()
+            sides, kv_head = [], head * N_KV_HEADS // N_HEADS
+            for side, (x, is_rotated) in enumerate(((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard))):
+                x, book = x[layer, :, kv_head].float().numpy(), None
+                roots = constants.key_scales.of_queries[of_model, kv_head].numpy() if side == 0 and recipe.key_smooth else 1
+                if constants is not None and constants.codebooks is not None:
+                    book = (constants.codebooks.keys, constants.codebooks.values)[side][of_model, kv_head].float().numpy().reshape(-1, 2)
+                x = x / roots
                 x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))  # as a tail keeps it
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
-                    coded[rows] = cpu_library.decode(cpu_library.encode(x[rows]), D)
+                    coded[rows] = cpu_library.decode(cpu_library.encode(x[rows], book=book), D, book)
                 coded[:recipe.sink] = x[:recipe.sink]
                 back = h if is_rotated else np.eye(D, dtype=np.float32)
-                sides.append((x @ back, coded @ back))
+                sides.append((x @ back * roots, coded @ back * roots))
             q = self.q[layer, :, head].float().numpy()
             for border in range(0, n, PAGE):
                 rows = np.arange(border, min(border + PAGE, n))
                 keys, values = (np.concatenate([coded[:border], plain[rows]]) for plain, coded in sides)
                 scores = SCALE * q[rows] @ keys.T
+                scores = softcap * np.tanh(scores / softcap) if softcap else scores
                 scores[np.arange(len(keys)) > rows[:, None]] = -np.inf
-                weights = np.exp(scores - scores.max(1, keepdims=True))
-                out[rows, head] = weights @ values / weights.sum(1, keepdims=True)
+                top = scores.max(1, keepdims=True)
+                weights = np.exp(scores - top)
+                total = weights.sum(1, keepdims=True) + (0 if sink_logits is None else np.exp(sink_logits[head] - top))
+                out[rows, head] = weights @ values / total
         return out
 
 
@@ -73,11 +98,14 @@ class RankRequest:
 class Server:
     """Hands out blocks and builds vLLM's metadata."""
 
-    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, metrics=None):
+    def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None,
+                 softcap=0.0, sink_logits=None):
+        """sink_logits: F32 [N_HEADS], of all layers; None: there are none."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
-        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, metrics)
+        self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants, softcap)
+        self.sink_logits = sink_logits if sink_logits is None else sink_logits.to(self.device)
         self.rng = np.random.default_rng(3)
         pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
         self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]
@@ -132,7 +160,7 @@ class Server:
     attention = None  # of prompts: the library's
 
     def attend(self, step, layer, q, k, v, out):
-        model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention)
+        model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention, self.sink_logits)
 
     def _table(self, rows):
         width = max(map(len, rows))

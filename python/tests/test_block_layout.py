@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kvant import PAGE
 from kvant.paged.block_layout import BlockLayout
-from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
+from kvant.paged.recipes import RECIPES, Recipe, parse_recipe, without_constants
 from kvant.paged.sink_layout import SinkLayout
 from kvant.vllm.recipes import find_recipe
 
@@ -95,12 +95,27 @@ class Recipes(unittest.TestCase):
             self.assertEqual(recipe.text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=1,prompt=flashq")
         self.assertEqual(parse_recipe("kvant-fast4,sink=0,prompt=exact").text, "k=ch4g128,v=tok4g128")
 
+    def test_smoothing_and_codebooks_need_constants(self):
+        self.assertEqual(RECIPES["kvant_vecinfer_4bit"].text, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,sink=4")
+        self.assertEqual(parse_recipe("kvant-vecinfer-2bit,sink=1").text, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,sink=1")
+        for text in ("kvant-vecinfer-4bit", "k=smooth:ch4g128,v=tok4g128", "k=tcq4,v=vq-d4b12", "k=pq-d4b8,v=tok4g128"):
+            self.assertTrue(parse_recipe(text).takes_constants)
+            with self.assertRaisesRegex(ValueError, "needs constants of the model, which kvant.hf.calibrate makes: HERE"):
+                without_constants(parse_recipe(text), "HERE")
+        for text in ("kvant-4bit", "k=hadamard:lm4,v=lm4"):
+            self.assertEqual(without_constants(parse_recipe(text), ""), parse_recipe(text))
+
     def test_what_is_wrong_is_said(self):
         for text, sentence in (("k=tcq4", "both k=FORMAT"), ("k=tcq4,v=tcq4,window=128", "\"window=128\" in the recipe"),
-                               ("k=smooth:tcq4,v=tcq4", "k=smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of"),
+                               ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"),
+                               ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
+                               ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of"),
                                ("kvant-4bit,prompt=int8", "prompt=int8"), ("kvant-5bit,prompt=flashq", "no recipe \"kvant-5bit\"")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
+        for part in ("budget=4.5", "ladder=tcq2+tcq4", "k@0-3=bf16", "v@18.1=tok4g128", "mix=0.5", "mix_k=tcq2"):
+            with self.assertRaisesRegex(ValueError, "all layers and heads have the same formats"):
+                parse_recipe("kvant-4bit," + part)
         for cache_type, config, sentence in (
                 ("kvant", {}, "needs a recipe"), ("kvant", {"kvant": {"recipes": "x"}}, "one text"),
                 ("kvant", {"kvant": "k=tcq4"}, "one text"),

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 if find_spec("torch") is None:
     raise unittest.SkipTest("no PyTorch")
 
-from paged_server import LONG_SINK, PLAIN, SINK, Request, Server
+from paged_server import LONG_SINK, PLAIN, SINK, SMOOTH_CODEBOOKS, Request, Server, constants_of
 
 import numpy as np
 import torch
@@ -30,28 +30,28 @@ class DraftRows(unittest.TestCase):
             other.q, other.k, other.v, other.out = request.q, request.k, request.v, torch.full_like(request.out, float("nan"))
         return same
 
-    def one_by_one(self, recipe, request, n_prompt, n_tokens):
+    def one_by_one(self, recipe, request, n_prompt, n_tokens, constants=None):
         """Its answers without drafts."""
-        server = Server(recipe)
+        server = Server(recipe, constants=constants)
         if n_prompt:
             server.step([(request, n_prompt)])
         while request.computed < n_tokens:
             server.step([(request, 1)])
         return request.out[:, n_prompt:n_tokens]
 
-    def check_rule(self, recipe, request, rows):
+    def check_rule(self, recipe, request, rows, constants=None):
         for layer in range(2):
-            error = request.out[layer, rows].float().numpy() - request.expected(layer, recipe)[rows]
+            error = request.out[layer, rows].float().numpy() - request.expected(layer, recipe, constants)[rows]
             self.assertLess(np.abs(error).max(), 0.03)
 
-    def check_patterns(self, recipe, n_prompt, n_steps, late=0):
+    def check_patterns(self, recipe, n_prompt, n_steps, late=0, constants=None):
         """n_steps with three drafts each, of which all possible numbers are accepted; then all are, and a single token."""
         whole = Request(n_prompt + 4 * (n_steps + 1) + 1, self.rng)
         patterns = list(itertools.product(range(MAX_DRAFTS + 1), repeat=n_steps))
         requests = self.copies(whole, len(patterns))
-        reference = self.one_by_one(recipe, whole, n_prompt, whole.out.shape[1])
-        self.check_rule(recipe, whole, slice(n_prompt, whole.computed))
-        server = Server(recipe, n_blocks=16 * len(patterns), max_drafts=MAX_DRAFTS, max_seqs=len(patterns))
+        reference = self.one_by_one(recipe, whole, n_prompt, whole.out.shape[1], constants)
+        self.check_rule(recipe, whole, slice(n_prompt, whole.computed), constants)
+        server = Server(recipe, n_blocks=16 * len(patterns), max_drafts=MAX_DRAFTS, max_seqs=len(patterns), constants=constants)
         server.step([(request, n_prompt) for request in requests])
         for rejected in zip(*patterns):
             server.step([(request, 1 + MAX_DRAFTS) for request in requests], rejected=dict(zip(requests, rejected)), late=late)
@@ -68,6 +68,9 @@ class DraftRows(unittest.TestCase):
 
     def test_all_patterns_around_the_second_pages_end_with_lengths_that_the_host_learns_late(self):
         self.check_patterns(SINK, 253, 2, late=MAX_DRAFTS)
+
+    def test_all_patterns_with_codebooks(self):
+        self.check_patterns(SMOOTH_CODEBOOKS, 126, 1, constants=constants_of(SMOOTH_CODEBOOKS))
 
     def test_a_page_filled_again_and_again_by_rejected_drafts(self):
         request = Request(140, self.rng)

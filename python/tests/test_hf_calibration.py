@@ -168,7 +168,7 @@ class Files(unittest.TestCase):
         rng, sums = torch.Generator().manual_seed(0), torch.zeros(N_LAYERS, N_KV_HEADS, D, D, dtype=torch.float64)
         from kvant import _engine
 
-        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], constants.shaped(parse_recipe(RECIPE)).text,
+        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], constants.calibrated(parse_recipe(RECIPE)).text,
                                                "", "cpu", 0)
         turns = candidates(self.model, D)[1]  # halves
         for context, _ in made.query_contexts(self.tokens.astype("int32"), -1):
@@ -180,7 +180,7 @@ class Files(unittest.TestCase):
                 rows = turn(q.double(), turns, -torch.arange(len(context))) * lengths.double().sqrt()[..., None]
                 for head in range(N_HEADS):
                     sums[layer, head * N_KV_HEADS // N_HEADS] += rows[head].T @ rows[head]
-        found = self.constants().metrics
+        found = self.constants().of_model.metrics
         self.assertEqual(found.directions.shape, (N_LAYERS, N_KV_HEADS, D, RANK))
         slow = torch.arange(D) % (D // 2) >= D // 4  # channels that hardly turn keep their moments whatever the distance
         for layer, head in itertools.product(range(N_LAYERS), range(N_KV_HEADS)):
@@ -191,7 +191,7 @@ class Files(unittest.TestCase):
             self.assertGreater(costs[1], 1.5 * costs[0])
 
     def test_turns_are_those_of_the_model(self):
-        turns = self.constants().metrics.turns
+        turns = self.constants().of_model.metrics.turns
         self.assertEqual(turns[0, :, 0].tolist(), [(i + D // 2) % D for i in range(D)])
         frequencies = self.model.model.rotary_emb.inv_freq / (2 * torch.pi)
         torch.testing.assert_close(turns[1, :D // 2, 1], frequencies)
@@ -222,13 +222,72 @@ class Files(unittest.TestCase):
         seen = cache._library.metrics_seen
         self.assertEqual(len(seen), N_LAYERS * N_KV_HEADS * 2)  # pages
         self.assertEqual({page for _, page in seen.values()}, {0, 1})
-        wanted = {x.item() for x in self.constants().metrics.directions[:, :, 0, 0].flatten()}
+        wanted = {x.item() for x in self.constants().of_model.metrics.directions[:, :, 0, 0].flatten()}
         self.assertEqual({first for first, _ in seen.values()}, wanted)
         other = small_model(vocab_size=101).config
         with self.assertRaisesRegex(ValueError, "of another checkpoint"):
             KvantCache(other, RECIPE, constants=self.path, library=cpu_library.CpuLibrary())
         with self.assertRaisesRegex(Error, "no constants"):
             KvantCache(small_model(num_hidden_layers=3).config, RECIPE, constants=self.path, library=cpu_library.CpuLibrary())
+
+
+@unittest.skipIf(find_spec("kvant._engine") is None, "no engine")
+class VecInfer(unittest.TestCase):
+    """Codebooks of 256 centroids of two channels, behind smoothing and a rotation."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.model = small_model()
+        cls.tokens = torch.randint(1, 97, (5000,), generator=torch.Generator().manual_seed(5)).numpy()
+        cls.path = calibrate(cls.model, cls.tokens, "kvant-vecinfer-4bit", path=pathlib.Path(cls.folder.name) / "constants.gguf")
+        cls.shape = shape_of(cls.model.config)
+        cls.found = constants.read_constants(cls.path, parse_recipe("kvant-vecinfer-4bit"), cls.shape).of_model
+
+    def rows(self):
+        """Of texts that calibration has read, behind the sink: K and V of each layer, [n_kv_heads, n, d]."""
+        seen = {layer: ([], []) for layer in range(N_LAYERS)}
+        from kvant import _engine
+
+        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], parse_recipe("kvant-vecinfer-4bit").text,
+                                               "", "cpu", 0)
+        with reading.reading(self.model):
+            for sample, offset in made.samples(self.tokens.astype("int32"), -1):
+                positions = torch.arange(len(sample))
+                positions[reading.SINK_TOKENS:] += offset
+                reading.read(self.model, torch.from_numpy(sample).long(), positions, N_LAYERS, lambda layer, q, *sides: [
+                    rows.append(x[:, reading.SINK_TOKENS:]) for rows, x in zip(seen[layer], sides)])
+        return [[torch.cat(rows, 1) for rows in seen[layer]] for layer in range(N_LAYERS)]
+
+    def test_smooths_by_the_root_of_the_largest_and_has_a_codebook_for_every_head(self):
+        self.assertIsNone(self.found.metrics)
+        self.assertEqual(self.found.codebooks.keys.shape, (N_LAYERS, N_KV_HEADS, 512))
+        for layer, (keys, values) in enumerate(self.rows()):
+            roots = keys.abs().amax(1).sqrt()
+            scales = self.found.key_scales.of_queries[layer]
+            # Calibration keeps a part of the tokens that it reads, in 16 bits.
+            self.assertTrue((scales < 1.003 * roots).all() and (scales > 0.8 * roots).all())
+            stored = (keys / scales[:, None]) @ hadamard_matrix(D)
+            for rows, books in ((stored, self.found.codebooks.keys[layer]), (values, self.found.codebooks.values[layer])):
+                for head in range(N_KV_HEADS):
+                    pairs = rows[head].reshape(-1, 2)[::7]
+                    nearest = torch.cdist(pairs, books[head].float().view(256, 2)).amin(1).square().sum()
+                    self.assertLess(nearest / pairs.square().sum(), 0.02)
+
+    def test_serves_the_cache_and_no_recipe_with_other_codebooks(self):
+        cache = KvantCache(self.model.config, "kvant-vecinfer-4bit", constants=self.path, library=cpu_library.CpuLibrary())
+        tokens = torch.from_numpy(self.tokens[None, :300]).long()
+        self.model.set_attn_implementation("sdpa")
+        wanted = self.model(tokens).logits
+        warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
+        found = torch.cat([self.model(part, past_key_values=cache).logits for part in tokens.split([256, 1, 43], 1)], 1)
+        error = ((found - wanted)[:, 260:].square().mean() / wanted[:, 260:].square().mean()).item()
+        self.assertTrue(1e-6 < error < 0.2, error)
+        with self.assertRaisesRegex(Error, "no constants"):
+            constants.read_constants(self.path, parse_recipe("kvant-vecinfer-2bit"), self.shape)
+        with self.assertRaisesRegex(ValueError, "needs constants of the model.*constants=FILE"):
+            KvantCache(self.model.config, "kvant-vecinfer-4bit", library=cpu_library.CpuLibrary())
 
 
 if __name__ == "__main__":

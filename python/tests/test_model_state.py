@@ -11,13 +11,15 @@ if find_spec("torch") is None:
     raise unittest.SkipTest("no PyTorch")
 
 import cpu_library
-from paged_server import D, LONG_SINK, N_KV_HEADS, N_LAYERS, PLAIN, ROTATED, SINK, Request, Server
+from paged_server import (CODEBOOKS, D, LONG_SINK, N_HEADS, N_KV_HEADS, N_LAYERS, PLAIN, ROTATED, SINK, SMOOTH_CODEBOOKS, Request, Server,
+                          constants_of)
 
 import numpy as np
 import torch
 
 from kvant.paged import prompt_pages, prompt_rows
 from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
+from kvant.paged.model_constants import ModelConstants
 
 
 class RowServer(Server):
@@ -27,11 +29,11 @@ class RowServer(Server):
 
 
 class Steps(unittest.TestCase):
-    def check(self, recipe, *requests):
+    def check(self, recipe, *requests, constants=None):
         for request in requests:
             for layer in range(N_LAYERS):
                 n = request.computed
-                error = (request.out[layer, :n].float().numpy() - request.expected(layer, recipe)[:n])
+                error = (request.out[layer, :n].float().numpy() - request.expected(layer, recipe, constants)[:n])
                 self.assertLess(np.abs(error).max(), 0.03)
 
     def test_prompts_cut_anyhow_and_decoding(self):
@@ -125,7 +127,7 @@ class Steps(unittest.TestCase):
         directions = number[..., None, None].expand(-1, -1, D, RANK).float().contiguous()
         for max_drafts, recipe in ((0, PLAIN), (0, SINK), (2, SINK)):
             metrics = KeyMetrics(directions, torch.zeros(N_LAYERS, D, 2), hadamard_matrix(D) if recipe.key_hadamard else None)
-            server = Server(recipe, max_drafts=max_drafts, metrics=metrics)
+            server = Server(recipe, max_drafts=max_drafts, constants=ModelConstants(metrics))
             a, b = (Request(n, np.random.default_rng(8)) for n in (400, 262))
             server.step([(a, 380), (b, 120)])  # two pages of a prompt
             for _ in range(8):  # and two that decoding fills
@@ -139,6 +141,65 @@ class Steps(unittest.TestCase):
                         at = (server.state.layers[layer].kv_cache.data_ptr() + int(block) * layout.block_bytes +
                               layout.sink.bytes + head * layout.head_bytes)
                         self.assertEqual(seen[at], (10 * layer + head, page))
+
+    def test_codebooks_and_scales_of_keys_are_those_of_the_layer_and_head(self):
+        for kind, recipe, dtype in ((Server, SMOOTH_CODEBOOKS, torch.bfloat16), (Server, SMOOTH_CODEBOOKS, torch.float16),
+                                    (RowServer, SMOOTH_CODEBOOKS, torch.bfloat16), (Server, CODEBOOKS, torch.bfloat16)):
+            rng, constants = np.random.default_rng(12), constants_of(recipe)
+            server, a, b = kind(recipe, constants=constants), *(Request(n, rng, dtype) for n in (400, 300))
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1), unittest.mock.patch.object(prompt_rows, "STRETCH", 1):
+                server.step([(a, 256)])
+                server.step([(a, 1), (b, 126)])
+                for _ in range(4):  # a page is filled by decoding
+                    server.step([(a, 1), (b, 1)])
+                server.step([(a, 139), (b, 1)])
+                server.step([(b, 169)])
+            self.check(recipe, a, b, constants=constants)
+
+    def test_soft_caps_and_attention_sinks(self):
+        logits = torch.linspace(-2, 3, N_HEADS)
+        for recipe, softcap, sink_logits in ((SINK, 0.7, None), (PLAIN, 0.0, logits), (SMOOTH_CODEBOOKS, 1.5, logits)):
+            rng, constants = np.random.default_rng(14), constants_of(recipe) if recipe.needs_constants else None
+            server = Server(recipe, constants=constants, softcap=softcap, sink_logits=sink_logits)
+            a, b = Request(400, rng), Request(300, rng)
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):  # in parts, of which one has the sinks
+                for work in ([(a, 256)], [(a, 1), (b, 127)], [(a, 1), (b, 1)], [(a, 140), (b, 1)], [(b, 130)]):
+                    server.step(work)
+            known = dict(constants=constants, softcap=softcap, sink_logits=None if sink_logits is None else sink_logits.numpy())
+            for request in (a, b):
+                for layer in range(N_LAYERS):
+                    n = request.computed
+                    error = request.out[layer, :n].float().numpy() - request.expected(layer, recipe, **known)[:n]
+                    self.assertLess(np.abs(error).max(), 0.03)
+                    without = request.expected(layer, recipe, constants)[:n] - request.expected(layer, recipe, **known)[:n]
+                    self.assertGreater(np.abs(without).max(), 0.1)
+
+    def test_codebooks_of_prompts_in_integers(self):
+        recipe, rng = replace(SMOOTH_CODEBOOKS, prompt="flashq"), np.random.default_rng(13)
+        constants, a = constants_of(recipe), Request(300, rng)
+        server = Server(recipe, constants=constants)
+        server.step([(a, 140)])
+        server.step([(a, 160)])
+        self.assertEqual(server.state.cache.library.prompts_in_bytes, 2 * N_LAYERS)
+        for layer in range(N_LAYERS):
+            wanted = a.expected(layer, recipe, constants)
+            error = a.out[layer].float().numpy() - wanted
+            self.assertTrue(0.003 < np.linalg.norm(error) / np.linalg.norm(wanted) < 0.03)
+
+    def test_pages_with_codebooks_are_sealed_layer_by_layer(self):
+        library = cpu_library.CpuLibrary()
+        server, a = Server(CODEBOOKS, library, constants=constants_of(CODEBOOKS)), Request(140, np.random.default_rng(4))
+        server.step([(a, 127)])
+        server.step([(a, 1)])
+        with unittest.mock.patch.object(library, "call", side_effect=library.call) as call:
+            server.step([(a, 1)])
+        self.assertEqual([arguments.args[0] for arguments in call.call_args_list][:N_LAYERS], N_LAYERS * ["seal_pages"])
+
+    def test_constants_of_another_number_of_layers_are_refused(self):
+        constants = constants_of(CODEBOOKS)
+        fewer = replace(constants, codebooks=replace(constants.codebooks, keys=constants.codebooks.keys[:1]))
+        with self.assertRaisesRegex(ValueError, "the constants are of 1 layers, and the model has 2"):
+            Server(CODEBOOKS, constants=fewer)
 
     def test_metrics_of_another_type_are_refused(self):
         with self.assertRaisesRegex(TypeError, "metrics of keys are float32, not torch.bfloat16"):

@@ -11,7 +11,7 @@ if find_spec("torch") is None:
 
 import cpu_library
 import paged_server as harness
-from paged_server import LONG_SINK, PLAIN, SINK, Request, Server
+from paged_server import LONG_SINK, PLAIN, SINK, SMOOTH_CODEBOOKS, Request, Server, constants_of
 
 import numpy as np
 import torch
@@ -22,26 +22,32 @@ from kvant.paged.quality_guard import GuardReport
 from kvant.vllm import guard_metrics
 
 
-def expected_error(request, layer, recipe, n):
+def expected_error(request, layer, recipe, n, constants=None, softcap=0, sink_logits=None):
     """Of the prompt's last token, all heads together: to the sink, the newest two full pages and the rest, as they were and as codes."""
     first, end, sink = max(n // PAGE - 2, 0) * PAGE, n // PAGE * PAGE, recipe.sink
     difference = square = 0
     for head in range(harness.N_HEADS):
         outputs = []
         for is_coded in (False, True):
-            sides = []
-            for x, is_rotated in ((request.k, recipe.key_hadamard), (request.v, recipe.value_hadamard)):
-                x = x[layer, :n, head * harness.N_KV_HEADS // harness.N_HEADS].float().numpy()
+            sides, kv_head, books, roots = [], head * harness.N_KV_HEADS // harness.N_HEADS, (None, None), 1
+            if constants is not None:  # the state's first layer is the model's second here
+                of_sides = constants.codebooks.keys, constants.codebooks.values
+                books = [x[1 - layer, kv_head].float().numpy().reshape(-1, 2) for x in of_sides]
+                roots = constants.key_scales.of_queries[1 - layer, kv_head].numpy()
+            for x, is_rotated, factors, book in ((request.k, recipe.key_hadamard, 1 / roots, books[0]),
+                                                 (request.v, recipe.value_hadamard, 1, books[1])):
+                x = x[layer, :n, kv_head].float().numpy() * factors
                 x = cpu_library.from_bf16(cpu_library.to_bf16(x @ cpu_library.hadamard(harness.D))) if is_rotated else x
-                pages = [cpu_library.decode(cpu_library.encode(x[at:at + PAGE]), harness.D) if is_coded else x[at:at + PAGE]
-                         for at in range(first, end, PAGE)]
+                pages = [cpu_library.decode(cpu_library.encode(x[at:at + PAGE], book=book), harness.D, book) if is_coded else
+                         x[at:at + PAGE] for at in range(first, end, PAGE)]
                 watched = np.concatenate(pages)[sink if first == 0 else 0:]
                 sides.append(np.concatenate([x[:sink], watched, x[end:]]))
-            q = request.q[layer, n - 1, head].float().numpy()
+            q = request.q[layer, n - 1, head].float().numpy() * roots
             q = q @ cpu_library.hadamard(harness.D) if recipe.key_hadamard else q
             scores = harness.SCALE * sides[0] @ q
-            weights = np.exp(scores - scores.max())
-            outputs.append(weights @ sides[1] / weights.sum())
+            scores = softcap * np.tanh(scores / softcap) if softcap else scores
+            weights, logit = np.exp(scores), -np.inf if sink_logits is None else float(sink_logits[head])
+            outputs.append(weights @ sides[1] / (weights.sum() + np.exp(logit)))
         difference += np.square(outputs[1] - outputs[0]).sum()
         square += np.square(outputs[0]).sum()
     return np.sqrt(difference / square)
@@ -61,10 +67,11 @@ class Guard(unittest.TestCase):
         return server
 
     def test_errors_are_those_of_the_last_token_of_the_longest_new_prompt(self):
-        for recipe in (PLAIN, SINK, LONG_SINK):
+        codebooks, scores = constants_of(SMOOTH_CODEBOOKS), dict(softcap=0.8, sink_logits=torch.linspace(-2, 3, harness.N_HEADS))
+        for recipe, known in ((PLAIN, {}), (SINK, {}), (LONG_SINK, {}), (SINK, scores), (SMOOTH_CODEBOOKS, dict(constants=codebooks))):
             for n in (130, 256, 300, 700):
                 self.reports.clear()
-                server, rng = self.server(recipe), np.random.default_rng(n)
+                server, rng = self.server(recipe, **known), np.random.default_rng(n)
                 requests = [Request(m, rng) for m in (n, 129, n)]
                 server.step([(requests[1], 100)])  # not long enough
                 server.step([(requests[0], n), (requests[1], 29)])  # of which the first is new
@@ -74,7 +81,7 @@ class Guard(unittest.TestCase):
                 self.assertEqual((sorted(report.errors), report.checks), ([0, 1], 1))
                 for checked, request in zip((0, 1), (requests[0], requests[2])):
                     # The state's first layer is the model's second here.
-                    self.assertAlmostEqual(report.errors[checked], expected_error(request, 1 - checked, recipe, n), delta=0.003)
+                    self.assertAlmostEqual(report.errors[checked], expected_error(request, 1 - checked, recipe, n, **known), delta=0.003)
 
     def test_outputs_are_the_same_with_it(self):
         rng = np.random.default_rng(3)

@@ -13,6 +13,8 @@ import numpy as np
 import paged_server as harness
 import torch
 
+from kvant.paged.constants import heads_of_rank
+
 N_KV_HEADS, N_HEADS = 4, 8
 # New tokens of each request in each step: prompts in chunks that end in pages and at their ends, decoding over a page's end. The
 # last request finds its first page, which the first one has filled.
@@ -28,7 +30,10 @@ class Ranks(unittest.TestCase):
     def outputs(self, recipe, requests, rank, n_ranks):
         """[layers, computed tokens of all requests, heads of the rank, channels]"""
         harness.N_HEADS, harness.N_KV_HEADS = N_HEADS // n_ranks, max(1, N_KV_HEADS // n_ranks)
-        server = harness.Server(recipe, n_blocks=128)
+        constants = None
+        if recipe.needs_constants:
+            constants = harness.constants_of(recipe, N_KV_HEADS).of_heads(heads_of_rank(N_KV_HEADS, rank, n_ranks))
+        server = harness.Server(recipe, n_blocks=128, constants=constants)
         mine = [harness.RankRequest(request, rank, n_ranks, n) for request, n in zip(requests, N_FOUND)]
         for counts in itertools.zip_longest(*STEPS, fillvalue=0):
             work = [(request, n) for request, n in zip(mine, counts) if n]
@@ -51,7 +56,8 @@ class Ranks(unittest.TestCase):
 
     def test_two_ranks(self):
         in_integers = replace(harness.SINK, name="prompts in integers", prompt="flashq")
-        for recipe in (harness.PLAIN, harness.ROTATED, harness.SINK, harness.LONG_SINK, in_integers):
+        for recipe in (harness.PLAIN, harness.ROTATED, harness.SINK, harness.LONG_SINK, in_integers,
+                       harness.SMOOTH_CODEBOOKS):
             with self.subTest(recipe=recipe.name):
                 self.check(recipe, 2)
 
@@ -59,7 +65,8 @@ class Ranks(unittest.TestCase):
         self.check(harness.SINK, 4)
 
     def test_more_ranks_than_kv_heads(self):
-        self.check(harness.LONG_SINK, 8)
+        for recipe in (harness.LONG_SINK, harness.SMOOTH_CODEBOOKS):
+            self.check(recipe, 8)
 
 
 if __name__ == "__main__":

@@ -347,7 +347,8 @@ class Layers(unittest.TestCase):
 
     def test_what_differs_among_layers_is_refused(self):
         for first, second, sentence in (
-                (dict(), dict(heads=4), "the same heads"), (dict(), dict(d=64), "the same heads")):
+                (dict(), dict(heads=4), "the same heads"), (dict(), dict(d=64), "the same heads"),
+                (dict(), dict(logits_soft_cap=30.0), "and soft cap")):
             vllm_config = self.use(supported())
             layer(vllm_config, 0, **first)
             with self.assertRaisesRegex(NotImplementedError, sentence):
@@ -376,6 +377,23 @@ class Layers(unittest.TestCase):
             layer(vllm_config, 0, kind=Chunked)
         with self.assertRaisesRegex(NotImplementedError, "values with another head size"):
             layer(vllm_config, 1, head_size_v=64)
+
+    def test_recipes_that_need_constants_are_refused_without_them(self):
+        for cache_type, own in (("kvant_vecinfer_4bit", {}), ("kvant", {"kvant": {"recipe": "k=smooth+hadamard:vq-d4b12,v=vq-d4b12"}})):
+            vllm_config = self.use(supported(cache_dtype=cache_type))
+            vllm_config.additional_config = own
+            with self.assertRaisesRegex(ValueError, "needs constants of the model, which kvant.hf.calibrate makes: "
+                                        "--additional-config '{\"kvant\": {\"constants\": \"FILE\"}}'"):
+                layer(vllm_config, 0)
+
+    def test_prompts_in_integers_of_capped_scores_and_with_attention_sinks_are_refused(self):
+        for changed in (dict(logits_soft_cap=30.0), dict(sinks=object())):
+            vllm_config = self.use(supported(cache_dtype="kvant"))
+            vllm_config.additional_config = {"kvant": {"recipe": "kvant-4bit,prompt=flashq"}}
+            with self.assertRaisesRegex(NotImplementedError, "neither soft-capped scores nor attention sinks: prompt=exact"):
+                layer(vllm_config, 0, **changed)
+            vllm_config.additional_config = {"kvant": {"recipe": "kvant-4bit"}}
+            self.assertEqual(layer(vllm_config, 1, **changed).kvant.softcap, changed.get("logits_soft_cap", 0))
 
     def test_short_models_are_refused(self):
         vllm_config = self.use(supported(max_model_len=256))
@@ -446,7 +464,7 @@ class Refusals(unittest.TestCase):
                 (dict(kv_cache_dtype="fp8"), "kvant_4bit.*, not fp8"), (dict(kv_cache_dtype="auto"), "not auto"),
                 (dict(block_size=16), "--block-size 128, not 16"), (dict(block_size=256), "--block-size 128"),
                 (dict(device_capability=simple(major=7)), "8.0"),
-                (dict(use_mla=True), "MLA"), (dict(has_sink=True), "attention sinks"), (dict(use_sparse=True), "sparse"),
+                (dict(use_mla=True), "MLA"), (dict(use_sparse=True), "sparse"),
                 (dict(use_mm_prefix=True), "multimodal"), (dict(use_per_head_quant_scales=True), "per-head quant"),
                 (dict(has_sliding_window=True), "sliding window"), (dict(use_non_causal=True), "non-causal"),
                 (dict(use_batch_invariant=True), "batch invariance"), (dict(use_kv_connector=True), "KV connector"),
@@ -459,10 +477,10 @@ class Refusals(unittest.TestCase):
         backend.KvantImpl(**common)
         for changed, sentence in (
                 (dict(alibi_slopes=[1.0]), "ALiBi"), (dict(sliding_window=128), "sliding window"),
-                (dict(logits_soft_cap=30.0), "soft-capped"), (dict(attn_type=backend.AttentionType.ENCODER), "type"),
+                (dict(attn_type=backend.AttentionType.ENCODER), "type"),
                 (dict(kv_sharing_target_layer_name="x"), "share another layer's cache"),
                 (dict(num_heads=136), "more than 16 query heads a KV head"), (dict(num_kv_heads=65, num_heads=65), "64 KV heads"),
-                (dict(sinks=object()), "sinks"), (dict(chunk_lookback=1), "chunk_lookback")):
+                (dict(chunk_lookback=1), "chunk_lookback")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
                 backend.KvantImpl(**common | changed)
 

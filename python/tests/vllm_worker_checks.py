@@ -17,10 +17,13 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 
 import kvant.vllm
 import kvant.vllm.constants
-from kvant.paged.constants import Constants, shaped
+from kvant.paged.codebooks import Codebooks
+from kvant.paged.constants import Constants, calibrated
 from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
+from kvant.paged.key_scales import KeyScales
+from kvant.paged.model_constants import ModelConstants
 from kvant.vllm import attach, backend
-from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, Request, Server
+from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, SMOOTH_CODEBOOKS, Request, Server, constants_of
 from vllm_model import layer, making_layers, simple, supported, use
 
 MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
@@ -31,7 +34,8 @@ attach.wrap_attention(release.RELEASE)
 class VllmServer(Server):
     """Steps go through vLLM's builders and layers."""
 
-    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK):
+    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None):
+        """of_layers: more arguments of vLLM's layers."""
         super().__init__(recipe, max_drafts=max_drafts, n_blocks=n_blocks)
         for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
             patch = mock.patch.object(backend, name, value)
@@ -43,7 +47,8 @@ class VllmServer(Server):
         vllm_config.additional_config = {"kvant": {"recipe": recipe.text}}
         vllm_config.scheduler_config.max_num_seqs = 8
         blocks = [of_layer.kv_cache for of_layer in self.state.layers]
-        layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS) for i in range(N_LAYERS)]
+        layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS, **of_layers or {})
+                  for i in range(N_LAYERS)]
         for of_layer, its_blocks in zip(layers, blocks):
             spec = of_layer.get_kv_cache_spec(vllm_config)
             test.assertEqual(spec.page_size_bytes, self.layout.block_bytes)
@@ -132,8 +137,11 @@ class Worker(unittest.TestCase):
 
         def read(path, recipe, shape):
             self.assertEqual((path, shape.n_kv_heads, shape.n_heads, shape.n_layers), ("FILE", 4 * n_ranks, 8 * n_ranks, N_LAYERS))
-            basis = hadamard_matrix(D) if recipe.key_hadamard else None
-            return Constants(shaped(recipe), "12-34", "Other", KeyMetrics(heads, turns, basis))
+            recipe = calibrated(recipe)
+            metrics = KeyMetrics(heads, turns, hadamard_matrix(D) if recipe.key_hadamard else None) if recipe.is_shaped else None
+            books = heads[..., 0].repeat(1, 1, 512 // D).half() if recipe.key_format.startswith("vq") else None
+            scales = KeyScales(heads[..., 0], heads[..., 0] + 1) if recipe.key_smooth else None
+            return Constants(recipe, "12-34", "Other", ModelConstants(metrics, books if books is None else Codebooks(books, books), scales))
 
         with mock.patch.object(kvant.vllm.constants, "read_constants", read), \
                 mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found), making_layers():
@@ -143,10 +151,34 @@ class Worker(unittest.TestCase):
         for rank in range(2):
             state = self.served_with_constants("k=hadamard:tcq4,v=any,sink=1", rank, 2)
             self.assertEqual(state.recipe.text, "k=hadamard:tcq4,v=any,sink=1,encode=shaped")
-            self.assertEqual(state.metrics.directions.shape, (N_LAYERS, 4, D, RANK))
-            self.assertEqual(state.metrics.directions[0, :, 0, 0].tolist(), [4 * rank + head for head in range(4)])
-            self.assertEqual(state.metrics.basis.dtype, torch.float32)
-            np.testing.assert_allclose(state.metrics.basis.numpy(), cpu_library.hadamard(D), atol=1e-7)
+            metrics = state.constants.metrics
+            self.assertEqual(metrics.directions.shape, (N_LAYERS, 4, D, RANK))
+            self.assertEqual(metrics.directions[0, :, 0, 0].tolist(), [4 * rank + head for head in range(4)])
+            self.assertEqual(metrics.basis.dtype, torch.float32)
+            np.testing.assert_allclose(metrics.basis.numpy(), cpu_library.hadamard(D), atol=1e-7)
+
+    def test_codebooks_and_scales_are_those_of_a_ranks_heads(self):
+        for rank in range(2):
+            state = self.served_with_constants("kvant-vecinfer-4bit", rank, 2)
+            self.assertEqual(state.recipe.text, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,sink=4")
+            of_rank = [4 * rank + head for head in range(4)]
+            self.assertEqual(state.constants.codebooks.values[1, :, 511].tolist(), of_rank)
+            self.assertEqual(state.constants.key_scales.of_keys[0, :, 3].tolist(), of_rank)
+            self.assertIsNone(state.constants.metrics)
+
+    def test_steps_with_codebooks(self):
+        rng, constants = np.random.default_rng(4), constants_of(SMOOTH_CODEBOOKS)
+        with mock.patch.object(attach, "_add_constants", lambda state, vllm_config: setattr(state, "constants", constants)):
+            server, a, b = VllmServer(self, recipe=SMOOTH_CODEBOOKS), Request(300, rng), Request(200, rng)
+        server.step([(a, 126)])
+        for _ in range(4):
+            server.step([(a, 1)], padding=2)
+        server.step([(a, 1), (b, 150)])
+        server.step([(b, 1), (a, 140)])
+        for request in (a, b):
+            for i in range(N_LAYERS):
+                error = request.out[i].float().numpy() - request.expected(i, SMOOTH_CODEBOOKS, constants)
+                self.assertLess(np.abs(error[:request.computed]).max(), 0.03)
 
     def test_constants_of_something_else_are_refused(self):
         with self.assertRaisesRegex(ValueError, "of another checkpoint \\(Other, fingerprint 12-34, not 12-56\\)"):
@@ -156,6 +188,19 @@ class Worker(unittest.TestCase):
         state = self.served_with_constants("k=tcq4,v=any", n_layers=3)
         with self.assertRaisesRegex(ValueError, "the constants are of 3 layers, and the model has 2"):
             state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
+
+    def test_soft_caps_and_sinks_that_are_loaded_later(self):
+        rng, sinks = np.random.default_rng(5), torch.nn.Parameter(torch.zeros(N_HEADS, dtype=torch.bfloat16), requires_grad=False)
+        server, a = VllmServer(self, of_layers=dict(logits_soft_cap=1.5, sinks=sinks)), Request(300, rng)
+        sinks.copy_(torch.linspace(-2, 3, N_HEADS))
+        for of_layer in server.state.layers:
+            of_layer.impl.process_weights_after_loading(torch.bfloat16)
+        server.step([(a, 270)])
+        for _ in range(3):
+            server.step([(a, 1)])
+        for i in range(N_LAYERS):
+            error = a.out[i].float().numpy() - a.expected(i, SINK, softcap=1.5, sink_logits=sinks.float().numpy())
+            self.assertLess(np.abs(error[:a.computed]).max(), 0.03)
 
     def test_rehearsing_a_step_fills_the_output(self):
         server = VllmServer(self)

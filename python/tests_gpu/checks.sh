@@ -5,8 +5,11 @@
 #     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), likewise
 #     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, likewise
 #     checks.sh windows FOLDER     layers with a sliding window, on random models that are written there
+#     checks.sh softcap FOLDER     capped scores, likewise
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on a model that is there, and prompts of it: int [at least 8, 2048]; with the
 #                                  file of kvant.hf.calibrate for kvant-4bit, also with these constants
+#     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, likewise; and VecInfer, with the files
+#                                  of kvant.hf.calibrate for it
 #
 # `python3` must have vLLM and kvant. Logs are put beside the model. CHECK_SECONDS (400): what each may take.
 set -uo pipefail
@@ -88,7 +91,37 @@ case $mode in
     logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
-  *) echo "checks.sh random|drafts|parallel|windows FOLDER | checks.sh model FOLDER NPY [CONSTANTS]" >&2; exit 2 ;;
+  softcap)
+    python3 "$tests/random_llama.py" "$model" --layers 4 --softcap 5
+    bf16=$model/bf16.pt four=$model/4bit.pt
+    logits bf16 --out "$bf16"
+    logits bf16-300 --chunk 300 --against "$bf16"
+    logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
+    logits 4bit-512 --kv kvant_4bit --chunk 512 --against "$four"
+    logits 4bit-single --kv kvant_4bit --single --against "$four"
+    logits fast4 --kv kvant_fast4 --against "$bf16"
+    ;;
+  integers)
+    bf16=$model/bf16.pt
+    long=(--tokens "$3" --prompts 8)
+    logits bf16 "${long[@]}" --out "$bf16"
+    for kv in 4bit fast4; do
+      logits $kv --kv kvant_$kv "${long[@]}" --out "$model/$kv.pt" --against "$bf16"
+      logits $kv-300 --kv kvant_$kv --chunk 300 "${long[@]}" --against "$model/$kv.pt" "$bf16"
+      logits $kv-flashq --kv kvant --recipe "kvant-$kv,prompt=flashq" "${long[@]}" --against "$bf16" "$model/$kv.pt"
+    done
+    logits 4bit-flashq-512 --kv kvant --recipe kvant-4bit,prompt=flashq --chunk 512 "${long[@]}" --against "$bf16" "$model/4bit.pt"
+    logits turboattention --kv kvant_turboattention_4bit "${long[@]}" --against "$bf16"
+    if [ -n "${4:-}" ]; then
+      logits vecinfer-4 --kv kvant_vecinfer_4bit --constants "$4" "${long[@]}" --out "$model/vecinfer.pt" --against "$bf16"
+      logits vecinfer-4-300 --kv kvant_vecinfer_4bit --constants "$4" --chunk 300 "${long[@]}" --against "$model/vecinfer.pt"
+      logits vecinfer-4-eager --kv kvant_vecinfer_4bit --constants "$4" --eager "${long[@]}" --against "$model/vecinfer.pt"
+      logits vecinfer-2 --kv kvant_vecinfer_2bit --constants "$5" "${long[@]}" --against "$bf16"
+      { timeout $limit python3 "$tests/vllm_logits.py" --model "$model" --kv kvant_vecinfer_4bit --cache-gib 1 2>&1 |
+        sed -n "s/.*ValueError: kvant/RESULT refused: kvant/p" > "$model/vecinfer-without.log"; } &
+    fi
+    ;;
+  *) echo "checks.sh random|drafts|parallel|windows|softcap FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

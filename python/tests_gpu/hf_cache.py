@@ -33,6 +33,10 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 
+def is_ours(name):
+    return name.startswith("kvant-") or "=" in name
+
+
 def new_cache(model, name, **options):
     if name in ("quanto", "hqq"):
         more = dict(axis_key=0, axis_value=0) if name == "quanto" else dict(axis_key=1, axis_value=1)
@@ -53,7 +57,7 @@ def constants_of(model, name):
 
 
 def use_attention(model, name):
-    model.set_attn_implementation("kvant" if name.removesuffix(CONSTANTS) in OURS or "=" in name else "sdpa")
+    model.set_attn_implementation("kvant" if is_ours(name) else "sdpa")
 
 
 @torch.no_grad()
@@ -118,7 +122,7 @@ def generate(model, name, batch, n_tokens, n_new, is_filled):
     """is_filled: the context is random keys and values, which need no time; else random tokens, which are read."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
-    options = {"max_tokens": n_tokens + n_new} if name in OURS else {}
+    options = {"max_tokens": n_tokens + n_new} if is_ours(name) else {}
     cache = new_cache(model, name, **options)
     if is_filled:
         fill(model, cache, batch, n_tokens - 1)
@@ -129,11 +133,11 @@ def generate(model, name, batch, n_tokens, n_new, is_filled):
                    min_new_tokens=n_new, do_sample=False, stopping_criteria=[clock], pad_token_id=0)
     step = float(np.median(np.diff(clock.times)))
     held = torch.cuda.memory_allocated() - before
-    planned = cache.planned_bytes(batch, n_tokens + n_new) if name in OURS else None
+    planned = cache.planned_bytes(batch, n_tokens + n_new) if is_ours(name) else None
     say(cache=name, batch=batch, tokens=n_tokens, is_filled=is_filled, first_token_s=round(clock.times[0] - start, 3),
         ms_a_step=round(1000 * step, 3), tokens_a_s=round(batch / step, 1), held_MiB=round(held / 2**20),
         planned_MiB=planned and round(planned / 2**20, 1), cache_MiB=planned and round(cache.bytes / 2**20, 1),
-        kernel=cache.kernel if name in OURS else None)
+        kernel=cache.kernel if is_ours(name) else None)
 
 
 def generation(options):

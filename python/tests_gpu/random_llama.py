@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a model of Llama's architecture with random weights: random_llama.py FOLDER [--layers N] [--shape-only | --windows PERIOD]
+"""Writes a model of Llama's architecture with random weights:
+
+    random_llama.py FOLDER [--layers N] [--shape-only | --windows PERIOD | --softcap C]
 
     --layers N         (2) of Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
     --shape-only       no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy
     --windows PERIOD   Gemma 3's architecture instead: all layers have a sliding window but every PERIOD-th; of period 0, Mistral's,
-                       where all have one"""
+                       where all have one
+    --softcap C        Gemma 2's, with capped scores and without windows"""
 
 import argparse
 import json
@@ -32,6 +35,12 @@ def with_windows(shape, period):
                         attn_logit_softcapping=None, final_logit_softcapping=None)
 
 
+def with_softcap(shape, softcap):
+    return shape | dict(architectures=["Gemma2ForCausalLM"], model_type="gemma2", attn_logit_softcapping=softcap,
+                        final_logit_softcapping=None, sliding_window=WINDOW, query_pre_attn_scalar=D, tie_word_embeddings=True,
+                        layer_types=shape["num_hidden_layers"] * ["full_attention"], hidden_activation="gelu_pytorch_tanh")
+
+
 def weights(shape):
     import torch
 
@@ -54,12 +63,12 @@ def weights(shape):
             tensors[f"model.layers.{i}.{name}.weight"] = random(rows, columns, std=std)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"model.layers.{i}.{name}.weight"] = ones.clone()
-    return gemma(tensors, shape) if shape["model_type"] == "gemma3_text" else tensors
+    return gemma(tensors, shape) if shape["model_type"].startswith("gemma") else tensors
 
 
 def gemma(tensors, shape):
-    """It adds 1 to the weights of its norms, of which it has more, and multiplies embeddings by the root of their length. Queries and
-    keys are twice as large as their norms make them, for attention to choose."""
+    """It adds 1 to the weights of its norms, of which it has more, and multiplies embeddings by the root of their length. Gemma 3's
+    queries and keys are twice as large as their norms make them, for attention to choose."""
     import torch
 
     norms, hidden = ["model.norm"], shape["hidden_size"]
@@ -67,6 +76,10 @@ def gemma(tensors, shape):
         norms += [f"model.layers.{i}.{name}_layernorm" for name in ("input", "post_attention", "pre_feedforward", "post_feedforward")]
     tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] / hidden ** 0.5
     tensors |= {name + ".weight": torch.zeros(hidden, dtype=torch.bfloat16) for name in norms}
+    if shape["model_type"] == "gemma2":
+        del tensors["lm_head.weight"]  # they are the embeddings: attention has to be loud to be heard beside a token's own
+        return tensors | {name + ".weight": torch.full((hidden,), 7.0, dtype=torch.bfloat16)
+                          for name in norms if name.endswith(".post_attention_layernorm")}
     return tensors | {f"model.layers.{i}.self_attn.{side}_norm.weight": torch.ones(D, dtype=torch.bfloat16)
                       for i in range(shape["num_hidden_layers"]) for side in "qk"}
 
@@ -77,11 +90,14 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--shape-only", action="store_true")
     parser.add_argument("--windows", type=int, metavar="PERIOD")
+    parser.add_argument("--softcap", type=float, metavar="C")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     shape = config(32, 4096, 14336, 128256) if args.shape_only else config(args.layers, 1024, 2048, 8192)
     if args.windows is not None:
         shape = with_windows(shape, args.windows)
+    if args.softcap is not None:
+        shape = with_softcap(shape, args.softcap)
     (args.folder / "config.json").write_text(json.dumps(shape))
     if not args.shape_only:
         from safetensors.torch import save_file

@@ -5,7 +5,8 @@ which calls have two pages each, token by token (the decode kernel, which reads 
 blocks), and with drafts behind each token, of which some are rejected (tails of two pages, and several queries of a sequence), as
 they are and replayed from CUDA graphs that are larger than the batch. And is a rank of tensor parallelism what its heads are on
 one GPU: outputs, and the bytes of sealed pages? And with prompt=flashq, in which prompts are attended to in 8-bit integers, whole and
-in parts? A line of JSON for each recipe; the exit status is 1 if any differ by more than BF16 does, or, in integers, these."""
+in parts? A line of JSON for each recipe (of those named behind the command); the exit status is 1 if any differ by more than BF16
+does, or, in integers, these. Recipes with codebooks have random ones. `scores` in place of a name: soft caps and attention sinks."""
 
 import dataclasses
 import itertools
@@ -24,7 +25,8 @@ import torch
 from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged import prompt_pages, quality_guard
-from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, Recipe
+from kvant.paged.constants import heads_of_rank
+from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, RECIPES, Recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
@@ -33,7 +35,16 @@ RANK_HEADS, RANK_KV_HEADS = 32, 8  # of all ranks together
 RANK_STEPS = (127, 1, 1, 100)  # tokens at a time, in turn: pages are filled by decoding and by prompts
 TOLERANCE = 0.01  # of the outputs' root mean square
 OF_INTEGERS = 0.002, 0.05  # no less than what rounding to 8 bits does, with one loud key in a tile, and no more
+OTHER_SCORES = "scores"  # in place of a recipe's name
 LOUD = 6  # the first token's keys: what a sink is for
+
+
+def constants_of(recipe, rank=0, n_ranks=1):
+    """Of the harness's KV heads, which are a rank's; None: the recipe needs none."""
+    if not recipe.needs_constants:
+        return None
+    n_kv_heads = n_ranks * harness.N_KV_HEADS
+    return harness.constants_of(recipe, n_kv_heads).of_heads(heads_of_rank(n_kv_heads, rank, n_ranks))
 
 
 class RowServer(harness.Server):
@@ -45,8 +56,8 @@ class GuardedServer(harness.Server):
 
     report = None
 
-    def __init__(self, recipe, library, device, max_drafts=0):
-        super().__init__(recipe, library, device, max_drafts=max_drafts)
+    def __init__(self, recipe, library, device, max_drafts=0, constants=None):
+        super().__init__(recipe, library, device, max_drafts=max_drafts, constants=constants)
         self.state.watcher = lambda report: setattr(GuardedServer, "report", report)
         self.state.start(library, 8, 1024, self.device)
 
@@ -98,10 +109,11 @@ class GraphServer(harness.Server):
         rows[-1].copy_(self.rows[-1][:len(rows[-1])])
 
 
-def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.bfloat16):
-    """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included."""
+def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.bfloat16, **scores):
+    """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included; scores: as Server has
+    them."""
     rng = np.random.default_rng(1)
-    server = kind(recipe, library, "cuda", max_drafts=drafts)
+    server = kind(recipe, library, "cuda", max_drafts=drafts, constants=constants_of(recipe), **scores)
     requests = [harness.Request(n, rng, dtype) for n in N_TOKENS]
     for request in requests:
         request.k[:, 0] *= LOUD
@@ -112,7 +124,7 @@ def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.b
     return torch.cat([request.out.float().transpose(0, 1).flatten(1) for request in requests])
 
 
-def unquantized():
+def unquantized(softcap=0.0, sink_logits=None):
     """float [tokens, values]: what attention without quantization gives."""
     rng, out = np.random.default_rng(1), []
     for n in N_TOKENS:
@@ -120,7 +132,12 @@ def unquantized():
         request.k[:, 0] *= LOUD
         keys, values = (x.float().repeat_interleave(harness.N_HEADS // harness.N_KV_HEADS, 2) for x in (request.k, request.v))
         q, keys, values = (x.float().transpose(1, 2) for x in (request.q, keys, values))
-        attended = torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
+        weights = harness.SCALE * q @ keys.transpose(2, 3)
+        weights = softcap * (weights / softcap).tanh() if softcap else weights
+        weights = weights.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
+        if sink_logits is not None:
+            weights = torch.cat([weights, sink_logits[None, :, None, None].expand(*weights.shape[:3], 1)], 3)
+        attended = weights.softmax(-1)[..., :n] @ values
         out.append(attended.permute(2, 0, 1, 3).flatten(1))
     return torch.cat(out)
 
@@ -140,7 +157,7 @@ def in_integers(recipe, library):
 def of_rank(recipe, library, requests, rank, n_ranks):
     """Outputs, float [layers, tokens, heads, head_dim], and sealed pages, uint8 [layers, pages, KV heads, bytes], of a rank."""
     harness.N_HEADS, harness.N_KV_HEADS = RANK_HEADS // n_ranks, RANK_KV_HEADS // n_ranks
-    server = harness.Server(recipe, library, "cuda")
+    server = harness.Server(recipe, library, "cuda", constants=constants_of(recipe, rank, n_ranks))
     mine = [harness.RankRequest(request, rank, n_ranks) for request in requests]
     for n in itertools.cycle(RANK_STEPS):
         work = [(request, min(n, length - request.computed)) for request, length in zip(mine, N_TOKENS) if request.computed < length]
@@ -169,12 +186,37 @@ def difference(x, reference):
     return ((x - reference).square().mean() / reference.square().mean()).sqrt().item()
 
 
+def of_other_scores(library):
+    """Of capped scores, and with attention sinks: whether decoding, drafts and parts of prompts agree with prompts, and all of them are
+    nearer to unquantized attention with the same scores than plain attention is."""
+    is_right = True
+    for recipe, d in itertools.product(("kvant_4bit", "kvant_fast4"), (64, 128, 256)):
+        recipe, harness.D, harness.SCALE = RECIPES[recipe], d, d ** -0.5
+        logits = torch.linspace(-2, 4, harness.N_HEADS)
+        for name, scores in (("soft cap", dict(softcap=1.5)), ("attention sinks", dict(sink_logits=logits))):
+            prompt, decoded = (outputs(recipe, library, steps, **scores) for steps in (1000, 1))
+            drafted = outputs(recipe, library, 1 + DRAFTS, DRAFTS, **scores)
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 2):
+                in_parts = outputs(recipe, library, 100, **scores)
+            wanted = unquantized(**scores)
+            differences = [difference(x, prompt) for x in (decoded, drafted, in_parts)]
+            loss, without = difference(decoded, wanted), difference(unquantized(), wanted)
+            is_right &= max(differences) < TOLERANCE and loss < without / 2
+            print("RESULT", json.dumps({"scores": name, "text": recipe.text, "head": d,
+                                        "decoding, drafts, parts from prompt by": [round(x, 6) for x in differences],
+                                        "from unquantized by": round(loss, 4), "plain attention by": round(without, 4)}), flush=True)
+    return is_right
+
+
 def main():
     library, is_right = TorchLibrary(), True
     plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
                     recipe.value_hadamard) for recipe in KVANT_RECIPES]
     more = [Recipe("sink of 4", "tcq4", "tcq4", True, True, sink=4), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
+    wanted = set(sys.argv[1:])  # by name; all, if there are none
     for recipe in (*KVANT_RECIPES, *plain, *more, *OTHER_RECIPES):
+        if wanted and recipe.name not in wanted:
+            continue
         recipe, is_other = dataclasses.replace(recipe, prompt="exact"), recipe in OTHER_RECIPES
         for d in (128,) if is_other else (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
@@ -198,7 +240,7 @@ def main():
             is_right &= max(error, of_rows, of_parts, of_guarded, of_drafts, of_many, of_graphs, of_ranks) < TOLERANCE
             is_right &= other_bytes == 0
             is_right &= OF_INTEGERS[0] < min(of_integers) and max(of_integers) < OF_INTEGERS[1]
-            is_right &= 0 < watched < 1
+            is_right &= 0 < watched < (2 if recipe.needs_constants else 1)  # random codebooks are coarse
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
                                         "on rows from prompt by": round(of_rows, 6), "in parts by": round(of_parts, 6),
@@ -210,6 +252,8 @@ def main():
                                         "in integers, in parts, in F16 from rows by": [round(x, 4) for x in of_integers],
                                         "two ranks from one by": round(of_ranks, 6),
                                         "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)
+    if not wanted or OTHER_SCORES in wanted:
+        is_right &= of_other_scores(library)
     sys.exit(0 if is_right else 1)
 
 

@@ -18,10 +18,9 @@ from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.checkpoint import check_fingerprint, of_config
 from kvant.paged.constants import ModelShape, read_constants
 from kvant.paged.model_state import ModelState, Step
-from kvant.paged.recipes import parse_recipe
+from kvant.paged.recipes import parse_recipe, without_constants
 from kvant.torch import Layer, Lengths, TorchLibrary
 
-NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
 SPARE_PAGES = 8  # of each sequence, at least, when a cache grows: room for 1024 tokens
@@ -39,25 +38,26 @@ class KvantCache(Cache):
                  library: TorchLibrary | None = None):
         """config: the model's. kv: kvant-4bit, kvant-3bit, kvant-2bit, kvant-fast4, or k=FORMAT,v=FORMAT,sink=TOKENS as
         docs/guide/vllm.md describes it; with prompt=flashq behind it prompts are attended to in INT8. constants: the file that
-        `kvant.hf.calibrate` has made of this model. max_tokens: of a sequence, for which room is made at once; 0: room is made when
-        it is needed."""
+        `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without. max_tokens: of a
+        sequence, for which room is made at once; 0: room is made when it is needed."""
         self._config = config.get_text_config(decoder=True)
-        self.recipe, self._metrics = parse_recipe(kv), None
-        if constants is not None:
+        self.recipe, self._constants = parse_recipe(kv), None
+        if constants is None:
+            without_constants(self.recipe, "KvantCache(..., constants=FILE)")
+        else:
             found = read_constants(constants, self.recipe, shape_of(self._config))
             check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
-            self.recipe, self._metrics = found.recipe, found.metrics
+            self.recipe, self._constants = found.recipe, found.of_model
         library = library or TorchLibrary()
         heads = _heads_of(self._config)
         sizes = []
         for format in (self.recipe.key_format, self.recipe.value_format):
             sizes.append(library.page_bytes(format, heads.head_dim))
-            if not sizes[-1] or not library.can_seal(format) or format.startswith(NEED_CONSTANTS):
-                raise ValueError(f"kvant has no format {format} without calibrated constants for heads of {heads.head_dim} "
-                                 f"channels (recipe {self.recipe.text})")
+            if not sizes[-1] or not library.can_seal(format):
+                raise ValueError(f"kvant has no format {format} for heads of {heads.head_dim} channels (recipe {self.recipe.text})")
         self.layout = BlockLayout(heads.n_kv_heads, heads.head_dim, *sizes, self.recipe.sink)
         self._library, self._max_tokens = library, max_tokens
-        self._state = ModelState(self.recipe, self.layout, heads.n_heads, heads.softmax_scale, metrics=self._metrics)
+        self._state = ModelState(self.recipe, self.layout, heads.n_heads, heads.softmax_scale, constants=self._constants)
         super().__init__(layers=[KvantLayer(self) for _ in range(self._config.num_hidden_layers)])
         self._state.layers = self.layers
         self._forget()
@@ -149,12 +149,11 @@ class KvantCache(Cache):
             ids = cache.sink_ids(self._block_table[:, 0])
             sink = dict(sink=self.layout.sink_tokens, protected_pages=cache.sink_pages(ids, blocks))
         described = Layer(sealed=cache.sealed_pages(self._block_table, blocks),
-                          tail=cache.tail_pages(cache.tail_ids(self._tail_table), blocks), **sink)
+                          tail=cache.tail_pages(cache.tail_ids(self._tail_table), blocks), **cache.codebooks(blocks), **sink)
         cache.library.dequantize(cache.shape(n), lengths, described, 0, rows.shape[2] // PAGE, *rows)
-        for side, is_rotated in zip(rows, (self.recipe.key_hadamard, self.recipe.value_hadamard)):
-            if is_rotated:
-                for sequence in side[:, :n_tokens]:
-                    cache.library.rotate(sequence)
+        for keys, values in zip(*rows[:, :, :n_tokens]):
+            cache.keys_back(keys, blocks)
+            cache.rotate_back(values)
 
     def _step_of(self, layer: KvantLayer, n_sequences: int, n_new: int, mask: torch.Tensor | None,
                  device: torch.device) -> Step:
@@ -218,7 +217,8 @@ class KvantCache(Cache):
         self._n_pages, self._graphs_here = wanted, None
 
     def reset(self) -> None:
-        self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale, metrics=self._metrics)
+        self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale,
+                                 constants=self._constants)
         self._state.layers = self.layers
         self._forget()
 

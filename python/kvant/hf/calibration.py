@@ -16,7 +16,7 @@ from kvant.hf.cache import shape_of
 from kvant.hf.channel_turns import PROBED_SHIFT, Turns, candidates, turn, turns_of_layers
 from kvant.hf.reading import SINK_TOKENS, read, read_back, reading
 from kvant.paged import checkpoint
-from kvant.paged.constants import ModelShape, read_constants, shaped
+from kvant.paged.constants import ModelShape, calibrated, read_constants
 from kvant.paged.recipes import parse_recipe
 
 PROBED_TOKENS = 32
@@ -27,13 +27,14 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     """Finds out what a recipe should know about a model, once, and returns the file with it: for KvantCache(constants=...) and the
     vLLM plug-in. A file that is there is returned at once.
 
-    model: a causal language model of transformers, on any device, of which PyTorch knows gradients. tokenizer: its tokenizer, or
+    model: a causal language model of transformers, on any device; for trellis formats one of which PyTorch knows gradients. kv: as
+    KvantCache has it; one file serves recipes whose constants are the same. tokenizer: its tokenizer, or
     the tokens of a text, whole numbers [n]. text: to learn from; empty: the one that ships with kvant. path: of the file; None: in
     the user's cache folder, under the checkpoint's fingerprint. It takes the memory of a pass over 1024 tokens and back, beside
     the model. ValueError: there is a file of another checkpoint at that path."""
     from kvant import _engine
 
-    recipe, config = shaped(parse_recipe(kv)), model.config.get_text_config(decoder=True)
+    recipe, config = calibrated(parse_recipe(kv)), model.config.get_text_config(decoder=True)
     shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
     found = None
     if path is None:

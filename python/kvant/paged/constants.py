@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from kvant.c_api import KEY, VALUE
+from kvant.paged.codebooks import Codebooks, stacked
 from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
-from kvant.paged.recipes import Recipe
+from kvant.paged.key_scales import smoothing
+from kvant.paged.model_constants import ModelConstants
+from kvant.paged.recipes import Recipe, has_codebook
 
+# Names of arrays.
 PAGE_METRIC = "page-metric"  # [head_dim][RANK] directions, then [head_dim][2] turns: src/format/page_metric.h
+CODEBOOK = "codebook/"  # and the format; centroids, one after another: src/format/vq.cc
+SMOOTH = "smooth"  # [head_dim]: src/transform/smooth.cc
 
 
 @dataclass(frozen=True)
@@ -34,12 +42,13 @@ class ModelShape:
                                 self.trained_context)
 
 
-def shaped(recipe: Recipe) -> Recipe:
+def calibrated(recipe: Recipe) -> Recipe:
     """A recipe as it is with constants. ValueError: it takes none."""
     if not recipe.takes_constants:
         raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: those there are are of recipes "
-                         "whose keys are in a trellis format (tcq...), such as kvant-4bit")
-    return replace(recipe, is_shaped=True)
+                         "whose keys are in a trellis format (tcq...), such as kvant-4bit, or that have codebooks or smoothed keys, such "
+                         "as kvant-vecinfer-4bit")
+    return replace(recipe, is_shaped=recipe.can_be_shaped)
 
 
 @dataclass(frozen=True)
@@ -49,24 +58,36 @@ class Constants:
     recipe: Recipe
     fingerprint: str  # of the checkpoint
     model: str  # for messages
-    metrics: KeyMetrics
+    of_model: ModelConstants
 
 
 def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape) -> Constants:
     """kvant.Error: a file that is no calibration, is damaged, or has no constants for the recipe and as many layers and heads."""
     from kvant import _engine
 
-    recipe = shaped(recipe)
+    recipe = calibrated(recipe)
     file = _engine.Calibration.read(os.fspath(path))
-    d = shape.head_dim
-    directions = np.zeros((shape.n_layers, shape.n_kv_heads, d, RANK), np.float32)
-    turns = np.zeros((shape.n_layers, d, 2), np.float32)
-    for layer, kv_head, _, name, values in file.constants(recipe.text, shape.geometry()):
-        assert name == PAGE_METRIC, name
-        directions[layer, kv_head] = values[:d * RANK].reshape(d, RANK)
-        turns[layer] = values[d * RANK:].reshape(d, 2)
-    basis = hadamard_matrix(d) if recipe.key_hadamard else None
-    return Constants(recipe, file.fingerprint, file.model, KeyMetrics(torch.from_numpy(directions), torch.from_numpy(turns), basis))
+    arrays = {(name, side, layer, kv_head): values
+              for layer, kv_head, side, name, values in file.constants(recipe.text, shape.geometry())}
+
+    def of_heads(name: str, side: int = KEY) -> list[list[np.ndarray]]:
+        """Of each layer and KV head."""
+        return [[arrays[name, side, layer, head] for head in range(shape.n_kv_heads)] for layer in range(shape.n_layers)]
+
+    def books(format: str, side: int) -> torch.Tensor | None:
+        return stacked(of_heads(CODEBOOK + format, side)) if has_codebook(format) else None
+
+    codebooks = Codebooks(books(recipe.key_format, KEY), books(recipe.value_format, VALUE))
+    return Constants(recipe, file.fingerprint, file.model, ModelConstants(
+        _metrics(of_heads(PAGE_METRIC), recipe, shape.head_dim) if recipe.is_shaped else None,
+        codebooks if codebooks.keys is not None or codebooks.values is not None else None,
+        smoothing(of_heads(SMOOTH)) if recipe.key_smooth else None))
+
+
+def _metrics(arrays: Sequence[Sequence[np.ndarray]], recipe: Recipe, d: int) -> KeyMetrics:
+    numbers = torch.from_numpy(np.array(arrays, np.float32))
+    directions, turns = numbers[..., :d * RANK].unflatten(-1, (d, RANK)), numbers[:, -1, d * RANK:].unflatten(-1, (d, 2))
+    return KeyMetrics(directions.contiguous(), turns.contiguous(), hadamard_matrix(d) if recipe.key_hadamard else None)
 
 
 def heads_of_rank(n_kv_heads: int, rank: int, n_ranks: int) -> slice:

@@ -55,23 +55,26 @@ def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torc
     n_rows = len(keys)
     cache.library.append(step.shape, Layer(tail=cache.tail_pages(step.tail_ids, blocks)), step.plan.row_seq[:n_rows],
                          step.plan.row_tail_token[:n_rows], keys, values, cache.recipe.key_hadamard, cache.recipe.value_hadamard,
-                         q if cache.recipe.key_hadamard else None)
+                         q if cache.changes_queries else None, cache.key_factors(blocks), cache.query_factors(blocks))
 
 
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
-           values: torch.Tensor, out: torch.Tensor) -> None:
+           values: torch.Tensor, out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
     """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail. blocks: the
     layer's. q, out: BF16 or F16 [n_seqs, n_heads, head_dim]; keys, values: BF16 or F16 [n_seqs, n_kv_heads, head_dim]. With
-    rotated keys q is rotated where it lies: a launch less than if it were left as it is."""
+    rotated or smoothed keys q is changed where it lies: a launch less than if it were left as it is.
+    sink_logits: see model_state.attend."""
     append(cache, step, blocks, keys, values, q)
-    read(cache, step, blocks, q, out)
+    read(cache, step, blocks, q, out, sink_logits)
 
 
-def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor) -> None:
+def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor,
+         sink_logits: torch.Tensor | None = None) -> None:
     """Attention of tokens that are in their tails; q, out: BF16 or F16 [n_rows, n_heads, head_dim], q as stored keys want it."""
     settled = cache.max_rows == 1  # with drafts pages may have been sealed just now
     layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
                   q_seq_stride=q.stride(0), q_head_stride=q.stride(1), q_type=type_of(q), out=out, out_type=type_of(out),
                   out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=settled,
-                  out_hadamard=cache.recipe.value_hadamard, **cache.sinks(step.sink_ids, blocks))
+                  out_hadamard=cache.recipe.value_hadamard, sink_logits=sink_logits, **cache.codebooks(blocks),
+                  **cache.sinks(step.sink_ids, blocks))
     cache.library.decode_attention(step.shape, step.lengths, layer, cache.workspace)

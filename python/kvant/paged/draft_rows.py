@@ -29,12 +29,12 @@ def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torc
     cache.library.seal_pages(
         cache.shape(plan.n_requests), Layer(sealed=cache.sealed_pages(step.request_blocks, blocks),
                                             tail=cache.tail_pages(step.tail_ids[::plan.n_parts], blocks),
-                                            **cache.sinks(sink_ids, blocks)),
+                                            **cache.codebooks(blocks), **cache.sinks(sink_ids, blocks)),
         plan.due_tail_page, plan.due_sealed_page, 1, metrics=cache.metrics(blocks), keep_sink=sink_ids is not None)
 
 
 def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
-           values: torch.Tensor, out: torch.Tensor) -> None:
+           values: torch.Tensor, out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
     """As decode.attend, for rows."""
     append(cache, step, blocks, keys, values, q)
-    decode.read(cache, step, blocks, q, out)
+    decode.read(cache, step, blocks, q, out, sink_logits)

@@ -1,4 +1,4 @@
-"""Pages that decoded tokens have filled, of all layers at once."""
+"""Pages that decoded tokens have filled, of all layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Pending:
 
 class FilledPages:
     """Pages that decoded tokens have filled, and that are still unquantized: they are sealed before the next step, those of
-    all layers by one launch. They are known by their blocks, so that it doesn't matter which requests are still there.
+    all layers by one launch if they can be. They are known by their blocks, so that it doesn't matter which requests are still there.
     (Until the next step no request can have come to share them: KvantSealedManager.)"""
 
     def __init__(self, cache: ModelCache):
@@ -38,15 +38,23 @@ class FilledPages:
         """layers: the blocks of each."""
         if self._pending is None:
             return
-        pending, self._pending = self._pending, None
-        offsets, place = self._layer_offsets(layers), pending.page.clip(max=1)
-        cache, lowest = self._cache, min(layers, key=torch.Tensor.data_ptr)
+        pending, self._pending, cache = self._pending, None, self._cache
+        if cache.seals_layers_together:
+            lowest = min(layers, key=torch.Tensor.data_ptr)
+            self._seal(pending, lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
+        else:
+            for blocks in layers:
+                self._seal(pending, blocks, metrics=cache.metrics(blocks, pending.page))
+
+    def _seal(self, pending: _Pending, blocks: torch.Tensor, **how) -> None:
+        """blocks: of a layer, or of the lowest of several."""
+        cache, place = self._cache, pending.page.clip(max=1)
         cache.library.seal_pages(
             cache.shape(len(place)), Layer(
-                sealed=cache.sealed_pages(cache.either_place(pending.sealed_blocks), lowest),
-                tail=cache.tail_pages(pending.tail_ids, lowest), **cache.sinks(cache.sink_ids(pending.sealed_blocks), lowest)),
-            torch.zeros_like(place), place, 1, metrics=cache.metrics_of_layers(pending.page), layer_offsets=offsets,
-            keep_sink=cache.layout.sink_tokens > 0)
+                sealed=cache.sealed_pages(cache.either_place(pending.sealed_blocks), blocks),
+                tail=cache.tail_pages(pending.tail_ids, blocks), **cache.codebooks(blocks),
+                **cache.sinks(cache.sink_ids(pending.sealed_blocks), blocks)),
+            torch.zeros_like(place), place, 1, keep_sink=cache.layout.sink_tokens > 0, **how)
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
         addresses = tuple(blocks.data_ptr() for blocks in layers)

@@ -9,7 +9,7 @@ import torch
 
 from kvant.torch import PageMetrics, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
 from kvant.paged.block_layout import SIDES, BlockLayout
-from kvant.paged.key_metrics import KeyMetrics
+from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe
 from kvant.paged.sink_layout import UNIT_BYTES
 
@@ -21,14 +21,19 @@ class ModelCache:
     """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes]."""
 
     def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float,
-                 max_requests: int, device: torch.device, max_rows: int = 1, metrics: KeyMetrics | None = None):
-        """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens; metrics: what
-        calibration knows of errors of keys."""
+                 max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None,
+                 softcap: float = 0.0):
+        """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens; constants: what
+        calibration knows of the model; softcap: c, where scores become c * tanh(score / c); 0: they stay as they are."""
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
-        self.n_heads, self.softmax_scale = n_heads, softmax_scale
-        self._metrics = None if metrics is None else metrics.to(device)
+        self.n_heads, self.softmax_scale, self.softcap = n_heads, softmax_scale, softcap
+        constants = ModelConstants() if constants is None else constants.to(device)
+        self._metrics, self._codebooks, self._key_scales = constants.metrics, constants.codebooks, constants.key_scales
+        # Whether queries become as stored keys want them by scales that differ by layer.
+        self.has_key_scales = self._key_scales is not None
         # Whether pages of prompts are made of rows where these are: stored rows are the model's, which sealing reads once.
-        self.seals_rows = metrics is None and not (recipe.key_hadamard or recipe.value_hadamard) and all(
+        self.seals_rows = self._metrics is None and not (
+            recipe.key_hadamard or recipe.value_hadamard or self.has_key_scales) and all(
             library.can_seal_rows(name) for name in (recipe.key_format, recipe.value_format))
         self._layer_at: dict[int, int] = {}
         self._shapes: dict[tuple[int, int], Shape] = {}
@@ -52,7 +57,7 @@ class ModelCache:
             self._shapes[n_seqs, max_queries] = Shape(
                 n_seqs=n_seqs, n_kv_heads=self.layout.n_kv_heads, group=self.n_heads // self.layout.n_kv_heads,
                 head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, key_format=self.recipe.key_format.encode(),
-                value_format=self.recipe.value_format.encode(), max_queries=max_queries)
+                value_format=self.recipe.value_format.encode(), score_softcap=self.softcap, max_queries=max_queries)
         return self._shapes[n_seqs, max_queries]
 
     def _queries_together(self, max_rows: int) -> int:
@@ -96,15 +101,40 @@ class ModelCache:
 
     def place_layers(self, layers: Sequence[torch.Tensor]) -> None:
         """layers: the blocks of each. Before a step in which they lie there."""
-        if self._metrics is not None:
+        if any(x is not None for x in (self._metrics, self._codebooks, self._key_scales)):
             self._layer_at = {blocks.data_ptr(): layer for layer, blocks in enumerate(layers)}
+
+    def _layer_of(self, blocks: torch.Tensor) -> int:
+        return self._layer_at[blocks.data_ptr()]
 
     def metrics(self, blocks: torch.Tensor, first_pages: torch.Tensor | None = None) -> PageMetrics | None:
         """Of the layer that has these blocks: for keys that are sealed. first_pages: see KeyMetrics.of_layer."""
-        return None if self._metrics is None else self._metrics.of_layer(self._layer_at[blocks.data_ptr()], first_pages)
+        return None if self._metrics is None else self._metrics.of_layer(self._layer_of(blocks), first_pages)
 
     def metrics_of_layers(self, first_pages: torch.Tensor) -> PageMetrics | None:
         return None if self._metrics is None else self._metrics.of_layers(first_pages)
+
+    @property
+    def seals_layers_together(self) -> bool:
+        """Whether pages of several layers are sealed by one call: codebooks are a layer's own."""
+        return self._codebooks is None
+
+    def codebooks(self, blocks: torch.Tensor) -> dict[str, Any]:
+        """What a Layer with sealed pages has in formats with codebooks: those of the layer that has these blocks."""
+        return {} if self._codebooks is None else self._codebooks.of_layer(self._layer_of(blocks))
+
+    def key_factors(self, blocks: torch.Tensor) -> torch.Tensor | None:
+        """F32 [n_kv_heads, head_dim]: by what keys of the layer are multiplied before they are rotated."""
+        return None if self._key_scales is None else self._key_scales.of_keys[self._layer_of(blocks)]
+
+    def query_factors(self, blocks: torch.Tensor) -> torch.Tensor | None:
+        """Likewise queries; and rows of keys when they come back."""
+        return None if self._key_scales is None else self._key_scales.of_queries[self._layer_of(blocks)]
+
+    @property
+    def changes_queries(self) -> bool:
+        """Whether stored keys want other queries than the model's."""
+        return self.recipe.key_hadamard or self.has_key_scales
 
     @staticmethod
     def either_place(block: torch.Tensor) -> torch.Tensor:
@@ -129,15 +159,20 @@ class ModelCache:
         """What a Layer has whose sequences have a sink; None: they don't."""
         return {} if sink_ids is None else dict(sink=self.layout.sink_tokens, protected_pages=self.sink_pages(sink_ids, blocks))
 
-    def rotated(self, q: torch.Tensor) -> torch.Tensor:
-        """Queries [n, n_heads, head_dim] as stored keys want them."""
-        if not self.recipe.key_hadamard:
+    def queries(self, q: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+        """Queries [n, n_heads, head_dim] as stored keys of the layer want them."""
+        if not self.changes_queries:
             return q
-        rotated = torch.empty_like(q, memory_format=torch.contiguous_format)
-        self.library.rotate(rotated, q)
-        return rotated
+        changed = torch.empty_like(q, memory_format=torch.contiguous_format)
+        self.library.transform(changed, q, self.recipe.key_hadamard, self.query_factors(blocks))
+        return changed
+
+    def keys_back(self, rows: torch.Tensor, blocks: torch.Tensor) -> None:
+        """Keys [n, n_kv_heads, head_dim] as the layer stores them become the model's, in place."""
+        if self.changes_queries:
+            self.library.transform(rows, hadamard=self.recipe.key_hadamard, factors_after=self.query_factors(blocks))
 
     def rotate_back(self, out: torch.Tensor) -> None:
-        """Outputs [n, n_heads, head_dim], in place."""
+        """Outputs [n, n_heads, head_dim], or values, in place."""
         if self.recipe.value_hadamard:
             self.library.rotate(out)

@@ -14,8 +14,8 @@ from kvant.paged import decode, draft_rows, prefill, step_rules, summary
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.filled_pages import FilledPages
-from kvant.paged.key_metrics import KeyMetrics
 from kvant.paged.model_cache import ModelCache
+from kvant.paged.model_constants import ModelConstants
 from kvant.paged.quality_guard import Check, GuardReport, QualityGuard
 from kvant.paged.recipes import Recipe
 
@@ -58,11 +58,11 @@ class ModelState:
     second."""
 
     def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
-                 metrics: KeyMetrics | None = None):
-        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. metrics: of calibration, of as
-        many layers as there will be."""
+                 constants: ModelConstants | None = None, softcap: float = 0.0):
+        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. constants: of as
+        many layers as there will be. softcap: see ModelCache."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
-        self.max_drafts, self.metrics = max_drafts, metrics
+        self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
         self.is_all = True  # or there are others, which have blocks of the pool as well
         self.cache: ModelCache | None = None
@@ -75,11 +75,14 @@ class ModelState:
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Before the first step, and again whenever vLLM lays out the cache anew."""
-        if self.metrics is not None and self.metrics.n_layers != len(self.layers):
-            raise ValueError(f"kvant: the constants are of {self.metrics.n_layers} layers, and the model has {len(self.layers)} "
+        if self.constants is not None and self.constants.n_layers != len(self.layers):
+            raise ValueError(f"kvant: the constants are of {self.constants.n_layers} layers, and the model has {len(self.layers)} "
                              "with kvant's cache")
         self.cache = ModelCache(library, self.recipe, self.layout, self.n_heads, self.softmax_scale, max_seqs, device,
-                                1 + self.max_drafts, self.metrics)
+                                1 + self.max_drafts, self.constants, self.softcap)
+        if self.cache.kernel is None:
+            raise ValueError(f"kvant has no kernel for {self.recipe.text}, heads of {self.layout.head_dim} channels"
+                             f"{' and soft-capped scores' if self.softcap else ''}")
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
         self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
 
@@ -155,13 +158,15 @@ def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.T
 
 
 def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor,
-           attention: prefill.VarlenAttention | None) -> None:
+           attention: prefill.VarlenAttention | None, sink_logits: torch.Tensor | None = None) -> None:
     """A layer of a step. blocks: uint8 [n_blocks, block_bytes], the layer's; q, out: BF16 or F16 [at least n_rows, n_heads, head_dim];
     keys, values: likewise [at least n_rows, n_kv_heads, head_dim]; attention: of prompts, the same in all layers of a step; None: the
-    library's."""
+    library's, which scores with a cap and sink logits need; sink_logits: F32 [n_heads], attention sinks of the layer: logits that join the
+    denominator of a query's softmax; None: there are none."""
     n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:  # first: what it seals may be another request's prefix
         check = step.check if step.check is not None and step.checked == blocks.data_ptr() else None
-        prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention, check)
+        prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention, check,
+                       sink_logits)
     if n:
-        step.decoding.attend(step.cache, step.decode(), blocks, q[:n], keys[:n], values[:n], out[:n])
+        step.decoding.attend(step.cache, step.decode(), blocks, q[:n], keys[:n], values[:n], out[:n], sink_logits)

@@ -21,15 +21,16 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 
 def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
-           values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None, check: Check | None = None) -> None:
+           values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None, check: Check | None = None,
+           sink_logits: torch.Tensor | None = None) -> None:
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; keys, values: likewise [n_rows, n_kv_heads, head_dim]; blocks: the layer's;
     attention: on rows, unless the recipe has integer prompts, or None: the library's on pages; check: of the quality guard, if it has
-    one here."""
+    one here; sink_logits: see model_state.attend."""
     on_pages = attention is None or cache.recipe.has_integer_prompts
     rows = append_and_seal(cache, step, blocks, keys, values, in_pages=check is not None or not on_pages)
     if check is not None:
-        check.measure(rows, blocks, q)
+        check.measure(rows, blocks, q, sink_logits)
     if on_pages:
-        prompt_pages.attend(cache, step, rows, blocks, q, out)
+        prompt_pages.attend(cache, step, rows, blocks, q, out, sink_logits)
     else:
         prompt_rows.attend(cache, step, rows, blocks, q, out, attention)

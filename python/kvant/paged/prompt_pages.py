@@ -59,7 +59,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
                               n_kv_heads=cache.layout.n_kv_heads, head_dim=cache.layout.head_dim,
                               n_queries=int(rows.stop - rows.start), n_tokens=int(arrays[f"{i} token_begins"][-1]),
                               softmax_scale=cache.softmax_scale, causal=is_last, n_sealed_pages=n_pages,
-                              half_products=not in_integers),
+                              half_products=not in_integers, score_softcap=cache.softcap),
             step.block_table[requests, call.first_page:], **mine,
             query_pages=on_device[f"{i} query_pages"] if is_last and n_pages else None,
             first_tokens=on_device[f"{i} first_tokens"] if is_last else None,
@@ -89,26 +89,28 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
     precision, which takes no less than integers."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
-    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (4 + 4) + WORKSPACE_BYTES
+    return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (2 + 4 + 4) + WORKSPACE_BYTES
 
 
 def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
-           out: torch.Tensor) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
+           out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; sink_logits: see model_state.attend, in half precision alone."""
     if step.attention is None:
         step.attention = prepare(cache, step)
     in_integers = cache.recipe.has_integer_prompts
     if in_integers:  # which takes and gives BF16
         q = q.bfloat16()
+    if cache.has_key_scales:  # the kernel rotates, and no more
+        q = cache.queries(q, blocks)
     part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
         mine = out[call.rows]
         if call.is_first and call.is_last and out.dtype == given:
-            _attend(cache, call, rows, blocks, q, mine)
+            _attend(cache, call, rows, blocks, q, mine, sink_logits=sink_logits)
             continue
         part = torch.empty(mine.shape, dtype=part_type, device=out.device)
         lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
-        _attend(cache, call, rows, blocks, q, part, lse)
+        _attend(cache, call, rows, blocks, q, part, lse, sink_logits if call.is_first else None)  # which are merged, too
         if call.is_first:
             total, total_lse = part.float(), lse
         else:
@@ -118,7 +120,7 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
 
 
 def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
-            out: torch.Tensor, lse: torch.Tensor | None = None) -> None:
+            out: torch.Tensor, lse: torch.Tensor | None = None, sink_logits: torch.Tensor | None = None) -> None:
     """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
     q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
@@ -130,11 +132,11 @@ def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, block
                        v_head_stride=v.stride(1))
     else:
         of_layer["tail"] = rows.pages(call.scratch)
-    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **of_layer)
+    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **cache.codebooks(blocks), **of_layer)
     of_lse = {} if lse is None else dict(lse=lse, lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
     pages = PromptPages(shape=cache.shape(call.shape.n_seqs), layer=layer, first_row_tokens=call.first_tokens, **sealed)
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,
-        q_type=type_of(q), out_type=type_of(out), q_hadamard=cache.recipe.key_hadamard, out_hadamard=cache.recipe.value_hadamard,
-        **of_rows, **of_lse), cache.device)
+        q_type=type_of(q), out_type=type_of(out), sink_logits=sink_logits,
+        q_hadamard=cache.recipe.key_hadamard and not cache.has_key_scales, out_hadamard=cache.recipe.value_hadamard, **of_rows, **of_lse), cache.device)

@@ -91,7 +91,7 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor, attention: VarlenAttention) -> None:
     """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
-    q = cache.rotated(q)
+    q = cache.queries(q, blocks)
     if step.attention is None:
         step.attention = prepare(cache, step)
     plan, mine = step.plan, step.attention
@@ -114,7 +114,8 @@ def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, b
         rows.index_fill_(1, step.leaving + n_seen, 0)
     if n_seen:
         library.dequantize(cache.shape(n_seen), Lengths(sealed_pages=mine.ones),
-                           Layer(sealed=cache.sealed_pages(mine.seen_blocks[:, None], blocks)), 0, 1, *rows[:, :n_seen])
+                           Layer(sealed=cache.sealed_pages(mine.seen_blocks[:, None], blocks), **cache.codebooks(blocks)), 0, 1,
+                           *rows[:, :n_seen])
     library.dequantize(cache.shape(plan.n_pieces), Lengths(tail_tokens=mine.n_tokens),
                        Layer(tail=scratch.pages(step.piece_numbers)), 0, 1, *rows[:, n_seen:])
     if layout.sink_tokens and len(mine.first):
@@ -132,7 +133,7 @@ def _merge_prefixes(cache, stretches, blocks, q, out, lse, attention) -> None:
         rows = torch.empty((SIDES, 1, stretch.n_pages * PAGE, layout.n_kv_heads, layout.head_dim), dtype=q.dtype,
                            device=blocks.device)
         library.dequantize(cache.shape(1), Lengths(sealed_pages=stretch.pages),
-                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks),
+                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks), **cache.codebooks(blocks),
                                  **cache.sinks(stretch.sink_ids, blocks)), stretch.first_page,
                            stretch.n_pages, *rows)
         part, part_lse = attention(q[of_request], *rows[:, 0], cu_seqlens_q=stretch.row_bounds,

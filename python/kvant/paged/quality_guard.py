@@ -78,9 +78,9 @@ class Check:
     first: int  # of the watched tokens: those before are the sink's
     end: int  # of those that aren't sealed, behind the watched
 
-    def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor) -> None:
-        """blocks: the layer's; q: BF16 or F16 [n_rows, n_heads, head_dim]."""
-        self.guard.measure(self, scratch, blocks, q)
+    def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, sink_logits: torch.Tensor | None) -> None:
+        """blocks: the layer's; q: BF16 or F16 [n_rows, n_heads, head_dim]; sink_logits: see model_state.attend."""
+        self.guard.measure(self, scratch, blocks, q, sink_logits)
 
 
 class QualityGuard:
@@ -113,7 +113,8 @@ class QualityGuard:
                      block_table[request, arrays["watched"].long()][None].contiguous(), arrays["n_plain"], arrays["n_sealed"],
                      n_sink if watched[0] == 0 else 0, len(watched) * PAGE + n_unsealed)
 
-    def measure(self, check: Check, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor) -> None:
+    def measure(self, check: Check, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
+                sink_logits: torch.Tensor | None) -> None:
         cache, n_watched = self._cache, check.sealed_blocks.shape[1] * PAGE
         plain, sealed = (torch.empty(SIDES, 1, table.shape[1] * PAGE, cache.layout.n_kv_heads, cache.layout.head_dim,
                                      dtype=torch.bfloat16, device=cache.device) for table in (check.plain_pages, check.sealed_blocks))
@@ -121,15 +122,20 @@ class QualityGuard:
         cache.library.dequantize(shape, Lengths(tail_tokens=check.plain_tokens), Layer(tail=scratch.pages(check.plain_pages)), 0,
                                  n_plain, *plain)
         cache.library.dequantize(shape, Lengths(sealed_pages=check.sealed_pages),
-                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks)), 0, n_watched // PAGE, *sealed)
+                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks), **cache.codebooks(blocks)), 0,
+                                 n_watched // PAGE, *sealed)
         sink = plain[:, 0, (n_plain - 1) * PAGE:][:, :cache.layout.sink_tokens]
         unsealed = plain[:, 0, n_watched:check.end]
-        query = cache.rotated(q[check.row:check.row + 1])[0].float().view(cache.layout.n_kv_heads, -1, cache.layout.head_dim)
+        query = cache.queries(q[check.row:check.row + 1], blocks)[0].float().view(cache.layout.n_kv_heads, -1, cache.layout.head_dim)
         outputs = []
         for watched in (plain[:, 0, check.first:n_watched], sealed[:, 0, check.first:]):
             keys, values = torch.cat([sink, watched, unsealed], 1).float().transpose(1, 2)
-            weights = (cache.softmax_scale * query @ keys.transpose(1, 2)).softmax(-1)
-            outputs.append(weights @ values)
+            scores = cache.softmax_scale * query @ keys.transpose(1, 2)
+            if cache.softcap:
+                scores = cache.softcap * (scores / cache.softcap).tanh()
+            if sink_logits is not None:
+                scores = torch.cat([scores, sink_logits.view(*scores.shape[:2], 1)], 2)
+            outputs.append(scores.softmax(-1)[..., :values.shape[1]] @ values)
         was, found = outputs
         sums = torch.stack([(found - was).square().sum(), was.square().sum(), was.new_ones(())])
         # A step that vLLM makes up to warm up may have any numbers.

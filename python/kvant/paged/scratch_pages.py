@@ -36,7 +36,7 @@ class PrefillStep:
     entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: where they are in the layer's blocks
     leaving: torch.Tensor
     leaving_units: torch.Tensor
-    in_place: InPlace | None  # None: a request's first new token is within a page, or rows must be rotated or read more than once
+    in_place: InPlace | None  # None: a request's first new token is within a page, or rows must be changed or read more than once
     attention: Any = field(default=None, repr=False)  # what the first layer's attention leaves for the others'
 
 
@@ -137,7 +137,7 @@ def _seal_in_place(cache: ModelCache, step: PrefillStep, places: InPlace, blocks
                    values: torch.Tensor) -> None:
     library, n_full = cache.library, len(step.plan.full)
     if n_full:
-        library.seal_pages(cache.shape(n_full), Layer(sealed=cache.sealed_pages(step.full_table, blocks),
+        library.seal_pages(cache.shape(n_full), Layer(sealed=cache.sealed_pages(step.full_table, blocks), **cache.codebooks(blocks),
                                                       **cache.sinks(step.full_sinks, blocks)),
                            None, step.full_place, 1, rows=new_rows(keys, values), first_rows=places.full_rows,
                            keep_sink=step.full_sinks is not None)
@@ -158,11 +158,11 @@ def _seal_from_scratch(cache: ModelCache, step: PrefillStep, blocks: torch.Tenso
         pool.index_copy_(0, step.entering, units.index_select(0, step.entering_units).view(-1, *pool.shape[1:]))
     scratch = ScratchPages(pool, layout.tail_page_bytes)
     library.append(cache.shape(plan.n_pieces), Layer(tail=scratch.pages(step.piece_numbers)), step.row_piece, step.row_token,
-                   keys, values, recipe.key_hadamard, recipe.value_hadamard)
+                   keys, values, recipe.key_hadamard, recipe.value_hadamard, key_factors=cache.key_factors(blocks))
     if len(plan.full):
         library.seal_pages(cache.shape(len(plan.full)),
                            Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_table, blocks),
-                                 **cache.sinks(step.full_sinks, blocks)), step.zeros, step.full_place, 1,
+                                 **cache.codebooks(blocks), **cache.sinks(step.full_sinks, blocks)), step.zeros, step.full_place, 1,
                            metrics=cache.metrics(blocks, step.full_page), keep_sink=step.full_sinks is not None)
     if len(plan.leaving):
         units.index_copy_(0, step.leaving_units, pool.index_select(0, step.leaving).view(-1, layout.unit_bytes))

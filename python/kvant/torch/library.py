@@ -52,19 +52,22 @@ class TorchLibrary(Library):
 
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
-               queries: torch.Tensor | None = None) -> None:
+               queries: torch.Tensor | None = None, key_factors: torch.Tensor | None = None,
+               query_factors: torch.Tensor | None = None) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
         its row out; keys, values: as new_rows has them; queries: likewise [n_rows, n_heads, head_dim], which become as keys are
-        stored where they lie."""
+        stored where they lie. key_factors, query_factors: F32 [n_kv_heads, head_dim], by which channels are multiplied before
+        they are rotated; None: they aren't."""
         if tail_token.shape[0] == 0:
             return
         of_queries = {}
         if queries is not None:
             if queries.dtype != keys.dtype:
                 raise TypeError(f"keys are {keys.dtype} and queries {queries.dtype}: kvant takes rows of one type")
-            of_queries = dict(queries=queries, query_row_stride=queries.stride(0), query_head_stride=queries.stride(1))
+            of_queries = dict(queries=queries, query_row_stride=queries.stride(0), query_head_stride=queries.stride(1),
+                              query_factors=query_factors)
         self.call("append", shape, layer, new_rows(keys, values, key_hadamard, value_hadamard, seq=seq, tail_token=tail_token,
-                                                   **of_queries))
+                                                   key_factors=key_factors, **of_queries))
 
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor | None, sealed_page: torch.Tensor, max_pages: int,
                    n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
@@ -145,6 +148,12 @@ class TorchLibrary(Library):
     def rotate(self, rows: torch.Tensor, source: torch.Tensor | None = None) -> None:
         """Writes into rows [n_rows, n_heads, head_dim] those of `source` (None: its own), of the same type, times the
         orthonormal Walsh-Hadamard matrix, which is its own inverse."""
+        self.transform(rows, source)
+
+    def transform(self, rows: torch.Tensor, source: torch.Tensor | None = None, hadamard: bool = True,
+                  factors: torch.Tensor | None = None, factors_after: torch.Tensor | None = None) -> None:
+        """Likewise: channels times `factors`, then, if `hadamard`, times the matrix, then channels times `factors_after`. Factors: F32
+        [n_kv_heads, head_dim], of as many neighbouring heads each; None: all are 1."""
         n_rows, n_heads, head_dim = rows.shape
         if source is None:
             source = rows
@@ -155,5 +164,6 @@ class TorchLibrary(Library):
                              f"{source.dtype}")
         self.call("transform", Transformation(
             n_rows=n_rows, n_heads=n_heads, head_dim=head_dim, rows=rows, type=type_of(rows), row_stride=rows.stride(0),
-            head_stride=rows.stride(1), hadamard=1, source=source, source_row_stride=source.stride(0),
-            source_head_stride=source.stride(1)))
+            head_stride=rows.stride(1), hadamard=hadamard, source=source, source_row_stride=source.stride(0),
+            source_head_stride=source.stride(1), factors=factors, factors_after=factors_after,
+            heads_of_factors=n_heads // next((len(x) for x in (factors, factors_after) if x is not None), n_heads)))

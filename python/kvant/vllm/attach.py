@@ -19,11 +19,11 @@ from vllm.model_executor.layers.attention.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from kvant import PAGE
-from kvant.vllm.recipes import CACHE_TYPES, constants_file, find_recipe
+from kvant.paged.recipes import without_constants
+from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, constants_file, find_recipe
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
 TAIL_SUFFIX = ".kvant_tail"
-NEED_CONSTANTS = ("vq", "pq", "nvq")  # beginnings of formats with codebooks
 WINDOWED = "sliding_window"  # vLLM's name for such layers
 
 
@@ -127,8 +127,8 @@ def _attach(layer, vllm_config, release: Release) -> None:
     if state is None:
         state = mine
         _add_constants(state, vllm_config)
-    elif (state.layout, state.n_heads, state.softmax_scale) != (mine.layout, mine.n_heads, mine.softmax_scale):
-        raise NotImplementedError("kvant needs the same heads, head size and softmax scale in all layers; "
+    elif any(getattr(state, name) != getattr(mine, name) for name in ("layout", "n_heads", "softmax_scale", "softcap")):
+        raise NotImplementedError("kvant needs the same heads, head size, softmax scale and soft cap in all layers; "
                                   f"{layer.layer_name} differs")
     tail_blocks = state.layout.tail_blocks
     if vllm_config.model_config.max_model_len < tail_blocks * PAGE:
@@ -150,20 +150,24 @@ def _new_state(layer, vllm_config):
     sizes = []
     for format in (recipe.key_format, recipe.value_format):
         sizes.append(library.page_bytes(format, layer.head_size))
-        if not sizes[-1] or not library.can_seal(format) or format.startswith(NEED_CONSTANTS):
-            raise NotImplementedError(f"kvant has no format {format} without calibrated constants for heads of "
-                                      f"{layer.head_size} channels (recipe {recipe.text})")
+        if not sizes[-1] or not library.can_seal(format):
+            raise NotImplementedError(f"kvant has no format {format} for heads of {layer.head_size} channels (recipe {recipe.text})")
     drafts = n_drafts(vllm_config)
     layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1)
-    return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts)
+    if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
+        raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) know neither soft-capped scores nor attention sinks: "
+                                  "prompt=exact")
+    return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
 
 
 def _add_constants(state, vllm_config) -> None:
     """Before the model's first layer has its blocks."""
-    if (path := constants_file(vllm_config.additional_config)) is not None:
+    if (path := constants_file(vllm_config.additional_config)) is None:
+        without_constants(state.recipe, CONSTANTS_EXAMPLE)
+    else:
         from kvant.vllm.constants import constants_of_rank
 
-        state.recipe, state.metrics = constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale)
+        state.recipe, state.constants = constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale)
 
 
 def _with_block_bytes(backend, block_bytes: int):

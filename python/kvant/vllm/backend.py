@@ -65,6 +65,10 @@ class KvantBackend(AttentionBackend):
         return False
 
     @classmethod
+    def supports_sink(cls) -> bool:
+        return True
+
+    @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
         """Steps are divided among their requests on the host."""
         return False
@@ -142,13 +146,15 @@ class KvantImpl(AttentionImpl[Step]):
 
     def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
                  kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
-                 kv_sharing_target_layer_name=None, **others):
+                 kv_sharing_target_layer_name=None, sinks=None, **others):
+        """sinks: of attention (gpt-oss), logits [num_heads], which are there when weights have been loaded."""
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
-        self.kv_cache_dtype = kv_cache_dtype
+        self.kv_cache_dtype, self.softcap = kv_cache_dtype, float(logits_soft_cap or 0)
+        self.sinks, self._sink_logits = sinks, None
         refusals = {
             "ALiBi slopes": alibi_slopes is not None, "layers with a sliding window": sliding_window is not None,
-            "soft-capped scores": bool(logits_soft_cap), f"attention of type {attn_type}": attn_type != AttentionType.DECODER,
+            f"attention of type {attn_type}": attn_type != AttentionType.DECODER,
             "layers that share another layer's cache": kv_sharing_target_layer_name is not None,
             f"more than {MAX_GROUP} query heads a KV head": num_heads > MAX_GROUP * self.num_kv_heads,
             f"more than {MAX_KV_HEADS} KV heads a GPU": self.num_kv_heads > MAX_KV_HEADS}
@@ -157,6 +163,12 @@ class KvantImpl(AttentionImpl[Step]):
             if is_asked:
                 raise NotImplementedError(f"kvant does not support {what}")
 
+    def process_weights_after_loading(self, act_dtype) -> None:
+        if self.sinks is not None:
+            logits = self.sinks.detach().float().contiguous()
+            # Loaded again, they stay where graphs read them.
+            self._sink_logits = logits if self._sink_logits is None else self._sink_logits.copy_(logits)
+
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
                 output_block_scale=None):
         """query, output: BF16 or F16 [n_tokens, num_heads, head_size]; key, value: likewise [n_tokens, num_kv_heads, head_size]."""
@@ -164,7 +176,8 @@ class KvantImpl(AttentionImpl[Step]):
             raise NotImplementedError("kvant does not support quantized attention outputs")
         if attn_metadata is None:  # vLLM measures the memory that a step takes
             return self._rehearse(layer, output)
-        attend(attn_metadata, kv_cache, query, key, value, output, _prompt_attention(self.head_size))
+        attention = None if self.softcap or self.sinks is not None else _prompt_attention(self.head_size)
+        attend(attn_metadata, kv_cache, query, key, value, output, attention, self._sink_logits)
         return output
 
     @staticmethod

@@ -6,11 +6,11 @@ import os
 
 from kvant.paged import checkpoint
 from kvant.paged.constants import Constants, ModelShape, heads_of_rank, read_constants
-from kvant.paged.key_metrics import KeyMetrics
+from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe
 
 
-def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: float) -> tuple[Recipe, KeyMetrics]:
+def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: float) -> tuple[Recipe, ModelConstants]:
     """The recipe as it is with them. ValueError, kvant.Error: a sentence for users."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     config, n_ranks = model.hf_text_config, parallel.tensor_parallel_size
@@ -19,7 +19,7 @@ def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: flo
                        config.max_position_embeddings, config.vocab_size)
     found: Constants = read_constants(path, recipe, shape)
     checkpoint.check_fingerprint(checkpoint.of_files(_folder(vllm_config), config), found.fingerprint, found.model, path)
-    return found.recipe, found.metrics.of_heads(heads_of_rank(n_kv_heads, parallel.rank % n_ranks, n_ranks))
+    return found.recipe, found.of_model.of_heads(heads_of_rank(n_kv_heads, parallel.rank % n_ranks, n_ranks))
 
 
 def _folder(vllm_config) -> str:

@@ -11,6 +11,7 @@ from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
 CUSTOM = "kvant"
 _RECIPE, _CONSTANTS = "recipe", "constants"
 _EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_RECIPE}": "k=hadamard:tcq4,v=hadamard:tcq3,sink=1"}}}}\''
+CONSTANTS_EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_CONSTANTS}": "FILE"}}}}\''
 CACHE_TYPES = (*RECIPES, CUSTOM)
 
 
