@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Causal attention of whole prompts: kvant's in 8-bit integers, with the exact exponential and with SAS, beside cuDNN's in
-BF16 and FlashAttention 3 in BF16 and FP8 (--fa3: _vllm_fa3_C.abi3.so out of vLLM's wheel). 32 query and 8 KV heads,
-Gaussian values. kvant's time has its first pass; FlashAttention's in FP8 begins with FP8 numbers. Medians of replays of a CUDA
-graph, in rounds that take turns; kvant's with the exact exponential has two turns, behind cuDNN and behind SAS, whose power is
-less. Errors are of sampled rows against double precision."""
+BF16 and FlashAttention 3 in BF16 and FP8 (--fa3: _vllm_fa3_C.abi3.so out of vLLM's wheel). VQuant's (--vquant) reads the
+prompt's own pages, K in 4 and V in 2 bits, behind its window, and one token in twenty unquantized: in integers as its prompt kernel
+does, and in half precision; sealing is not in it. 32 query and 8 KV heads, Gaussian values. kvant's time has its first pass;
+FlashAttention's in FP8 begins with FP8 numbers. Medians of replays of a CUDA graph, in rounds that take turns; kvant's with the
+exact exponential has two turns, behind cuDNN and behind SAS, whose power is less. Errors are of sampled rows against double
+precision on the values as they were."""
 
 import argparse
 import ctypes
@@ -17,12 +19,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
 from graph_timing import captured, median_replay_ms  # noqa: E402
 from json_rows import RowWriter  # noqa: E402
-from kvant import c_api  # noqa: E402
+from kvant import PAGE, c_api  # noqa: E402
+from kvant.torch import TorchLibrary  # noqa: E402
+from prefill_attention import SealedPrefix  # noqa: E402
 
 SHAPES = [(4, 2048), (2, 8192), (1, 32768), (1, 131072)]
 HEADS, KV_HEADS = 32, 8
 REPLAYS = {2048: 20, 8192: 15, 32768: 7, 131072: 3}
 SAMPLES = 48  # rows of the last sequence, of several heads
+VQUANT_FORMATS, VQUANT_WINDOW, VQUANT_SHARE = ("ch4g128", "tok2g128"), 128, 0.05
 
 
 def rows(n, heads, dim):
@@ -34,17 +39,21 @@ class Kvant:
         self.library, self.sas, self.what = library, sas, "kvant INT8" + (", SAS" if sas else "") + turn
 
     def prepared(self, batch, n, q, k, v):
+        return self.call(batch, n, q, k, v)
+
+    def call(self, batch, n, q, k, v, pages=None, **of_pages):
+        """of_pages: what the shape says of the prompt's pages."""
         dim, total = q.shape[-1], batch * n
         begins = torch.arange(0, total + 1, n, device="cuda", dtype=torch.int32)
         shape = c_api.PromptShape(n_seqs=batch, n_heads=HEADS, n_kv_heads=KV_HEADS, head_dim=dim, n_queries=total,
-                                  n_tokens=total, softmax_scale=dim**-0.5, causal=1, sas=self.sas)
+                                  n_tokens=total, softmax_scale=dim**-0.5, causal=1, sas=self.sas, **of_pages)
         size = self.library.prompt_workspace_bytes(shape)
         workspace = torch.empty(size, device="cuda", dtype=torch.uint8)
         out = torch.empty_like(q)
         prompt = c_api.Prompt(
             query_begins=begins, token_begins=begins, q=q, q_token_stride=HEADS * dim, q_head_stride=dim, k=k,
             k_token_stride=KV_HEADS * dim, k_head_stride=dim, v=v, v_token_stride=KV_HEADS * dim, v_head_stride=dim, out=out,
-            out_token_stride=HEADS * dim, out_head_stride=dim)
+            out_token_stride=HEADS * dim, out_head_stride=dim, pages=pages)
 
         def run():
             self.library.launch("prompt_attention", torch.cuda.current_stream().cuda_stream, shape, prompt,
@@ -52,6 +61,49 @@ class Kvant:
             return out
 
         return run
+
+
+class VQuant(Kvant):
+    """Tokens are protected at random, each head's own."""
+
+    def __init__(self, library, half):
+        super().__init__(library, 0)
+        self.half, self.what = half, "kvant VQuant, " + ("half precision" if half else "INT8")
+
+    def prepared(self, batch, n, q, k, v):
+        prefix = SealedPrefix(self.library, VQUANT_FORMATS, k, v, HEADS // KV_HEADS)  # all sequences as one
+        n_pages, device = n // PAGE, dict(device="cuda", dtype=torch.int32)
+        prefix.layer.sealed.seq_stride = n_pages
+        protected = torch.rand((KV_HEADS, batch, n), device="cuda") < VQUANT_SHARE
+        bits = protected.view(KV_HEADS, -1, 32).long() << torch.arange(32, device="cuda")
+        pool, table = self.protected_pages(protected, k, v)
+        layer = c_api.Layer(
+            sealed=prefix.layer.sealed, masks=bits.sum(-1).int(), mask_seq_stride=n_pages, mask_head_stride=batch * n_pages,
+            protected_pages=c_api.Pages(
+                table=table, seq_stride=table.stride(1), head_stride=table.stride(0), pool=pool, page_stride=pool[0].nbytes,
+                side_offset=pool[0, 0].nbytes))
+        seen = (torch.arange(n, **device) - VQUANT_WINDOW).clamp(min=0) // PAGE
+        pages = c_api.PromptPages(
+            shape=prefix.shape, layer=layer, sealed_begins=torch.arange(0, batch * n_pages + 1, n_pages, **device),
+            query_sealed_pages=seen.repeat(batch), first_row_tokens=torch.zeros(batch, **device))
+        run = self.call(batch, n, q, k, v, pages, n_sealed_pages=batch * n_pages, half_products=self.half,
+                        n_kept_tokens=0 if self.half else int(protected.sum((1, 2)).max()))
+        run.keeps = prefix
+        return run
+
+    @staticmethod
+    def protected_pages(protected, k, v):
+        """Pages [heads * sequences * pages][2][tokens][d], and a table of them [heads][sequences][pages]."""
+        n_heads, batch, n = protected.shape
+        n_pages = -(-int(protected.sum(-1).max()) // PAGE)
+        pool = torch.zeros((n_heads, batch, 2, n_pages * PAGE, k.shape[-1]), device="cuda", dtype=torch.bfloat16)
+        for head in range(n_heads):
+            for seq in range(batch):
+                at = seq * n + protected[head, seq].nonzero()[:, 0]
+                for side, rows in enumerate((k, v)):
+                    pool[head, seq, side, :len(at)] = rows[at, head]
+        pool = pool.unflatten(3, (n_pages, PAGE)).transpose(2, 3).reshape(-1, 2, PAGE, k.shape[-1])
+        return pool, torch.arange(len(pool), device="cuda", dtype=torch.int32).view(n_heads, batch, n_pages)
 
 
 class Cudnn:
@@ -107,11 +159,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", help="libkvant_cuda.so")
     parser.add_argument("--fa3", help="_vllm_fa3_C.abi3.so")
+    parser.add_argument("--vquant", action="store_true", help="also with protected tokens")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", help="a file that rows are added to")
     args = parser.parse_args()
     library = c_api.Library(args.library)
     engines = [Cudnn(), Kvant(library, 0), Kvant(library, 1), Kvant(library, 0, " again")]
+    if args.vquant:
+        engines += [VQuant(TorchLibrary(args.library), half) for half in (0, 1)]
     if args.fa3:
         torch.ops.load_library(args.fa3)
         engines += [Fa3(False), Fa3(True)]

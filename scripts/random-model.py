@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|e2b|31b] [q4_k|bf16|f16]: a Llama-shaped GGUF with random weights in
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|4b|e2b|31b] [q4_k|bf16|f16]: a Llama-shaped GGUF with random weights in
 Q4_K, BF16 or F16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers
 of Qwen3-30B-A3B's sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and the
-others are gated delta nets. e2b: gemma4, ten layers of E2B's sizes, of which the last five share caches. 31b: gemma4, twelve
-layers of the 31B's sizes, of which two have full attention, with heads of 512 and K for V. In F16 embeddings have size 1 and the
+others are gated delta nets. 4b: gemma3, of the 4B's sizes, of whose 34 layers five of six see 1,024 tokens. e2b: gemma4, ten layers
+of E2B's sizes, of which the last five share caches. 31b: gemma4, twelve layers of the 31B's sizes, of which two have full attention,
+with heads of 512 and K for V. In F16 embeddings have size 1 and the
 outputs of attention and networks are 8 times smaller, so that rounding moves predictions as little as it does in trained models.
 """
 import random
@@ -15,6 +16,8 @@ SHAPES = {"8b": dict(layers=32, embd=4096, ff=14336, heads=32, kv=8, dim=128),
           "moe": dict(layers=8, embd=2048, ff=768, heads=32, kv=4, dim=128, experts=32, used=8),
           "hybrid": dict(layers=24, embd=1024, ff=3584, heads=8, kv=2, dim=256, rot=64, attention_every=4, delta_heads=16,
                          delta_dim=128, kernel=4),
+          "4b": dict(architecture="gemma3", layers=34, embd=2560, ff=10240, heads=8, kv=4, dim=256, sliding_kv=4, sliding_dim=256,
+                     full_every=6, window=1024, sharing=0, layer_embd=0),
           "e2b": dict(layers=10, embd=1536, ff=6144, heads=8, kv=1, dim=512, sliding_kv=1, sliding_dim=256, full_every=5,
                       window=512, sharing=5, layer_embd=256),
           "31b": dict(layers=12, embd=5376, ff=21504, heads=32, kv=4, dim=512, sliding_kv=16, sliding_dim=256, full_every=6,
@@ -143,13 +146,16 @@ def write(target, weight_type, fields, tensors):
                 file.write(struct.pack("<f", value) * n_in)
 
 
-def gemma4(s, metadata, n_vocab):
-    """Fields and tensors of a gemma4 file, whose last layers may have no K and V."""
-    e, n, n_layers = s["embd"], s["layer_embd"], s["layers"]
+def gemma(s, metadata, n_vocab):
+    """Fields and tensors of a gemma3 or gemma4 file; in the latter the last layers may have no K and V."""
+    architecture, e, n, n_layers = s.get("architecture", "gemma4"), s["embd"], s["layer_embd"], s["layers"]
+    is_4 = architecture == "gemma4"
     slides = [int(i % s["full_every"] < s["full_every"] - 1) for i in range(n_layers)]
     kv_heads = [s["sliding_kv"] if sliding else s["kv"] for sliding in slides]
     widths = [s["ff"] * (1 if i < n_layers - s["sharing"] else 2) for i in range(n_layers)]
-    tensors = [("token_embd.weight", e, n_vocab), ("output_norm.weight", e), ("rope_freqs.weight", s["dim"] // 2)]
+    tensors = [("token_embd.weight", e, n_vocab), ("output_norm.weight", e)]
+    if is_4:
+        tensors += [("rope_freqs.weight", s["dim"] // 2)]
     if n > 0:
         tensors += [("per_layer_token_embd.weight", n * n_layers, n_vocab), ("per_layer_model_proj.weight", e, n * n_layers),
                     ("per_layer_proj_norm.weight", n)]
@@ -157,7 +163,9 @@ def gemma4(s, metadata, n_vocab):
         dim = s["sliding_dim"] if slides[i] else s["dim"]
         of_layer = [("attn_norm", e), ("post_attention_norm", e), ("ffn_norm", e), ("post_ffw_norm", e),
                     ("attn_q", e, s["heads"] * dim), ("attn_q_norm", dim), ("attn_output", s["heads"] * dim, e),
-                    ("ffn_gate", e, widths[i]), ("ffn_up", e, widths[i]), ("ffn_down", widths[i], e), ("layer_output_scale", 1)]
+                    ("ffn_gate", e, widths[i]), ("ffn_up", e, widths[i]), ("ffn_down", widths[i], e)]
+        if is_4:
+            of_layer += [("layer_output_scale", 1)]
         if n > 0:
             of_layer += [("post_norm", e), ("inp_gate", e, n), ("proj", n, e)]
         if i < n_layers - s["sharing"]:
@@ -165,21 +173,24 @@ def gemma4(s, metadata, n_vocab):
             if slides[i] or not s.get("k_for_v"):
                 of_layer += [("attn_v", e, kv_heads[i] * dim)]
         tensors += [(f"blk.{i}.{name}.weight", *dims) for name, *dims in of_layer]
+    whole = dict(block_count=n_layers, context_length=131072, embedding_length=e)
+    whole.update({"attention.head_count": s["heads"], "attention.key_length": s["dim"], "attention.value_length": s["dim"],
+                  "attention.sliding_window": s["window"]})
+    lists, real = {}, {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}
+    if is_4:
+        whole.update({"attention.key_length_swa": s["sliding_dim"], "attention.value_length_swa": s["sliding_dim"],
+                      "rope.dimension_count": s["dim"], "rope.dimension_count_swa": s["sliding_dim"],
+                      "attention.shared_kv_layers": s["sharing"], "embedding_length_per_layer_input": n})
+        lists = {"attention.sliding_window_pattern": slides, "attention.head_count_kv": kv_heads, "feed_forward_length": widths}
+        real.update({"rope.freq_base_swa": 1e4, "final_logit_softcapping": 30.0})
+    else:  # whose windows follow from the architecture
+        whole.update({"attention.head_count_kv": s["kv"], "feed_forward_length": s["ff"]})
     fields = list(metadata.values())
     fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (
-        ("general.architecture", "gemma4"), ("general.name", "random"))]
-    fields += [string("gemma4." + key) + struct.pack("<II", 4, value) for key, value in (
-        ("block_count", n_layers), ("context_length", 131072), ("embedding_length", e), ("attention.head_count", s["heads"]),
-        ("attention.key_length", s["dim"]), ("attention.value_length", s["dim"]),
-        ("attention.key_length_swa", s["sliding_dim"]), ("attention.value_length_swa", s["sliding_dim"]),
-        ("rope.dimension_count", s["dim"]), ("rope.dimension_count_swa", s["sliding_dim"]),
-        ("attention.sliding_window", s["window"]), ("attention.shared_kv_layers", s["sharing"]),
-        ("embedding_length_per_layer_input", n))]
-    fields += [string("gemma4." + key) + struct.pack("<I", ARRAY) + numbers(values) for key, values in (
-        ("attention.sliding_window_pattern", slides), ("attention.head_count_kv", kv_heads), ("feed_forward_length", widths))]
-    fields += [string("gemma4." + key) + struct.pack("<If", 6, value) for key, value in (
-        ("attention.layer_norm_rms_epsilon", 1e-6), ("rope.freq_base", 1e6), ("rope.freq_base_swa", 1e4),
-        ("final_logit_softcapping", 30.0))]
+        ("general.architecture", architecture), ("general.name", "random"))]
+    fields += [string(f"{architecture}.{key}") + struct.pack("<II", 4, value) for key, value in whole.items()]
+    fields += [string(f"{architecture}.{key}") + struct.pack("<I", ARRAY) + numbers(values) for key, values in lists.items()]
+    fields += [string(f"{architecture}.{key}") + struct.pack("<If", 6, value) for key, value in real.items()]
     return fields, tensors
 
 
@@ -197,7 +208,7 @@ def main():
     metadata, n_vocab = tokenizer_of(source)
     random.seed(1)
     if "layer_embd" in s:
-        return write(target, weight_type, *gemma4(s, metadata, n_vocab))
+        return write(target, weight_type, *gemma(s, metadata, n_vocab))
     e, ff, experts = s["embd"], s["ff"], s.get("experts", 0)
     period = s.get("attention_every", 1)
     architecture = "llama" if period == 1 else "qwen35"

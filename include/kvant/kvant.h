@@ -590,7 +590,7 @@ typedef struct kvant_prompt_shape {
   /* Since 1.9, without half_products: protected tokens (of sealed pages: `sink`, `masks`) of all sequences
    * together, of the KV head that has most, at most. More than 0: they are attended to in half precision,
    * beside the INT8 tiles of their pages, in the same softmax (VQuant, section 5.2): on Hopper GPUs, with
-   * heads of 64, and neither window nor SAS. Otherwise they become INT8 with the tokens beside them. */
+   * heads of 64 and 128, without window and SAS. Otherwise they become INT8 with the tokens beside. */
   int32_t n_kept_tokens;
 } kvant_prompt_shape;
 
