@@ -77,6 +77,26 @@ __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, i
   for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
 }
 
+// The same of numbers of two planes, the narrower one of a bit (3 and 5 bits), at heads of 128.
+template <int Bits, int Tiles, class Visit>
+__device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, int k, int first_tile, int lane,
+                                                  const Visit& visit) {
+  static_assert(kNarrow<Bits> == 1 && Tiles <= 4);
+  constexpr int kLowWords = Tiles * kWide<Bits> / 4;
+  constexpr int kTogether = kLowWords == 1 ? 1 : 2;
+  const int first = k * 2 * Bits;  // word of the run
+  std::uint32_t low[kLowWords];
+#pragma unroll
+  for (int i = 0; i < kLowWords; i += kTogether) {
+    const StripWords<kTogether * 32> some(codes, (first + first_tile * kWide<Bits> / 4 + i) * 32, lane);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) low[i + j] = some.words[j];
+  }
+  StripWords<32> high(codes, (first + 2 * kWide<Bits> + first_tile / 4) * 32, lane);
+  if constexpr (Tiles == 2) high.words[0] >>= first_tile % 4 * 2;
+  visit_planes<Bits, Tiles>(low, high.words, visit);
+}
+
 // The weights of a tile's tokens, of all columns, as the B operand.
 template <int Sets>
 struct WeightsOfSets {
