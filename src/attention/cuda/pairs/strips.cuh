@@ -52,7 +52,8 @@ struct StripWords {
         words[i] = *reinterpret_cast<const std::uint32_t*>(word(codes, first + i, lane));
     }
     if constexpr (Bits % 32 != 0) {
-      static_assert(Bits % 32 == 16);  // every second run begins within a word, and ends with one
+      // Where a run begins within a word, it doesn't end behind its last.
+      static_assert(Bits % 32 == 16 || Bits == 40);
       const int shift = static_cast<int>(first_bit % 32);
 #pragma unroll
       for (int i = 0; i < kWords; ++i)
@@ -130,6 +131,18 @@ struct QueriesInOrder {
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
+  }
+};
+
+// Tokens without numbers of their own.
+struct PlainTokens {
+  static constexpr float unit = 1;
+
+  __device__ __forceinline__ PlainTokens(const DecodeArgs&, const unsigned char*, const unsigned char*, int,
+                                         int) {}
+  __device__ __forceinline__ float inverse_unit() const { return 1; }
+  __device__ __forceinline__ std::uint32_t multiply(int, int, float first, float second) const {
+    return pack_half2(first, second);
   }
 };
 
