@@ -93,15 +93,16 @@ int columns_of_partials(const Shape& shape) {
 }
 
 // As it is for launches whose columns are those of 2^sharers_log2 warps.
-DecodeKernel for_columns(DecodeKernel kernel, int sharers_log2) {
+DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers_log2) {
   if (sharers_log2 == 0) return kernel;
   const ManyColumnsKernel& many = kernel.for_many[sharers_log2 - 1];
   if (many.function == nullptr) return kernel;
-  kernel.for_several = many.function;
-  kernel.max_warps = many.max_warps;
-  kernel.table_bytes = many.table_bytes;
-  kernel.warp_bytes = many.warp_bytes;
-  return kernel;
+  DecodeKernel shared = kernel;
+  shared.for_several = many.function;
+  shared.max_warps = many.max_warps;
+  shared.table_bytes = many.table_bytes;
+  shared.warp_bytes = many.warp_bytes;
+  return fits(shared, gpu, 1 << sharers_log2) ? shared : kernel;
 }
 
 // Returns why there is no kernel for some heads.
@@ -122,7 +123,7 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
     if (kernel != nullptr && kernel->page_warps > 1 && sharers_log2 > 0)
       kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
     if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
-    if (!fits(for_columns(*kernel, sharers_log2), gpu, 1 << sharers_log2))
+    if (!fits(for_columns(*kernel, gpu, sharers_log2), gpu, 1 << sharers_log2))
       return "pages of these formats are larger than the shared memory of this GPU";
     plans->of[plans->n++] = {&group, first, n, first_query, n_queries, sharers_log2, kernel};
   }
@@ -293,7 +294,7 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const HeadGroup& group = *plan.heads;
   const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
   const DecodeKernel kernel = few_pages && !several ? for_few_pages(*plan.kernel)
-                                                    : for_columns(*plan.kernel, plan.sharers_log2);
+                                                    : for_columns(*plan.kernel, gpu, plan.sharers_log2);
   select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
   const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;

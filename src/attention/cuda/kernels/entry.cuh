@@ -47,13 +47,13 @@ FewPagesKernel few_pages_entry() {
 }
 
 // By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four warps
-// has as many tiles of channels as it has of tokens.
+// has as many tiles of channels as it has of tokens. Not with SAS, which is relative to the largest score.
 template <class Pair, int D, int Sets>
 ManyColumnsKernel many_columns_entry() {
   constexpr bool kHasFewerColumns = requires {
     requires(Pair::kMaxGroup < kPaddedGroup);
   };
-  if constexpr (D == 128 && kPageWarps<Pair> == 1 && !kHasFewerColumns &&
+  if constexpr (D == 128 && kPageWarps<Pair> == 1 && kSasUse<Pair> == SasUse::never && !kHasFewerColumns &&
                 requires { typename Pair::Strips; }) {
     using Shared = SharedDecoding<typename Pair::Strips, D, Sets>;
     return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,

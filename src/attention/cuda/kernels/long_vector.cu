@@ -1,5 +1,5 @@
 #include "attention/cuda/kernels/entry.cuh"
-#include "attention/cuda/pairs/vector.cuh"
+#include "attention/cuda/pairs/vector_strips.cuh"
 
 namespace kvant::cuda {
 

@@ -1,5 +1,5 @@
 #include "attention/cuda/kernels/entry.cuh"
-#include "attention/cuda/pairs/progressive.cuh"
+#include "attention/cuda/pairs/progressive_strips.cuh"
 
 namespace kvant::cuda {
 

@@ -59,24 +59,22 @@ __host__ __device__ constexpr int code_shift(int m_tile, int row) {
   return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
 }
 
-// Calls visit(i, a0, a1, a2, a3) for four fragments of numbers of two planes: the first or the second half of
-// a run.
-template <int Bits, class Visit>
-__device__ __forceinline__ void visit_half_run(const unsigned char* codes, int run, int half, int lane,
-                                               const Visit& visit) {
+// Calls visit(i, a0, a1, a2, a3) for some fragments, up to four, of numbers of two planes: from the first
+// number of each on.
+template <int Bits, int Fragments, int LowWords, int HighWords, class Visit>
+__device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[LowWords],
+                                             const std::uint32_t (&high_words)[HighWords],
+                                             const Visit& visit) {
   constexpr int kLow = kWide<Bits>;
   constexpr int kHigh = kNarrow<Bits>;
-  const int first = run * 2 * Bits;
-  const StreamWords<kLow> low(codes, first + half * kLow, lane);
-  const StreamWords<kHigh> high(codes, first + 2 * kLow + half * kHigh, lane);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < Fragments; ++i) {
     std::uint32_t a[4];
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
       const int to = code_shift<Bits>(i, reg % 2);
-      const std::uint32_t low_word = low.words[i * kLow / 4] >> (reg / 2 * 8);
-      const std::uint32_t high_word = high.words[i * kHigh / 4];
+      const std::uint32_t low_word = low_words[i * kLow / 4] >> (reg / 2 * 8);
+      const std::uint32_t high_word = high_words[i * kHigh / 4];
       const int from = reg / 2 * 8 + (i % (4 / kHigh) * 2 + reg % 2) * kHigh;
       const int up = to + kLow - from;
       const std::uint32_t moved = up >= 0 ? high_word << up : high_word >> -up;
@@ -85,6 +83,18 @@ __device__ __forceinline__ void visit_half_run(const unsigned char* codes, int r
     }
     visit(i, a[0], a[1], a[2], a[3]);
   }
+}
+
+// The same for the first or the second half of a run.
+template <int Bits, class Visit>
+__device__ __forceinline__ void visit_half_run(const unsigned char* codes, int run, int half, int lane,
+                                               const Visit& visit) {
+  constexpr int kLow = kWide<Bits>;
+  constexpr int kHigh = kNarrow<Bits>;
+  const int first = run * 2 * Bits;
+  const StreamWords<kLow> low(codes, first + half * kLow, lane);
+  const StreamWords<kHigh> high(codes, first + 2 * kLow + half * kHigh, lane);
+  visit_planes<Bits, 4>(low.words, high.words, visit);
 }
 
 // Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the fragments of contraction tiles [first, last).

@@ -141,7 +141,11 @@ struct ProgressiveValue {
 };
 
 template <int Bits, int D>
+struct ProgressiveStrips;  // progressive_strips.cuh
+
+template <int Bits, int D>
 struct ProgressivePair : NoTables {
+  using Strips = ProgressiveStrips<Bits, D>;
   static constexpr bool kSealed = true;
   using Key = ProgressiveKey<Bits, D>;
   using Value = ProgressiveValue<Bits, D>;

@@ -52,7 +52,8 @@ struct StripWords {
         words[i] = *reinterpret_cast<const std::uint32_t*>(word(codes, first + i, lane));
     }
     if constexpr (Bits % 32 != 0) {
-      static_assert(Bits % 32 == 16);  // every second run begins within a word, and ends with one
+      // Where a run begins within a word, it doesn't end behind its last.
+      static_assert(Bits % 32 == 16 || Bits == 40);
       const int shift = static_cast<int>(first_bit % 32);
 #pragma unroll
       for (int i = 0; i < kWords; ++i)
@@ -75,6 +76,26 @@ __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, i
   const StripWords<Tiles * 8 * Bits> strip(codes, (k * MTiles + first_tile) * 8 * Bits, lane);
 #pragma unroll
   for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
+}
+
+// The same of numbers of two planes, the narrower one of a bit (3 and 5 bits), at heads of 128.
+template <int Bits, int Tiles, class Visit>
+__device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, int k, int first_tile, int lane,
+                                                  const Visit& visit) {
+  static_assert(kNarrow<Bits> == 1 && Tiles <= 4);
+  constexpr int kLowWords = Tiles * kWide<Bits> / 4;
+  constexpr int kTogether = kLowWords == 1 ? 1 : 2;
+  const int first = k * 2 * Bits;  // word of the run
+  std::uint32_t low[kLowWords];
+#pragma unroll
+  for (int i = 0; i < kLowWords; i += kTogether) {
+    const StripWords<kTogether * 32> some(codes, (first + first_tile * kWide<Bits> / 4 + i) * 32, lane);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) low[i + j] = some.words[j];
+  }
+  StripWords<32> high(codes, (first + 2 * kWide<Bits> + first_tile / 4) * 32, lane);
+  if constexpr (Tiles == 2) high.words[0] >>= first_tile % 4 * 2;
+  visit_planes<Bits, Tiles>(low, high.words, visit);
 }
 
 // The weights of a tile's tokens, of all columns, as the B operand.
@@ -110,6 +131,18 @@ struct QueriesInOrder {
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
+  }
+};
+
+// Tokens without numbers of their own.
+struct PlainTokens {
+  static constexpr float unit = 1;
+
+  __device__ __forceinline__ PlainTokens(const DecodeArgs&, const unsigned char*, const unsigned char*, int,
+                                         int) {}
+  __device__ __forceinline__ float inverse_unit() const { return 1; }
+  __device__ __forceinline__ std::uint32_t multiply(int, int, float first, float second) const {
+    return pack_half2(first, second);
   }
 };
 

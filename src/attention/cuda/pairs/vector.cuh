@@ -37,11 +37,53 @@ struct Centroid {
   std::uint32_t pairs[Channels / 2];
 };
 
+// The offset of the entry of code i of a stream, in this lane's copy of the codebook.
+template <int Channels, int Bits, int Words>
+__device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&words)[Words], int i, int lane) {
+  using Table = CodebookTable<Channels, Bits>;
+  const int bit = i * Bits;
+  const int word = bit / 32;
+  const bool straddles = bit % 32 + Bits > 32;
+  const std::uint32_t field =
+      straddles ? __funnelshift_r(words[word], words[straddles ? word + 1 : word], bit % 32) : words[word];
+  const int from = straddles ? 0 : bit % 32;
+  constexpr int kTo = Table::kStride == 128  ? 7
+                      : Table::kStride == 64 ? 6
+                      : Table::kStride == 32 ? 5
+                      : Table::kStride == 16 ? 4
+                                             : 3;
+  const std::uint32_t shifted = from >= kTo ? field >> (from - kTo) : field << (kTo - from);
+  constexpr std::uint32_t kMask = ((1U << Bits) - 1) << kTo;
+  return (shifted & kMask) | lane % Table::kCopies * Table::kEntryBytes;
+}
+
+// The centroid of code i of a stream.
+template <int Channels, int Bits, int Words>
+__device__ __forceinline__ Centroid<Channels> look_up_centroid(const unsigned char* table,
+                                                               const std::uint32_t (&words)[Words], int i,
+                                                               int lane) {
+  const std::uint32_t offset = centroid_offset<Channels, Bits>(words, i, lane);
+  Centroid<Channels> result;
+  if constexpr (Channels == 2) {
+    result.pairs[0] = look_up_4(table, offset);
+  } else if constexpr (Channels == 4) {
+    const uint2 x = look_up_8(table, offset);
+    result.pairs[0] = x.x;
+    result.pairs[1] = x.y;
+  } else {
+    const uint4 x = *reinterpret_cast<const uint4*>(table + offset);
+    result.pairs[0] = x.x;
+    result.pairs[1] = x.y;
+    result.pairs[2] = x.z;
+    result.pairs[3] = x.w;
+  }
+  return result;
+}
+
 // Some pieces of a lane's stream of codes, which begin and end with whole codes.
 template <int Channels, int Bits, int Words>
 struct CodeWords {
   static_assert(Words % 4 == 0);
-  using Table = CodebookTable<Channels, Bits>;
   std::uint32_t words[Words];
 
   __device__ __forceinline__ explicit CodeWords(const uint4* pieces) {
@@ -57,35 +99,7 @@ struct CodeWords {
 
   // The centroid of code i.
   __device__ __forceinline__ Centroid<Channels> centroid(const unsigned char* table, int i, int lane) const {
-    const int bit = i * Bits;
-    const int word = bit / 32;
-    const bool straddles = bit % 32 + Bits > 32;
-    const std::uint32_t field =
-        straddles ? __funnelshift_r(words[word], words[straddles ? word + 1 : word], bit % 32) : words[word];
-    const int from = straddles ? 0 : bit % 32;
-    constexpr int kTo = Table::kStride == 128  ? 7
-                        : Table::kStride == 64 ? 6
-                        : Table::kStride == 32 ? 5
-                        : Table::kStride == 16 ? 4
-                                               : 3;
-    const std::uint32_t shifted = from >= kTo ? field >> (from - kTo) : field << (kTo - from);
-    constexpr std::uint32_t kMask = ((1U << Bits) - 1) << kTo;
-    const std::uint32_t offset = (shifted & kMask) | lane % Table::kCopies * Table::kEntryBytes;
-    Centroid<Channels> result;
-    if constexpr (Channels == 2) {
-      result.pairs[0] = look_up_4(table, offset);
-    } else if constexpr (Channels == 4) {
-      const uint2 x = look_up_8(table, offset);
-      result.pairs[0] = x.x;
-      result.pairs[1] = x.y;
-    } else {
-      const uint4 x = *reinterpret_cast<const uint4*>(table + offset);
-      result.pairs[0] = x.x;
-      result.pairs[1] = x.y;
-      result.pairs[2] = x.z;
-      result.pairs[3] = x.w;
-    }
-    return result;
+    return look_up_centroid<Channels, Bits>(table, words, i, lane);
   }
 };
 
@@ -100,6 +114,9 @@ constexpr int groups_in_pieces(int bits) {
 
 // Whether half-precision gains of the tokens follow the codes.
 enum class Gains { none, of_tokens };
+
+template <class Pair, int D>
+struct VectorStrips;  // vector_strips.cuh
 
 template <int Channels, int Bits, int D, Gains Gain>
 struct VectorKey {
@@ -215,6 +232,7 @@ struct VectorValue {
 // KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of either side.
 template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain = Gains::none>
 struct VectorPair {
+  using Strips = VectorStrips<VectorPair, D>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = true;
   using KeyTable = CodebookTable<KeyChannels, KeyBits>;
