@@ -201,7 +201,7 @@ class PlannedSteps:
             out = torch.zeros_like(q)
             library.append(shape, self.at(layer), plan.row_seq, plan.row_tail_token, k, v, cache.recipe.key_hadamard,
                            cache.recipe.value_hadamard)
-            q = cache.rotated(q)
+            q = cache.queries(q, self.pool[layer])
             library.decode_attention(shape, lengths, self.at(
                 layer, q=q, q_seq_stride=q.stride(0), q_head_stride=q.stride(1), out=out, out_type=BF16,
                 out_seq_stride=out.stride(0), out_head_stride=out.stride(1)), cache.workspace)
