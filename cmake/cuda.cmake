@@ -84,10 +84,21 @@ function(kvant_cuda)
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
   # What tests compare steps with knows lengths from the cache's ledger.
-  add_executable(cuda_test ${tests} ${pages} ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
+  add_executable(cuda_test ${tests} ${room}/device/kernel_path.cu ${pages} ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc
+    ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
   target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
   kvant_test_program(cuda_test gpu)
+  # Tests without kernels of their own are C++: nvcc would take four times as long.
+  foreach(test IN LISTS tests)
+    file(STRINGS ${test} kernels_of_test REGEX "__global__" LIMIT_COUNT 1)
+    if(NOT kernels_of_test)
+      set_source_files_properties(${test} PROPERTIES LANGUAGE CXX)
+    endif()
+  endforeach()
+  target_include_directories(cuda_test SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  kvant_precompile(cuda_test kvant_test_headers)
+  kvant_unity(cuda_test)
 
   add_executable(caller_1_0 ${room}/abi/caller_1_0.c)
   target_link_libraries(caller_1_0 PRIVATE kvant_cuda)
