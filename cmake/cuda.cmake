@@ -42,16 +42,43 @@ if(KVANT_CUDA)
   endif()
 endif()
 
+# Sources in one that includes them, where parsing is nearly all that is done with them: without optimization. With it,
+# several cores have more of them to do at once. They are to have no name in common that means two things.
+function(kvant_cuda_together name sources)
+  set(together ${ARGN})
+  if(KVANT_CUDA_UNOPTIMIZED AND KVANT_UNITY)
+    list(TRANSFORM together REPLACE "(.+)" "#include \"\\1\"")
+    list(JOIN together "\n" together)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/cuda/${name}.cu @ONLY CONTENT "${together}\n")
+    set(together ${CMAKE_BINARY_DIR}/cuda/${name}.cu)
+  endif()
+  set(${sources} ${${sources}} ${together} PARENT_SCOPE)
+endfunction()
+
 # After the rooms.
 function(kvant_cuda)
   if(NOT CMAKE_CUDA_COMPILER)
     return()
   endif()
   set(room ${CMAKE_SOURCE_DIR}/src/attention/cuda)
-  set(pages ${room}/page/known_format.cc ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
-  file(GLOB kernels CONFIGURE_DEPENDS ${room}/kernels/*.cu ${room}/api/*_api.cu ${room}/prompt/*_api.cu
-    ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
-  file(GLOB hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
+  add_library(kvant_cuda_pages STATIC ${room}/page/known_format.cc ${room}/page/page_format.cc ${room}/page/page_permutation.cc)
+  target_include_directories(kvant_cuda_pages PRIVATE ${CMAKE_SOURCE_DIR}/include)
+  target_link_libraries(kvant_cuda_pages PUBLIC kvant_format)
+  file(GLOB decoding CONFIGURE_DEPENDS ${room}/kernels/*.cu)
+  set(sealing ${decoding})
+  list(FILTER decoding EXCLUDE REGEX "/seal_")
+  list(FILTER sealing INCLUDE REGEX "/seal_")
+  list(REMOVE_ITEM sealing ${room}/kernels/seal_vectors.cu)  # whose shared memory is aligned in another way
+  file(GLOB prompts CONFIGURE_DEPENDS ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
+  file(GLOB api CONFIGURE_DEPENDS ${room}/api/*_api.cu)
+  file(GLOB prompt_api CONFIGURE_DEPENDS ${room}/prompt/*_api.cu)
+  set(kernels ${room}/kernels/seal_vectors.cu ${prompt_api})
+  kvant_cuda_together(decoding kernels ${decoding})
+  kvant_cuda_together(sealing kernels ${sealing})
+  kvant_cuda_together(prompts kernels ${prompts})
+  kvant_cuda_together(api kernels ${api})
+  file(GLOB of_hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
+  kvant_cuda_together(hopper hopper ${of_hopper})
   # Clusters and wgmma: code for Hopper alone, be it PTX that nothing runs.
   set(hopper_architectures ${CMAKE_CUDA_ARCHITECTURES})
   list(FILTER hopper_architectures INCLUDE REGEX "^90a")
@@ -62,34 +89,36 @@ function(kvant_cuda)
   set_target_properties(kvant_cuda_hopper PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}" POSITION_INDEPENDENT_CODE ON)
   target_include_directories(kvant_cuda_hopper PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   target_compile_options(kvant_cuda_hopper PRIVATE ${KVANT_CUDA_OPTIONS})
-  add_library(kvant_cuda SHARED ${kernels} ${pages} $<TARGET_OBJECTS:kvant_cuda_hopper>)
+  add_library(kvant_cuda SHARED ${kernels} $<TARGET_OBJECTS:kvant_cuda_hopper>)
   if(KVANT_CUDA_SHARED_LIMIT)
     target_compile_definitions(kvant_cuda PRIVATE KVANT_CUDA_SHARED_LIMIT=${KVANT_CUDA_SHARED_LIMIT})
   endif()
   # Where the library is not compiled for other GPUs, a few of its files tell whether it would be: the assembler takes
   # what sm_80 has and no more.
   if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
-    add_library(kvant_cuda_80 OBJECT ${room}/kernels/linear.cu ${room}/kernels/skipping.cu
-      ${room}/kernels/seal_vectors.cu ${room}/api/encode_api.cu ${room}/prompt/mma_d128.cu
-      ${room}/prompt/mma_integers_d128.cu ${room}/prompt/tiles_integers_d128.cu)
+    set(of_80 ${room}/kernels/seal_vectors.cu ${room}/api/encode_api.cu)
+    kvant_cuda_together(decoding_80 of_80 ${room}/kernels/linear.cu ${room}/kernels/skipping.cu)
+    kvant_cuda_together(prompts_80 of_80 ${room}/prompt/mma_d128.cu ${room}/prompt/mma_integers_d128.cu
+      ${room}/prompt/tiles_integers_d128.cu)
+    add_library(kvant_cuda_80 OBJECT ${of_80})
     set_target_properties(kvant_cuda_80 PROPERTIES CUDA_ARCHITECTURES 80-real)
     target_include_directories(kvant_cuda_80 PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endif()
   target_include_directories(kvant_cuda PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(kvant_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${KVANT_CUDA_OPTIONS}>")
-  target_link_libraries(kvant_cuda PRIVATE kvant_format)
+  target_link_libraries(kvant_cuda PRIVATE kvant_cuda_pages)
   set_target_properties(kvant_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN")  # in the Python package, what it needs is beside it
   install(TARGETS kvant_cuda)
   install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
   # What tests compare steps with knows lengths from the cache's ledger.
-  add_executable(cuda_test ${tests} ${room}/device/kernel_path.cu ${pages} ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc
+  add_executable(cuda_test ${tests} ${room}/device/kernel_path.cu ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc
     ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
-  target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_format)
+  target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_cuda_pages)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
   kvant_test_program(cuda_test gpu)
-  # Tests without kernels of their own are C++: nvcc would take four times as long.
+  # Tests without kernels of their own are C++, for which nvcc would take four times as long.
   foreach(test IN LISTS tests)
     file(STRINGS ${test} kernels_of_test REGEX "__global__" LIMIT_COUNT 1)
     if(NOT kernels_of_test)
@@ -106,8 +135,8 @@ function(kvant_cuda)
   set_tests_properties(CudaApi.CallerOf1_0 PROPERTIES LABELS gpu TIMEOUT 60)
 
   foreach(bench decode_bench prompt_bench seal_bench)
-    add_executable(${bench} ${room}/bench/${bench}.cu ${pages})
-    target_link_libraries(${bench} PRIVATE kvant_cuda kvant_format)
+    add_executable(${bench} ${room}/bench/${bench}.cu)
+    target_link_libraries(${bench} PRIVATE kvant_cuda kvant_cuda_pages)
   endforeach()
   add_executable(unit_rates ${room}/bench/unit_rates.cu)  # of Hopper's units
   set_target_properties(unit_rates PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}")
