@@ -11,7 +11,8 @@ endfunction()
 
 # Sources are compiled a dozen at a time: parsing headers and instantiating them takes most of the time of most files.
 # So names in unnamed namespaces are to differ within a room; not in a SEPARATE one, whose files are each complete in
-# themselves. -DKVANT_UNITY=OFF compiles every file alone.
+# themselves. A test whose names others have, too, lies in a namespace of its own. -DKVANT_UNITY=OFF compiles every file
+# alone.
 option(KVANT_UNITY "Compile a dozen sources at a time" ON)
 function(kvant_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVANT_UNITY} UNITY_BUILD_BATCH_SIZE 12)
@@ -44,6 +45,7 @@ function(kvant_room name)
     target_link_libraries(${name}_test PRIVATE kvant_${name} ${ROOM_PRIVATE})
     kvant_test_program(${name}_test unit)
     kvant_precompile(${name}_test kvant_test_headers)
+    kvant_unity(${name}_test)
     if(TARGET kvant_host_library)
       target_link_libraries(${name}_test PRIVATE kvant_host_library)
     endif()
@@ -74,5 +76,6 @@ function(kvant_program name room)
     target_link_libraries(${room}_test PRIVATE ${ARGN} ${KVANT_GGML})
     kvant_test_program(${room}_test slow)
     kvant_precompile(${room}_test kvant_test_headers)
+    kvant_unity(${room}_test)
   endif()
 endfunction()

@@ -11,7 +11,7 @@
 #include "attention/cpu/byte_kernels.h"
 #include "attention/reference/attention_fixture.h"
 
-namespace kvant {
+namespace kvant::flashq_test {
 namespace {
 
 using testing::attend_tokens;
@@ -243,4 +243,4 @@ TEST_P(FlashQ, WeighsAsInDoublePrecision) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::flashq_test

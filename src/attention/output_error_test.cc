@@ -6,7 +6,7 @@
 
 #include "attention/reference/attention_fixture.h"
 
-namespace kvant {
+namespace kvant::output_error_test {
 namespace {
 
 using testing::attend_tokens;
@@ -182,4 +182,4 @@ TEST(MassCoverage, KnowsWhatACacheLeavesUnquantized) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::output_error_test

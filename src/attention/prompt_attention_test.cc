@@ -10,7 +10,7 @@
 
 #include "attention/reference/graded_tokens.h"
 
-namespace kvant {
+namespace kvant::prompt_attention_test {
 namespace {
 
 using testing::attend_tokens;
@@ -307,4 +307,4 @@ TEST(SagePrompt, RoundsQueriesTileByTile) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::prompt_attention_test

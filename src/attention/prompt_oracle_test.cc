@@ -12,7 +12,7 @@
 #include "recipe/constant_needs.h"
 #include "recipe/recipe_fixture.h"
 
-namespace kvant {
+namespace kvant::prompt_oracle_test {
 namespace {
 
 using testing::attend_tokens;
@@ -243,4 +243,4 @@ TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheReference) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::prompt_oracle_test

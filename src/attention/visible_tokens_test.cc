@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvant {
+namespace kvant::visible_tokens_test {
 namespace {
 
 // The rule itself: a decoded token, or one of a prompt in blocks of a page, sees a page sealed if all of it
@@ -54,4 +54,4 @@ TEST(VisibleTokens, KeepWhatACutBackHasLeftSealed) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::visible_tokens_test

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace kvant {
+namespace kvant::engine_bench_test {
 namespace {
 
 // Takes the seconds that it is told to, and notes the order of calls.
@@ -112,4 +112,4 @@ TEST(EngineBench, ComparesWithTheFastestRivalThatStoresAtLeastAsManyBits) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::engine_bench_test

@@ -8,7 +8,7 @@
 #include "base/geometry.h"
 #include "bench/attention_oracle.h"
 
-namespace kvant {
+namespace kvant::ggml_attention_test {
 namespace {
 
 constexpr AttentionHeads kShape{6, 2, 64};
@@ -94,4 +94,4 @@ TEST(GgmlAttention, StoresWhatItsBlocksDivide) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::ggml_attention_test

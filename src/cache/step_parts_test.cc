@@ -36,9 +36,9 @@ std::string seen_in(const StepPart& part, int query, int n_tokens) {
 
 void check_step(const StepRules& rules, const StepTokens& tokens) {
   const auto at = [&] {
-    return testing::Message() << tokens.n_tokens << " tokens, " << tokens.n_new << " new, " << tokens.n_sealed
-                              << " pages sealed, window " << rules.window << ", sliding "
-                              << rules.sliding_window << ", " << rules.max_queries << " queries";
+    return ::testing::Message() << tokens.n_tokens << " tokens, " << tokens.n_new << " new, "
+                                << tokens.n_sealed << " pages sealed, window " << rules.window << ", sliding "
+                                << rules.sliding_window << ", " << rules.max_queries << " queries";
   };
   const int n_parts = parts_of(tokens.n_new, rules.max_queries);
   int n = 0;

@@ -53,7 +53,7 @@ class Interrupting final : public BackendDecorator {
   std::atomic<bool>& flag_;
 };
 
-class Calibrating : public testing::Test {
+class Calibrating : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = (fs::temp_directory_path() / ("kvant_calibrating_" + std::to_string(getpid()))).string();

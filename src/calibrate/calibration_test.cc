@@ -10,7 +10,7 @@
 #include "calibrate/needs.h"
 #include "calibrate/sealed_gguf.h"
 
-namespace kvant {
+namespace kvant::calibration_test {
 namespace {
 
 Geometry geometry() {
@@ -37,7 +37,7 @@ std::vector<float> ramp(std::size_t n) {
   return values;
 }
 
-class CalibrationFile : public testing::Test {
+class CalibrationFile : public ::testing::Test {
  protected:
   CalibrationFile() {
     made_.model = "tiny 1M F32";
@@ -193,4 +193,4 @@ TEST(Needs, AreNoneForRecipesOfFixedFormats) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::calibration_test

@@ -9,7 +9,7 @@
 
 #include "calibrate/capture_state.h"
 
-namespace kvant {
+namespace kvant::capture_test {
 namespace {
 
 Geometry geometry() {
@@ -154,7 +154,7 @@ TEST(Capture, SpreadsTheQueriesOfContextsOverOctaves) {
   EXPECT_EQ(all.back(), 256 + 127);
 }
 
-class CaptureState : public testing::Test {
+class CaptureState : public ::testing::Test {
  protected:
   const CaptureSize size_{.samples = 3, .length = 8, .rows = 10, .passages = 1, .seed = 1};
   const std::string path_ =
@@ -194,4 +194,4 @@ TEST_F(CaptureState, IsNotTakenUpWhenItIsOfOtherWorkOrDamaged) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::capture_test

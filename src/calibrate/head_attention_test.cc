@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-namespace kvant {
+namespace kvant::head_attention_test {
 namespace {
 
 constexpr int kRows = 200, kDim = 8, kLeftOut = 4;  // the sink's tokens
@@ -58,4 +58,4 @@ TEST(HeadAttention, WeighsQueriesByTheDerivativeByTheirSealedScores) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::head_attention_test

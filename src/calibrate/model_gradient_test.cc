@@ -131,7 +131,7 @@ TinyModel tiny(const Architecture& architecture) {
   return model;
 }
 
-class Gradients : public testing::TestWithParam<const Architecture*> {};
+class Gradients : public ::testing::TestWithParam<const Architecture*> {};
 
 // By the definition of Fisher's information, the mean of (g . e)^2 / 2 over targets that the model draws is
 // the divergence that a small error e makes.
@@ -169,7 +169,7 @@ TEST_P(Gradients, ForeseeTheDivergence) {
   EXPECT_NEAR(mean, expected, 3 * std::sqrt(2.0 / kDraws) * expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, Gradients, testing::ValuesIn([] {
+INSTANTIATE_TEST_SUITE_P(Architectures, Gradients, ::testing::ValuesIn([] {
                            std::vector<const Architecture*> all;
                            for (const char* name : {"gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3"})
                              all.push_back(find_architecture(name));

@@ -16,7 +16,7 @@
 #include "model/tokenizer.h"
 #include "recipe/recipe.h"
 
-namespace kvant {
+namespace kvant::outside_calibration_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,7 +56,7 @@ std::string letters(int n) {
 }
 
 // A model of the engine, calibrated by the engine and as if it ran elsewhere.
-class OutsideModels : public testing::Test {
+class OutsideModels : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("kvant_outside_" + std::to_string(getpid()));
@@ -180,4 +180,4 @@ TEST_F(OutsideModels, EndWhenTheyAreStopped) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::outside_calibration_test

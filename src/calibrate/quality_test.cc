@@ -9,7 +9,7 @@
 #include "calibrate/through_cache.h"
 #include "recipe/recipe.h"
 
-namespace kvant {
+namespace kvant::quality_test {
 namespace {
 
 constexpr int kSize = 32, kTokens = 2 * kPageTokens, kQueries = 32;
@@ -97,4 +97,4 @@ TEST(MeasureQuality, ComparesOutputsWithSinkLogitsInTheirWindows) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::quality_test

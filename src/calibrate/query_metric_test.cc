@@ -6,7 +6,7 @@
 
 #include "format/error_metric.h"
 
-namespace kvant {
+namespace kvant::query_metric_test {
 namespace {
 
 constexpr int kDim = 32;
@@ -73,4 +73,4 @@ TEST(QueryMetric, OfNoQueriesCountsAllErrorsAlike) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::query_metric_test

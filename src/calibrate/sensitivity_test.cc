@@ -14,7 +14,7 @@
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
 
-namespace kvant {
+namespace kvant::sensitivity_test {
 namespace {
 
 constexpr const char* kSpread = "k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4";
@@ -42,7 +42,7 @@ class OddEngine final : public EngineDecorator {
   Engine& other_;
 };
 
-class SensitivityTest : public testing::Test {
+class SensitivityTest : public ::testing::Test {
  protected:
   SensitivityTest() {
     TinyModelWriter(TinyModel{}).write(file_.path());
@@ -247,4 +247,4 @@ TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::sensitivity_test

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace kvant {
+namespace kvant::turned_moments_test {
 namespace {
 
 constexpr int kDim = 7;
@@ -78,4 +78,4 @@ TEST(ReadingWeights, BeginBehindThePageAndFallWithTheDistance) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::turned_moments_test

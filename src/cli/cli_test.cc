@@ -14,7 +14,7 @@
 #include "model/tiny_model.h"
 #include "recipe/recipe.h"
 
-namespace kvant {
+namespace kvant::cli_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -573,4 +573,4 @@ TEST_F(Cli, AFullDiskIsAnErrorAfterTheGeneration) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::cli_test

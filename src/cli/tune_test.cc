@@ -10,7 +10,7 @@
 
 #include "model/tiny_model.h"
 
-namespace kvant {
+namespace kvant::tune_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -122,4 +122,4 @@ TEST_F(Measuring, RunSaysWhatTheGuardFound) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::tune_test

@@ -6,7 +6,7 @@
 #include "model/tiny_model.h"
 #include "model/tokenizer.h"
 
-namespace kvant {
+namespace kvant::layer_eval_test {
 namespace {
 
 struct Measured {
@@ -95,4 +95,4 @@ TEST(LayerEval, RefusesATextShorterThanAChunk) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::layer_eval_test

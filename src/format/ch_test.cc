@@ -57,7 +57,7 @@ void check_page(const TestFormat& test, const std::vector<float>& values, const 
   for (int group = 0; group < kPageTokens / Shape(test.format().name()).group; ++group) {
     for (int channel = 0; channel < test.d(); ++channel) {
       check_channel(test, values, left_out, page, decoded, group, channel);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }

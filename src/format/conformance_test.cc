@@ -17,7 +17,7 @@ void for_every_format(const std::function<void(const TestFormat&)>& body) {
       const TestFormat format(name, d);
       SCOPED_TRACE(format.label());
       body(format);
-      if (testing::Test::HasFailure()) return;
+      if (::testing::Test::HasFailure()) return;
     }
   }
 }

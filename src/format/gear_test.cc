@@ -3,7 +3,7 @@
 
 #include "format/test_pages.h"
 
-namespace kvant {
+namespace kvant::gear_test {
 namespace {
 
 constexpr const char* kPattern = "gear<r>-<tok or ch format>";
@@ -178,4 +178,4 @@ TEST(LowRankResidual, LeavesLeftOutTokensToTheInnerFormat) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::gear_test

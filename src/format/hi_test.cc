@@ -3,7 +3,7 @@
 
 #include "format/test_pages.h"
 
-namespace kvant {
+namespace kvant::hi_test {
 namespace {
 
 constexpr const char* kPattern = "hi<h>-tok<B>g<N>";
@@ -69,7 +69,7 @@ void check_page(const TestFormat& test, const std::vector<float>& values) {
     }
     const int first = token * d + shape.high;
     check_coded(shape, d, page, token, values.data() + first, decoded.data() + first);
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
@@ -123,4 +123,4 @@ TEST(HighChannels, MayBeAllThereAre) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::hi_test

@@ -4,7 +4,7 @@
 #include "format/lloyd_max.h"
 #include "format/test_pages.h"
 
-namespace kvant {
+namespace kvant::lm_test {
 namespace {
 
 constexpr const char* kPattern = "lm<B>[u]";
@@ -116,4 +116,4 @@ TEST(LloydMaxTokens, KeepZerosAndSaturateHugeGains) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::lm_test

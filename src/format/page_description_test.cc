@@ -123,7 +123,7 @@ class DescribedPage {
   std::size_t code_bytes_ = 0;
 };
 
-class Description : public testing::TestWithParam<std::string> {};
+class Description : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Description, SaysWhatDecodingGives) {
   const Format& format = *find_format(GetParam());
@@ -154,7 +154,7 @@ TEST_P(Description, SaysWhatDecodingGives) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Description, testing::ValuesIn(format_names()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Formats, Description, ::testing::ValuesIn(format_names()), [](const auto& info) {
   std::string name = info.param;
   for (char& c : name)
     if (c == '-') c = '_';

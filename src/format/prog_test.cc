@@ -3,7 +3,7 @@
 
 #include "format/test_pages.h"
 
-namespace kvant {
+namespace kvant::prog_test {
 namespace {
 
 constexpr const char* kPattern = "prog<B>[-paper]";
@@ -206,4 +206,4 @@ TEST(ProgressiveBlocks, KeepConstantPages) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::prog_test

@@ -4,7 +4,7 @@
 #include "format/test_pages.h"
 #include "format/trellis.h"
 
-namespace kvant {
+namespace kvant::tcq_test {
 namespace {
 
 constexpr const char* kPattern = "tcq<B>";
@@ -197,4 +197,4 @@ TEST(TrellisCodedTokens, KeepConstantPagesAndSilentTokens) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::tcq_test

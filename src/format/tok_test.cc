@@ -3,7 +3,7 @@
 
 #include "format/test_pages.h"
 
-namespace kvant {
+namespace kvant::tok_test {
 namespace {
 
 constexpr const char* kPattern = "tok<B>g<N>[s|c<P>]";
@@ -110,7 +110,7 @@ void check_page(const TestFormat& test, const std::vector<float>& values) {
   for (int token = 0; token < kPageTokens; ++token) {
     for (int group = 0; group < shape.groups(test.d()); ++group) {
       check_group(test, values, page, decoded, shape, token, group);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
@@ -216,4 +216,4 @@ TEST(TokenGroups, ClipAtAQuantileOfATokensMagnitudes) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::tok_test

@@ -4,7 +4,7 @@
 #include "format/nearest_centroid.h"
 #include "format/test_pages.h"
 
-namespace kvant {
+namespace kvant::vq_test {
 namespace {
 
 constexpr const char* kPattern = "[n]vq-d<X>b<Y>|pq-d<X>b<Y>";
@@ -156,4 +156,4 @@ TEST(NearestCentroid, TakesTheFirstOfEqualCentroids) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::vq_test

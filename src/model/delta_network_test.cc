@@ -136,8 +136,8 @@ std::vector<float> part(const std::vector<float>& rows, int width, int first, in
   return {rows.begin() + std::ptrdiff_t{first} * width, rows.begin() + std::ptrdiff_t{first + n} * width};
 }
 
-class DeltaNetworkOf : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Heads, DeltaNetworkOf, testing::Bool(),
+class DeltaNetworkOf : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Heads, DeltaNetworkOf, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "grouped" : "tiled"; });
 
 TEST_P(DeltaNetworkOf, DoesWhatThePaperSays) {

@@ -125,13 +125,14 @@ double relative_error(const std::vector<float>& exact, const std::vector<float>&
   return std::sqrt(difference / energy);
 }
 
-class EachVariant : public testing::TestWithParam<Variant> {};
+class EachVariant : public ::testing::TestWithParam<Variant> {};
 const auto name_of = [](const auto& info) { return std::string(info.param.name); };
-INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, testing::ValuesIn(variants()), name_of);
-INSTANTIATE_TEST_SUITE_P(Dense, EachVariant, testing::ValuesIn(dense_variants()), name_of);
-INSTANTIATE_TEST_SUITE_P(Hybrids, EachVariant, testing::ValuesIn(hybrid_variants()), name_of);
-INSTANTIATE_TEST_SUITE_P(UnlikeLayers, EachVariant, testing::ValuesIn(variants_of_unlike_layers()), name_of);
-INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, testing::ValuesIn(expert_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Engine, EachVariant, ::testing::ValuesIn(variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Dense, EachVariant, ::testing::ValuesIn(dense_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(Hybrids, EachVariant, ::testing::ValuesIn(hybrid_variants()), name_of);
+INSTANTIATE_TEST_SUITE_P(UnlikeLayers, EachVariant, ::testing::ValuesIn(variants_of_unlike_layers()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, ::testing::ValuesIn(expert_variants()), name_of);
 
 // The share of positions some of whose logits differ by more than `limit`.
 double share_beyond(const std::vector<float>& a, const std::vector<float>& b, double limit) {
@@ -181,7 +182,7 @@ std::vector<Variant> kinds_of_layers() {
   return some;
 }
 
-class EachRecipe : public testing::TestWithParam<std::tuple<Variant, const char*>> {
+class EachRecipe : public ::testing::TestWithParam<std::tuple<Variant, const char*>> {
  protected:
   EachRecipe()
       : file_(write_tiny_model(std::get<0>(GetParam()).model)),
@@ -208,9 +209,9 @@ class EachRecipe : public testing::TestWithParam<std::tuple<Variant, const char*
   Bench bench_;
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, EachRecipe,
-                         testing::Combine(testing::ValuesIn(kinds_of_layers()),
-                                          testing::Values("bf16", "kvant-4bit", "kvant-2bit", "kivi-2bit",
-                                                          "q8_0")),
+                         ::testing::Combine(::testing::ValuesIn(kinds_of_layers()),
+                                            ::testing::Values("bf16", "kvant-4bit", "kvant-2bit", "kivi-2bit",
+                                                              "q8_0")),
                          [](const auto& info) {
                            std::string name =
                                std::get<0>(info.param).name + std::string("_") + std::get<1>(info.param);

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-class TinyTokenizer : public testing::Test {
+class TinyTokenizer : public ::testing::Test {
  protected:
   std::unique_ptr<TinyFile> file_ = write_tiny_model({});
   std::unique_ptr<Tokenizer> tokenizer_ = Tokenizer::load(file_->path()).value();

@@ -12,7 +12,7 @@
 #include "recipe/recipe_fields.h"
 #include "transform/transform.h"
 
-namespace kvant {
+namespace kvant::recipe_parser_test {
 namespace {
 
 Recipe parsed(const std::string& text) {
@@ -330,4 +330,4 @@ TEST(RecipeFuzzSeeds, AreHandled) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::recipe_parser_test

@@ -5,7 +5,7 @@
 #include "base/json_reader.h"
 #include "serve/serve_fixture.h"
 
-namespace kvant {
+namespace kvant::messages_api_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -143,4 +143,4 @@ TEST(MessagesError, NamesItsKind) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::messages_api_test

@@ -15,7 +15,7 @@
 #include "serve/scheduler_memory.h"
 #include "serve/serve_fixture.h"
 
-namespace kvant {
+namespace kvant::scheduler_engine_test {
 namespace {
 
 using testing::random_tokens;
@@ -304,4 +304,4 @@ TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::scheduler_engine_test

@@ -9,7 +9,7 @@
 #include "model/tiny_model.h"
 #include "serve/serve_fixture.h"
 
-namespace kvant {
+namespace kvant::scheduler_test {
 namespace {
 
 using testing::FakeEngine;
@@ -423,4 +423,4 @@ TEST(GuardedAnswers, AreRefusedWhereTheyCantBe) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::scheduler_test

@@ -8,7 +8,7 @@
 #include "recipe/recipe.h"
 #include "task/conversation.h"
 
-namespace kvant {
+namespace kvant::text_score_test {
 namespace {
 
 constexpr int kVocabulary = TinyModelWriter::kVocabulary;
@@ -93,4 +93,4 @@ TEST(Conversation, EndsWhereTheContextDoes) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::text_score_test

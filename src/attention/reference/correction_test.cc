@@ -4,7 +4,7 @@
 #include "attention/reference/attention_fixture.h"
 #include "recipe/constant_needs.h"
 
-namespace kvant {
+namespace kvant::correction_test {
 namespace {
 
 using testing::attend_tokens;
@@ -284,4 +284,4 @@ TEST(CorrectionState, LeavesLayersWithASlidingWindowAlone) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::correction_test

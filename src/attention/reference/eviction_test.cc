@@ -7,7 +7,7 @@
 
 #include "attention/reference/graded_tokens.h"
 
-namespace kvant {
+namespace kvant::eviction_test {
 namespace {
 
 using testing::attend_in_chunks;
@@ -252,4 +252,4 @@ TEST(Eviction, CutsAtPagesAndInTheTailOnly) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::eviction_test

@@ -8,7 +8,7 @@
 
 #include "attention/reference/graded_tokens.h"
 
-namespace kvant {
+namespace kvant::protection_test {
 namespace {
 
 using testing::attend_in_chunks;
@@ -254,4 +254,4 @@ TEST(Protection, WeighsAsTheQueriesDidUnderASoftCap) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::protection_test

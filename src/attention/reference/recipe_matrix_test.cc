@@ -10,7 +10,7 @@
 
 #include "attention/reference/attention_fixture.h"
 
-namespace kvant {
+namespace kvant::recipe_matrix_test {
 namespace {
 
 using testing::attend_tokens;
@@ -323,4 +323,4 @@ TEST_P(FeaturePairs, LiveThroughEveryOperation) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::recipe_matrix_test

@@ -9,7 +9,7 @@
 #include "base/float16.h"
 #include "cache/cache_fixture.h"
 
-namespace kvant {
+namespace kvant::reference_backend_test {
 namespace {
 
 using testing::plan_for;
@@ -337,4 +337,4 @@ TEST(ReferenceBackendState, ServesCachesOfDifferentRecipesInTurn) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::reference_backend_test

@@ -5,7 +5,7 @@
 #include "attention/reference/attention_fixture.h"
 #include "recipe/recipe.h"
 
-namespace kvant {
+namespace kvant::sink_logits_test {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
@@ -100,4 +100,4 @@ TEST(SinkLogitsRecipe, IsRefusedWithACorrection) {
 }
 
 }  // namespace
-}  // namespace kvant
+}  // namespace kvant::sink_logits_test

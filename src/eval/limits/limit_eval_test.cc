@@ -49,7 +49,7 @@ class RecitingSource : public LogitSource {
   std::size_t said_ = 0;
 };
 
-class LimitEval : public testing::Test {
+class LimitEval : public ::testing::Test {
  protected:
   // One for each character, without the space that the tokenizer begins with.
   Tokens tokens(const std::string& text) const {

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-class RetrievalDocuments : public testing::Test {
+class RetrievalDocuments : public ::testing::Test {
  protected:
   std::string text_of(const Tokens& tokens) const {
     std::string text;

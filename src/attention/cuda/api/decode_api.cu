@@ -17,6 +17,7 @@
 #include "attention/cuda/decode/leave_segment.cuh"
 #include "attention/cuda/decode/page_copier.cuh"
 #include "attention/cuda/decode/schedule.cuh"
+#include "attention/cuda/decode/short_args.h"
 #include "attention/cuda/decode/short_attention.h"
 #include "attention/cuda/page/known_format.h"
 #include "attention/cuda/page/page_format.h"

@@ -43,17 +43,17 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_protected_rows& row
   });
 }
 
-int parts_of(int n, int of_part) {
+int grid_size(int n, int of_part) {
   return (n + of_part - 1) / of_part;
 }
 
 template <int D>
 void launch_weights(const TokenWeightsArgs& args, bool finds_lse, int n_kv_heads, cudaStream_t stream) {
   if (finds_lse) {
-    const dim3 rows(parts_of(args.n_queries * args.group, kRowSets * kScoredRows), n_kv_heads);
+    const dim3 rows(grid_size(args.n_queries * args.group, kRowSets * kScoredRows), n_kv_heads);
     score_sums_kernel<D><<<rows, kScoreSumThreads, 0, stream>>>(args);
   }
-  const dim3 tokens(parts_of(args.n_tokens, kWeighedTokens), n_kv_heads);
+  const dim3 tokens(grid_size(args.n_tokens, kWeighedTokens), n_kv_heads);
   token_weights_kernel<D><<<tokens, kWeighThreads, 0, stream>>>(args);
 }
 

@@ -4,6 +4,7 @@
 #include "attention/cuda/api/page_source.h"
 #include "attention/cuda/api/refusal.h"
 #include "attention/cuda/decode/decode_shared.h"
+#include "attention/cuda/decode/short_args.h"
 #include "attention/cuda/decode/short_attention.h"
 #include "attention/cuda/decode/short_kernel.cuh"
 #include "cache/page_counts.h"

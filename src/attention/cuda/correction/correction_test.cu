@@ -11,7 +11,7 @@
 #include "attention/cuda/test/packed_entry.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::correction_test {
 namespace {
 
 constexpr int kSeqs = 9;  // more than share the reading of a query head's maps
@@ -341,11 +341,11 @@ class CorrectedCache {
   std::vector<float> states_, out_, lse_;
 };
 
-class Correction : public testing::TestWithParam<Settings> {};
+class Correction : public ::testing::TestWithParam<Settings> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, Correction,
-    testing::Values(Settings{128, 4, 0, false}, Settings{128, 8, -9, false}, Settings{128, 4, 0, true},
+    ::testing::Values(Settings{128, 4, 0, false}, Settings{128, 8, -9, false}, Settings{128, 4, 0, true},
                     Settings{128, 3, 4, true}, Settings{64, 3, -9, true}, Settings{64, 1, 5, false},
                     Settings{128, 4, 0, false, /*unlike_heads=*/true},
                     Settings{64, 3, 0, false, /*unlike_heads=*/false, /*at_once=*/true},
@@ -384,4 +384,4 @@ TEST(CorrectionApi, RefusesALayerWithACorrectionWhereTheShapeHasNone) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::correction_test

@@ -8,7 +8,7 @@
 #include "attention/cuda/test/format_pairs.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::decode_attention_test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
@@ -17,7 +17,7 @@ constexpr double kPlainTolerance = 0.0005;
 // Make values of about 1e3, 1e4 and 5e4, keys of as much: below 65504.
 constexpr float kLoud[] = {170, 1700, 10000};
 
-class DecodeAttention : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+class DecodeAttention : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -155,13 +155,13 @@ TEST_P(DecodeAttention, AgreesOnGroupsOfMoreThanEightHeads) {
     expect_exact({{plain ? 0 : 9, 127, 4}, {0, 3, 0}, {plain ? 0 : 30, 20, 4}}, plain ? 0 : 4, false, group);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention, testing::ValuesIn(pairs_by_head_dim()),
+INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention, ::testing::ValuesIn(pairs_by_head_dim()),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
 // Every format that kernels read, on both sides.
-class EveryFormat : public testing::TestWithParam<std::tuple<std::string, int>> {};
+class EveryFormat : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(EveryFormat, AgreesOnBothSides) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -204,7 +204,7 @@ std::vector<std::tuple<std::string, int>> every_format() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, EveryFormat, testing::ValuesIn(every_format()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Formats, EveryFormat, ::testing::ValuesIn(every_format()), [](const auto& info) {
   std::string name = std::get<0>(info.param) + "_d" + std::to_string(std::get<1>(info.param));
   for (char& c : name)
     if (c == '-') c = '_';
@@ -219,7 +219,7 @@ void PrintTo(const Mix& mix, std::ostream* out) {
   *out << mix.name;
 }
 
-class HeadMix : public testing::TestWithParam<std::tuple<Mix, int>> {};
+class HeadMix : public ::testing::TestWithParam<std::tuple<Mix, int>> {};
 
 TEST_P(HeadMix, AgreesWhereHeadsHaveFormatsOfTheirOwn) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -251,18 +251,18 @@ TEST_P(HeadMix, AgreesWherePagesTakeTheirOwnRoom) {
 
 INSTANTIATE_TEST_SUITE_P(
     Mixes, HeadMix,
-    testing::Combine(
-        testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
+    ::testing::Combine(
+        ::testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
                         Mix{"three", {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
                         Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}},
                         Mix{"trellis", {{"tcq1", "tcq3"}, {"tcq3", "tcq1"}, {"tcq2", "tcq2"}}},
                         Mix{"generic", {{"fp8", "lm5"}, {"prog4", "prog4"}, {"tcq2", "tok3g64"}}}),
-        testing::ValuesIn(kHeadDims)),
+        ::testing::ValuesIn(kHeadDims)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
 
-class SasAttention : public testing::TestWithParam<std::tuple<Mix, int>> {
+class SasAttention : public ::testing::TestWithParam<std::tuple<Mix, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -300,10 +300,10 @@ TEST_P(SasAttention, AgreesOnManyPages) {
 
 INSTANTIATE_TEST_SUITE_P(
     Mixes, SasAttention,
-    testing::Combine(testing::Values(Mix{"prog4", {{"prog4", "prog4"}}},
+    ::testing::Combine(::testing::Values(Mix{"prog4", {{"prog4", "prog4"}}},
                                      Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
                                      Mix{"generic", {{"ch4g128", "tok4g128"}, {"tcq3", "tcq3"}}}),
-                     testing::ValuesIn(kHeadDims)),
+                     ::testing::ValuesIn(kHeadDims)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
@@ -478,4 +478,4 @@ TEST(DecodeApi, RefusesWhatItCannotRun) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::decode_attention_test

@@ -7,12 +7,12 @@
 #include "attention/cuda/test/format_pairs.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::few_pages_test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
 
-class FewPages : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+class FewPages : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -66,10 +66,10 @@ std::vector<FormatPair> shared_pairs() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FewPages,
-                         testing::Combine(testing::ValuesIn(shared_pairs()), testing::Values(64, 128)),
+                         ::testing::Combine(::testing::ValuesIn(shared_pairs()), ::testing::Values(64, 128)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::few_pages_test

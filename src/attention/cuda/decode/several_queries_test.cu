@@ -7,7 +7,7 @@
 #include "attention/cuda/test/format_pairs.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::several_queries_test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
@@ -18,7 +18,7 @@ struct Asked {
 // 2 to 32 columns of one launch, those of one head in two warps among them; and several launches.
 constexpr Asked kAsked[] = {{1, 2}, {1, 8}, {2, 2}, {4, 2}, {3, 3}, {4, 4}, {8, 2}, {4, 8}, {7, 5}, {12, 3}};
 
-class SeveralQueries : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -137,7 +137,7 @@ TEST_P(SeveralQueries, AreAppendedAndRotated) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SeveralQueries,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDimsUpTo256)),
+                         ::testing::Combine(::testing::ValuesIn(kPairs), ::testing::ValuesIn(kHeadDimsUpTo256)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
@@ -199,4 +199,4 @@ TEST(SeveralQueriesApi, RefusesWhatItCannotRun) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::several_queries_test

@@ -4,11 +4,13 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda/decode/decode_registry.h"
-#include "attention/cuda/decode/short_args.h"
 #include "attention/cuda/device/gpu.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
+
+struct AppendArgs;       // seal/encode_args.h
+struct ShortSealedArgs;  // short_args.h
 
 // Whether a kernel for short sequences serves a step: then there is no schedule. The same for all layers,
 // whatever their formats.

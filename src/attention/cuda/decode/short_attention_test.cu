@@ -7,7 +7,7 @@
 #include "attention/cuda/test/decode_test_cache.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::short_attention_test {
 namespace {
 
 constexpr double kTolerance = 0.005;        // relative RMS error
@@ -24,7 +24,7 @@ const std::vector<SequenceLengths> kShort[] = {
     {{0, 1025, 0}, {0, 0, 0}, {0, 1100, 0}},
     {{0, 1024, 0}}};
 
-class ShortAttention : public testing::TestWithParam<int> {
+class ShortAttention : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -140,7 +140,7 @@ TEST_P(ShortAttention, AppendsBeforeWindowsEnd) {
                });
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, testing::Values(64, 128, 256),
+INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, ::testing::Values(64, 128, 256),
                          [](const auto& info) { return "d" + std::to_string(info.param); });
 
 // Sequences with many sealed pages go to the general kernel; their last rows are appended before it. Of one
@@ -235,4 +235,4 @@ TEST(NewRows, AreRefusedWhereTheyDoNotFit) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::short_attention_test

@@ -11,7 +11,7 @@
 #include "format/format.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::short_sealed_test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
@@ -28,7 +28,7 @@ Lengths many_sequences() {
   return lengths;
 }
 
-class ShortSealed : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+class ShortSealed : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -118,8 +118,8 @@ std::vector<FormatPair> sealed_pairs() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, ShortSealed,
-                         testing::Combine(testing::ValuesIn(sealed_pairs()),
-                                          testing::ValuesIn(kHeadDimsUpTo256)),
+                         ::testing::Combine(::testing::ValuesIn(sealed_pairs()),
+                                          ::testing::ValuesIn(kHeadDimsUpTo256)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
@@ -223,4 +223,4 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::short_sealed_test

@@ -1,28 +1,11 @@
 // For tests: which code a GPU runs, and names of kernels by it.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <string>
 
 namespace kvant::cuda {
 
-// What __CUDA_ARCH__ was when the code was compiled that the device runs.
-static __global__ void tell_architecture(int* architecture) {
-#ifdef __CUDA_ARCH__
-  *architecture = __CUDA_ARCH__;
-#endif
-}
-
 // "cuda/sm90/" or "cuda/sm80/"; the first where there is no GPU.
-inline std::string kernel_path() {
-  int* told = nullptr;
-  if (cudaMalloc(&told, sizeof *told) != cudaSuccess) return "cuda/sm90/";
-  int architecture = 0;
-  tell_architecture<<<1, 1>>>(told);
-  const cudaError_t error = cudaMemcpy(&architecture, told, sizeof architecture, cudaMemcpyDeviceToHost);
-  cudaFree(told);
-  return error == cudaSuccess && architecture != 900 ? "cuda/sm80/" : "cuda/sm90/";
-}
+std::string kernel_path();
 
 }  // namespace kvant::cuda

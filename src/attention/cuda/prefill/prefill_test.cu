@@ -12,7 +12,7 @@
 #include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::prefill_test {
 namespace {
 
 constexpr int kKvHeads = PageTestCache::kKvHeads;
@@ -32,7 +32,7 @@ bool is_rounded(std::uint16_t bf16, float exact) {
   return std::fabs(float_from_bf16(bf16) - exact) <= 0x1.01p-8 * std::fabs(exact) + 2e-5;
 }
 
-class Dequantization : public testing::TestWithParam<std::tuple<FormatPair, int>> {
+class Dequantization : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -169,7 +169,7 @@ constexpr FormatPair kPairs[] = {
     {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
 INSTANTIATE_TEST_SUITE_P(Formats, Dequantization,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::ValuesIn(kHeadDims)),
+                         ::testing::Combine(::testing::ValuesIn(kPairs), ::testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            std::string name = std::string(std::get<0>(info.param).key) + "_" +
                                               std::get<0>(info.param).value + "_d" +
@@ -552,4 +552,4 @@ TEST(PrefillApi, RefusesWhatItCannotRun) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::prefill_test

@@ -18,7 +18,7 @@
 #include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::prompt_pages_test {
 namespace {
 
 constexpr int kKvHeads = PageTestCache::kKvHeads;
@@ -324,7 +324,7 @@ void expect_accurate(const Case& c, const char* what) {
   expect_accurate_in_integers(c, what);
 }
 
-class PromptOverPages : public testing::TestWithParam<std::tuple<PageTestCache::Formats, int>> {
+class PromptOverPages : public ::testing::TestWithParam<std::tuple<PageTestCache::Formats, int>> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -372,7 +372,7 @@ constexpr PageTestCache::Formats kPairsOfWideHeads[] = {{"ch4g128", "tok4g128"},
                                                         {"lm4", "lm2"},          {"vq-d4b8", "vq-d8b12"},
                                                         {"tcq4", "tcq3"},        {"fp8", "tok8g32s"}};
 
-std::string name_of(const testing::TestParamInfo<PromptOverPages::ParamType>& info) {
+std::string name_of(const ::testing::TestParamInfo<PromptOverPages::ParamType>& info) {
   const auto& [formats, d] = info.param;
   std::string name = std::string(formats.key) + "_" + formats.value + "_d" + std::to_string(d);
   std::replace(name.begin(), name.end(), '-', '_');
@@ -380,12 +380,12 @@ std::string name_of(const testing::TestParamInfo<PromptOverPages::ParamType>& in
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, PromptOverPages,
-                         testing::Combine(testing::ValuesIn(kPairs), testing::Values(64, 128)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(kPairs), ::testing::Values(64, 128)), name_of);
 INSTANTIATE_TEST_SUITE_P(FormatsOfWideHeads, PromptOverPages,
-                         testing::Combine(testing::ValuesIn(kPairsOfWideHeads), testing::Values(256, 512)),
+                         ::testing::Combine(::testing::ValuesIn(kPairsOfWideHeads), ::testing::Values(256, 512)),
                          name_of);
 
-class PromptOverPagesOf4Bits : public testing::TestWithParam<int> {
+class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -543,7 +543,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesAllTokensUnlessCausal) {
   expect_accurate_and_capped(c, "all");
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, PromptOverPagesOf4Bits, testing::Values(64, 128, 256, 512));
+INSTANTIATE_TEST_SUITE_P(HeadDims, PromptOverPagesOf4Bits, ::testing::Values(64, 128, 256, 512));
 
 TEST(PromptPagesRefusals, NameTheArgument) {
   kvant_decode_shape of_pages{};
@@ -612,4 +612,4 @@ TEST(PromptPagesRefusals, NameTheArgument) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::prompt_pages_test

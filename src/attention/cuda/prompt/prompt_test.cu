@@ -18,7 +18,7 @@
 #include "attention/sas.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::prompt_test {
 namespace {
 
 bool have_gpu() {
@@ -273,7 +273,7 @@ double captured(int side, int row, int, int channel) {
   return float_from_bf16(captured_row(first)[channel]);
 }
 
-class PromptAttention : public testing::TestWithParam<int> {
+class PromptAttention : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -497,7 +497,7 @@ TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
   errors_of(c, 60);  // finite
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, testing::Values(64, 128, 256, 512));
+INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, ::testing::Values(64, 128, 256, 512));
 
 TEST(PromptRefusals, NameTheArgument) {
   Case c{{{10, 10}}, 2, 1, 64, true, 0, false, false, gaussian};
@@ -530,4 +530,4 @@ TEST(PromptRefusals, NameTheArgument) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::prompt_test

@@ -14,7 +14,7 @@
 #include "base/float16.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::protect_test {
 namespace {
 
 bool have_gpu() {
@@ -70,7 +70,7 @@ struct Observation {
   }
 };
 
-class TokenWeights : public testing::TestWithParam<std::tuple<int, int, float, kvant_type>> {
+class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float, kvant_type>> {
  protected:
   static constexpr int kTokens = Observation::kTokens, kQueries = Observation::kQueries,
                        kKvHeads = Observation::kKvHeads;
@@ -174,11 +174,11 @@ TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
-                         testing::Combine(testing::Values(64, 128, 256), testing::Values(1, 3, 16),
-                                          testing::Values(0.0F, 2.0F),
-                                          testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16)));
+                         ::testing::Combine(::testing::Values(64, 128, 256), ::testing::Values(1, 3, 16),
+                                          ::testing::Values(0.0F, 2.0F),
+                                          ::testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16)));
 
-class Protection : public testing::TestWithParam<int> {};
+class Protection : public ::testing::TestWithParam<int> {};
 
 // Pages [head][side][page] of two sequences, of which the second one's rows are moved.
 TEST_P(Protection, CopiesRowsOfTheTail) {
@@ -226,7 +226,7 @@ TEST_P(Protection, CopiesRowsOfTheTail) {
   EXPECT_EQ(to_pages.read(), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, Protection, testing::Values(64, 128, 256));
+INSTANTIATE_TEST_SUITE_P(HeadDims, Protection, ::testing::Values(64, 128, 256));
 
 TEST(ProtectionRefusals, NameTheArgument) {
   alignas(16) static std::int32_t some[64]{};
@@ -271,4 +271,4 @@ TEST(ProtectionRefusals, NameTheArgument) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::protect_test

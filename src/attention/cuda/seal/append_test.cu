@@ -14,7 +14,7 @@
 #include "base/float16.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::append_test {
 namespace {
 
 constexpr int kKvHeads = 3;
@@ -52,7 +52,7 @@ std::vector<NewRow> rows_of_prompts() {
 }
 
 // Channels of a head, types of rows, whether keys are transformed, and whether rows have some channels less.
-class AppendingPrompts : public testing::TestWithParam<std::tuple<int, kvant_type, bool, bool>> {
+class AppendingPrompts : public ::testing::TestWithParam<std::tuple<int, kvant_type, bool, bool>> {
  protected:
   void SetUp() override {
     int n = 0;
@@ -151,9 +151,9 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AppendingPrompts,
-                         testing::Combine(testing::ValuesIn(kHeadDims),
-                                          testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16), testing::Bool(),
-                                          testing::Bool()));
+                         ::testing::Combine(::testing::ValuesIn(kHeadDims),
+                                          ::testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16), ::testing::Bool(),
+                                          ::testing::Bool()));
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::append_test

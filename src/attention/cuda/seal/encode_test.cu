@@ -15,7 +15,7 @@
 #include "attention/cuda/test/walsh_hadamard.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::encode_test {
 namespace {
 
 constexpr int kSeqs = 2;
@@ -254,7 +254,7 @@ class SealedCache {
   std::vector<std::byte> sealed_;
 };
 
-class Encoding : public testing::TestWithParam<std::tuple<Case, int>> {
+class Encoding : public ::testing::TestWithParam<std::tuple<Case, int>> {
  protected:
   void SetUp() override {
     int n = 0;
@@ -425,17 +425,17 @@ std::string name_of(const Case& formats, int d) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Encoding,
-                         testing::Combine(testing::ValuesIn(kCases), testing::ValuesIn(kHeadDims)),
+                         ::testing::Combine(::testing::ValuesIn(kCases), ::testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
 INSTANTIATE_TEST_SUITE_P(
     Vectors, VectorEncoding,
-    testing::Combine(testing::Values(Case{"vq-d2b8", "vq-d2b8", 1e-3}, Case{"vq-d4b8", "vq-d4b12", 1e-3},
+    ::testing::Combine(::testing::Values(Case{"vq-d2b8", "vq-d2b8", 1e-3}, Case{"vq-d4b8", "vq-d4b12", 1e-3},
                                      Case{"vq-d8b12", "vq-d8b12", 1e-3}),
-                     testing::ValuesIn(kHeadDims)),
+                     ::testing::ValuesIn(kHeadDims)),
     [](const auto& info) { return name_of(std::get<0>(info.param), std::get<1>(info.param)); });
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::encode_test

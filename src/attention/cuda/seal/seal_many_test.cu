@@ -12,7 +12,7 @@
 #include "attention/cuda/test/encoded_pages.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::seal_many_test {
 namespace {
 
 // Tail pages of a sequence and KV head, [page][side]: some as rotated recipes have them, some with outliers.
@@ -40,7 +40,7 @@ std::vector<std::uint16_t> tail_pages(int n_pages, int d) {
   return pages;
 }
 
-class SealingOfManyPages : public testing::TestWithParam<std::tuple<const char*, int>> {};
+class SealingOfManyPages : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(SealingOfManyPages, GivesTheBytesOfOneAfterAnother) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -76,12 +76,12 @@ TEST_P(SealingOfManyPages, GivesTheBytesOfOneAfterAnother) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealingOfManyPages,
-                         testing::Combine(testing::Values("tcq2", "tcq3", "tcq4", "ch4g128"),
-                                          testing::ValuesIn(kHeadDims)),
+                         ::testing::Combine(::testing::Values("tcq2", "tcq3", "tcq4", "ch4g128"),
+                                          ::testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_d" +
                                   std::to_string(std::get<1>(info.param));
                          });
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::seal_many_test

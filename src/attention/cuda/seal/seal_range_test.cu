@@ -9,7 +9,7 @@
 #include "attention/cuda/test/encoded_pages.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::seal_range_test {
 namespace {
 
 constexpr int kSeqs = 3;
@@ -68,7 +68,7 @@ class RangeCase {
   int d_;
 };
 
-class SealRange : public testing::TestWithParam<const char*> {};
+class SealRange : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SealRange, CountsPagesOutOfRange) {
   int n = 0;
@@ -84,7 +84,7 @@ TEST_P(SealRange, CountsPagesOutOfRange) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealRange,
-                         testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s", "lm3", "lm4u",
+                         ::testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s", "lm3", "lm4u",
                                          "nvq-d4b8", "nvq-d8b12"),
                          [](const auto& info) {
                            std::string name = info.param;
@@ -101,4 +101,4 @@ TEST(SealRangeOfF32, HoldsEverythingWhereParametersHaveTheRangeOfF32) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::seal_range_test

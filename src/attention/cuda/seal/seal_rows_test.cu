@@ -13,7 +13,7 @@
 #include "attention/cuda/test/encoded_pages.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::seal_rows_test {
 namespace {
 
 constexpr int kHeads = 2, kSeqs = 3, kRows = 540, kSink = 4;
@@ -182,7 +182,7 @@ class PagedCache {
   DeviceArray<std::byte> tail_, sealed_, protected_;
 };
 
-class SealingOfRows : public testing::TestWithParam<std::tuple<const char*, int>> {};
+class SealingOfRows : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(SealingOfRows, GivesTheBytesOfRowsThatWereAppended) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -204,9 +204,9 @@ TEST_P(SealingOfRows, GivesTheBytesOfRowsThatWereAppended) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealingOfRows,
-                         testing::Combine(testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s", "fp8",
+                         ::testing::Combine(::testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s", "fp8",
                                                           "prog4", "lm3", "lm4u", "vq-d2b8", "nvq-d8b12"),
-                                          testing::ValuesIn(kHeadDims)),
+                                          ::testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param);
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -257,4 +257,4 @@ TEST(SealingOfRowsApi, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::seal_rows_test

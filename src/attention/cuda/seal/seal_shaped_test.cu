@@ -18,7 +18,7 @@
 #include "format/trellis_code.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::seal_shaped_test {
 namespace {
 
 constexpr int kHeads = 3;  // of which the last has no metric
@@ -239,7 +239,7 @@ class ShapedKeys {
   std::vector<std::vector<float>> values_;  // [head][page]
 };
 
-class ShapedSealing : public testing::TestWithParam<std::tuple<int, int, bool>> {
+class ShapedSealing : public ::testing::TestWithParam<std::tuple<int, int, bool>> {
  protected:
   void SetUp() override {
     int n = 0;
@@ -289,8 +289,8 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bits, ShapedSealing,
-                         testing::Combine(testing::Range(1, kMaxTrellisBits + 1),
-                                          testing::ValuesIn(kHeadDims), testing::Bool()),
+                         ::testing::Combine(::testing::Range(1, kMaxTrellisBits + 1),
+                                          ::testing::ValuesIn(kHeadDims), ::testing::Bool()),
                          [](const auto& info) {
                            return "tcq" + std::to_string(std::get<0>(info.param)) + "_d" +
                                   std::to_string(std::get<1>(info.param)) +
@@ -298,4 +298,4 @@ INSTANTIATE_TEST_SUITE_P(Bits, ShapedSealing,
                          });
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::seal_shaped_test

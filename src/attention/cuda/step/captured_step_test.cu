@@ -13,7 +13,7 @@
 #include "cache/step_parts.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::captured_step_test {
 namespace {
 
 using Model = StepModel;
@@ -380,7 +380,7 @@ class Session {
   void run() {
     // A window's pages are sealed later.
     const int n_steps = model_.rules.window > 0 ? 2 * kSteps : kSteps;
-    for (int step = 0; step < n_steps && !testing::Test::HasFailure(); ++step) {
+    for (int step = 0; step < n_steps && !::testing::Test::HasFailure(); ++step) {
       for (int i = 0; i < kRequests; ++i) change(i, step);
       grow(step);
     }
@@ -503,7 +503,7 @@ constexpr StepCase kCases[] = {
     {"fp8", "lm3", 128, 1, 1, 100, 0, 0, true},
 };
 
-class CapturedGraph : public testing::TestWithParam<StepCase> {};
+class CapturedGraph : public ::testing::TestWithParam<StepCase> {};
 
 TEST_P(CapturedGraph, OfAWholeStepServesAnyLengths) {
   int n = 0;
@@ -511,7 +511,7 @@ TEST_P(CapturedGraph, OfAWholeStepServesAnyLengths) {
   Session(GetParam()).run();
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CapturedGraph, testing::ValuesIn(kCases), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Steps, CapturedGraph, ::testing::ValuesIn(kCases), [](const auto& info) {
   const StepCase& of = info.param;
   std::string name = std::string(of.key) + "_" + of.value + "_new" + std::to_string(of.max_new) + "_window" +
                      std::to_string(of.window) + "_sliding" + std::to_string(of.sliding_window) +
@@ -522,4 +522,4 @@ INSTANTIATE_TEST_SUITE_P(Steps, CapturedGraph, testing::ValuesIn(kCases), [](con
 });
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::captured_step_test

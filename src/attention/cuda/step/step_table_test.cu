@@ -8,7 +8,7 @@
 #include "base/page_size.h"
 #include "kvant/kvant.h"
 
-namespace kvant::cuda {
+namespace kvant::cuda::step_table_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -70,4 +70,4 @@ TEST(StepTables, NamePagesOfBlocksThatHaveSeveral) {
 }
 
 }  // namespace
-}  // namespace kvant::cuda
+}  // namespace kvant::cuda::step_table_test
