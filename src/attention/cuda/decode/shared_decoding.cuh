@@ -12,6 +12,8 @@
 // exchanged for those of its own columns, and the rest goes its usual way (decode_kernel.cuh).
 #pragma once
 
+#include <algorithm>
+
 #include "attention/cuda/decode/decode_kernel.cuh"
 
 namespace kvant::cuda {
@@ -135,13 +137,17 @@ struct SharedDecoding : Strips {
   using Weights = SharedWeights<Sets, Value::kHasTotals>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
-  static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
+  // Up to 10 warps may use 168 registers each, up to 15 may use 128.
+  static constexpr int kMaxWarps = Strips::template kWarps<Sets>;
+  static constexpr int kMergedWarps = std::max(kMaxWarps, max_consumer_warps(D));
+  static_assert(kMaxWarps % Sets == 0);
   // Behind the tables: the queries of all columns, and of the warps that share pages: weights of two pages,
-  // and what they tell each other of columns: [2][warp][column].
+  // what they tell each other of columns, [2][warp][column], and lanes' own sums, [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
-  static constexpr int kGroupBytes = 2 * Weights::kBytes + 2 * kTold * 4;
+  static constexpr int kSumsAt = 2 * Weights::kBytes + 2 * kTold * 4;
+  static constexpr int kGroupBytes = kSumsAt + Sets * Sets * kLanes * 16;
   static constexpr int kWarpBytes = kGroupBytes / Sets;
   static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;
   // Sums of all channels and columns lie where weights did.
@@ -149,7 +155,7 @@ struct SharedDecoding : Strips {
 
   struct State {
     SetSums<Sets, kMTiles> out = {};
-    float max[Sets][2], sum[Sets][2] = {}, addend[Sets][2] = {};  // of columns 2t and 2t + 1
+    float max[Sets][2];  // of columns 2t and 2t + 1: what weights are relative to
     const DecodeArgs& args;
     unsigned char* shared = nullptr;
     int buffer = 0;  // of weights
@@ -166,6 +172,8 @@ struct SharedDecoding : Strips {
         queries().store(Key::arrange(query), sharer(), lane);
         if constexpr (Key::kNeedsSums) queries().store_sum(query, sharer(), lane);
       }
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) sums(set, lane) = make_float4(0, 0, 0, 0);
       named_barrier(1, args.consumer_warps * kLanes);
     }
     // Those of the warp's own columns, for which loops over sealed pages have no registers.
@@ -181,6 +189,11 @@ struct SharedDecoding : Strips {
       return shared + kGroupsAt + group() * kGroupBytes;
     }
     __device__ __forceinline__ Weights weights() const { return {of_group() + buffer * Weights::kBytes}; }
+    // Of this lane's tokens, for columns 2t and 2t + 1 of a set: sums of weights (x, y) and of weights times
+    // tokens' addends (z, w). There are no registers for them.
+    __device__ __forceinline__ float4& sums(int set, int lane) const {
+      return reinterpret_cast<float4*>(of_group() + kSumsAt)[(sharer() * Sets + set) * kLanes + lane];
+    }
     // What a warp tells of columns: `which` of two numbers.
     __device__ __forceinline__ float* told(int which, int warp) const {
       return reinterpret_cast<float*>(of_group() + 2 * Weights::kBytes) + which * kTold +
@@ -203,15 +216,11 @@ struct SharedDecoding : Strips {
     }
     const unsigned char* values = ring.wait();
     Tokens tokens(args, tables, values, first_tile, lane);
-    float share = 1;  // 0: the sums of weights have this page's
-    while (true) {
-      const bool rises = exceed(s, state);
-      if (!rises) {
-        weigh(s, tokens, share, first_tile, lane, state);
-        share = 0;
-      }
-      if (!named_barrier_any(State::barrier(), Sets * kLanes, rises)) break;
+    const bool rises = weigh(s, tokens, first_tile, lane, state);
+    if (named_barrier_any(State::barrier(), Sets * kLanes, rises)) {
       raise(s, lane, state);
+      weigh_again(s, tokens, rises, first_tile, lane, state);
+      named_barrier(State::barrier(), Sets * kLanes);
     }
     if (tokens.unit != 1) multiply_all(state.out, tokens.inverse_unit());
     Value::mix(args, tables, values, State::sharer() * kMTiles, state.weights(), lane, state.out);
@@ -232,17 +241,15 @@ struct SharedDecoding : Strips {
         const float(&x)[4] = state.out[set][m];
         sums[(set * (D / 16) + own * kMTiles + m) * kLanes] = make_float4(x[0], x[1], x[2], x[3]);
       }
-      float2 of_lanes[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float(&sum)[2] = reinterpret_cast<float(&)[2]>(of_lanes[h]);
-        sum[0] = sum_over_tiles(state.sum[set][h]);
-        sum[1] = sum_over_tiles(state.addend[set][h]);
-      }
+      float4 of_lanes = state.sums(set, lane);
+      of_lanes.x = sum_over_tiles(of_lanes.x);
+      of_lanes.y = sum_over_tiles(of_lanes.y);
+      of_lanes.z = sum_over_tiles(of_lanes.z);
+      of_lanes.w = sum_over_tiles(of_lanes.w);
       if (lane < 4) {
         const int column = set * kPaddedGroup + 2 * lane;
-        *reinterpret_cast<float2*>(state.told(0, own) + column) = make_float2(of_lanes[0].x, of_lanes[1].x);
-        *reinterpret_cast<float2*>(state.told(1, own) + column) = make_float2(of_lanes[0].y, of_lanes[1].y);
+        *reinterpret_cast<float2*>(state.told(0, own) + column) = make_float2(of_lanes.x, of_lanes.y);
+        *reinterpret_cast<float2*>(state.told(1, own) + column) = make_float2(of_lanes.z, of_lanes.w);
       }
       if (set == own) {
         acc.max[0] = state.max[set][0];
@@ -298,20 +305,38 @@ struct SharedDecoding : Strips {
     return top;
   }
 
-  // Whether scores of this warp are too large for what weights are relative to.
-  static __device__ __forceinline__ bool exceed(const SetSums<Sets, kTiles>& s, const State& state) {
-    bool any = false;
+  // Leaves the weights of the warp's tokens and adds them to its sums, unless some are too large: then true.
+  static __device__ __forceinline__ bool weigh(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                               int first_tile, int lane, State& state) {
+    std::uint32_t largest = 0;  // halves
+    float4 sums[Sets];
+    weigh_into(s, tokens, first_tile, lane, state, largest, sums);
+    constexpr std::uint32_t kLimit = 0x5c00;  // kLargestSharedWeight
+    const bool rises =
+        __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
+    if (!rises) add_sums(sums, lane, state);
+    return rises;
+  }
+  // The same when no weight is. counts: they are to be added to the sums.
+  static __device__ __forceinline__ void weigh_again(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                                     bool counts, int first_tile, int lane, State& state) {
+    std::uint32_t largest = 0;
+    float4 sums[Sets];
+    weigh_into(s, tokens, first_tile, lane, state, largest, sums);
+    if (counts) add_sums(sums, lane, state);
+  }
+  static __device__ __forceinline__ void add_sums(const float4 (&more)[Sets], int lane, State& state) {
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) any |= largest(s, set, h) > state.max[set][h] + kSlack;
+      float4& sums = state.sums(set, lane);
+      const float4 x = sums;
+      sums = make_float4(x.x + more[set].x, x.y + more[set].y, x.z + more[set].z, x.w + more[set].w);
     }
-    return __any_sync(~0U, any) != 0;
   }
-
-  // Leaves the weights of the warp's tokens. share: with which they count in the sums.
-  static __device__ __forceinline__ void weigh(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
-                                               float share, int first_tile, int lane, State& state) {
+  // The weights of the warp's tokens, the largest of them, and their sums.
+  static __device__ __forceinline__ void weigh_into(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                                    int first_tile, int lane, const State& state,
+                                                    std::uint32_t& largest, float4 (&sums)[Sets]) {
     const Weights weights = state.weights();
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
@@ -333,20 +358,16 @@ struct SharedDecoding : Strips {
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
+          const std::uint32_t packed = pack_half2(p[2 * half], p[2 * half + 1]);
+          largest = max_u16x2(largest, packed);
           const TokenRow to = Value::row_of(first_tile, tile, half, lane);
-          weights.store(to.tile, set, to.half, to.row, lane,
-                        tokens.multiply(tile, half, p[2 * half], p[2 * half + 1]));
+          weights.store(to.tile, set, to.half, to.row, lane, tokens.multiply(tile, half, packed));
         }
       }
       if constexpr (Value::kHasTotals)
         weights.store(kTokenTiles + State::sharer() / 2, set, State::sharer() % 2, lane / 4, lane,
                       tokens.of_total(sum[0], sum[1]));
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        state.sum[set][h] = fmaf(sum[h], share, state.sum[set][h]);
-        if constexpr (Value::kHasAddends)
-          state.addend[set][h] = fmaf(addend[h], share, state.addend[set][h]);
-      }
+      sums[set] = make_float4(sum[0], sum[1], addend[0], addend[1]);
     }
   }
 
@@ -379,8 +400,9 @@ struct SharedDecoding : Strips {
       for (int h = 0; h < 2; ++h) {
         const float factor = exp2_fast(state.max[set][h] - higher[h]);
         state.max[set][h] = higher[h];
-        state.sum[set][h] *= factor;
-        state.addend[set][h] *= factor;
+        float4& sums = state.sums(set, lane);
+        (h == 0 ? sums.x : sums.y) *= factor;
+        (h == 0 ? sums.z : sums.w) *= factor;
 #pragma unroll
         for (auto& tile : state.out[set]) {
           tile[h] *= factor;

@@ -46,6 +46,15 @@ FewPagesKernel few_pages_entry() {
   return {};
 }
 
+// Of the merge buffer, in whose place warps that share pages by channels add up scores.
+template <int D>
+constexpr int merge_bytes() {
+  constexpr int kMerged = static_cast<int>(sizeof(MergeBuffer<D>));
+  if constexpr (channel_warps(D) == 1) return kMerged;
+  constexpr int kRings = max_consumer_warps(D) / channel_warps(D);
+  return std::max(kMerged, kRings * static_cast<int>(sizeof(ScoreSums<D>)));
+}
+
 // By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four warps
 // has as many tiles of channels as it has of tokens. Not with SAS, which is relative to the largest score.
 template <class Pair, int D, int Sets>
@@ -57,18 +66,10 @@ ManyColumnsKernel many_columns_entry() {
                 requires { typename Pair::Strips; }) {
     using Shared = SharedDecoding<typename Pair::Strips, D, Sets>;
     return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
-            Shared::kTableBytes, Shared::kWarpBytes};
+            Shared::kTableBytes, Shared::kWarpBytes,
+            static_cast<int>(sizeof(MergeBuffer<D, Shared::kMergedWarps>))};
   }
   return {};
-}
-
-// Of the merge buffer, in whose place warps that share pages by channels add up scores.
-template <int D>
-constexpr int merge_bytes() {
-  constexpr int kMerged = static_cast<int>(sizeof(MergeBuffer<D>));
-  if constexpr (channel_warps(D) == 1) return kMerged;
-  constexpr int kRings = max_consumer_warps(D) / channel_warps(D);
-  return std::max(kMerged, kRings * static_cast<int>(sizeof(ScoreSums<D>)));
 }
 
 template <class Pair, int D>

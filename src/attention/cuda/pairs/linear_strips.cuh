@@ -18,14 +18,22 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
                                                const unsigned char* page, int first_tile,
                                                const SharedQueries<D, Sets, kOrder>& queries, int lane,
                                                SetSums<Sets, Tiles>& s) {
-    const auto* scales = reinterpret_cast<const uint2*>(page + kCodes + lane % 4 * (D / 2));
-    const auto* zeros = reinterpret_cast<const uint2*>(page + kCodes + 2 * D + lane % 4 * (D / 2));
+    const auto* scales = reinterpret_cast<const uint4*>(page + kCodes + lane % 4 * (D / 2));
+    const auto* zeros = reinterpret_cast<const uint4*>(page + kCodes + 2 * D + lane % 4 * (D / 2));
+    uint4 two_scales, two_zeros;  // of two contraction tiles
 #pragma unroll
     for (auto& of_set : s) clear(of_set);
     ColumnSums<Sets> zero;
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      const uint2 scale = scales[k], z = zeros[k];
+      if (k % 2 == 0) {
+        two_scales = scales[k / 2];
+        two_zeros = zeros[k / 2];
+      }
+      const uint2 scale = k % 2 == 0 ? make_uint2(two_scales.x, two_scales.y)
+                                     : make_uint2(two_scales.z, two_scales.w);
+      const uint2 z =
+          k % 2 == 0 ? make_uint2(two_zeros.x, two_zeros.y) : make_uint2(two_zeros.z, two_zeros.w);
       std::uint32_t b[Sets][2];
 #pragma unroll
       for (int pair = 0; pair < Sets / 2; ++pair) {
@@ -96,6 +104,8 @@ struct TokenValueStrips : TokensInOrder {
 template <int KeyBits, int ValueBits, int D>
 struct LinearStrips : NoTables {
   static constexpr bool kSealed = true;
+  template <int Sets>
+  static constexpr int kWarps = kStripWarps<Sets, Sets == 4 || KeyBits + ValueBits == 4>;
   using Key = ChannelKeyStrips<KeyBits, D>;
   using Value = TokenValueStrips<ValueBits, D>;
 };

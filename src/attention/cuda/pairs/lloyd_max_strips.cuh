@@ -21,7 +21,7 @@ struct LloydMaxKeyStrips : QueriesInOrder<D> {
     for (auto& of_set : s) clear(of_set);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      const StripWords<Tiles * 8 * Bits> codes(page, (k * kTokenTiles + first_tile) * 8 * Bits, lane);
+      const StripWords<Tiles * 8 * Bits> codes(page, k * kTokenTiles * 8 * Bits, first_tile * 8 * Bits, lane);
       uint4 q[Sets / 2];
 #pragma unroll
       for (int pair = 0; pair < Sets / 2; ++pair) q[pair] = queries.columns(k, pair, lane);
@@ -62,7 +62,7 @@ struct LloydMaxValueStrips : TokensInOrder {
                                              SetSums<Sets, Tiles>& out) {
 #pragma unroll
     for (int k = 0; k < kTokenTiles; ++k) {
-      const StripWords<Tiles * 8 * Bits> codes(page, (k * (D / 16) + first_tile) * 8 * Bits, lane);
+      const StripWords<Tiles * 8 * Bits> codes(page, k * (D / 16) * 8 * Bits, first_tile * 8 * Bits, lane);
       const WeightsOfSets<Sets> of_tile(weights, k, lane);
       visit_levels<Bits, Tiles>(table, codes.words, lane, [&](int m, auto a0, auto a1, auto a2, auto a3) {
         of_tile.multiply(a0, a1, a2, a3, m, out);
@@ -78,6 +78,8 @@ struct LloydMaxValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct LloydMaxStrips : LloydMaxPair<Bits, D> {
+  template <int Sets>
+  static constexpr int kWarps = kStripWarps<Sets, false>;
   using Key = LloydMaxKeyStrips<Bits, D>;
   using Value = LloydMaxValueStrips<Bits, D>;
 };

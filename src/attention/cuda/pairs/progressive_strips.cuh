@@ -74,7 +74,7 @@ struct ProgressiveKeyStrips : QueriesInOrder<D> {
 
 // Tokens of a block, all with its scale: of numbers of 8 bits.
 struct BlockTokens {
-  float scale;  // by 1 / unit
+  std::uint32_t scale;  // twice, by 1 / unit
   float unit;
 
   __device__ __forceinline__ explicit BlockTokens(const float (&scales)[2], int block) {
@@ -82,16 +82,17 @@ struct BlockTokens {
     const float largest = fmaxf(scales[0], scales[1]);
     const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
     unit = exponent < -8 || exponent > 2 ? __int_as_float((127 + exponent) << 23) : 1;
-    scale = scales[block] * inverse_unit();
+    const float x = scales[block] * inverse_unit();
+    scale = pack_half2(x, x);
   }
   __device__ __forceinline__ float inverse_unit() const {
     return __int_as_float((254 << 23) - __float_as_int(unit));
   }
-  __device__ __forceinline__ std::uint32_t multiply(int, int, float first, float second) const {
-    return pack_half2(first * scale, second * scale);
+  __device__ __forceinline__ std::uint32_t multiply(int, int, std::uint32_t weights) const {
+    return multiply_half2(weights, scale);
   }
   __device__ __forceinline__ std::uint32_t of_total(float first, float second) const {
-    return pack_half2(first * scale, second * scale);
+    return multiply_half2(pack_half2(first, second), scale);
   }
 };
 
@@ -177,6 +178,8 @@ struct ProgressiveValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct ProgressiveStrips : NoTables {
+  template <int Sets>
+  static constexpr int kWarps = kStripWarps<Sets, false>;
   static constexpr bool kSealed = true;
   using Key = ProgressiveKeyStrips<Bits, D>;
   using Value = ProgressiveValueStrips<Bits, D>;

@@ -22,13 +22,17 @@ struct ColumnSums {
   }
 };
 
-// A run of bits of a lane's stream of codes that begins at a multiple of its length.
+// A run of bits of a lane's stream of codes that begins at a multiple of its length: `first_bit` is counted
+// from bit `begin`, which is known when this is compiled.
 template <int Bits>
 struct StripWords {
   static constexpr int kWords = (Bits + 31) / 32;
   std::uint32_t words[kWords];
 
-  __device__ __forceinline__ StripWords(const unsigned char* codes, unsigned first_bit, int lane) {
+  __device__ __forceinline__ StripWords(const unsigned char* page, int begin, unsigned first_bit, int lane) {
+    constexpr int kPieceBits = 128;
+    const unsigned char* codes = page + begin / kPieceBits * (kLanes * 16);
+    first_bit += begin % kPieceBits;
     const unsigned first = first_bit / 32;
     if constexpr (Bits % 128 == 0) {
 #pragma unroll
@@ -73,7 +77,7 @@ struct StripWords {
 template <int Bits, int MTiles, int Tiles, class Visit>
 __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                             const Visit& visit) {
-  const StripWords<Tiles * 8 * Bits> strip(codes, (k * MTiles + first_tile) * 8 * Bits, lane);
+  const StripWords<Tiles * 8 * Bits> strip(codes, k * MTiles * 8 * Bits, first_tile * 8 * Bits, lane);
 #pragma unroll
   for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
 }
@@ -89,11 +93,11 @@ __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, in
   std::uint32_t low[kLowWords];
 #pragma unroll
   for (int i = 0; i < kLowWords; i += kTogether) {
-    const StripWords<kTogether * 32> some(codes, (first + first_tile * kWide<Bits> / 4 + i) * 32, lane);
+    const StripWords<kTogether * 32> some(codes, (first + i) * 32, first_tile * kWide<Bits> * 8, lane);
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) low[i + j] = some.words[j];
   }
-  StripWords<32> high(codes, (first + 2 * kWide<Bits> + first_tile / 4) * 32, lane);
+  StripWords<32> high(codes, (first + 2 * kWide<Bits>) * 32, first_tile / 4 * 32, lane);
   if constexpr (Tiles == 2) high.words[0] >>= first_tile % 4 * 2;
   visit_planes<Bits, Tiles>(low, high.words, visit);
 }
@@ -118,6 +122,11 @@ struct WeightsOfSets {
   }
 };
 
+// How many warps a CTA has: of 128 registers each, or fewer of 168, where shared memory has no room for more
+// rings, or registers spill.
+template <int Sets, bool OfFewRegisters>
+inline constexpr int kStripWarps = OfFewRegisters ? (Sets == 4 ? 12 : 14) : (Sets == 4 ? 8 : 10);
+
 // Keys whose fragments have channels in the order of queries.
 template <int D>
 struct QueriesInOrder {
@@ -141,9 +150,7 @@ struct PlainTokens {
   __device__ __forceinline__ PlainTokens(const DecodeArgs&, const unsigned char*, const unsigned char*, int,
                                          int) {}
   __device__ __forceinline__ float inverse_unit() const { return 1; }
-  __device__ __forceinline__ std::uint32_t multiply(int, int, float first, float second) const {
-    return pack_half2(first, second);
-  }
+  __device__ __forceinline__ std::uint32_t multiply(int, int, std::uint32_t weights) const { return weights; }
 };
 
 // Tokens whose weights are multiplied by half-precision numbers at kFactorsAt of a page, which aren't
@@ -170,9 +177,8 @@ struct ScaledTokens {
   // Of rows g and g + 8.
   __device__ __forceinline__ float2 addends(int tile) const { return addends_of.floats(tile); }
   // Weights of two columns, of row g + 8 * half.
-  __device__ __forceinline__ std::uint32_t multiply(int tile, int half, float first, float second) const {
-    return multiply_half2(pack_half2(first, second),
-                          __byte_perm(factors.pair(tile), 0, half == 0 ? 0x1010 : 0x3232));
+  __device__ __forceinline__ std::uint32_t multiply(int tile, int half, std::uint32_t weights) const {
+    return multiply_half2(weights, __byte_perm(factors.pair(tile), 0, half == 0 ? 0x1010 : 0x3232));
   }
 };
 

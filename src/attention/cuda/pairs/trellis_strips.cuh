@@ -162,8 +162,8 @@ struct TrellisKeyStrips {
 // The gains of a warp's tokens and, in the same unit, what the means of a page's channels are multiples of.
 template <int Tiles>
 struct GainedTokens {
-  float gains[Tiles][2], step;  // of rows g and g + 8; by 1 / unit
-  float unit;                   // 1 unless these are far from it: products are half-precision numbers
+  std::uint32_t gains[Tiles];  // of rows g and g + 8; by 1 / unit
+  float step, unit;            // unit: 1 unless they are far from it: products are half-precision numbers
 
   // step: of means, relative to numbers that are to be multiplied by the gains.
   __device__ __forceinline__ GainedTokens(const unsigned char* gain_table, const unsigned char* codes,
@@ -178,20 +178,23 @@ struct GainedTokens {
     const TokenGains<Tiles / 2> of_tokens(codes, lane);
 #pragma unroll
     for (int m = 0; m < Tiles; ++m) {
+      float of_rows[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row)
-        gains[m][row] =
+        of_rows[row] =
             loudest * inverse * of_tokens.relative(gain_table, of_tokens.codes[m / 2], m % 2 * 2 + row);
+      gains[m] = pack_half2(of_rows[0], of_rows[1]);
     }
   }
   __device__ __forceinline__ float inverse_unit() const {
     return __int_as_float((254 << 23) - __float_as_int(unit));
   }
   __device__ __forceinline__ float2 addends(int tile) const {
-    return {gains[tile][0] * unit, gains[tile][1] * unit};
+    const float2 of_rows = unpack_half2(gains[tile]);
+    return {of_rows.x * unit, of_rows.y * unit};
   }
-  __device__ __forceinline__ std::uint32_t multiply(int tile, int half, float first, float second) const {
-    return pack_half2(first * gains[tile][half], second * gains[tile][half]);
+  __device__ __forceinline__ std::uint32_t multiply(int tile, int half, std::uint32_t weights) const {
+    return multiply_half2(weights, __byte_perm(gains[tile], 0, half == 0 ? 0x1010 : 0x3232));
   }
   __device__ __forceinline__ std::uint32_t of_total(float first, float second) const {
     return pack_half2(first * step, second * step);
@@ -317,6 +320,8 @@ struct TrellisValueStrips {
 
 template <int D>
 struct TrellisStrips {
+  template <int Sets>
+  static constexpr int kWarps = kStripWarps<Sets, false>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kTableBytes = kGainBytes;

@@ -22,8 +22,8 @@ struct VectorKeyStrips : QueriesInOrder<D> {
     for (auto& of_set : s) clear(of_set);
 #pragma unroll
     for (int group = 0; group < D / 16 / Whole::kTiles; ++group) {
-      const StripWords<Tiles * kOfTile * Bits> codes(
-          page, (group * Whole::kGroupCodes + first_tile * kOfTile) * Bits, lane);
+      const StripWords<Tiles * kOfTile * Bits> codes(page, group * Whole::kGroupCodes * Bits,
+                                                     first_tile * kOfTile * Bits, lane);
       const auto look_up = [&](int i) { return look_up_centroid<Channels, Bits>(table, codes.words, i, lane); };
       uint4 q[Whole::kTiles][Sets / 2];
 #pragma unroll
@@ -99,8 +99,8 @@ struct VectorValueStrips : TokensInOrder {
     if constexpr (kHalves) table += first_tile / Tiles % 2 * 8;
 #pragma unroll
     for (int k = 0; k < kTokenTiles; ++k) {
-      const int first_code = k * Whole::kGroupCodes + first_tile / Whole::kSpan * 4;
-      const StripWords<kCodes * Bits> codes(page, first_code * Bits, lane);
+      const StripWords<kCodes * Bits> codes(page, k * Whole::kGroupCodes * Bits,
+                                            first_tile / Whole::kSpan * 4 * Bits, lane);
       const WeightsOfSets<Sets> of_tile(weights, k, lane);
 #pragma unroll
       for (int m = 0; m < Tiles; m += kSpan) {
@@ -132,6 +132,8 @@ struct VectorValueStrips : TokensInOrder {
 template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain>
 struct VectorStrips<VectorPair<KeyChannels, KeyBits, ValueChannels, ValueBits, D, Gain>, D>
     : VectorPair<KeyChannels, KeyBits, ValueChannels, ValueBits, D, Gain> {
+  template <int Sets>
+  static constexpr int kWarps = kStripWarps<Sets, false>;
   using Pair = VectorPair<KeyChannels, KeyBits, ValueChannels, ValueBits, D, Gain>;
   using Key = VectorKeyStrips<KeyChannels, KeyBits, D, Gain>;
   using Value = VectorValueStrips<ValueChannels, ValueBits, D, Gain, Pair::KeyTable::kBytes>;
