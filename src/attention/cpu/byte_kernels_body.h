@@ -55,17 +55,20 @@ struct IntegersBelow<0, Each...> {
   using type = Integers<Each...>;
 };
 
-template <class Body, int... Each>
-KVANT_INLINE void call_with(Integers<Each...>, const Body& body) {
-  (body(Constant<Each>{}), ...);
-}
+template <class Each>
+struct Unrolled;
+template <int... Each>
+struct Unrolled<Integers<Each...>> {
+  template <class Body>
+  KVANT_INLINE void operator()(const Body& body) const {
+    (body(Constant<Each>{}), ...);
+  }
+};
 
 // Loops over positions must unroll: their shifts are immediate operands. Side by side and not one within the
 // other, which would have the compiler copy each body as often as there are bodies before it.
-template <int Count, class Body>
-KVANT_INLINE void unroll(const Body& body) {
-  call_with(typename IntegersBelow<Count>::type{}, body);
-}
+template <int Count>
+constexpr Unrolled<typename IntegersBelow<Count>::type> unroll{};
 
 #include "attention/cpu/code_kinds_body.h"
 #include "attention/cpu/code_products_body.h"
