@@ -295,8 +295,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const int n_ctas = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
   const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
-  const DecodeKernel kernel = few_pages && !several ? for_few_pages(*plan.kernel)
-                                                    : for_columns(*plan.kernel, gpu, plan.sharers_log2);
+  const DecodeKernel kernel =
+      few_pages && !several ? for_few_pages(*plan.kernel) : for_columns(*plan.kernel, gpu, plan.sharers_log2);
   select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
   const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;

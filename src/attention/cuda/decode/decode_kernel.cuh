@@ -150,7 +150,7 @@ __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Quer
   return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
 }
 
-// How many of a page's first tokens a column doesn't see.
+// How many of a page's first tokens a warp's column doesn't see.
 __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Segment& segment, int page, int) {
   if (page != 0) return 0;
   return args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
@@ -160,7 +160,7 @@ __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Quer
   return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
 }
 
-// The tokens that a column doesn't see among 32 of a sealed page: those of tiles 2 * group and
+// The tokens that a warp's column doesn't see among 32 of a sealed page: those of tiles 2 * group and
 // 2 * group + 1.
 template <class Part>
 __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
@@ -175,7 +175,8 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
   return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
 }
 
-// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on, of eight columns.
+// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on, of eight columns
+// from the warp's column `first_column` on.
 template <int Tiles>
 __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const QuerySegment& segment, int page,
                                              int first_group, int first_column, int lane,
@@ -196,7 +197,7 @@ __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Query
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
                                             int first_group, int lane, float (&s)[Tiles][4]) {
-  mask_columns(args, segment, page, first_group, segment.first_column(args), lane, s);
+  mask_columns(args, segment, page, first_group, 0, lane, s);
 }
 template <int Tiles>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
@@ -249,7 +250,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   const int tail = args.tail_tokens[segment.seq];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int column = segment.first_column(args) + lane % 4 * 2 + h;
+    const int column = lane % 4 * 2 + h;
     seen.columns[h].n = tail - segment.behind(args, column) - first;
     seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
   }

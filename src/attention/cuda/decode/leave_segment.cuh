@@ -152,8 +152,9 @@ struct PartialResult {
 // What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
 // 2^step_log2 of the warps, from `first_warp` on, has it, or these channels of it.
 template <int D, bool Several, int Warps>
-__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D, Warps>& buffer, int n_warps, int first,
-                                                     int column, int channel, int first_warp, int step_log2) {
+__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D, Warps>& buffer, int n_warps,
+                                                     int first, int column, int channel, int first_warp,
+                                                     int step_log2) {
   PartialResult result{{0, 0}, kNoScore, 0};
 #pragma unroll
   for (int i = 0; i < Warps; ++i) {

@@ -39,15 +39,15 @@ struct QuerySegment : Segment {
     return {queries_of(queries, seq).first_row + queries.first + query,
             max(column, 0) - query * args.n_queries};
   }
-  // How many tokens more than a column the sequence's last query sees.
-  __device__ int behind(const DecodeArgs& args, int column) const {
+  // How many tokens more than a warp's column the sequence's last query sees.
+  __device__ int behind(const DecodeArgs& args, int column_of_warp) const {
     const QueryArgs& queries = of(args);
-    const int query = queries.first + query_of_column(queries, column);
+    const int query = queries.first + query_of_column(queries, first_column(args) + column_of_warp);
     return max(queries_of(queries, seq).n - 1 - query, 0);
   }
   // Of a sequence's first page, and those behind it: so many tokens a column does not see.
-  __device__ int hidden(const DecodeArgs& args, int column) const {
-    return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - behind(args, column);
+  __device__ int hidden(const DecodeArgs& args, int column_of_warp) const {
+    return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - behind(args, column_of_warp);
   }
 
  private:

@@ -101,8 +101,8 @@ TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
     cache.sharpen(2);
     cache.ask(asked.queries);
     const double error = cache.worst_error(asked.group, KVANT_F32);
-    std::printf("  %s + %s, d = %d, group %d, %d queries, sharp: relative error %.5f\n", pair_.key, pair_.value,
-                d_, asked.group, asked.queries, error);
+    std::printf("  %s + %s, d = %d, group %d, %d queries, sharp: relative error %.5f\n", pair_.key,
+                pair_.value, d_, asked.group, asked.queries, error);
     EXPECT_LE(error, kInherent);
   }
 }

@@ -8,8 +8,9 @@
 // is they tell each other where they meet; then the weights are made once more.
 //
 // A pair says how by Pair::Strips, a pair itself as far as tables go: Key::score; and of values Tokens (the
-// numbers of a warp's tokens, which multiply their weights), mix and finish. What a warp has in the end are all columns' sums of its channels; they are
-// exchanged for those of its own columns, and the rest goes its usual way (decode_kernel.cuh).
+// numbers of a warp's tokens, which multiply their weights), mix and finish. What a warp has in the end are
+// all columns' sums of its channels; they are exchanged for those of its own columns, and the rest goes its
+// usual way (decode_kernel.cuh).
 #pragma once
 
 #include <algorithm>
@@ -108,7 +109,8 @@ struct SharedWeights {
   unsigned char* at;
 
   // Columns 2t and 2t + 1 of row `row` + 8 * half of a tile.
-  __device__ __forceinline__ void store(int tile, int set, int half, int row, int lane, std::uint32_t x) const {
+  __device__ __forceinline__ void store(int tile, int set, int half, int row, int lane,
+                                        std::uint32_t x) const {
     reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
   }
   // The B operand of contraction tile `tile`, of sets 2 * pair (b[0], b[1]) and the next (b[2], b[3]).
@@ -181,14 +183,24 @@ struct SharedDecoding : Strips {
       return Key::rearrange(queries().load(sharer(), lane));
     }
 
-    static __device__ __forceinline__ int sharer() { return static_cast<int>(threadIdx.x) / kLanes % Sets; }
-    static __device__ __forceinline__ int group() { return static_cast<int>(threadIdx.x) / kLanes / Sets; }
-    static __device__ __forceinline__ int barrier() { return kFirstRingBarrier + group(); }
-    __device__ __forceinline__ Queries queries() const { return {shared + kQueriesAt}; }
+    static __device__ __forceinline__ int sharer() {
+      return static_cast<int>(threadIdx.x) / kLanes % Sets;
+    }
+    static __device__ __forceinline__ int group() {
+      return static_cast<int>(threadIdx.x) / kLanes / Sets;
+    }
+    static __device__ __forceinline__ int barrier() {
+      return kFirstRingBarrier + group();
+    }
+    __device__ __forceinline__ Queries queries() const {
+      return {shared + kQueriesAt};
+    }
     __device__ __forceinline__ unsigned char* of_group() const {
       return shared + kGroupsAt + group() * kGroupBytes;
     }
-    __device__ __forceinline__ Weights weights() const { return {of_group() + buffer * Weights::kBytes}; }
+    __device__ __forceinline__ Weights weights() const {
+      return {of_group() + buffer * Weights::kBytes};
+    }
     // Of this lane's tokens, for columns 2t and 2t + 1 of a set: sums of weights (x, y) and of weights times
     // tokens' addends (z, w). There are no registers for them.
     __device__ __forceinline__ float4& sums(int set, int lane) const {
@@ -212,7 +224,8 @@ struct SharedDecoding : Strips {
     if (may_be_masked(args, segment, page)) {
 #pragma unroll
       for (int set = 0; set < Sets; ++set)
-        mask_columns(args, segment, page, first_tile / 2, set * kPaddedGroup, lane, s[set]);
+        mask_columns(args, segment, page, first_tile / 2, set * kPaddedGroup - segment.first_column(args),
+                     lane, s[set]);
     }
     const unsigned char* values = ring.wait();
     Tokens tokens(args, tables, values, first_tile, lane);
@@ -312,8 +325,7 @@ struct SharedDecoding : Strips {
     float4 sums[Sets];
     weigh_into(s, tokens, first_tile, lane, state, largest, sums);
     constexpr std::uint32_t kLimit = 0x5c00;  // kLargestSharedWeight
-    const bool rises =
-        __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
+    const bool rises = __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
     if (!rises) add_sums(sums, lane, state);
     return rises;
   }

@@ -55,8 +55,9 @@ constexpr int merge_bytes() {
   return std::max(kMerged, kRings * static_cast<int>(sizeof(ScoreSums<D>)));
 }
 
-// By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four warps
-// has as many tiles of channels as it has of tokens. Not with SAS, which is relative to the largest score.
+// By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four
+// warps has as many tiles of channels as it has of tokens. Not with SAS, which is relative to the largest
+// score.
 template <class Pair, int D, int Sets>
 ManyColumnsKernel many_columns_entry() {
   constexpr bool kHasFewerColumns = requires {

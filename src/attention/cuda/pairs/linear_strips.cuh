@@ -30,8 +30,8 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
         two_scales = scales[k / 2];
         two_zeros = zeros[k / 2];
       }
-      const uint2 scale = k % 2 == 0 ? make_uint2(two_scales.x, two_scales.y)
-                                     : make_uint2(two_scales.z, two_scales.w);
+      const uint2 scale =
+          k % 2 == 0 ? make_uint2(two_scales.x, two_scales.y) : make_uint2(two_scales.z, two_scales.w);
       const uint2 z =
           k % 2 == 0 ? make_uint2(two_zeros.x, two_zeros.y) : make_uint2(two_zeros.z, two_zeros.w);
       std::uint32_t b[Sets][2];
@@ -44,11 +44,12 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
         b[2 * pair + 1][0] = multiply_half2(q.z, scale.x);
         b[2 * pair + 1][1] = multiply_half2(q.w, scale.y);
       }
-      visit_strip<Bits, kTokenTiles, Tiles>(
-          page, k, first_tile, lane, [&](int m, auto a0, auto a1, auto a2, auto a3) {
+      visit_strip<Bits, kTokenTiles, Tiles>(page, k, first_tile, lane,
+                                            [&](int m, auto a0, auto a1, auto a2, auto a3) {
 #pragma unroll
-            for (int set = 0; set < Sets; ++set) mma_f16(s[set][m], a0, a1, a2, a3, b[set][0], b[set][1]);
-          });
+                                              for (int set = 0; set < Sets; ++set)
+                                                mma_f16(s[set][m], a0, a1, a2, a3, b[set][0], b[set][1]);
+                                            });
     }
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
@@ -59,8 +60,7 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
       for (int m = 0; m < Tiles; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          s[set][m][i] =
-              fmaf(s[set][m][i], factor[i & 1] * code_unit<Bits>(m, i / 2), offset[i & 1]);
+          s[set][m][i] = fmaf(s[set][m][i], factor[i & 1] * code_unit<Bits>(m, i / 2), offset[i & 1]);
       }
     }
   }
@@ -83,10 +83,9 @@ struct TokenValueStrips : TokensInOrder {
 #pragma unroll
     for (int k = 0; k < kTokenTiles; ++k) {
       const WeightsOfSets<Sets> of_tile(weights, k, lane);
-      visit_strip<Bits, D / 16, Tiles>(page, k, first_tile, lane,
-                                       [&](int m, auto a0, auto a1, auto a2, auto a3) {
-                                         of_tile.multiply(a0, a1, a2, a3, m, out);
-                                       });
+      visit_strip<Bits, D / 16, Tiles>(
+          page, k, first_tile, lane,
+          [&](int m, auto a0, auto a1, auto a2, auto a3) { of_tile.multiply(a0, a1, a2, a3, m, out); });
     }
   }
 

@@ -53,7 +53,7 @@ template <int Bits, int KTiles, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_level_fragment(const unsigned char* table,
                                                         const unsigned char* codes, int lane,
                                                         const Visit& visit) {
-  constexpr int kPieces = Bits == 3 ? 3 : 1;            // that hold whole fragments
+  constexpr int kPieces = Bits == 3 ? 3 : 1;              // that hold whole fragments
   constexpr int kFragments = kPieces * 128 / (8 * Bits);  // in these
   static_assert(KTiles * MTiles % kFragments == 0);
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;

@@ -51,10 +51,12 @@ struct ProgressiveKeyStrips : QueriesInOrder<D> {
         b[2 * pair + 1][0] = multiply_half2(q.z, step0);
         b[2 * pair + 1][1] = multiply_half2(q.w, step1);
       }
-      visit_progressive<Bits, Tiles>(bytes, k, first_tile, lane, [&](int m, auto a0, auto a1, auto a2, auto a3) {
+      visit_progressive<Bits, Tiles>(bytes, k, first_tile, lane,
+                                     [&](int m, auto a0, auto a1, auto a2, auto a3) {
 #pragma unroll
-        for (int set = 0; set < Sets; ++set) mma_f16(s[set][m], a0, a1, a2, a3, b[set][0], b[set][1]);
-      });
+                                       for (int set = 0; set < Sets; ++set)
+                                         mma_f16(s[set][m], a0, a1, a2, a3, b[set][0], b[set][1]);
+                                     });
     }
     const float scale = page.scale(block);
 #pragma unroll
@@ -123,7 +125,8 @@ struct ProgressiveValueStrips : TokensInOrder {
       for (int m = 0; m < Tiles; ++m) {
 #pragma unroll
         for (int row = 0; row < 2; ++row)
-          steps[m][row] = half2_from_bytes(twice(page.steps(block), first_tile, m, row, lane), Bytes::first, 0);
+          steps[m][row] =
+              half2_from_bytes(twice(page.steps(block), first_tile, m, row, lane), Bytes::first, 0);
       }
 #pragma unroll
       for (int k = block * kBlockTiles; k < (block + 1) * kBlockTiles; ++k) {
@@ -143,9 +146,10 @@ struct ProgressiveValueStrips : TokensInOrder {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
           const float unit = 1 / code_unit<Bits>(m, row);
-          a[block][row] = multiply_half2(
-              half2_from_bytes(twice(page.zeros(block), first_tile, m, row, lane) ^ kSignBits, Bytes::first, 128),
-              pack_half2(unit, unit));
+          a[block][row] =
+              multiply_half2(half2_from_bytes(twice(page.zeros(block), first_tile, m, row, lane) ^ kSignBits,
+                                              Bytes::first, 128),
+                             pack_half2(unit, unit));
         }
       }
       // The sums of a block's weights are those of half of the warps: rows of one tile, or both of a tile.
@@ -169,8 +173,8 @@ struct ProgressiveValueStrips : TokensInOrder {
 
  private:
   // The number of a channel, row g + 8 * row of a tile, twice.
-  static __device__ __forceinline__ std::uint32_t twice(const unsigned char* of_channels, int first_tile, int m,
-                                                        int row, int lane) {
+  static __device__ __forceinline__ std::uint32_t twice(const unsigned char* of_channels, int first_tile,
+                                                        int m, int row, int lane) {
     const auto* words = reinterpret_cast<const std::uint32_t*>(of_channels + lane / 4 * (D / 8));
     return __byte_perm(words[(first_tile + m) / 2], 0, (m % 2 * 2 + row) * 0x1111);
   }

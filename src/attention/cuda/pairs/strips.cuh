@@ -97,7 +97,7 @@ __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, in
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) low[i + j] = some.words[j];
   }
-  StripWords<32> high(codes, (first + 2 * kWide<Bits>) * 32, first_tile / 4 * 32, lane);
+  StripWords<32> high(codes, (first + 2 * kWide<Bits>)*32, first_tile / 4 * 32, lane);
   if constexpr (Tiles == 2) high.words[0] >>= first_tile % 4 * 2;
   visit_planes<Bits, Tiles>(low, high.words, visit);
 }

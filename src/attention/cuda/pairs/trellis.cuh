@@ -437,7 +437,7 @@ struct TrellisPair {
                                      float4* scores) {
     for (int step = 0; step < kWarpSteps; ++step) {
       for (int set = 0; set < Sets; ++set) {
-        const int column = segment.first_column(args) + set * kHeadsOfSet + lane % 4;
+        const int column = set * kHeadsOfSet + lane % 4;
         const std::uint32_t masked =
             mask_word(args, segment, page, first_step() + step, column) >> (lane / 4 * 4);
         float4& x = scores[(set * kWarpSteps + step) * kLanes + lane];

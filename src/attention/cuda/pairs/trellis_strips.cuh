@@ -17,7 +17,8 @@ __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>
   constexpr std::uint32_t k1024 = 0x64646464U;  // with a byte below it, 1024 + the byte
   constexpr std::uint32_t kMixed = each_byte(0xff << kCode.mix & 0xff);
   const std::uint32_t state = columns.states(group, i), for_mix = columns.shifted(group, i, kCode.mix);
-  // The mixed state + 128, and 127 - the folded one, where the former's sign is replaced if it is mixed alone.
+  // The mixed state + 128, and 127 - the folded one, where the former's sign is replaced if it is mixed
+  // alone.
   std::uint32_t upper, lower;
   if constexpr (kMixed == kSignBits && (kCode.fold_mask & 0x80) != 0) {
     upper = state ^ (~for_mix & kSignBits);
@@ -67,8 +68,7 @@ struct TrellisKeyStrips {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int i = k % 2 * 4 + 2 * half;
-        query.b[k][half] =
-            __byte_perm(arranged.b[i][column / 2], arranged.b[i + 1][column / 2], selector);
+        query.b[k][half] = __byte_perm(arranged.b[i][column / 2], arranged.b[i + 1][column / 2], selector);
       }
     }
     return query;
@@ -137,8 +137,8 @@ struct TrellisKeyStrips {
   // Adds products with 32 tokens to their scores, in two tiles from `to` on.
   template <int Bits, int Sets, int Tiles>
   static __device__ __forceinline__ void score_part(const unsigned char* codes,
-                                                    const SharedQueries<D, Sets, kOrder>& queries, int to, int lane,
-                                                    SetSums<Sets, Tiles>& s) {
+                                                    const SharedQueries<D, Sets, kOrder>& queries, int to,
+                                                    int lane, SetSums<Sets, Tiles>& s) {
     const auto columns = key_columns<Bits, D>(codes, lane);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
@@ -211,7 +211,7 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
 
   // group: of four tokens of each lane's t, 0 .. 7 of a page; strip: of 128 / (16 * Tiles).
   __device__ __forceinline__ StripColumns(const unsigned char* codes, int group, int strip, int lane) {
-    constexpr int kRows = 2 * Bits;                  // of a group's columns
+    constexpr int kRows = 2 * Bits;                    // of a group's columns
     constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;  // groups of whole pieces: addresses begin anew there
     const unsigned char* pieces = codes + group / kTogether * (kTogether * kRows / 4 * kLanes * 16);
     const int of_group = strip * kBits / 8;

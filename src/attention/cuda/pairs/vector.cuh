@@ -39,7 +39,8 @@ struct Centroid {
 
 // The offset of the entry of code i of a stream, in this lane's copy of the codebook.
 template <int Channels, int Bits, int Words>
-__device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&words)[Words], int i, int lane) {
+__device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&words)[Words], int i,
+                                                         int lane) {
   using Table = CodebookTable<Channels, Bits>;
   const int bit = i * Bits;
   const int word = bit / 32;

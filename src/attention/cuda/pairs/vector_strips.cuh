@@ -24,7 +24,9 @@ struct VectorKeyStrips : QueriesInOrder<D> {
     for (int group = 0; group < D / 16 / Whole::kTiles; ++group) {
       const StripWords<Tiles * kOfTile * Bits> codes(page, group * Whole::kGroupCodes * Bits,
                                                      first_tile * kOfTile * Bits, lane);
-      const auto look_up = [&](int i) { return look_up_centroid<Channels, Bits>(table, codes.words, i, lane); };
+      const auto look_up = [&](int i) {
+        return look_up_centroid<Channels, Bits>(table, codes.words, i, lane);
+      };
       uint4 q[Whole::kTiles][Sets / 2];
 #pragma unroll
       for (int i = 0; i < Whole::kTiles; ++i) {
@@ -126,7 +128,8 @@ struct VectorValueStrips : TokensInOrder {
     }
   }
 
-  static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const float (&)[2]) {}
+  static __device__ __forceinline__ void finish(const DecodeArgs&, float (&)[D / 16][4], const float (&)[2]) {
+  }
 };
 
 template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain>
