@@ -20,21 +20,15 @@ using testing::Place;
 using testing::relative_difference;
 using testing::row_differences;
 using testing::some_tokens;
+using testing::with_recipe;
 
 class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Place>>,
                      protected HostAndDevice {
  protected:
-  DeviceEngine()
-      : HostAndDevice("device.gguf"),
-        same_(std::get<1>(GetParam()).between_ways),
-        close_(std::get<1>(GetParam()).from_cpu) {
-    // Chunks of few tokens take the decode kernel, and the prompt kernel's outputs are BF16.
-    const std::string recipe = std::get<0>(GetParam());
-    if (recipe.ends_with("flashq")) same_ = std::max(same_, 0.02);
-    // Where errors are shaped, one code of a row that differs changes those behind it.
-    if (!recipe.starts_with("kvant") && recipe.find("encode=shaped") == std::string::npos) return;
-    close_ = std::max(close_, 0.25);
-    if (recipe.ends_with("flashq")) same_ = std::max(same_, 0.15);
+  DeviceEngine() : HostAndDevice("device.gguf") {
+    const Place place = with_recipe(std::get<1>(GetParam()), std::get<0>(GetParam()));
+    same_ = place.between_ways;
+    close_ = place.from_cpu;
   }
   void SetUp() override {
     if (!load(std::get<1>(GetParam()), TinyModel{}, std::get<0>(GetParam())))

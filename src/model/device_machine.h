@@ -128,6 +128,16 @@ struct Place {
 };
 inline constexpr Place kPlaces[] = {{"host", 1e-3, 0.15}, {"cuda", 0.1, 0.15}};
 
+// The same with what a recipe adds to the differences: chunks of few tokens take the decode kernel, and the
+// outputs of the one for prompts in integers are BF16; where errors are shaped, one code of a row that
+// differs changes those behind it.
+inline Place with_recipe(Place place, const std::string& recipe) {
+  const bool shaped = recipe.starts_with("kvant") || recipe.find("encode=shaped") != std::string::npos;
+  if (recipe.ends_with("flashq")) place.between_ways = std::max(place.between_ways, shaped ? 0.15 : 0.02);
+  if (shaped) place.from_cpu = std::max(place.from_cpu, 0.25);
+  return place;
+}
+
 // Null: this machine has none of the name.
 inline std::shared_ptr<ComputeDevice> device_at(const Place& place) {
   if (place.name == std::string("host")) return std::make_shared<HostDevice>();

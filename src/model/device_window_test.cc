@@ -17,18 +17,15 @@ using testing::Machine;
 using testing::Place;
 using testing::relative_difference;
 using testing::some_tokens;
+using testing::with_recipe;
 
 class DeviceWindows : public ::testing::TestWithParam<std::tuple<const char*, Place>>,
                       protected HostAndDevice {
  protected:
-  DeviceWindows()
-      : HostAndDevice("device_windows.gguf"),
-        same_(std::get<1>(GetParam()).between_ways),
-        close_(std::get<1>(GetParam()).from_cpu) {
-    const std::string recipe = std::get<0>(GetParam());
-    if (recipe.ends_with("flashq")) same_ = std::max(same_, 0.02);
-    if (recipe.starts_with("kvant") || recipe.find("encode=shaped") != std::string::npos)
-      close_ = std::max(close_, 0.25);
+  DeviceWindows() : HostAndDevice("device_windows.gguf") {
+    const Place place = with_recipe(std::get<1>(GetParam()), std::get<0>(GetParam()));
+    same_ = place.between_ways;
+    close_ = place.from_cpu;
   }
   void SetUp() override {
     if (!load(std::get<1>(GetParam()), tiny_windowed(), std::get<0>(GetParam())))

@@ -461,30 +461,28 @@ Case with_first_score(int head_dim, double first, int tokens) {
   return c;
 }
 
-// Many scores lie about the floor, which is 6 below the first token's in its tile.
-TEST_P(PromptAttention, InHalfPrecisionWithSasWeighsByItsPolynomialAndFloor) {
-  Case c = with_first_score(GetParam(), 5, 300);
+void expect_sas_of_first_score(int head_dim, double first, int tokens, int sampled) {
+  Case c = with_first_score(head_dim, first, tokens);
   for (const float cap : {0.0F, 100.0F}) {
     c.softcap = cap;
-    const Errors errors = errors_of(c, 60);
-    std::printf("sas d %3d  cap %3.0f  error %.5f  lse %.5f\n", c.head_dim, cap, errors.kernel, errors.lse);
+    const Errors errors = errors_of(c, sampled);
+    std::printf("sas %1.0f d %3d  cap %3.0f  error %.5f  lse %.5f\n", first, head_dim, cap, errors.kernel,
+                errors.lse);
     EXPECT_LT(errors.kernel, 0.006) << cap;
     EXPECT_LT(errors.lse, 0.01) << cap;
   }
+}
+
+// Many scores lie about the floor, which is 6 below the first token's in its tile.
+TEST_P(PromptAttention, InHalfPrecisionWithSasWeighsByItsPolynomialAndFloor) {
+  expect_sas_of_first_score(GetParam(), 5, 300, 60);
 }
 
 // Texts begin with tokens that most heads attend to more than to any other. Behind their tile SAS gives the
 // others what exact attention gives them, a fifth of all weights here, where a floor relative to the first
 // token's score would leave nothing.
 TEST_P(PromptAttention, InHalfPrecisionWithSasLooksPastAnAttentionSink) {
-  Case c = with_first_score(GetParam(), 9, 1500);
-  for (const float cap : {0.0F, 100.0F}) {
-    c.softcap = cap;
-    const Errors errors = errors_of(c, 40);
-    std::printf("sink d %3d  cap %3.0f  error %.5f  lse %.5f\n", c.head_dim, cap, errors.kernel, errors.lse);
-    EXPECT_LT(errors.kernel, 0.006) << cap;
-    EXPECT_LT(errors.lse, 0.01) << cap;
-  }
+  expect_sas_of_first_score(GetParam(), 9, 1500, 40);
 }
 
 TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {

@@ -95,12 +95,21 @@ struct PairRange {
   }
 };
 
-// Ranges that threads have found of parts of a channel or a token: behind the grids that are made of them.
-template <int D>
-__device__ __forceinline__ PairRange* ranges_of_parts(SealPage<D>& page) {
+// Each thread has found the range of a part of channels or tokens, of N: part thread / N of number thread %
+// N. The first N threads get all of theirs; parts lie behind the grids that are made of them.
+template <int N, int D>
+__device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRange own) {
   static_assert(SealShared<D>::kMaxGrids >= kMaxHeadDim + kSealThreads);
   static_assert(sizeof(PairRange) == sizeof(float2) && kMaxHeadDim >= kPageTokens);
-  return reinterpret_cast<PairRange*>(page.shared.grids + kMaxHeadDim);
+  PairRange* const parts = reinterpret_cast<PairRange*>(page.shared.grids + kMaxHeadDim);
+  const int thread = static_cast<int>(threadIdx.x);
+  parts[thread] = own;
+  __syncthreads();
+  if (thread < N) {
+#pragma unroll
+    for (int part = 1; part < kSealThreads / N; ++part) own.include(parts[part * N + thread]);
+  }
+  return own;
 }
 
 // Parameters and grid i of n, of numbers from low to high.
@@ -118,18 +127,14 @@ __device__ __forceinline__ void encode_whole_channels(SealPage<D>& page) {
   constexpr int kPairs = D / 2;
   constexpr int kParts = kSealThreads / kPairs;
   const int thread = static_cast<int>(threadIdx.x);
-  PairRange* const parts = ranges_of_parts(page);
   PairRange own{__float2bfloat162_rn(INFINITY), __float2bfloat162_rn(-INFINITY)};
 #pragma unroll 8
   for (int token = thread / kPairs; token < kPageTokens; token += kParts) {
     const __nv_bfloat162 x = pair_of(page, token, thread % kPairs * 2);
     own.include({x, x});
   }
-  parts[thread] = own;
-  __syncthreads();
+  own = with_other_parts<kPairs>(page, own);
   if (thread < kPairs) {
-#pragma unroll
-    for (int part = 1; part < kParts; ++part) own.include(parts[part * kPairs + thread]);
     const float2 low = __bfloat1622float2(own.low), high = __bfloat1622float2(own.high);
     const auto put = [&](int channel, float least, float largest) {
       if (least > largest) least = largest = 0;  // there are no numbers
@@ -148,7 +153,6 @@ __device__ __forceinline__ void encode_whole_tokens(SealPage<D>& page) {
   constexpr int kChannels = D / kParts;
   const int thread = static_cast<int>(threadIdx.x);
   const int token = thread % kPageTokens, first = thread / kPageTokens * kChannels;
-  PairRange* const parts = ranges_of_parts(page);
   const __nv_bfloat162 begin = pair_of(page, token, first);
   PairRange own{begin, begin};
 #pragma unroll 8
@@ -156,11 +160,8 @@ __device__ __forceinline__ void encode_whole_tokens(SealPage<D>& page) {
     const __nv_bfloat162 x = pair_of(page, token, first + channel);
     own.include({x, x});
   }
-  parts[thread] = own;
-  __syncthreads();
+  own = with_other_parts<kPageTokens>(page, own);
   if (thread < kPageTokens) {
-#pragma unroll
-    for (int part = 1; part < kParts; ++part) own.include(parts[part * kPageTokens + token]);
     const float2 low = __bfloat1622float2(own.low), high = __bfloat1622float2(own.high);
     put_grid(page, Bits, token, kPageTokens, fminf(low.x, low.y), fmaxf(high.x, high.y));
   }
