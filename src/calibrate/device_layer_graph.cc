@@ -40,7 +40,7 @@ class Builder {
     ggml_tensor* middle = attend();
     ggml_tensor* gradient = ggml_add(c_, in_.gradient, feed_forward_back(middle));
     out.gradient = ggml_add(c_, gradient, attend_back(gradient, out));
-    for (ggml_tensor* result : {out.gradient, out.k, out.v, out.k_gradient, out.v_gradient, out.moments})
+    for (ggml_tensor* result : {out.gradient, out.k, out.v, out.q, out.attended_gradient, out.moments})
       add(result);
   }
 
@@ -183,7 +183,8 @@ class Builder {
     ggml_tensor* dy = gradient;
     if (w_.attn_post_norm != nullptr) dy = norm_back(dy, attn_out_, expanded(w_.attn_post_norm));
     dy = multiply_back(to_out_, dy);
-    dy = by_group(by_head(ggml_reshape_3d(c_, dy, h_.head_dim, h_.n_heads, n_)));
+    out.attended_gradient = by_head(ggml_reshape_3d(c_, dy, h_.head_dim, h_.n_heads, n_));
+    dy = by_group(out.attended_gradient);
     ggml_tensor* weights = by_group(weights_);
     ggml_tensor* q = by_group(q_);
 
@@ -195,8 +196,7 @@ class Builder {
 
     out.k = k_;
     out.v = v_;
-    out.v_gradient = ggml_out_prod(c_, dy, by_group(ggml_mul(c_, weights_, in_.sealed)));
-    out.k_gradient = ggml_out_prod(c_, q, sealed_scores);
+    out.q = q_;
     ggml_tensor* unturned = by_head(turned(ggml_rope_ext_back, by_token(q_)));
     out.moments = moments(by_group(unturned), sealed_scores);
 

@@ -28,13 +28,13 @@ struct LayerInputs {
 
 // What a graph leaves behind, where it computes it.
 struct LayerOutputs {
-  ggml_tensor* x;           // [n_embd, n_rows]: behind the layer
-  ggml_tensor* gradient;    // [n_embd, n_rows]: by the x before it
-  ggml_tensor* k;           // [head_dim, n_rows, n_kv_heads]: after RoPE
-  ggml_tensor* v;           // likewise
-  ggml_tensor* k_gradient;  // likewise: by those, as far as queries read them from sealed pages
-  ggml_tensor* v_gradient;
-  ggml_tensor* moments;  // [head_dim, head_dim, n_kv_heads]: LayerGradient::query_moments
+  ggml_tensor* x;                  // [n_embd, n_rows]: behind the layer
+  ggml_tensor* gradient;           // [n_embd, n_rows]: by the x before it
+  ggml_tensor* k;                  // [head_dim, n_rows, n_kv_heads]: after RoPE
+  ggml_tensor* v;                  // likewise
+  ggml_tensor* q;                  // [head_dim, n_rows, n_heads]: after RoPE
+  ggml_tensor* attended_gradient;  // likewise: by what the heads give
+  ggml_tensor* moments;            // [head_dim, head_dim, n_kv_heads]: LayerGradient::query_moments
 };
 
 // Weights of any type are expanded to F32 on the way. `outputs` gets x, k and v. replaced: the side of which

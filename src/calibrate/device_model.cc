@@ -26,35 +26,41 @@ void copy(const ggml_tensor* from, std::vector<float>& to) {
 // What has come from the device of a layer.
 class DeviceLayerGradient final : public LayerGradient {
  public:
-  void read(const LayerOutputs& of) {
+  void read(const AttentionShape& shape, const LayerOutputs& of) {
+    shape_ = shape;
+    group_ = static_cast<int>(of.q->ne[2] / of.k->ne[2]);
     head_dim_ = static_cast<int>(of.k->ne[0]);
     n_rows_ = static_cast<int>(of.k->ne[1]);
     copy(of.k, stored_[0]);
     copy(of.v, stored_[1]);
-    copy(of.k_gradient, gradients_[0]);
-    copy(of.v_gradient, gradients_[1]);
+    copy(of.q, queries_);
+    copy(of.attended_gradient, output_gradient_);
     copy(of.moments, moments_);
   }
 
   MatrixView<const float> stored(int kv_head, Side side) const override {
     return of_head(stored_[static_cast<int>(side)], kv_head);
   }
-  MatrixView<const float> sealed_gradient(int kv_head, Side side) const override {
-    return of_head(gradients_[static_cast<int>(side)], kv_head);
+  HeadAttention attention(int head) const override {
+    return {shape_, of_head(queries_, head), stored(head / group_, Side::key),
+            stored(head / group_, Side::value)};
   }
+  MatrixView<const float> output_gradient(int head) const override { return of_head(output_gradient_, head); }
   std::vector<double> query_moments(int kv_head) const override {
     const std::ptrdiff_t size = std::ptrdiff_t{1} * head_dim_ * head_dim_;
     return {moments_.begin() + kv_head * size, moments_.begin() + (kv_head + 1) * size};
   }
 
  private:
-  MatrixView<const float> of_head(const std::vector<float>& all, int kv_head) const {
-    return {all.data() + static_cast<std::ptrdiff_t>(kv_head) * n_rows_ * head_dim_, n_rows_, head_dim_};
+  MatrixView<const float> of_head(const std::vector<float>& all, int head) const {
+    return {all.data() + static_cast<std::ptrdiff_t>(head) * n_rows_ * head_dim_, n_rows_, head_dim_};
   }
 
-  int n_rows_ = 0, head_dim_ = 0;
-  std::vector<float> stored_[2], gradients_[2];  // [n_kv_heads, n_rows, head_dim]
-  std::vector<float> moments_;                   // [n_kv_heads, head_dim, head_dim]
+  AttentionShape shape_;
+  int n_rows_ = 0, head_dim_ = 0, group_ = 1;
+  std::vector<float> stored_[2];                  // [n_kv_heads, n_rows, head_dim]
+  std::vector<float> queries_, output_gradient_;  // [n_heads, n_rows, head_dim]
+  std::vector<float> moments_;                    // [n_kv_heads, head_dim, head_dim]
 };
 
 template <class T>
@@ -139,7 +145,7 @@ class GraphModel final : public DeviceModel {
       return layer_gradient_graph(context, h_, model_.weights, layer, inputs_, outputs);
     }));
     ggml_backend_tensor_get(outputs.gradient, gradient.data, 0, ggml_nbytes(outputs.gradient));
-    state_.read(outputs);
+    state_.read(attention_shape(h_, layer), outputs);
     return &state_;
   }
 

@@ -6,6 +6,7 @@
 #include "base/team.h"
 #include "base/warn.h"
 #include "calibrate/device_probe.h"
+#include "calibrate/format_shares.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/host_fallback.h"
 #include "calibrate/model_gradient.h"
@@ -159,6 +160,7 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
                                        request_.n_threads, request_.stop},
                                       contexts_done_);
   if (!sensitivities.ok()) return sensitivities.error();
+  *sensitivities = shared_over_formats(*sensitivities, geometry(), recipe);
   KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, known, contexts->front(), *sensitivities));
   add_floor(*sensitivities);
   keep(recipe, *sensitivities);
