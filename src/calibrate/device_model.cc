@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 #include "base/page_size.h"
@@ -68,7 +67,7 @@ void send(const std::vector<T>& values, ggml_tensor* to) {
   ggml_backend_tensor_set(to, values.data(), 0, sizeof(T) * values.size());
 }
 
-class GraphModel final : public DeviceModel {
+class GraphModel final : public DifferentiableModel {
  public:
   GraphModel(const ModelParts& model, const ComputeDevice& device)
       : model_(model),
@@ -106,7 +105,6 @@ class GraphModel final : public DeviceModel {
     inputs_.sliding_mask = ggml_dup_tensor(c, inputs_.mask);
     inputs_.sealed = ggml_dup_tensor(c, inputs_.mask);
     inputs_.behind_sink = ggml_new_tensor_1d(c, GGML_TYPE_F32, n_rows);
-    inputs_.read = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, n_rows, h_.n_kv_heads);
     buffer_.reset();
     auto buffer = allocate_tensors(c, device_.backend());
     if (!buffer.ok()) return buffer.error();
@@ -118,22 +116,12 @@ class GraphModel final : public DeviceModel {
 
   Status forward(int layer, MatrixView<float> x) override {
     LayerOutputs outputs;
-    return forward(layer, x, std::nullopt, outputs);
-  }
-
-  Status forward_storing(int layer, MatrixView<float> x, StoredRows& stored) override {
-    LayerOutputs outputs;
-    KVANT_RETURN_IF_ERROR(forward(layer, x, std::nullopt, outputs));
-    copy(outputs.k, stored.k);
-    copy(outputs.v, stored.v);
+    set(inputs_.x, x);
+    KVANT_RETURN_IF_ERROR(runner_.run([&](ggml_context* context) {
+      return layer_graph(context, h_, model_.weights, layer, inputs_, outputs);
+    }));
+    ggml_backend_tensor_get(outputs.x, x.data, 0, ggml_nbytes(outputs.x));
     return {};
-  }
-
-  Status forward_reading(int layer, Side side, std::span<const float> stored, MatrixView<float> x) override {
-    KVANT_CHECK(stored.size_bytes() == ggml_nbytes(inputs_.read), "K or V of another context");
-    ggml_backend_tensor_set(inputs_.read, stored.data(), 0, stored.size_bytes());
-    LayerOutputs outputs;
-    return forward(layer, x, side, outputs);
   }
 
   Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
@@ -152,16 +140,7 @@ class GraphModel final : public DeviceModel {
   VocabularyProducts& vocabulary() override { return vocabulary_; }
 
  private:
-  static constexpr int kInputs = 9;  // of LayerInputs
-
-  Status forward(int layer, MatrixView<float> x, std::optional<Side> replaced, LayerOutputs& outputs) {
-    set(inputs_.x, x);
-    KVANT_RETURN_IF_ERROR(runner_.run([&](ggml_context* context) {
-      return layer_graph(context, h_, model_.weights, layer, inputs_, outputs, replaced);
-    }));
-    ggml_backend_tensor_get(outputs.x, x.data, 0, ggml_nbytes(outputs.x));
-    return {};
-  }
+  static constexpr int kInputs = 8;  // of LayerInputs
 
   static void set(ggml_tensor* to, MatrixView<const float> rows) {
     KVANT_CHECK(rows.stride == rows.cols && rows.rows == to->ne[1], "rows of another context");
@@ -220,11 +199,11 @@ class GraphModel final : public DeviceModel {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceModel>> make_device_model(const ModelParts& model, const ComputeDevice& device,
-                                                       int n_rows) {
+Result<std::unique_ptr<DifferentiableModel>> make_device_model(const ModelParts& model,
+                                                               const ComputeDevice& device, int n_rows) {
   auto made = std::make_unique<GraphModel>(model, device);
   KVANT_RETURN_IF_ERROR(made->reserve(n_rows));
-  return std::unique_ptr<DeviceModel>(std::move(made));
+  return std::unique_ptr<DifferentiableModel>(std::move(made));
 }
 
 }  // namespace kvant

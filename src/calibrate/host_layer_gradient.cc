@@ -109,7 +109,8 @@ struct HostLayerGradient::FeedForward {
   std::vector<float> memory[5];
   MatrixView<float> normed, gate, up, product, y;
 
-  FeedForward(const HostLayerGradient& of, MatrixView<const float> x)
+  // with_y: the last product as well.
+  FeedForward(const HostLayerGradient& of, MatrixView<const float> x, bool with_y)
       : normed(allocated(memory[0], x.rows, of.h_.n_embd)),
         gate(allocated(memory[1], x.rows, of.h_.n_ff)),
         up(allocated(memory[2], x.rows, of.h_.n_ff)),
@@ -120,12 +121,12 @@ struct HostLayerGradient::FeedForward {
     linear(normed, w.gate, w.gate_bias, gate);
     linear(normed, w.up, w.up_bias, up);
     gated_unit(of.unit_, gate, up, product);
-    linear(product, w.down, w.down_bias, y);
+    if (with_y) linear(product, w.down, w.down_bias, y);
   }
 };
 
 void HostLayerGradient::feed_forward(MatrixView<float> x) const {
-  const FeedForward f(*this, x);
+  const FeedForward f(*this, x, /*with_y=*/true);
   if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.norm_epsilon, f.y);
   add(f.y, x);
 }
@@ -149,7 +150,7 @@ void HostLayerGradient::forward(MatrixView<float> x, Team& team) {
 // --- backward ---
 
 void HostLayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient) const {
-  FeedForward f(*this, x);
+  FeedForward f(*this, x, /*with_y=*/!w_.ffn_post_norm.empty());
   std::vector<float> memory[2];
   const MatrixView<float> dy = allocated(memory[0], x.rows, h_.n_embd);
   std::copy_n(gradient.data, memory[0].size(), dy.data);

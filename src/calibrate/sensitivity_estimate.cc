@@ -111,7 +111,7 @@ Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const G
 }
 
 void add_floor(Sensitivities& sensitivities) {
-  constexpr double kShare = 0.1;  // of the mean
+  constexpr double kShare = 0.03;  // of the mean
   const std::size_t n_formats = sensitivities.front().size();
   for (std::size_t f = 0; f < n_formats; ++f) {
     double sum = 0;

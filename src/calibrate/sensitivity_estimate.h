@@ -28,10 +28,8 @@ Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const G
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 
-// Adds a tenth of the places' mean to each format's sensitivity in every place. What the second order
-// doesn't see, errors so large that layers answer more than in proportion, and places that go wrong together,
-// costs most where the estimate is lowest: there the fewest bits go
-// (docs/lab/2026-11-23-one-pass-calibration.md).
+// Adds 3 % of the places' mean to each format's sensitivity in every place: where the estimate is lowest the
+// fewest bits go, and what it doesn't see costs most.
 void add_floor(Sensitivities& sensitivities);
 
 }  // namespace kvant
