@@ -16,14 +16,13 @@ struct Linear {
 class Builder {
  public:
   Builder(ggml_context* context, const Hparams& hparams, const Weights& weights, int layer,
-          const LayerInputs& inputs, std::optional<Side> replaced = std::nullopt)
+          const LayerInputs& inputs)
       : c_(context),
         h_(hparams),
         all_(weights),
         w_(weights.layer(layer)),
         layer_(layer),
         in_(inputs),
-        replaced_(replaced),
         n_(inputs.x->ne[1]),
         group_(h_.n_heads / h_.n_kv_heads),
         mask_(h_.sliding_window[layer] > 0 ? inputs.sliding_mask : inputs.mask) {}
@@ -31,16 +30,14 @@ class Builder {
   void forward(LayerOutputs& out) {
     ggml_tensor* middle = attend();
     out.x = ggml_add(c_, middle, feed_forward(middle));
-    out.k = k_;
-    out.v = v_;
-    for (ggml_tensor* result : {out.x, out.k, out.v}) add(result);
+    add(out.x);
   }
 
   void backward(LayerOutputs& out) {
     ggml_tensor* middle = attend();
     ggml_tensor* gradient = ggml_add(c_, in_.gradient, feed_forward_back(middle));
     out.gradient = ggml_add(c_, gradient, attend_back(gradient, out));
-    for (ggml_tensor* result : {out.gradient, out.k, out.v, out.k_gradient, out.v_gradient, out.moments})
+    for (ggml_tensor* result : {out.gradient, out.k, out.v, out.q, out.attended_gradient, out.moments})
       add(result);
   }
 
@@ -142,11 +139,6 @@ class Builder {
     v_ = by_head(heads(to_v_, x, h_.n_kv_heads));
     weigh();
     ggml_tensor* attended = ggml_mul_mat(c_, transposed(v_), by_group(weights_));
-    if (replaced_ == Side::value) {
-      ggml_tensor* error = transposed(ggml_sub(c_, in_.read, v_));
-      attended =
-          ggml_add(c_, attended, ggml_mul_mat(c_, error, by_group(ggml_mul(c_, weights_, in_.sealed))));
-    }
     attended = ggml_reshape_2d(c_, by_token(ungrouped(attended)), std::int64_t{h_.n_heads} * h_.head_dim, n_);
     to_out_ = linear(w_.attn_out, w_.attn_out_bias);
     attn_out_ = multiply(to_out_, attended);
@@ -156,11 +148,6 @@ class Builder {
   // weights_ [n_rows of keys, n_rows of queries, n_heads]; with a soft cap, slopes_: d capped / d score.
   void weigh() {
     ggml_tensor* scores = ungrouped(ggml_mul_mat(c_, k_, by_group(q_)));
-    if (replaced_ == Side::key) {
-      ggml_tensor* error = ggml_sub(c_, in_.read, k_);
-      scores =
-          ggml_add(c_, scores, ggml_mul(c_, ungrouped(ggml_mul_mat(c_, error, by_group(q_))), in_.sealed));
-    }
     if (h_.score_softcap == 0) {
       weights_ = ggml_soft_max_ext(c_, scores, mask_, h_.softmax_scale, /*max_bias=*/0);
       return;
@@ -183,7 +170,8 @@ class Builder {
     ggml_tensor* dy = gradient;
     if (w_.attn_post_norm != nullptr) dy = norm_back(dy, attn_out_, expanded(w_.attn_post_norm));
     dy = multiply_back(to_out_, dy);
-    dy = by_group(by_head(ggml_reshape_3d(c_, dy, h_.head_dim, h_.n_heads, n_)));
+    out.attended_gradient = by_head(ggml_reshape_3d(c_, dy, h_.head_dim, h_.n_heads, n_));
+    dy = by_group(out.attended_gradient);
     ggml_tensor* weights = by_group(weights_);
     ggml_tensor* q = by_group(q_);
 
@@ -195,8 +183,7 @@ class Builder {
 
     out.k = k_;
     out.v = v_;
-    out.v_gradient = ggml_out_prod(c_, dy, by_group(ggml_mul(c_, weights_, in_.sealed)));
-    out.k_gradient = ggml_out_prod(c_, q, sealed_scores);
+    out.q = q_;
     ggml_tensor* unturned = by_head(turned(ggml_rope_ext_back, by_token(q_)));
     out.moments = moments(by_group(unturned), sealed_scores);
 
@@ -276,7 +263,6 @@ class Builder {
   const LayerWeights& w_;
   int layer_;
   const LayerInputs& in_;
-  std::optional<Side> replaced_;
   std::int64_t n_;  // rows
   int group_;       // query heads of a KV head
   ggml_tensor* mask_;
@@ -295,8 +281,8 @@ class Builder {
 }  // namespace
 
 ggml_cgraph* layer_graph(ggml_context* context, const Hparams& hparams, const Weights& weights, int layer,
-                         const LayerInputs& inputs, LayerOutputs& outputs, std::optional<Side> replaced) {
-  Builder builder(context, hparams, weights, layer, inputs, replaced);
+                         const LayerInputs& inputs, LayerOutputs& outputs) {
+  Builder builder(context, hparams, weights, layer, inputs);
   builder.forward(outputs);
   return builder.graph();
 }

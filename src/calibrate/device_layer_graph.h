@@ -1,9 +1,6 @@
 // The graphs of a transformer's layer on a whole context, and of its derivative, in F32.
 #pragma once
 
-#include <optional>
-
-#include "base/geometry.h"
 #include "model/hparams.h"
 #include "model/weights.h"
 
@@ -23,25 +20,22 @@ struct LayerInputs {
   ggml_tensor* sliding_mask;  // the same in layers with a window
   ggml_tensor* sealed;        // as the mask: 1 of keys on pages before the query's own, else 0
   ggml_tensor* behind_sink;   // [n_rows]: 0 of the sink's tokens, else 1
-  ggml_tensor* read;          // [head_dim, n_rows, n_kv_heads]: K (after RoPE) or V of sealed pages
 };
 
 // What a graph leaves behind, where it computes it.
 struct LayerOutputs {
-  ggml_tensor* x;           // [n_embd, n_rows]: behind the layer
-  ggml_tensor* gradient;    // [n_embd, n_rows]: by the x before it
-  ggml_tensor* k;           // [head_dim, n_rows, n_kv_heads]: after RoPE
-  ggml_tensor* v;           // likewise
-  ggml_tensor* k_gradient;  // likewise: by those, as far as queries read them from sealed pages
-  ggml_tensor* v_gradient;
-  ggml_tensor* moments;  // [head_dim, head_dim, n_kv_heads]: LayerGradient::query_moments
+  ggml_tensor* x;                  // [n_embd, n_rows]: behind the layer
+  ggml_tensor* gradient;           // [n_embd, n_rows]: by the x before it
+  ggml_tensor* k;                  // [head_dim, n_rows, n_kv_heads]: after RoPE
+  ggml_tensor* v;                  // likewise
+  ggml_tensor* q;                  // [head_dim, n_rows, n_heads]: after RoPE
+  ggml_tensor* attended_gradient;  // likewise: by what the heads give
+  ggml_tensor* moments;            // [head_dim, head_dim, n_kv_heads]: LayerGradient::query_moments
 };
 
-// Weights of any type are expanded to F32 on the way. `outputs` gets x, k and v. replaced: the side of which
-// queries read `inputs.read` on sealed pages instead of what the layer makes.
+// Weights of any type are expanded to F32 on the way. `outputs` gets x.
 ggml_cgraph* layer_graph(ggml_context* context, const Hparams& hparams, const Weights& weights, int layer,
-                         const LayerInputs& inputs, LayerOutputs& outputs,
-                         std::optional<Side> replaced = std::nullopt);
+                         const LayerInputs& inputs, LayerOutputs& outputs);
 // The derivative: `outputs` gets all but x. Formulas: head_attention.cc, row_gradients.cc.
 ggml_cgraph* layer_gradient_graph(ggml_context* context, const Hparams& hparams, const Weights& weights,
                                   int layer, const LayerInputs& inputs, LayerOutputs& outputs);

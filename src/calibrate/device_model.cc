@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 #include "base/page_size.h"
@@ -26,35 +25,41 @@ void copy(const ggml_tensor* from, std::vector<float>& to) {
 // What has come from the device of a layer.
 class DeviceLayerGradient final : public LayerGradient {
  public:
-  void read(const LayerOutputs& of) {
+  void read(const AttentionShape& shape, const LayerOutputs& of) {
+    shape_ = shape;
+    group_ = static_cast<int>(of.q->ne[2] / of.k->ne[2]);
     head_dim_ = static_cast<int>(of.k->ne[0]);
     n_rows_ = static_cast<int>(of.k->ne[1]);
     copy(of.k, stored_[0]);
     copy(of.v, stored_[1]);
-    copy(of.k_gradient, gradients_[0]);
-    copy(of.v_gradient, gradients_[1]);
+    copy(of.q, queries_);
+    copy(of.attended_gradient, output_gradient_);
     copy(of.moments, moments_);
   }
 
   MatrixView<const float> stored(int kv_head, Side side) const override {
     return of_head(stored_[static_cast<int>(side)], kv_head);
   }
-  MatrixView<const float> sealed_gradient(int kv_head, Side side) const override {
-    return of_head(gradients_[static_cast<int>(side)], kv_head);
+  HeadAttention attention(int head) const override {
+    return {shape_, of_head(queries_, head), stored(head / group_, Side::key),
+            stored(head / group_, Side::value)};
   }
+  MatrixView<const float> output_gradient(int head) const override { return of_head(output_gradient_, head); }
   std::vector<double> query_moments(int kv_head) const override {
     const std::ptrdiff_t size = std::ptrdiff_t{1} * head_dim_ * head_dim_;
     return {moments_.begin() + kv_head * size, moments_.begin() + (kv_head + 1) * size};
   }
 
  private:
-  MatrixView<const float> of_head(const std::vector<float>& all, int kv_head) const {
-    return {all.data() + static_cast<std::ptrdiff_t>(kv_head) * n_rows_ * head_dim_, n_rows_, head_dim_};
+  MatrixView<const float> of_head(const std::vector<float>& all, int head) const {
+    return {all.data() + static_cast<std::ptrdiff_t>(head) * n_rows_ * head_dim_, n_rows_, head_dim_};
   }
 
-  int n_rows_ = 0, head_dim_ = 0;
-  std::vector<float> stored_[2], gradients_[2];  // [n_kv_heads, n_rows, head_dim]
-  std::vector<float> moments_;                   // [n_kv_heads, head_dim, head_dim]
+  AttentionShape shape_;
+  int n_rows_ = 0, head_dim_ = 0, group_ = 1;
+  std::vector<float> stored_[2];                  // [n_kv_heads, n_rows, head_dim]
+  std::vector<float> queries_, output_gradient_;  // [n_heads, n_rows, head_dim]
+  std::vector<float> moments_;                    // [n_kv_heads, head_dim, head_dim]
 };
 
 template <class T>
@@ -62,7 +67,7 @@ void send(const std::vector<T>& values, ggml_tensor* to) {
   ggml_backend_tensor_set(to, values.data(), 0, sizeof(T) * values.size());
 }
 
-class GraphModel final : public DeviceModel {
+class GraphModel final : public DifferentiableModel {
  public:
   GraphModel(const ModelParts& model, const ComputeDevice& device)
       : model_(model),
@@ -100,7 +105,6 @@ class GraphModel final : public DeviceModel {
     inputs_.sliding_mask = ggml_dup_tensor(c, inputs_.mask);
     inputs_.sealed = ggml_dup_tensor(c, inputs_.mask);
     inputs_.behind_sink = ggml_new_tensor_1d(c, GGML_TYPE_F32, n_rows);
-    inputs_.read = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.head_dim, n_rows, h_.n_kv_heads);
     buffer_.reset();
     auto buffer = allocate_tensors(c, device_.backend());
     if (!buffer.ok()) return buffer.error();
@@ -112,22 +116,12 @@ class GraphModel final : public DeviceModel {
 
   Status forward(int layer, MatrixView<float> x) override {
     LayerOutputs outputs;
-    return forward(layer, x, std::nullopt, outputs);
-  }
-
-  Status forward_storing(int layer, MatrixView<float> x, StoredRows& stored) override {
-    LayerOutputs outputs;
-    KVANT_RETURN_IF_ERROR(forward(layer, x, std::nullopt, outputs));
-    copy(outputs.k, stored.k);
-    copy(outputs.v, stored.v);
+    set(inputs_.x, x);
+    KVANT_RETURN_IF_ERROR(runner_.run([&](ggml_context* context) {
+      return layer_graph(context, h_, model_.weights, layer, inputs_, outputs);
+    }));
+    ggml_backend_tensor_get(outputs.x, x.data, 0, ggml_nbytes(outputs.x));
     return {};
-  }
-
-  Status forward_reading(int layer, Side side, std::span<const float> stored, MatrixView<float> x) override {
-    KVANT_CHECK(stored.size_bytes() == ggml_nbytes(inputs_.read), "K or V of another context");
-    ggml_backend_tensor_set(inputs_.read, stored.data(), 0, stored.size_bytes());
-    LayerOutputs outputs;
-    return forward(layer, x, side, outputs);
   }
 
   Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
@@ -139,23 +133,14 @@ class GraphModel final : public DeviceModel {
       return layer_gradient_graph(context, h_, model_.weights, layer, inputs_, outputs);
     }));
     ggml_backend_tensor_get(outputs.gradient, gradient.data, 0, ggml_nbytes(outputs.gradient));
-    state_.read(outputs);
+    state_.read(attention_shape(h_, layer), outputs);
     return &state_;
   }
 
   VocabularyProducts& vocabulary() override { return vocabulary_; }
 
  private:
-  static constexpr int kInputs = 9;  // of LayerInputs
-
-  Status forward(int layer, MatrixView<float> x, std::optional<Side> replaced, LayerOutputs& outputs) {
-    set(inputs_.x, x);
-    KVANT_RETURN_IF_ERROR(runner_.run([&](ggml_context* context) {
-      return layer_graph(context, h_, model_.weights, layer, inputs_, outputs, replaced);
-    }));
-    ggml_backend_tensor_get(outputs.x, x.data, 0, ggml_nbytes(outputs.x));
-    return {};
-  }
+  static constexpr int kInputs = 8;  // of LayerInputs
 
   static void set(ggml_tensor* to, MatrixView<const float> rows) {
     KVANT_CHECK(rows.stride == rows.cols && rows.rows == to->ne[1], "rows of another context");
@@ -214,11 +199,11 @@ class GraphModel final : public DeviceModel {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceModel>> make_device_model(const ModelParts& model, const ComputeDevice& device,
-                                                       int n_rows) {
+Result<std::unique_ptr<DifferentiableModel>> make_device_model(const ModelParts& model,
+                                                               const ComputeDevice& device, int n_rows) {
   auto made = std::make_unique<GraphModel>(model, device);
   KVANT_RETURN_IF_ERROR(made->reserve(n_rows));
-  return std::unique_ptr<DeviceModel>(std::move(made));
+  return std::unique_ptr<DifferentiableModel>(std::move(made));
 }
 
 }  // namespace kvant

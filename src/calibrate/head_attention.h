@@ -1,25 +1,29 @@
-// HeadAttention: exact causal attention of one query head over a context, and its derivative.
+// HeadAttention: exact causal attention of one query head over a context, its derivative, and what errors
+// of K or V on sealed pages do.
 //
-// Queries come in blocks of a page. The derivative by K and V is split as the cache splits them: what queries
-// read of pages before their own, which are sealed then, and what they read of their own page, which is not.
+// Queries come in blocks of a page: pages before their own are sealed when they read them, their own is not.
 #pragma once
 
 #include <vector>
 
+#include "base/geometry.h"
 #include "base/matrix_view.h"
 #include "base/page_size.h"
 
 namespace kvant {
+
+struct Hparams;
 
 struct AttentionShape {
   float scale = 1;    // of scores q.k
   float softcap = 0;  // c > 0: scores become c tanh(score / c)
   int window = 0;     // a query sees so many newest tokens, itself included; 0: all
 };
+AttentionShape attention_shape(const Hparams& hparams, int layer);
 
-// Of the loss by K and V [n, d]: `sealed` grows, `open` is written, block by block.
+// Of the loss by K and V [n, d]: they grow, block by block.
 struct KvGradients {
-  MatrixView<float> sealed_k, sealed_v, open_k, open_v;
+  MatrixView<float> k, v;
   double* score_weights = nullptr;  // [n]: the length of the derivative by each query's sealed scores
 };
 
@@ -36,14 +40,24 @@ class HeadAttention {
   void attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                    const KvGradients& kv);
 
+  // Turns to the block's queries, with that gradient, which is to outlive what follows.
+  void look_at(int block, MatrixView<const float> gradient);
+  // Adds to effects [their number] what it does to the loss where pages before the block's own hold `held`
+  // [at least 128 block, d] in place of that side: gradient . (outputs with these - outputs).
+  void add_effects(Side side, MatrixView<const float> held, double* effects);
+
  private:
-  // Fills weights_ [n_queries, n_keys] and, with a soft cap, slopes_: d capped / d score.
-  void weigh(int block);
+  void turn_to(int block);
+  // [n_queries, n_keys], with the keys of pages before the block's own from `sealed`. With a soft cap,
+  // slopes_ becomes d capped / d score.
+  void weigh(MatrixView<const float> sealed, std::vector<float>& weights);
 
   AttentionShape shape_;
   MatrixView<const float> q_, k_, v_;
   int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // of the block
+  MatrixView<const float> gradient_;            // of the queries looked at
   std::vector<float> weights_, slopes_, products_;
+  std::vector<float> changed_, errors_;  // weights with errors of keys, or products with those of values
 };
 
 }  // namespace kvant

@@ -42,18 +42,56 @@ double length_of_derivative(Matrix& q, Matrix& k, Matrix& v, Matrix& gradient, i
 
 TEST(HeadAttention, WeighsQueriesByTheDerivativeByTheirSealedScores) {
   Matrix q = normal_rows(1), k = normal_rows(2), v = normal_rows(3), gradient = normal_rows(4);
-  Matrix sealed_k, sealed_v, open_k, open_v, q_gradient;
+  Matrix k_gradient, v_gradient, q_gradient;
   std::vector<double> weights(kRows, -1.0);
   HeadAttention attention({.scale = 0.5F}, q.view(), k.view(), v.view());
   for (int block = 0; block < 2; ++block) {
     const int first = block * kPageTokens, n = std::min(kPageTokens, kRows - first);
     attention.attend_back(block, gradient.view().slice(first, n), q_gradient.view().slice(first, n),
-                          {sealed_k.view(), sealed_v.view(), open_k.view(), open_v.view(), weights.data()});
+                          {k_gradient.view(), v_gradient.view(), weights.data()});
   }
   for (int r = 0; r < kPageTokens; ++r) EXPECT_EQ(weights[r], 0) << r;
   for (int r = kPageTokens; r < kRows; ++r) {
     const double expected = length_of_derivative(q, k, v, gradient, r, 0.5);
     EXPECT_NEAR(weights[r], expected, 1e-4 * expected + 1e-6) << r;
+  }
+}
+
+// What query r gives, [kDim], with the rows of `sealed_k` and `sealed_v` in the place of the first page's.
+std::vector<double> output(Matrix& q, Matrix& sealed_k, Matrix& k, Matrix& v, Matrix& sealed_v, int r,
+                           const AttentionShape& shape) {
+  std::vector<double> weights(r + 1), out(kDim);
+  double sum = 0;
+  for (int i = shape.window > 0 ? std::max(0, r + 1 - shape.window) : 0; i <= r; ++i) {
+    double score = shape.scale * dot(q.view().row(r), (i < kPageTokens ? sealed_k : k).view().row(i));
+    if (shape.softcap > 0) score = shape.softcap * std::tanh(score / shape.softcap);
+    sum += weights[i] = std::exp(score);
+  }
+  for (int i = 0; i <= r; ++i)
+    for (int c = 0; c < kDim; ++c)
+      out[c] += weights[i] / sum * (i < kPageTokens ? sealed_v : v).view().row(i)[c];
+  return out;
+}
+
+TEST(HeadAttention, TellsWhatErrorsOnSealedPagesDo) {
+  Matrix q = normal_rows(1), k = normal_rows(2), v = normal_rows(3), gradient = normal_rows(4),
+         held = normal_rows(5);
+  for (const AttentionShape& shape :
+       {AttentionShape{.scale = 0.5F}, AttentionShape{.scale = 0.5F, .softcap = 2, .window = 120}}) {
+    HeadAttention attention(shape, q.view(), k.view(), v.view());
+    attention.look_at(1, gradient.view().slice(kPageTokens, kRows - kPageTokens));
+    for (const Side side : kSides) {
+      std::vector<double> effects(kRows - kPageTokens, 1.0);
+      attention.add_effects(side, held.view(), effects.data());
+      for (int r = kPageTokens; r < kRows; ++r) {
+        const std::vector<double> with = output(q, side == Side::key ? held : k, k, v,
+                                                side == Side::value ? held : v, r, shape),
+                                  without = output(q, k, k, v, v, r, shape);
+        double expected = 1;
+        for (int c = 0; c < kDim; ++c) expected += gradient.view().row(r)[c] * (with[c] - without[c]);
+        EXPECT_NEAR(effects[r - kPageTokens], expected, 1e-5) << side_name(side) << r;
+      }
+    }
   }
 }
 

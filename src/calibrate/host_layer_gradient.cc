@@ -26,7 +26,7 @@ HostLayerGradient::HostLayerGradient(const Hparams& hparams, int layer, const F3
       w_(weights),
       rope_(rope),
       n_rows_(n_rows),
-      shape_{hparams.softmax_scale, hparams.score_softcap, hparams.sliding_window[layer]},
+      shape_(attention_shape(hparams, layer)),
       unit_(hparams.architecture->activation == Activation::gelu ? GatedUnit::gelu : GatedUnit::silu),
       plain_qkv_(static_cast<std::size_t>(n_rows) * (n_q() + 2 * n_kv())),
       qkv_(plain_qkv_.size()),
@@ -41,21 +41,21 @@ MatrixView<const float> HostLayerGradient::stored(int kv_head, Side side) const 
   return qkv_head(h_.n_heads + (side == Side::value ? h_.n_kv_heads : 0) + kv_head);
 }
 
-MatrixView<const float> HostLayerGradient::sealed_gradient(int kv_head, Side side) const {
-  const std::size_t size = static_cast<std::size_t>(n_rows_) * h_.head_dim;
-  return {sealed_[static_cast<int>(side)].data() + kv_head * size, n_rows_, h_.head_dim};
-}
-
 HeadAttention HostLayerGradient::attention(int head) const {
   const int kv_head = head / (h_.n_heads / h_.n_kv_heads);
   return {shape_, qkv_head(head), stored(kv_head, Side::key), stored(kv_head, Side::value)};
 }
 
+MatrixView<const float> HostLayerGradient::output_gradient(int head) const {
+  return {attended_gradient_.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_, h_.head_dim,
+          n_q()};
+}
+
 KvGradients HostLayerGradient::kv_gradients(int head) {
   const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(n_rows_) * h_.head_dim;
-  float* first = head_gradients_.data() + 4 * size * head;
-  const auto view = [&](int i) { return MatrixView<float>(first + i * size, n_rows_, h_.head_dim); };
-  return {view(0), view(1), view(2), view(3),
+  float* first = head_gradients_.data() + 2 * size * head;
+  return {{first, n_rows_, h_.head_dim},
+          {first + size, n_rows_, h_.head_dim},
           score_weights_.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
 }
 
@@ -109,7 +109,8 @@ struct HostLayerGradient::FeedForward {
   std::vector<float> memory[5];
   MatrixView<float> normed, gate, up, product, y;
 
-  FeedForward(const HostLayerGradient& of, MatrixView<const float> x)
+  // with_y: the last product as well.
+  FeedForward(const HostLayerGradient& of, MatrixView<const float> x, bool with_y)
       : normed(allocated(memory[0], x.rows, of.h_.n_embd)),
         gate(allocated(memory[1], x.rows, of.h_.n_ff)),
         up(allocated(memory[2], x.rows, of.h_.n_ff)),
@@ -120,12 +121,12 @@ struct HostLayerGradient::FeedForward {
     linear(normed, w.gate, w.gate_bias, gate);
     linear(normed, w.up, w.up_bias, up);
     gated_unit(of.unit_, gate, up, product);
-    linear(product, w.down, w.down_bias, y);
+    if (with_y) linear(product, w.down, w.down_bias, y);
   }
 };
 
 void HostLayerGradient::feed_forward(MatrixView<float> x) const {
-  const FeedForward f(*this, x);
+  const FeedForward f(*this, x, /*with_y=*/true);
   if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.norm_epsilon, f.y);
   add(f.y, x);
 }
@@ -149,7 +150,7 @@ void HostLayerGradient::forward(MatrixView<float> x, Team& team) {
 // --- backward ---
 
 void HostLayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient) const {
-  FeedForward f(*this, x);
+  FeedForward f(*this, x, /*with_y=*/!w_.ffn_post_norm.empty());
   std::vector<float> memory[2];
   const MatrixView<float> dy = allocated(memory[0], x.rows, h_.n_embd);
   std::copy_n(gradient.data, memory[0].size(), dy.data);
@@ -180,21 +181,14 @@ void HostLayerGradient::sum_group(int kv_head, int block) {
   const int group = h_.n_heads / h_.n_kv_heads;
   const int n_cols = n_q() + 2 * n_kv();
   for (const Side side : kSides) {
-    const int s = static_cast<int>(side);
     for (int r = block * kPageTokens; r < block * kPageTokens + block_rows(block); ++r) {
-      float* sealed = sealed_[s].data() + (static_cast<std::ptrdiff_t>(kv_head) * n_rows_ + r) * h_.head_dim;
-      float* all = qkv_gradient_.data() + static_cast<std::ptrdiff_t>(r) * n_cols + n_q() + s * n_kv() +
-                   kv_head * h_.head_dim;
-      std::fill_n(sealed, h_.head_dim, 0.0F);
-      std::fill_n(all, h_.head_dim, 0.0F);
+      float* sum = qkv_gradient_.data() + static_cast<std::ptrdiff_t>(r) * n_cols + n_q() +
+                   static_cast<int>(side) * n_kv() + kv_head * h_.head_dim;
+      std::fill_n(sum, h_.head_dim, 0.0F);
       for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         const KvGradients g = kv_gradients(head);
-        const float* from_sealed = (side == Side::key ? g.sealed_k : g.sealed_v).row(r);
-        const float* from_open = (side == Side::key ? g.open_k : g.open_v).row(r);
-        for (int i = 0; i < h_.head_dim; ++i) {
-          sealed[i] += from_sealed[i];
-          all[i] += from_sealed[i] + from_open[i];
-        }
+        const float* from = (side == Side::key ? g.k : g.v).row(r);
+        for (int i = 0; i < h_.head_dim; ++i) sum[i] += from[i];
       }
     }
   }
@@ -225,8 +219,7 @@ void HostLayerGradient::backward(MatrixView<const float> x, MatrixView<float> gr
     attended_gradient_.resize(attended_.size());
     qkv_gradient_.resize(qkv_.size());
     score_weights_.resize(static_cast<std::size_t>(h_.n_heads) * n_rows_);
-    head_gradients_.assign(static_cast<std::size_t>(4) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
-    for (auto& sealed : sealed_) sealed.resize(static_cast<std::size_t>(n_kv()) * n_rows_);
+    head_gradients_.assign(static_cast<std::size_t>(2) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
   });
   team.for_each(n_blocks(), [&](int b) { project(block_of(x, b), b); });
   team.for_each(h_.n_heads * n_blocks(), [&](int item) {

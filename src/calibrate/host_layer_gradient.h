@@ -27,7 +27,8 @@ class HostLayerGradient final : public LayerGradient {
   void backward(MatrixView<const float> x, MatrixView<float> gradient, Team& team);
 
   MatrixView<const float> stored(int kv_head, Side side) const override;
-  MatrixView<const float> sealed_gradient(int kv_head, Side side) const override;
+  HeadAttention attention(int head) const override;
+  MatrixView<const float> output_gradient(int head) const override;
   std::vector<double> query_moments(int kv_head) const override;
 
  private:
@@ -40,7 +41,6 @@ class HostLayerGradient final : public LayerGradient {
     return {values.data() + static_cast<std::ptrdiff_t>(block) * kPageTokens * n_cols, block_rows(block),
             n_cols};
   }
-  HeadAttention attention(int head) const;
   MatrixView<const float> qkv_head(int head) const;  // query heads, then those of K, then those of V
   KvGradients kv_gradients(int head);
 
@@ -63,9 +63,8 @@ class HostLayerGradient final : public LayerGradient {
   std::vector<float> attended_;           // [n_rows, n_q]
   std::vector<float> attended_gradient_;  // [n_rows, n_q]
   std::vector<float> qkv_gradient_;       // [n_rows, n_q + 2 n_kv]
-  std::vector<float> head_gradients_;     // [n_heads, 4, n_rows, head_dim]: KvGradients
+  std::vector<float> head_gradients_;     // [n_heads, 2, n_rows, head_dim]: KvGradients
   std::vector<double> score_weights_;     // [n_heads, n_rows]
-  std::vector<float> sealed_[2];          // [n_kv_heads, n_rows, head_dim]
 };
 
 }  // namespace kvant

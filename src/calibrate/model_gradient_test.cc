@@ -133,8 +133,8 @@ TinyModel tiny(const Architecture& architecture) {
 
 class Gradients : public ::testing::TestWithParam<const Architecture*> {};
 
-// By the definition of Fisher's information, the mean of (g . e)^2 / 2 over targets that the model draws is
-// the divergence that a small error e makes.
+// By the definition of Fisher's information, the mean of (g . d)^2 / 2 over the signs is the divergence that
+// small errors make, which change the heads' outputs by d.
 TEST_P(Gradients, ForeseeTheDivergence) {
   const auto file = write_tiny_model(tiny(*GetParam()));
   auto engine = Engine::load(file->path(), {.n_threads = 1});
@@ -156,15 +156,25 @@ TEST_P(Gradients, ForeseeTheDivergence) {
     const GradientRequest request{tokens, kPageTokens, static_cast<std::uint64_t>(draw),
                                   1,      [](int) {},  nullptr};
     const auto visit = [&](int layer, const LayerGradient& state) {
-      for (int head = 0; head < g.n_kv_heads; ++head)
-        for (const Side side : kSides)
+      std::vector<float> memory(static_cast<std::size_t>(kPageTokens) * g.head_dim);
+      const MatrixView<float> page(memory.data(), kPageTokens, g.head_dim);
+      for (const Side side : kSides) {
+        for (int head = 0; head < g.n_heads; ++head) {
+          const int kv_head = head / g.group(layer);
           for (int token = 0; token < kPageTokens; ++token)
             for (int i = 0; i < g.head_dim; ++i)
-              along += static_cast<double>(state.sealed_gradient(head, side).row(token)[i]) *
-                       backend.error(side, layer, token, head, i);
+              page.row(token)[i] = state.stored(kv_head, side).row(token)[i] +
+                                   static_cast<float>(kScale * backend.error(side, layer, token, kv_head, i));
+          HeadAttention attention = state.attention(head);
+          std::vector<double> effects(kScored, 0.0);
+          attention.look_at(1, state.output_gradient(head).slice(kPageTokens, kScored));
+          attention.add_effects(side, page, effects.data());
+          for (const double effect : effects) along += effect;
+        }
+      }
     };
     ASSERT_TRUE(model_gradient(*model, request, visit).ok());
-    mean += kScale * along * kScale * along / 2 / kDraws;
+    mean += along * along / 2 / kDraws;
   }
   EXPECT_NEAR(mean, expected, 3 * std::sqrt(2.0 / kDraws) * expected);
 }
@@ -187,9 +197,9 @@ TEST(Gradient, DoesNotDependOnThreads) {
     const auto model = make_host_model((*engine)->parts(), n_threads);
     const GradientRequest request{tokens, kPageTokens, 1, n_threads, [](int) {}, nullptr};
     EXPECT_TRUE(model_gradient(*model, request, [&](int, const LayerGradient& state) {
-                  for (const Side side : kSides) {
-                    const auto g = state.sealed_gradient(1, side);
-                    all.insert(all.end(), g.row(0), g.row(kPageTokens));
+                  for (int r = 0; r < kTokens; ++r) {
+                    const float* row = state.output_gradient(1).row(r);
+                    all.insert(all.end(), row, row + (*engine)->geometry().head_dim);
                   }
                 }).ok());
     return all;

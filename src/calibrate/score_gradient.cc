@@ -16,14 +16,22 @@
 namespace kvant {
 namespace {
 
-// A number in [0, 1) for each index.
-double uniform(std::uint64_t seed, std::uint64_t index) {
-  return static_cast<double>(mix_bits(mix_bits(seed + kGoldenRatio64) + index * kGoldenRatio64) >> 11) *
-         0x1p-53;
-}
+// A sign for each word of a row, 64 words to a number.
+class Signs {
+ public:
+  Signs(std::uint64_t seed, int n_vocab)
+      : start_(mix_bits(seed + kGoldenRatio64)), numbers_(static_cast<std::uint64_t>(n_vocab) / 64 + 1) {}
+  float operator()(int row, int word) const {
+    const std::uint64_t index = static_cast<std::uint64_t>(row) * numbers_ + word / 64;
+    return (mix_bits(start_ + index * kGoldenRatio64) >> (word % 64) & 1) != 0 ? 1.0F : -1.0F;
+  }
 
-// The vocabulary is read twice, block by block, so that memory stays small: for the normalizers and the
-// targets, then for the derivative.
+ private:
+  std::uint64_t start_, numbers_;
+};
+
+// The vocabulary is read twice, block by block, so that memory stays small: for the normalizers and what of z
+// goes along sqrt(p), then for the derivative.
 class ScorePass {
  public:
   ScorePass(const ModelParts& model, VocabularyProducts& products, MatrixView<const float> x,
@@ -32,7 +40,7 @@ class ScorePass {
         products_(products),
         x_(x),
         words_(words),
-        seed_(seed),
+        signs_(seed, model.hparams.n_vocab),
         n_threads_(n_threads),
         norm_(f32_values(model, model.weights.output_norm(), n_threads)),
         bias_(f32_values(model, model.weights.output_bias(), n_threads)),
@@ -40,15 +48,15 @@ class ScorePass {
         gradient_(normed_.size(), 0.0F),
         max_(x.rows, -std::numeric_limits<float>::infinity()),
         sum_(x.rows, 0.0),
-        word_logit_(x.rows, 0.0F),
-        target_(x.rows, 0) {}
+        along_(x.rows, 0.0),
+        word_logit_(x.rows, 0.0F) {}
 
   Result<ScoreGradient> run() {
     for (int b = 0; b < n_blocks(); ++b) rms_norm(part(b), norm_, h_.norm_epsilon, rows(normed_, b));
     KVANT_RETURN_IF_ERROR(products_.begin({normed_.data(), x_.rows, x_.cols}));
     run_team(n_threads_, [&](Team& team) {
-      for_each_logits(team,
-                      [&](int row, int first, int n, const float* logits) { draw(row, first, n, logits); });
+      for_each_logits(
+          team, [&](int row, int first, int n, const float* logits) { add_mass(row, first, n, logits); });
       for_each_vocabulary_block(
           team, [&](int b, int first, int n) { add_derivative(b, first, n); },
           [&] { products_.end_block(team); });
@@ -102,20 +110,18 @@ class ScorePass {
         [] {});
   }
 
-  // Takes the words' mass into account; with the share that it has of all so far, the target is one of them.
-  void draw(int row, int first, int n, const float* logits) {
+  // Takes the words' mass into account.
+  void add_mass(int row, int first, int n, const float* logits) {
     if (words_[row] >= first && words_[row] < first + n) word_logit_[row] = logits[words_[row] - first];
     const float top = std::max(max_[row], max_row(logits, n));
     std::vector<float> masses(logits, logits + n);
     const double mass = exp_row(masses.data(), n, top);
-    sum_[row] = sum_[row] * std::exp(static_cast<double>(max_[row]) - top) + mass;
+    const double shrink = std::exp(static_cast<double>(max_[row]) - top);
+    double along = 0;
+    for (int i = 0; i < n; ++i) along += static_cast<double>(std::sqrt(masses[i])) * signs_(row, first + i);
+    sum_[row] = sum_[row] * shrink + mass;
+    along_[row] = along_[row] * std::sqrt(shrink) + along;
     max_[row] = top;
-    const auto index = static_cast<std::uint64_t>(row) * h_.n_vocab + first;
-    if (uniform(seed_, 2 * index) * sum_[row] >= mass) return;
-    double left = uniform(seed_, 2 * index + 1) * mass;
-    int word = 0;
-    while (word < n - 1 && left >= masses[word]) left -= masses[word++];
-    target_[row] = first + word;
   }
 
   void add_derivative(int b, int first, int n) {
@@ -131,8 +137,9 @@ class ScorePass {
         }
       }
       exp_row(score, n, max_[row]);
-      scale_row(score, n, static_cast<float>(-1 / sum_[row]));
-      if (target_[row] >= first && target_[row] < first + n) score[target_[row] - first] += 1;
+      scale_row(score, n, static_cast<float>(1 / sum_[row]));
+      const auto along = static_cast<float>(along_[row] / std::sqrt(sum_[row]));
+      for (int i = 0; i < n; ++i) score[i] = std::sqrt(score[i]) * signs_(row, first + i) - score[i] * along;
       for (std::size_t i = 0; i < slopes.size(); ++i) score[i] *= slopes[i];
     }
     products_.multiply_back(b * kPageTokens, {z.data(), block_rows(b), n});
@@ -142,14 +149,14 @@ class ScorePass {
   VocabularyProducts& products_;
   MatrixView<const float> x_;
   std::span<const std::int32_t> words_;
-  std::uint64_t seed_;
+  const Signs signs_;
   int n_threads_;
   std::vector<float> norm_, bias_;
   std::vector<float> normed_, gradient_;  // [rows, n_embd]
   std::vector<float> max_;                // [rows], of the logits so far
   std::vector<double> sum_;               // of exp(logit - max)
+  std::vector<double> along_;             // sum of sqrt(exp(logit - max)) z
   std::vector<float> word_logit_;         // of words_
-  std::vector<int> target_;
 };
 
 }  // namespace

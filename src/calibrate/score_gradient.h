@@ -1,11 +1,13 @@
 // ScoreGradient: where the derivative of a model's predictions begins.
 //
-// To second order a small change dz of the logits costs KL(p || p') = 1/2 dz^T F dz, F = diag(p) - p p^T,
-// which is the mean of s s^T over targets y drawn from p, with the score s = d log p(y) / dz = e_y - p
+// To second order a small change dz of the logits costs KL(p || p') = 1/2 dz^T F dz, F = diag(p) - p p^T
 // (Fisher's information; Martens 2020, "New insights and perspectives on the natural gradient method",
-// section 5). So with one target drawn for each position, and g the derivative of the sum of their log p by
-// anything inside the model, E (g . e)^2 / 2 is what a small error e of that thing costs, summed over the
-// positions.
+// section 5). With signs z drawn for all words, u = sqrt(p) z - p (sqrt(p) . z) has the mean 0 and E u u^T =
+// F: F = B B^T with B = diag(sqrt(p)) - p sqrt(p)^T. So where positions have signs of their own, and g is the
+// derivative of the sum of all u . logits by anything inside the model, E (g . e)^2 / 2 is what a small error
+// e of that thing costs, summed over the positions. A score e_y - p of a target y drawn from p has these
+// moments, too; but where one word is nearly certain, it is nearly always next to nothing and now and then
+// large.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,7 @@ struct ScoreGradient {
 // Words that are multiplied at once.
 inline constexpr int kVocabularyBlock = 2048;
 
-// x [n, n_embd]: the residual stream after the last layer; words: one for each of its positions. The targets
+// x [n, n_embd]: the residual stream after the last layer; words: one for each of its positions. The signs
 // depend on `seed` alone. products: of the model. Errors: theirs.
 Result<ScoreGradient> score_gradient(const ModelParts& model, VocabularyProducts& products,
                                      MatrixView<const float> x, std::span<const std::int32_t> words,

@@ -5,7 +5,7 @@
 #include "base/progress.h"
 #include "base/team.h"
 #include "base/warn.h"
-#include "calibrate/device_probe.h"
+#include "calibrate/format_shares.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/host_fallback.h"
 #include "calibrate/model_gradient.h"
@@ -13,7 +13,6 @@
 #include "calibrate/principal_directions.h"
 #include "calibrate/rope_turns.h"
 #include "calibrate/weighing.h"
-#include "recipe/bit_allocation.h"
 
 namespace kvant {
 namespace {
@@ -22,7 +21,6 @@ namespace {
 constexpr int kWeighedContexts = 4;
 constexpr int kWeighedTokens = 1024;
 constexpr int kCheckedTokens = 64;
-constexpr int kCorrectedLayers = 6;
 // Nats: what places cost in the probe format is 1e-5 to 1e-2.
 constexpr double kMostRounding = 1e-4;
 
@@ -105,14 +103,14 @@ std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_h
 
 // Of known layers: on the reader's device where that has all it takes, else on the CPU.
 DifferentiableModel& SensitivityAnalysis::differentiable() {
-  if (device_model_ != nullptr && reader_.device == nullptr) {  // its memory was short
-    device_model_ = nullptr;
+  if (on_device_ && reader_.device == nullptr) {  // its memory was short
+    on_device_ = false;
     differentiable_.reset();
   }
   if (differentiable_ == nullptr && reader_.device != nullptr) {
     auto made = make_device_model(reader_.engine->parts(), *reader_.device, kWeighedTokens);
     if (made.ok()) {
-      device_model_ = made->get();
+      on_device_ = true;
       differentiable_ = std::move(made).value();
     } else {
       warn(fmt::format("gradients are computed on the CPU: {}", made.error().message));
@@ -159,60 +157,10 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
                                        request_.n_threads, request_.stop},
                                       contexts_done_);
   if (!sensitivities.ok()) return sensitivities.error();
-  KVANT_RETURN_IF_ERROR(correct_first_layers(recipe, known, contexts->front(), *sensitivities));
+  *sensitivities = shared_over_formats(*sensitivities, geometry(), recipe);
   add_floor(*sensitivities);
   keep(recipe, *sensitivities);
   return {};
-}
-
-// To large errors in its first layers the network answers far more than to second order. There the
-// estimates are raised to what runs of the model with all heads of a side in the probe format measure.
-Status SensitivityAnalysis::correct_first_layers(const Recipe& recipe, const Constants& known,
-                                                 const Sample& context, Sensitivities& sensitivities) {
-  const Geometry& g = geometry();
-  const std::string& probe_name = probe_format(recipe, g.head_dim).name();
-  const auto place =
-      std::find(recipe.ladder.begin(), recipe.ladder.end(), probe_name) - recipe.ladder.begin();
-  const int n_layers = std::min(kCorrectedLayers, g.n_layers);
-  Progress progress("correcting the first layers", n_layers * 2 + 1, "runs");
-  const auto measure = probe_of_sides(recipe, known, context, n_layers);
-  if (!measure.ok()) return measure.error();
-  for (int layer = 0; layer < n_layers; ++layer) {
-    for (const Side side : kSides) {
-      progress.advance(1);
-      if (stopped()) return error("interrupted");
-      const auto measured = (*measure)(layer, side);
-      if (!measured.ok()) return measured.error();
-      double estimated = 0;
-      for (int head = 0; head < g.kv_heads(layer); ++head)
-        estimated += sensitivities[place_of(g, layer, head, side)][place];
-      const double factor = estimated > 0 ? std::max(1.0, *measured / estimated) : 1;
-      for (int head = 0; head < g.kv_heads(layer); ++head)
-        for (float& s : sensitivities[place_of(g, layer, head, side)]) s *= static_cast<float>(factor);
-    }
-  }
-  return {};
-}
-
-// Where gradients are computed: on the device, or by the engine on the CPU.
-Result<SensitivityAnalysis::MeasuredSide> SensitivityAnalysis::probe_of_sides(const Recipe& recipe,
-                                                                              const Constants& known,
-                                                                              const Sample& context,
-                                                                              int n_layers) {
-  const Geometry& g = geometry();
-  if (device_model_ != nullptr) {
-    auto made = DeviceProbe::make(*device_model_, g, context.tokens, n_layers, request_.n_threads);
-    if (!made.ok()) return made.error();
-    return MeasuredSide([&, probe = std::shared_ptr<DeviceProbe>(std::move(made).value())](
-                            int layer, Side side) { return probe->divergence(recipe, known, layer, side); });
-  }
-  const ProbeSite site{host_};
-  auto made = make_probe(site, recipe, context.tokens);
-  if (!made.ok()) return made.error();
-  return MeasuredSide([&, this, site, probe = std::shared_ptr<SensitivityProbe>(std::move(made).value())](
-                          int layer, Side side) {
-    return divergence(recipe, {layer, 0, g.kv_heads(layer), side}, site, *probe);
-  });
 }
 
 void SensitivityAnalysis::keep(const Recipe& recipe, const Sensitivities& sensitivities) {

@@ -47,9 +47,6 @@ class SensitivityAnalysis {
   const Constants& contexts_done() const { return contexts_done_; }
 
  private:
-  // The divergence that a layer's side in the probe format makes.
-  using MeasuredSide = std::function<Result<double>(int layer, Side side)>;
-
   bool stopped() const { return request_.stop != nullptr && *request_.stop; }
   const Geometry& geometry() const { return engine_.geometry(); }
   Result<QueryMoments> moments_by_gradients();
@@ -60,10 +57,6 @@ class SensitivityAnalysis {
   DifferentiableModel& differentiable();
   Result<bool> knows_gradients(const Sample& context);
   Status estimate(const Recipe& recipe, const Constants& known);
-  Status correct_first_layers(const Recipe& recipe, const Constants& known, const Sample& context,
-                              Sensitivities& sensitivities);
-  Result<MeasuredSide> probe_of_sides(const Recipe& recipe, const Constants& known, const Sample& context,
-                                      int n_layers);
   void keep(const Recipe& recipe, const Sensitivities& sensitivities);
 
   Status measure(const Recipe& recipe, const Constants& known);
@@ -89,7 +82,7 @@ class SensitivityAnalysis {
   std::function<void()> save_progress_;
   Constants contexts_done_;
   std::unique_ptr<DifferentiableModel> differentiable_;  // once it is needed
-  DeviceModel* device_model_ = nullptr;                  // that, where it is on a device
+  bool on_device_ = false;                               // that it is
   std::unique_ptr<Engine> reader_in_f32_;                // for probes on a device
   std::optional<bool> fit_;                              // knows_gradients()
 };

@@ -20,24 +20,16 @@ inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
 // The context's sealed pages are encoded as the cache would. `known`: what the recipe's transforms and
 // formats need.
 //
-// An error e of a token's K or V where the gradient is g costs (g . e)^2 / 2. The trellis' errors have no
-// direction but one: they shorten the token. So the mean is taken from the parts of g and e along the token's
-// rest r (its value less the page's mean), and from what is left of both, as if e pointed anywhere across:
-//   (g . r)^2 (e . r)^2 / |r|^4 + |g across|^2 |e across|^2 / (d - 1)
-// which has the mean of (g . e)^2, and less noise. Where errors of K are shaped by a metric M of the queries,
-// |e across|^2 stands for e M e / (mean of M's eigenvalues): gradients by K are sums of queries. Errors of
-// different tokens are independent, but not those of one word: in the first layers its occurrences have
-// nearly the same K and V. By how much these add up, (sum of g . e over a word's occurrences)^2 against the
-// sum of (g . e)^2, is found for each side of a layer. Errors: those of
-// model_gradient().
+// Errors of a head's K or V change what its query heads give at each position: by how much is computed, not
+// estimated, as few bits of K move the softmax far. With g the gradient by these outputs
+// (score_gradient.h), the change d of a position's costs (g . d)^2 / 2; those of different positions
+// are taken as independent. Errors: those of model_gradient().
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 
-// Adds a tenth of the places' mean to each format's sensitivity in every place. What the second order
-// doesn't see, errors so large that layers answer more than in proportion, and places that go wrong together,
-// costs most where the estimate is lowest: there the fewest bits go
-// (docs/lab/2026-11-23-one-pass-calibration.md).
+// Adds 3 % of the places' mean to each format's sensitivity in every place: where the estimate is lowest the
+// fewest bits go, and what it doesn't see costs most.
 void add_floor(Sensitivities& sensitivities);
 
 }  // namespace kvant

@@ -169,10 +169,10 @@ TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
   EXPECT_LT(estimated, 1.4 * measured);
 }
 
-TEST_F(SensitivityTest, GetATenthOfTheirMean) {
-  Sensitivities two = {{10, 0}, {0, 10}};
+TEST_F(SensitivityTest, GetAShareOfTheirMean) {
+  Sensitivities two = {{100, 0}, {0, 100}};
   add_floor(two);
-  EXPECT_EQ(two, (Sensitivities{{10.5F, 0.5F}, {0.5F, 10.5F}}));
+  EXPECT_EQ(two, (Sensitivities{{101.5F, 1.5F}, {1.5F, 101.5F}}));
 }
 
 TEST_F(SensitivityTest, AreTheSameForAnyNumberOfThreads) {
