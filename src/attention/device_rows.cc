@@ -15,13 +15,15 @@ bool DeviceAttention::takes_rows_together(const Plan& plan, const StepSlice& sli
 }
 
 void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
-  // As kvant_decode_shape has it; and so many columns of products, those of two warps: with four, kernels
-  // that instructions bind take a little longer than for twice two (docs/lab/2026-11-25-several-queries.md).
-  constexpr int kMostTogether = 8, kColumns = 16, kColumnsOfHeads = 8;
+  // As kvant_decode_shape has it; and so many columns of products: those of four warps where these share the
+  // decoding of pages, at heads of 128, else of two, as with four, kernels that instructions bind take a
+  // little longer than for twice two (docs/lab/2026-11-25-several-queries.md, 2026-11-26-shared-decoding.md).
+  constexpr int kMostTogether = 8, kColumnsOfHeads = 8;
+  const int most_columns = step.plan().geometry.head_dim == 128 ? 32 : 16;
   const bool are_together = takes_rows_together(step.plan(), step.slices()[run.first_slice]);
   for (const GroupTables& group : groups_) {
     const int columns = std::min(step.plan().geometry.group(group.slices.layer), kColumnsOfHeads);
-    const int together = are_together ? std::min(kMostTogether, kColumns / columns) : 1;
+    const int together = are_together ? std::min(kMostTogether, most_columns / columns) : 1;
     row_tables_.push_back(list_row_tables(step, run, together, group.slices, indices_));
   }
 }

@@ -103,7 +103,6 @@ DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers
   shared.max_warps = many.max_warps;
   shared.table_bytes = many.table_bytes;
   shared.warp_bytes = many.warp_bytes;
-  shared.merge_bytes = many.merge_bytes;
   return fits(shared, gpu, 1 << sharers_log2) ? shared : kernel;
 }
 

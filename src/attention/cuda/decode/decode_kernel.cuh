@@ -87,15 +87,6 @@ inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
 template <class Pair, int D>
 inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
 
-// Consumer warps that the merge buffer has places for.
-template <class Pair, int D>
-inline constexpr int kMergedWarps = max_consumer_warps(D);
-template <class Pair, int D>
-requires requires {
-  Pair::kMergedWarps;
-}
-inline constexpr int kMergedWarps<Pair, D> = Pair::kMergedWarps;
-
 // Scores that warps have made of their blocks of channels become those of all channels, the same bits for all
 // warps that share the ring. A group of lanes has a tile of each.
 template <int D>
@@ -309,7 +300,7 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
   admit_successors();
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
-  auto& buffer = *reinterpret_cast<MergeBuffer<D, kMergedWarps<Pair, D>>*>(shared + args.merge_at);
+  auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
   const int of_ring = (warp >> sharers_log2(args)) / kRingWarps<Pair, D>;
   RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
   const int n_threads = (rings.n << sharers_log2(args)) * kRingWarps<Pair, D> * kLanes;

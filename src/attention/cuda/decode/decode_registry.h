@@ -25,7 +25,7 @@ struct FewPagesKernel {
 // up to 32.
 struct ManyColumnsKernel {
   const void* function = nullptr;  // or null: there is none
-  int max_warps, table_bytes, warp_bytes, merge_bytes;
+  int max_warps, table_bytes, warp_bytes;
 };
 
 struct DecodeKernel {
@@ -40,7 +40,7 @@ struct DecodeKernel {
   SasUse sas;
   const void* function;
   const void* for_several;       // queries of a sequence
-  int table_bytes, merge_bytes;  // of max_consumer_warps, or max_warps if these are more
+  int table_bytes, merge_bytes;  // of max_consumer_warps
   int warp_bytes;                // of each warp at the tables' end
   int key_bytes, value_bytes;    // of sealed pages; 0: there are none
   AnyPage key_page, value_page;  // of the generic kernel

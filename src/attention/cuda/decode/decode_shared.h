@@ -30,11 +30,10 @@ inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* 
 // Where the parts lie for so many consumer warps, of which the code for sm_80 takes no more than they need.
 inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
                         DecodeArgs* args) {
-  const int all_warps = std::max(max_consumer_warps(kernel.head_dim), kernel.max_warps);
+  const int all_warps = max_consumer_warps(kernel.head_dim);
   const int absent = for_all_warps ? 0 : all_warps - warps;
   const int absent_from_tables = for_all_warps ? 0 : kernel.max_warps - warps;
-  const int sum_bytes = static_cast<int>(sizeof(MergedSums<1>)) * summed_warps(all_warps);
-  const int merge_bytes_of_warp = (kernel.merge_bytes - sum_bytes) / all_warps;
+  const int merge_bytes_of_warp = (kernel.merge_bytes - static_cast<int>(sizeof(MergedSums))) / all_warps;
   args->merge_at = (table_bytes - absent_from_tables * kernel.warp_bytes + 127) / 128 * 128;
   args->barriers_at = args->merge_at + (kernel.merge_bytes - absent * merge_bytes_of_warp + 15) / 16 * 16;
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;

@@ -50,24 +50,18 @@ struct MergedOutputs {
     return out[warp][head % 2][channel % (D / 8) / 2 % kMTiles][head / 2 * 8 + channel / (D / 8)];
   }
 };
-template <int Warps>
 struct MergedSums {
-  float max[Warps][kPaddedGroup];
-  float sum[Warps][kPaddedGroup];
+  float max[kMaxConsumerWarps][kPaddedGroup];
+  float sum[kMaxConsumerWarps][kPaddedGroup];
 };
-// That a merge buffer has places for, where outputs are those of so many.
-KVANT_HOST_DEVICE constexpr int summed_warps(int warps) {
-  return warps > kMaxConsumerWarps ? warps : kMaxConsumerWarps;
-}
 template <class First, class Second>
 struct MergedParts : First, Second {};
 
 // Where shared memory may be small, the outputs of warps that a CTA doesn't have are cut off at the end.
-template <int D, int Warps = max_consumer_warps(D)>
+template <int D>
 struct MergeBuffer
-    : std::conditional_t<Architecture::kLargeSharedMemory,
-                         MergedParts<MergedOutputs<D, Warps>, MergedSums<summed_warps(Warps)>>,
-                         MergedParts<MergedSums<summed_warps(Warps)>, MergedOutputs<D, Warps>>> {};
+    : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
+                         MergedParts<MergedSums, MergedOutputs<D>>> {};
 
 // What follows takes the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
 
@@ -151,18 +145,17 @@ struct PartialResult {
 
 // What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
 // 2^step_log2 of the warps, from `first_warp` on, has it, or these channels of it.
-template <int D, bool Several, int Warps>
-__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D, Warps>& buffer, int n_warps,
-                                                     int first, int column, int channel, int first_warp,
-                                                     int step_log2) {
+template <int D, bool Several>
+__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
+                                                     int column, int channel, int first_warp, int step_log2) {
   PartialResult result{{0, 0}, kNoScore, 0};
 #pragma unroll
-  for (int i = 0; i < Warps; ++i) {
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
     const int w = Several ? first_warp + (i << step_log2) : i;
     if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + column]);
   }
 #pragma unroll
-  for (int i = 0; i < Warps; ++i) {
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
     const int w = Several ? first_warp + (i << step_log2) : i;
     if (w >= n_warps) continue;
     const float weight = exp2_fast(buffer.max[w][first + column] - result.max);
@@ -273,9 +266,9 @@ __device__ __forceinline__ constexpr int log2_of(int power_of_two) {
 
 // Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
 // sharers_log2: of warps that share pages, and have columns of their own.
-template <int D, class Args, class Part, int Warps>
+template <int D, class Args, class Part>
 __device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
-                              Accumulator<block_dim(D)>& acc, MergeBuffer<D, Warps>& buffer, int thread,
+                              Accumulator<block_dim(D)>& acc, MergeBuffer<D>& buffer, int thread,
                               int n_threads) {
   const int n_warps = n_threads / kLanes;
   const int warp = thread / kLanes;

@@ -13,8 +13,6 @@
 // usual way (decode_kernel.cuh).
 #pragma once
 
-#include <algorithm>
-
 #include "attention/cuda/decode/decode_kernel.cuh"
 
 namespace kvant::cuda {
@@ -139,10 +137,7 @@ struct SharedDecoding : Strips {
   using Weights = SharedWeights<Sets, Value::kHasTotals>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
-  // Up to 10 warps may use 168 registers each, up to 15 may use 128.
-  static constexpr int kMaxWarps = Strips::template kWarps<Sets>;
-  static constexpr int kMergedWarps = std::max(kMaxWarps, max_consumer_warps(D));
-  static_assert(kMaxWarps % Sets == 0);
+  static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
   // Behind the tables: the queries of all columns, and of the warps that share pages: weights of two pages,
   // what they tell each other of columns, [2][warp][column], and lanes' own sums, [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;

@@ -67,8 +67,7 @@ ManyColumnsKernel many_columns_entry() {
                 requires { typename Pair::Strips; }) {
     using Shared = SharedDecoding<typename Pair::Strips, D, Sets>;
     return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
-            Shared::kTableBytes, Shared::kWarpBytes,
-            static_cast<int>(sizeof(MergeBuffer<D, Shared::kMergedWarps>))};
+            Shared::kTableBytes, Shared::kWarpBytes};
   }
   return {};
 }

@@ -103,8 +103,6 @@ struct TokenValueStrips : TokensInOrder {
 template <int KeyBits, int ValueBits, int D>
 struct LinearStrips : NoTables {
   static constexpr bool kSealed = true;
-  template <int Sets>
-  static constexpr int kWarps = kStripWarps<Sets, Sets == 4 || KeyBits + ValueBits == 4>;
   using Key = ChannelKeyStrips<KeyBits, D>;
   using Value = TokenValueStrips<ValueBits, D>;
 };

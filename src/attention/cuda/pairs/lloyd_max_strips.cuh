@@ -78,8 +78,6 @@ struct LloydMaxValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct LloydMaxStrips : LloydMaxPair<Bits, D> {
-  template <int Sets>
-  static constexpr int kWarps = kStripWarps<Sets, false>;
   using Key = LloydMaxKeyStrips<Bits, D>;
   using Value = LloydMaxValueStrips<Bits, D>;
 };

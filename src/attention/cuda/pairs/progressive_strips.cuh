@@ -182,8 +182,6 @@ struct ProgressiveValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct ProgressiveStrips : NoTables {
-  template <int Sets>
-  static constexpr int kWarps = kStripWarps<Sets, false>;
   static constexpr bool kSealed = true;
   using Key = ProgressiveKeyStrips<Bits, D>;
   using Value = ProgressiveValueStrips<Bits, D>;

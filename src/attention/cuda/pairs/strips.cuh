@@ -122,11 +122,6 @@ struct WeightsOfSets {
   }
 };
 
-// How many warps a CTA has: of 128 registers each, or fewer of 168, where shared memory has no room for more
-// rings, or registers spill.
-template <int Sets, bool OfFewRegisters>
-inline constexpr int kStripWarps = OfFewRegisters ? (Sets == 4 ? 12 : 14) : (Sets == 4 ? 8 : 10);
-
 // Keys whose fragments have channels in the order of queries.
 template <int D>
 struct QueriesInOrder {

@@ -320,8 +320,6 @@ struct TrellisValueStrips {
 
 template <int D>
 struct TrellisStrips {
-  template <int Sets>
-  static constexpr int kWarps = kStripWarps<Sets, false>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kTableBytes = kGainBytes;
