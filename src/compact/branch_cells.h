@@ -45,7 +45,7 @@ inline std::uint32_t inner_start(const BranchCells& cells, const NormalShares& s
   auto z = static_cast<std::int32_t>((cells.middles[i - 1] * scale.half_level - scale.expected) >> kFineBits);
   z = z < -kFarthest ? -kFarthest : z;
   z = z > kFarthest ? kFarthest : z;
-  return static_cast<std::uint32_t>(i) + shares[static_cast<std::size_t>(z + kFarthest)];
+  return static_cast<std::uint32_t>(i) + shares[z + kFarthest];
 }
 inline std::uint32_t cell_start(const BranchCells& cells, const NormalShares& shares, int i,
                                 const ValueScale& scale) {

@@ -28,8 +28,10 @@ constexpr double sine_of_turn(double turn) {  // of a quarter at most
 constexpr std::array<std::int32_t, kAngles + 1> sines() {
   std::array<std::int32_t, kAngles + 1> table{};
   for (std::size_t i = 0; i <= kAngles / 4; ++i) {
-    const auto sine = static_cast<std::int32_t>(
-        sine_of_turn(static_cast<double>(i) / static_cast<double>(kAngles)) * (1 << kSineBits) + 0.5);
+    const double scaled =
+        sine_of_turn(static_cast<double>(i) / static_cast<double>(kAngles)) * (1 << kSineBits);
+    // NOLINTNEXTLINE(bugprone-incorrect-roundings): not negative, and std::lround is no constant expression
+    const auto sine = static_cast<std::int32_t>(scaled + 0.5);
     table[i] = table[kAngles / 2 - i] = sine;
     table[kAngles / 2 + i] = table[kAngles - i] = -sine;
   }

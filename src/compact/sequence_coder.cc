@@ -66,6 +66,7 @@ void for_each_entry(const Plan& plan, const Predictor& predictor, const std::vec
   const auto share = [&](std::exception_ptr& failure) {
     try {
       std::vector<EntryCoder> coders;
+      coders.reserve(runs.size());
       for (const SealedRun& run : runs) coders.emplace_back(plan, predictor, run.layers);
       for (std::size_t i = next++; i < entries.size(); i = next++)
         work(coders[static_cast<std::size_t>(entries[i].run - runs.data())], i);
