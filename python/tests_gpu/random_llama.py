@@ -7,7 +7,7 @@
     --shape-only       no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy
     --windows PERIOD   Gemma 3's architecture instead: all layers have a sliding window but every PERIOD-th; of period 0, Mistral's,
                        where all have one
-    --softcap C        Gemma 2's, with capped scores and without windows"""
+    --softcap C        Gemma 2's, with capped scores; every other layer has a window"""
 
 import argparse
 import json
@@ -36,9 +36,10 @@ def with_windows(shape, period):
 
 
 def with_softcap(shape, softcap):
+    kinds = ["sliding_attention", "full_attention"] * (shape["num_hidden_layers"] // 2)
     return shape | dict(architectures=["Gemma2ForCausalLM"], model_type="gemma2", attn_logit_softcapping=softcap,
                         final_logit_softcapping=None, sliding_window=WINDOW, query_pre_attn_scalar=D, tie_word_embeddings=True,
-                        layer_types=shape["num_hidden_layers"] * ["full_attention"], hidden_activation="gelu_pytorch_tanh")
+                        layer_types=kinds, hidden_activation="gelu_pytorch_tanh")
 
 
 def weights(shape):
