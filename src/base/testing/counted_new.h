@@ -1,5 +1,5 @@
-// Counts what a test program takes by `new`, and can refuse it. It replaces the operators of the whole program,
-// libraries included: for one source file of a program.
+// Counts what a test program takes by `new`, and can refuse it. It replaces the operators of the whole
+// program, libraries included: for one source file of a program.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ inline std::atomic<long> allowed_allocations{1L << 60};  // before one is refuse
 #ifndef __CUDA_ARCH__  // nvcc takes these for functions of the device as well
 void* operator new(std::size_t size) {
   kvant::testing::allocations.fetch_add(1, std::memory_order_relaxed);
-  if (kvant::testing::allowed_allocations.fetch_sub(1, std::memory_order_relaxed) <= 0) throw std::bad_alloc();
+  if (kvant::testing::allowed_allocations.fetch_sub(1, std::memory_order_relaxed) <= 0)
+    throw std::bad_alloc();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
