@@ -149,16 +149,21 @@ class Slices(unittest.TestCase):
         torch.testing.assert_close(hadamard_matrix(D), torch.from_numpy(cpu_library.hadamard(D)))
 
 
+def calibrate_for(cls, recipe: str):
+    """A test class's model, tokens, and the file that they give for a recipe, in a folder that is not there yet."""
+    cls.folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(cls.folder.cleanup)
+    cls.model = small_model()
+    cls.tokens = torch.randint(1, 97, (5000,), generator=torch.Generator().manual_seed(5)).numpy()
+    cls.path = calibrate(cls.model, cls.tokens, recipe, path=pathlib.Path(cls.folder.name) / "made" / "constants.gguf")
+    cls.shape = shape_of(cls.model.config)
+
+
 @unittest.skipIf(find_spec("kvant._engine") is None, "no engine")
 class Files(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.model = small_model()
-        cls.tokens = torch.randint(1, 97, (5000,), generator=torch.Generator().manual_seed(5)).numpy()
-        cls.path = calibrate(cls.model, cls.tokens, RECIPE, path=pathlib.Path(cls.folder.name) / "made" / "constants.gguf")
-        cls.shape = shape_of(cls.model.config)
+        calibrate_for(cls, RECIPE)
 
     def constants(self, recipe=RECIPE):
         return constants.read_constants(self.path, parse_recipe(recipe), self.shape)
@@ -237,12 +242,7 @@ class VecInfer(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.model = small_model()
-        cls.tokens = torch.randint(1, 97, (5000,), generator=torch.Generator().manual_seed(5)).numpy()
-        cls.path = calibrate(cls.model, cls.tokens, "kvant-vecinfer-4bit", path=pathlib.Path(cls.folder.name) / "constants.gguf")
-        cls.shape = shape_of(cls.model.config)
+        calibrate_for(cls, "kvant-vecinfer-4bit")
         cls.found = constants.read_constants(cls.path, parse_recipe("kvant-vecinfer-4bit"), cls.shape).of_model
 
     def rows(self):
