@@ -17,6 +17,10 @@ const GemmKernel& best_kernel() {
   return gemm_kernel_portable();
 }
 
+// With so many rows of a, reading a panel of b whose rows lie far apart takes longer than packing it: a
+// quarter of the whole product's time.
+constexpr int kRowsWorthPacking = 64;
+
 using Four = float __attribute__((vector_size(4 * sizeof(float))));
 
 // Four columns of b, each contiguous, become columns of the panel: 4 x 4 blocks turn in registers.
@@ -42,6 +46,12 @@ void turn_four(const float* const columns[4], int k, float* panel, int panel_str
 
 // The first n columns of b, n <= width, as a panel [k, width] whose other columns are 0.
 void pack_panel(const GemmOperand& b, int k, int n, int width, float* panel) {
+  if (b.col_stride == 1 && n == width) {
+    for (int p = 0; p < k; ++p)
+      std::memcpy(panel + static_cast<std::ptrdiff_t>(p) * width, b.data + p * b.row_stride,
+                  width * sizeof(float));
+    return;
+  }
   int j = 0;
   if (b.row_stride == 1) {
     for (; j + 4 <= n; j += 4) {
@@ -69,7 +79,7 @@ void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool 
     for (int column = 0; column < n; column += kernel.panel) {
       const int n_cols = std::min(kernel.panel, n - column);
       GemmOperand part{b.data + first * b.row_stride + column * b.col_stride, b.row_stride, b.col_stride};
-      if (b.col_stride != 1 || n_cols < kernel.panel) {
+      if (b.col_stride != 1 || n_cols < kernel.panel || m >= kRowsWorthPacking) {
         pack_panel(part, depth, n_cols, kernel.panel, panel);
         part = {panel, kernel.panel, 1};
       }

@@ -75,13 +75,14 @@ Status DeviceVocabulary::begin(MatrixView<const float> x) {
   return {};
 }
 
-void DeviceVocabulary::begin_block(int first, int n, Team& team) {
+void DeviceVocabulary::begin_block(int first, int n, bool multiplies, Team& team) {
   team.once([&] {
     n_words_ = n;
     std::vector<std::int32_t> numbers(n);
     std::iota(numbers.begin(), numbers.end(), first);
     ggml_backend_tensor_set(numbers_, numbers.data(), 0, sizeof(std::int32_t) * n);
     host_.assign(static_cast<std::size_t>(n_rows_) * n, 0.0F);
+    if (!multiplies) return;
     ggml_tensor* result = nullptr;
     const Status done = runner_.run([&](ggml_context* context) { return product(context, &result); });
     if (done.ok()) ggml_backend_tensor_get(result, host_.data(), 0, sizeof(float) * host_.size());

@@ -7,6 +7,7 @@
 #include "attention/softmax.h"
 #include "base/gemm.h"
 #include "calibrate/capture.h"
+#include "calibrate/row_sums.h"
 #include "model/hparams.h"
 
 namespace kvant {
@@ -76,18 +77,15 @@ void HeadAttention::attend_back(int block, MatrixView<const float> gradient, Mat
   gemm(n_queries_, n_keys_, d, dO, columns_of(v_), /*accumulate=*/false, products_.data(), n_keys_);
   for (int r = 0; r < n_queries_; ++r) {
     const std::size_t row = static_cast<std::size_t>(r) * n_keys_;
-    double mean = 0;
-    for (int i = 0; i < n_keys_; ++i) mean += static_cast<double>(weights_[row + i]) * products_[row + i];
-    const auto mean_f = static_cast<float>(mean);
+    const auto mean_f = static_cast<float>(dot_row(&weights_[row], &products_[row], n_keys_));
     for (int i = 0; i < n_keys_; ++i)
       products_[row + i] = weights_[row + i] * (products_[row + i] - mean_f) * shape_.scale;
     for (int i = 0; shape_.softcap > 0 && i < n_keys_; ++i) products_[row + i] *= slopes_[row + i];
   }
   for (int r = 0; kv.score_weights != nullptr && r < n_queries_; ++r) {
     const float* by_scores = products_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;
-    double squares = 0;
-    for (int i = kSinkTokens; i < first_; ++i) squares += static_cast<double>(by_scores[i]) * by_scores[i];
-    kv.score_weights[first_ + r] = std::sqrt(squares);
+    const float* behind_sink = by_scores + kSinkTokens;
+    kv.score_weights[first_ + r] = std::sqrt(dot_row(behind_sink, behind_sink, first_ - kSinkTokens));
   }
   gemm(n_queries_, d, n_keys_, row_major(products_.data(), n_keys_), rows_of(k_), /*accumulate=*/false,
        q_gradient.data, q_gradient.stride);
@@ -123,12 +121,8 @@ void HeadAttention::add_effects(Side side, MatrixView<const float> held, double*
     const float* changed = changed_.data() + static_cast<std::ptrdiff_t>(r) * n;
     const float* weights = weights_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;
     const float* products = products_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;
-    double sum = 0;
-    if (side == Side::key)
-      for (int i = 0; i < n; ++i) sum += static_cast<double>(changed[i] - weights[i]) * products[i];
-    else
-      for (int i = 0; i < n; ++i) sum += static_cast<double>(changed[i]) * weights[i];
-    effects[r] += sum;
+    effects[r] +=
+        side == Side::key ? difference_dot_row(changed, weights, products, n) : dot_row(changed, weights, n);
   }
 }
 

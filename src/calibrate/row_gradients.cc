@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "attention/softmax.h"
 #include "base/gemm.h"
+#include "base/simd_clones.h"
 
 namespace kvant {
 namespace {
@@ -14,24 +17,49 @@ double reciprocal_rms(const float* x, int n, float epsilon) {
   return 1 / std::sqrt(squares / n + epsilon);
 }
 
-struct Activated {
-  float value, slope;
-};
+// Both activations are x sigma(u): of SiLU u = x, of the Gaussian error unit, as (1 + tanh(y)) / 2 is
+// sigma(2 y), u = 2 sqrt(2 / pi) (x + .044715 x^3).
+constexpr float kLinear = 2 * 0.79788456F, kCubic = 0.044715F;
 
-Activated silu(float x) {
-  const float sigma = 1 / (1 + std::exp(-x));
-  return {x * sigma, sigma * (1 + x * (1 - sigma))};
+KVANT_SIMD_CLONES void find_arguments(GatedUnit kind, const float* x, int n, float* u) {
+  for (int i = 0; i < n; ++i)
+    u[i] = kind == GatedUnit::silu ? x[i] : kLinear * x[i] * (1 + kCubic * x[i] * x[i]);
 }
 
-Activated gelu(float x) {
-  constexpr float kRoot2OverPi = 0.79788456F, kCubic = 0.044715F;
-  const float t = std::tanh(kRoot2OverPi * x * (1 + kCubic * x * x));
-  const float slope_inside = kRoot2OverPi * (1 + 3 * kCubic * x * x);
-  return {0.5F * x * (1 + t), 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * slope_inside};
+KVANT_SIMD_CLONES void negative_sizes(const float* u, int n, float* sizes) {
+  for (int i = 0; i < n; ++i) sizes[i] = -std::abs(u[i]);
 }
 
-Activated activated(GatedUnit kind, float x) {
-  return kind == GatedUnit::silu ? silu(x) : gelu(x);
+// exponentials: exp(-|u|), which never overflows; become sigma(u).
+KVANT_SIMD_CLONES void sigmas_of(const float* u, int n, float* exponentials) {
+  for (int i = 0; i < n; ++i) {
+    const float e = exponentials[i];
+    exponentials[i] = (u[i] < 0 ? e : 1.0F) / (1 + e);
+  }
+}
+
+// sigma(u) [n] of a row.
+void find_sigmas(GatedUnit kind, const float* x, int n, std::vector<float>& sigmas) {
+  std::vector<float> u(n);
+  sigmas.resize(n);
+  find_arguments(kind, x, n, u.data());
+  negative_sizes(u.data(), n, sigmas.data());
+  exp_row(sigmas.data(), n, 0);
+  sigmas_of(u.data(), n, sigmas.data());
+}
+
+KVANT_SIMD_CLONES void gate_row(const float* x, const float* sigmas, const float* up, int n, float* out) {
+  for (int i = 0; i < n; ++i) out[i] = x[i] * sigmas[i] * up[i];
+}
+
+KVANT_SIMD_CLONES void gate_row_back(GatedUnit kind, const float* gradient, const float* sigmas, int n,
+                                     float* gate, float* up) {
+  for (int i = 0; i < n; ++i) {
+    const float x = gate[i], sigma = sigmas[i];
+    const float du = kind == GatedUnit::silu ? 1.0F : kLinear * (1 + 3 * kCubic * x * x);
+    gate[i] = gradient[i] * up[i] * sigma * (1 + x * (1 - sigma) * du);
+    up[i] = gradient[i] * x * sigma;
+  }
 }
 
 }  // namespace
@@ -76,19 +104,19 @@ void linear_back(MatrixView<const float> gradient, std::span<const float> weight
 
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
                 MatrixView<float> out) {
-  for (int r = 0; r < gate.rows; ++r)
-    for (int i = 0; i < gate.cols; ++i) out.row(r)[i] = activated(kind, gate.row(r)[i]).value * up.row(r)[i];
+  std::vector<float> sigmas;
+  for (int r = 0; r < gate.rows; ++r) {
+    find_sigmas(kind, gate.row(r), gate.cols, sigmas);
+    gate_row(gate.row(r), sigmas.data(), up.row(r), gate.cols, out.row(r));
+  }
 }
 
 void gated_unit_back(GatedUnit kind, MatrixView<const float> gradient, MatrixView<float> gate,
                      MatrixView<float> up) {
+  std::vector<float> sigmas;
   for (int r = 0; r < gate.rows; ++r) {
-    for (int i = 0; i < gate.cols; ++i) {
-      const Activated a = activated(kind, gate.row(r)[i]);
-      const float g = gradient.row(r)[i];
-      gate.row(r)[i] = g * up.row(r)[i] * a.slope;
-      up.row(r)[i] = g * a.value;
-    }
+    find_sigmas(kind, gate.row(r), gate.cols, sigmas);
+    gate_row_back(kind, gradient.row(r), sigmas.data(), gate.cols, gate.row(r), up.row(r));
   }
 }
 

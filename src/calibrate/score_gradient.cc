@@ -7,6 +7,7 @@
 #include "attention/softmax.h"
 #include "base/mix_bits.h"
 #include "base/page_size.h"
+#include "base/simd_clones.h"
 #include "base/team.h"
 #include "calibrate/f32_layer.h"
 #include "calibrate/row_gradients.h"
@@ -16,19 +17,55 @@
 namespace kvant {
 namespace {
 
+constexpr int kSignsAtOnce = 64;  // to a number
+
+KVANT_SIMD_CLONES void expand_signs(std::uint64_t bits, int n, float* signs) {
+  for (int i = 0; i < n; ++i) signs[i] = static_cast<float>(static_cast<int>(bits >> i & 1) * 2 - 1);
+}
+
+// roots_i = sqrt(masses_i) signs_i; returns their sum.
+KVANT_SIMD_CLONES double signed_roots(const float* masses, const float* signs, int n, float* roots) {
+  double sums[kReductionLanes] = {};
+  int i = 0;
+  for (; i + kReductionLanes <= n; i += kReductionLanes) {
+    for (int lane = 0; lane < kReductionLanes; ++lane) {
+      roots[i + lane] = std::sqrt(masses[i + lane]) * signs[i + lane];
+      sums[lane] += static_cast<double>(roots[i + lane]);
+    }
+  }
+  for (; i < n; ++i) {
+    roots[i] = std::sqrt(masses[i]) * signs[i];
+    sums[0] += static_cast<double>(roots[i]);
+  }
+  double sum = 0;
+  for (const double s : sums) sum += s;
+  return sum;
+}
+
 // A sign for each word of a row, 64 words to a number.
 class Signs {
  public:
   Signs(std::uint64_t seed, int n_vocab)
-      : start_(mix_bits(seed + kGoldenRatio64)), numbers_(static_cast<std::uint64_t>(n_vocab) / 64 + 1) {}
-  float operator()(int row, int word) const {
-    const std::uint64_t index = static_cast<std::uint64_t>(row) * numbers_ + word / 64;
-    return (mix_bits(start_ + index * kGoldenRatio64) >> (word % 64) & 1) != 0 ? 1.0F : -1.0F;
+      : start_(mix_bits(seed + kGoldenRatio64)),
+        numbers_(static_cast<std::uint64_t>(n_vocab) / kSignsAtOnce + 1) {}
+  // Of the words [first, first + n); first: a multiple of 64.
+  std::vector<float> operator()(int row, int first, int n) const {
+    std::vector<float> signs(n);
+    for (int i = 0; i < n; i += kSignsAtOnce) {
+      const std::uint64_t index = static_cast<std::uint64_t>(row) * numbers_ + (first + i) / kSignsAtOnce;
+      expand_signs(mix_bits(start_ + index * kGoldenRatio64), std::min(kSignsAtOnce, n - i),
+                   signs.data() + i);
+    }
+    return signs;
   }
 
  private:
   std::uint64_t start_, numbers_;
 };
+
+// The logits that are kept from the first reading of the vocabulary to the second.
+constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
+static_assert(kVocabularyBlock % kSignsAtOnce == 0);
 
 // The vocabulary is read twice, block by block, so that memory stays small: for the normalizers and what of z
 // goes along sqrt(p), then for the derivative.
@@ -49,17 +86,23 @@ class ScorePass {
         max_(x.rows, -std::numeric_limits<float>::infinity()),
         sum_(x.rows, 0.0),
         along_(x.rows, 0.0),
-        word_logit_(x.rows, 0.0F) {}
+        word_logit_(x.rows, 0.0F) {
+    const auto block_bytes =
+        std::int64_t{x.rows} * kVocabularyBlock * static_cast<std::int64_t>(sizeof(float));
+    kept_.resize(std::min<std::int64_t>(kMostLogitBytes / block_bytes,
+                                        (h_.n_vocab + kVocabularyBlock - 1) / kVocabularyBlock));
+  }
 
   Result<ScoreGradient> run() {
     for (int b = 0; b < n_blocks(); ++b) rms_norm(part(b), norm_, h_.norm_epsilon, rows(normed_, b));
     KVANT_RETURN_IF_ERROR(products_.begin({normed_.data(), x_.rows, x_.cols}));
     run_team(n_threads_, [&](Team& team) {
-      for_each_logits(
-          team, [&](int row, int first, int n, const float* logits) { add_mass(row, first, n, logits); });
       for_each_vocabulary_block(
-          team, [&](int b, int first, int n) { add_derivative(b, first, n); },
-          [&] { products_.end_block(team); });
+          team, [](int /*first*/) { return true; }, [&](int b, int first, int n) { add_masses(b, first, n); },
+          [] {});
+      for_each_vocabulary_block(
+          team, [&](int first) { return !is_kept(first); },
+          [&](int b, int first, int n) { add_derivative(b, first, n); }, [&] { products_.end_block(team); });
     });
     KVANT_RETURN_IF_ERROR(products_.finish({gradient_.data(), x_.rows, x_.cols}));
     for (int b = 0; b < n_blocks(); ++b) rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b));
@@ -77,37 +120,47 @@ class ScorePass {
     return {values.data() + static_cast<std::ptrdiff_t>(b) * kPageTokens * x_.cols, block_rows(b), x_.cols};
   }
 
+  bool is_kept(int first) const { return first / kVocabularyBlock < static_cast<int>(kept_.size()); }
+
   // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, then end().
-  template <class Visit, class End>
-  void for_each_vocabulary_block(Team& team, const Visit& visit, const End& end) {
+  // multiplies(first): whether it multiplies by them.
+  template <class Multiplies, class Visit, class End>
+  void for_each_vocabulary_block(Team& team, const Multiplies& multiplies, const Visit& visit,
+                                 const End& end) {
     for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {
       const int n = std::min(kVocabularyBlock, h_.n_vocab - first);
-      products_.begin_block(first, n, team);
+      products_.begin_block(first, n, multiplies(first), team);
+      if (is_kept(first))
+        team.once([&] { kept_[first / kVocabularyBlock].resize(static_cast<std::size_t>(x_.rows) * n); });
       team.for_each(n_blocks(), [&](int b) { visit(b, first, n); });
       end();
     }
   }
 
-  // Logits [rows of the block, n] of those words.
-  std::vector<float> logits(int b, int first, int n) const {
-    std::vector<float> z(static_cast<std::size_t>(block_rows(b)) * n);
-    products_.multiply(b * kPageTokens, {z.data(), block_rows(b), n});
-    for (std::size_t i = 0; !bias_.empty() && i < z.size(); ++i) z[i] += bias_[first + i % n];
-    if (h_.logit_softcap > 0)
-      for (float& value : z) value = h_.logit_softcap * std::tanh(value / h_.logit_softcap);
-    return z;
+  // Where the logits [rows of the block, n] of those words are to be: in `memory`, unless they are kept.
+  MatrixView<float> place_of_logits(int b, int first, int n, std::vector<float>& memory) {
+    if (is_kept(first)) {
+      float* all = kept_[first / kVocabularyBlock].data();
+      return {all + static_cast<std::ptrdiff_t>(b) * kPageTokens * n, block_rows(b), n};
+    }
+    memory.resize(static_cast<std::size_t>(block_rows(b)) * n);
+    return {memory.data(), block_rows(b), n};
   }
 
-  template <class Visit>
-  void for_each_logits(Team& team, const Visit& visit) {
-    for_each_vocabulary_block(
-        team,
-        [&](int b, int first, int n) {
-          const std::vector<float> z = logits(b, first, n);
-          for (int r = 0; r < block_rows(b); ++r)
-            visit(b * kPageTokens + r, first, n, z.data() + static_cast<std::ptrdiff_t>(r) * n);
-        },
-        [] {});
+  void find_logits(int b, int first, MatrixView<float> z) const {
+    products_.multiply(b * kPageTokens, z);
+    for (int r = 0; r < z.rows; ++r) {
+      for (int i = 0; !bias_.empty() && i < z.cols; ++i) z.row(r)[i] += bias_[first + i];
+      for (int i = 0; h_.logit_softcap > 0 && i < z.cols; ++i)
+        z.row(r)[i] = h_.logit_softcap * std::tanh(z.row(r)[i] / h_.logit_softcap);
+    }
+  }
+
+  void add_masses(int b, int first, int n) {
+    std::vector<float> memory;
+    const MatrixView<float> z = place_of_logits(b, first, n, memory);
+    find_logits(b, first, z);
+    for (int r = 0; r < z.rows; ++r) add_mass(b * kPageTokens + r, first, n, z.row(r));
   }
 
   // Takes the words' mass into account.
@@ -117,18 +170,19 @@ class ScorePass {
     std::vector<float> masses(logits, logits + n);
     const double mass = exp_row(masses.data(), n, top);
     const double shrink = std::exp(static_cast<double>(max_[row]) - top);
-    double along = 0;
-    for (int i = 0; i < n; ++i) along += static_cast<double>(std::sqrt(masses[i])) * signs_(row, first + i);
+    const double along = signed_roots(masses.data(), signs_(row, first, n).data(), n, masses.data());
     sum_[row] = sum_[row] * shrink + mass;
     along_[row] = along_[row] * std::sqrt(shrink) + along;
     max_[row] = top;
   }
 
   void add_derivative(int b, int first, int n) {
-    std::vector<float> z = logits(b, first, n);
-    for (int r = 0; r < block_rows(b); ++r) {
+    std::vector<float> memory, roots(n);
+    const MatrixView<float> z = place_of_logits(b, first, n, memory);
+    if (!is_kept(first)) find_logits(b, first, z);
+    for (int r = 0; r < z.rows; ++r) {
       const int row = b * kPageTokens + r;
-      float* score = z.data() + static_cast<std::ptrdiff_t>(r) * n;
+      float* score = z.row(r);
       std::vector<float> slopes;
       if (h_.logit_softcap > 0) {
         for (int i = 0; i < n; ++i) {
@@ -139,10 +193,12 @@ class ScorePass {
       exp_row(score, n, max_[row]);
       scale_row(score, n, static_cast<float>(1 / sum_[row]));
       const auto along = static_cast<float>(along_[row] / std::sqrt(sum_[row]));
-      for (int i = 0; i < n; ++i) score[i] = std::sqrt(score[i]) * signs_(row, first + i) - score[i] * along;
+      signed_roots(score, signs_(row, first, n).data(), n, roots.data());
+      scale_row(score, n, -along);
+      add_scaled_row(score, roots.data(), n, 1);
       for (std::size_t i = 0; i < slopes.size(); ++i) score[i] *= slopes[i];
     }
-    products_.multiply_back(b * kPageTokens, {z.data(), block_rows(b), n});
+    products_.multiply_back(b * kPageTokens, z);
   }
 
   const Hparams& h_;
@@ -157,6 +213,7 @@ class ScorePass {
   std::vector<double> sum_;               // of exp(logit - max)
   std::vector<double> along_;             // sum of sqrt(exp(logit - max)) z
   std::vector<float> word_logit_;         // of words_
+  std::vector<std::vector<float>> kept_;  // logits [rows, n] of the first blocks of words, later derivatives
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class HostVocabulary final : public VocabularyProducts {
     gradient_.assign(static_cast<std::size_t>(x.rows) * x.cols, 0.0F);
     return {};
   }
-  void begin_block(int first, int n, Team& team) override {
+  void begin_block(int first, int n, bool /*multiplies*/, Team& team) override {
     constexpr int kRowsAtOnce = 128;
     const int n_embd = model_.hparams.n_embd;
     team.once([&] { weights_.resize(static_cast<std::size_t>(n) * n_embd); });
