@@ -29,7 +29,7 @@ struct CalibrationSettings {
 
 // What calibration does with samples and captured values. To be raised where the same text and settings would
 // give other constants than before.
-inline constexpr int kCalibrationAlgorithm = 7;
+inline constexpr int kCalibrationAlgorithm = 8;
 
 // How constants are measured. All that is kept for first use is measured in the one way that the defaults
 // say, whichever command asks first.

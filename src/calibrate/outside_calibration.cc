@@ -62,9 +62,11 @@ Result<std::vector<Sample>> OutsideCalibration::query_contexts(std::span<const s
   if (!needs_page_metrics(recipes_, model_.geometry)) return std::vector<Sample>();
   const int trained = model_.geometry.trained_context;
   const int length = std::min({kQueryTokens, result_.settings.context_length, trained});
-  return samples_of_tokens(
+  auto contexts = samples_of_tokens(
       tokens, bos, trained,
       {.contexts = kQueryContexts, .context_length = length, .seed = result_.settings.seed});
+  if (!contexts.ok()) return contexts.error();
+  return in_reading_order(std::move(*contexts));
 }
 
 void OutsideCalibration::store(int sequence, int layer, MatrixView<const float> q, MatrixView<const float> k,

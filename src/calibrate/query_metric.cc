@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <utility>
 
 #include "calibrate/model_gradient.h"
 #include "calibrate/symmetric_eigen.h"
@@ -47,10 +48,17 @@ std::vector<double> moments_behind(const Transform& transform, const std::vector
 
 }  // namespace
 
+std::vector<Sample> in_reading_order(std::vector<Sample> contexts) {
+  if (!contexts.empty()) std::swap(contexts.front(), contexts[contexts.size() / 2]);
+  return contexts;
+}
+
 Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request) {
   QueryMoments all(geometry.n_all_kv_heads());
   for (std::size_t c = 0; c < request.contexts.size(); ++c) {
+    const auto context = static_cast<int>(c);
+    if (request.observer != nullptr) KVANT_RETURN_IF_ERROR(request.observer->begin(context, all));
     const std::vector<std::int32_t>& tokens = request.contexts[c].tokens;
     const int first_scored = first_scored_query(static_cast<int>(tokens.size()));
     const GradientRequest asked{tokens,          first_scored, request.seed + c, request.n_threads,
@@ -62,8 +70,11 @@ Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& g
         sums.resize(more.size());
         for (std::size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
       }
+      if (request.observer != nullptr) request.observer->visit(layer, state);
     });
     if (!done.ok()) return done.error();
+    if (request.observer != nullptr)
+      request.observer->end(context, static_cast<int>(tokens.size()) - first_scored);
   }
   return all;
 }

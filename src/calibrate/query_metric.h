@@ -21,10 +21,25 @@ using QueryMoments = std::vector<std::vector<double>>;
 // Contexts on which queries are read, and their tokens.
 inline constexpr int kQueryContexts = 6, kQueryTokens = 1024;
 // Tokens at the beginning of such a context, the predictions of which don't count: their queries read nothing
-// that is sealed.
+// that is sealed. (All others do: texts differ more than depths do.)
 constexpr int first_scored_query(int n_tokens) {
   return std::min(kPageTokens, n_tokens / 2);
 }
+
+// Contexts of a text's parts, one from its middle first: of that one no more than the queries is looked at
+// (weighing.h), and where a text begins or ends is more often unlike the rest.
+std::vector<Sample> in_reading_order(std::vector<Sample> contexts);
+
+// Looks at what else the contexts' gradients show.
+class ContextObserver {
+ public:
+  virtual ~ContextObserver() = default;
+  // A context is about to be read; the moments of those before it. An error ends all.
+  virtual Status begin(int context, const QueryMoments& before) = 0;
+  // A layer of it, from the last to the first.
+  virtual void visit(int layer, const LayerGradient& state) = 0;
+  virtual void end(int context, int n_scored) = 0;  // n_scored: its predictions that count
+};
 
 struct QueryMomentsRequest {
   const std::vector<Sample>& contexts;
@@ -32,6 +47,7 @@ struct QueryMomentsRequest {
   int n_threads = 1;
   std::function<void(int)> advance;         // after n more of gradient_steps() of each context
   const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
+  ContextObserver* observer = nullptr;
 };
 
 // Each query counts by what errors of its scores do to the predictions: the length of the derivative by them

@@ -1,10 +1,12 @@
 #include "calibrate/sensitivity_analysis.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/progress.h"
 #include "base/team.h"
 #include "base/warn.h"
+#include "calibrate/context_weigher.h"
 #include "calibrate/format_shares.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/host_fallback.h"
@@ -17,9 +19,7 @@
 namespace kvant {
 namespace {
 
-// Contexts on which sensitivities are estimated. Half as many tokens left a noise of 30 % in those of K.
-constexpr int kWeighedContexts = 4;
-constexpr int kWeighedTokens = 1024;
+constexpr int kEffectSteps = 2;  // of a layer that is weighed, beside gradient_steps()
 constexpr int kCheckedTokens = 64;
 // Nats: what places cost in the probe format is 1e-5 to 1e-2.
 constexpr double kMostRounding = 1e-4;
@@ -57,16 +57,29 @@ Result<QueryMoments> SensitivityAnalysis::query_moments() {
 }
 
 Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
-  const auto contexts = drawn_contexts(kQueryContexts, kQueryTokens);
+  const auto contexts = query_contexts();
   if (!contexts.ok()) return contexts.error();
   const auto fit = knows_gradients(contexts->front());
   if (!fit.ok()) return fit.error();
   if (!*fit) return moments_of_passages();
-  Progress progress("reading queries", std::int64_t{kQueryContexts} * gradient_steps(engine_.parts().hparams),
-                    "steps");
+  std::optional<Progress> progress;
+  ContextWeigher weigher({request_.recipes, geometry(), turns_, constants_, request_.n_threads,
+                          contexts_done_, [&] { progress->advance(kEffectSteps); }, save_progress_});
+  const bool weighs = weigher.has_work() && !settings_.measure;
+  const int steps =
+      gradient_steps(engine_.parts().hparams) + (weighs ? kEffectSteps * geometry().n_layers : 0);
+  progress.emplace(weighs ? "reading queries, weighing layers and heads" : "reading queries",
+                   std::int64_t{kQueryContexts} * steps, "steps");
   return kvant::query_moments(
       differentiable(), geometry(),
-      {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress.advance(n); }, request_.stop});
+      {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress->advance(n); }, request_.stop,
+       weighs ? &weigher : nullptr});
+}
+
+Result<std::vector<Sample>> SensitivityAnalysis::query_contexts() {
+  auto contexts = drawn_contexts(kQueryContexts, kQueryTokens);
+  if (!contexts.ok()) return contexts.error();
+  return in_reading_order(std::move(*contexts));
 }
 
 QueryMoments SensitivityAnalysis::moments_of_passages() const {
@@ -108,7 +121,7 @@ DifferentiableModel& SensitivityAnalysis::differentiable() {
     differentiable_.reset();
   }
   if (differentiable_ == nullptr && reader_.device != nullptr) {
-    auto made = make_device_model(reader_.engine->parts(), *reader_.device, kWeighedTokens);
+    auto made = make_device_model(reader_.engine->parts(), *reader_.device, kQueryTokens);
     if (made.ok()) {
       on_device_ = true;
       differentiable_ = std::move(made).value();
@@ -138,9 +151,7 @@ Status SensitivityAnalysis::weigh(const Recipe& recipe) {
   const std::vector<SensitivityUnit> units = sensitivity_units(geometry());
   if (std::all_of(units.begin(), units.end(), [&](const auto& u) { return knows_sensitivity(recipe, u); }))
     return {};
-  Recipe unspread = recipe;
-  unspread.budget = 0;
-  const auto known = constants_for(unspread, geometry(), constants_);
+  const auto known = constants_beside_sensitivities(recipe, geometry(), constants_);
   if (!known.ok()) return known.error();
   return with_host_fallback(reader_, host_, [&]() -> Status {
     return settings_.measure ? measure(recipe, *known) : estimate(recipe, *known);
@@ -148,14 +159,16 @@ Status SensitivityAnalysis::weigh(const Recipe& recipe) {
 }
 
 Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& known) {
-  const auto contexts = drawn_contexts(kWeighedContexts, kWeighedTokens);
+  auto contexts = query_contexts();
   if (!contexts.ok()) return contexts.error();
   const auto fit = knows_gradients(contexts->front());
   if (!fit.ok()) return fit.error();
   if (!*fit) return measure(recipe, known);
-  auto sensitivities = weigh_contexts({differentiable(), geometry(), recipe, known, *contexts, settings_.seed,
-                                       request_.n_threads, request_.stop},
-                                      contexts_done_);
+  contexts->erase(contexts->begin(), contexts->begin() + kContextsBeforeWeighed);
+  auto sensitivities =
+      weigh_contexts({differentiable(), geometry(), recipe, known, *contexts,
+                      settings_.seed + kContextsBeforeWeighed, request_.n_threads, request_.stop},
+                     contexts_done_);
   if (!sensitivities.ok()) return sensitivities.error();
   *sensitivities = shared_over_formats(*sensitivities, geometry(), recipe);
   add_floor(*sensitivities);
@@ -178,7 +191,7 @@ void SensitivityAnalysis::keep(const Recipe& recipe, const Sensitivities& sensit
 Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Recipe& recipe,
                                                 const Sample& context) const {
   const auto start = std::span(context.tokens);
-  const auto tokens = start.first(std::min<std::size_t>(start.size(), kWeighedTokens));
+  const auto tokens = start.first(std::min<std::size_t>(start.size(), kQueryTokens));
   const auto probe = make_probe(site, recipe, {tokens.begin(), tokens.end()});
   if (!probe.ok()) return probe.error();
   return (*probe)->divergence(site.barely_changed(recipe), nullptr);

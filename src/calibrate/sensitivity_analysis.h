@@ -37,6 +37,7 @@ class SensitivityAnalysis {
   ~SensitivityAnalysis();
 
   // Of the queries that read each head's K: weighed by gradients, or all of the capture's passages alike.
+  // Gradients are looked at for the sensitivities as well, of recipes that need both: weigh() finds them.
   Result<QueryMoments> query_moments();
   // The sensitivities to the formats of a recipe's ladder, once all else that it needs is there. Nothing, for
   // a recipe without a budget or where they are known.
@@ -53,6 +54,7 @@ class SensitivityAnalysis {
   QueryMoments moments_of_passages() const;
   std::vector<double> moments_of_passages(int layer, int kv_head) const;
   Result<std::vector<Sample>> drawn_contexts(int n, int length);
+  Result<std::vector<Sample>> query_contexts();
 
   DifferentiableModel& differentiable();
   Result<bool> knows_gradients(const Sample& context);

@@ -1,6 +1,7 @@
 #include "calibrate/sensitivity_estimate.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "calibrate/through_cache.h"
@@ -92,22 +93,42 @@ class LayerEffects {
 
 }  // namespace
 
+SensitivityEstimate::SensitivityEstimate(const Geometry& geometry, Recipe recipe, Constants known,
+                                         int n_threads)
+    : geometry_(geometry),
+      recipe_(std::move(recipe)),
+      known_(std::move(known)),
+      n_threads_(n_threads),
+      all_(static_cast<std::size_t>(geometry.n_all_kv_heads()) * 2) {}
+
+void SensitivityEstimate::add(int layer, const LayerGradient& state) {
+  LayerEffects effects(state, geometry_, layer, recipe_);
+  run_team(n_threads_, [&](Team& team) { effects.find(known_, team); });
+  for (int head = 0; head < geometry_.kv_heads(layer); ++head) {
+    for (const Side side : kSides) {
+      std::vector<float>& place = all_[place_of(geometry_, layer, head, side)];
+      for (int format = 0; format < static_cast<int>(recipe_.ladder.size()); ++format)
+        place.push_back(static_cast<float>(effects.squares(head, side, format) / 2));
+    }
+  }
+}
+
+Sensitivities SensitivityEstimate::sensitivities(int n_scored) const {
+  Sensitivities means = all_;
+  for (std::vector<float>& place : means)
+    for (float& cost : place) cost /= static_cast<float>(n_scored);
+  return means;
+}
+
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request) {
-  const double of_each = 0.5 / (static_cast<int>(request.tokens.size()) - request.first_scored);
-  Sensitivities all(static_cast<std::size_t>(geometry.n_all_kv_heads()) * 2);
-  const auto done = model_gradient(model, request, [&](int layer, const LayerGradient& state) {
-    LayerEffects effects(state, geometry, layer, recipe);
-    run_team(request.n_threads, [&](Team& team) { effects.find(known, team); });
-    for (int head = 0; head < geometry.kv_heads(layer); ++head)
-      for (const Side side : kSides)
-        for (int format = 0; format < static_cast<int>(recipe.ladder.size()); ++format)
-          all[place_of(geometry, layer, head, side)].push_back(
-              static_cast<float>(of_each * effects.squares(head, side, format)));
-  });
+  const int n_scored = static_cast<int>(request.tokens.size()) - request.first_scored;
+  SensitivityEstimate estimate(geometry, recipe, known, request.n_threads);
+  const auto done = model_gradient(
+      model, request, [&](int layer, const LayerGradient& state) { estimate.add(layer, state); });
   if (!done.ok()) return done.error();
-  return all;
+  return estimate.sensitivities(n_scored);
 }
 
 void add_floor(Sensitivities& sensitivities) {

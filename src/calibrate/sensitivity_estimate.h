@@ -17,13 +17,31 @@ inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
   return g.head_index(layer, kv_head) * 2 + static_cast<int>(side);
 }
 
-// The context's sealed pages are encoded as the cache would. `known`: what the recipe's transforms and
-// formats need.
+// One context's, found layer by layer. Its sealed pages are encoded as the cache would.
 //
 // Errors of a head's K or V change what its query heads give at each position: by how much is computed, not
 // estimated, as few bits of K move the softmax far. With g the gradient by these outputs
 // (score_gradient.h), the change d of a position's costs (g . d)^2 / 2; those of different positions
-// are taken as independent. Errors: those of model_gradient().
+// are taken as independent.
+class SensitivityEstimate {
+ public:
+  // known: what the recipe's transforms and formats need.
+  SensitivityEstimate(const Geometry& geometry, Recipe recipe, Constants known, int n_threads);
+
+  // To be called with each layer of a model_gradient(), in any order.
+  void add(int layer, const LayerGradient& state);
+  // n_scored: predictions that the gradients are of.
+  Sensitivities sensitivities(int n_scored) const;
+
+ private:
+  const Geometry& geometry_;
+  Recipe recipe_;
+  Constants known_;
+  int n_threads_;
+  Sensitivities all_;  // summed over the positions
+};
+
+// The same, with a pass of its own. Errors: those of model_gradient().
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);

@@ -4,6 +4,7 @@
 
 #include "base/progress.h"
 #include "calibrate/needs.h"
+#include "calibrate/query_metric.h"
 #include "calibrate/sensitivity_estimate.h"
 
 namespace kvant {
@@ -24,28 +25,18 @@ void for_each_place(const Recipe& recipe, const Geometry& g, const Visit& visit)
         visit(layer, head, side, stored_sensitivity(recipe, g, layer, head, side));
 }
 
-bool is_known(const WeighingRequest& request, const Constants& work, int context) {
-  const std::string name = stored_sensitivity(request.recipe, request.geometry, 0, 0, Side::key);
-  return !work.find(0, 0, Side::key, work_name(context, name)).empty();
-}
-
 Status weigh_context(const WeighingRequest& request, int context, Progress& progress, Constants& work) {
-  const Geometry& g = request.geometry;
   const std::vector<std::int32_t>& tokens = request.contexts[context].tokens;
-  // Texts differ more than depths do: most positions count, though the first quarter reads little that is
-  // sealed.
-  const int first_scored = static_cast<int>(tokens.size()) / 4;
   const GradientRequest asked{tokens,
-                              first_scored,
+                              first_scored_query(static_cast<int>(tokens.size())),
                               request.seed + static_cast<std::uint64_t>(context),
                               request.n_threads,
                               [&](int n) { progress.advance(n); },
                               request.stop};
-  const auto sensitivities = estimate_sensitivities(request.model, g, request.recipe, request.known, asked);
+  const auto sensitivities =
+      estimate_sensitivities(request.model, request.geometry, request.recipe, request.known, asked);
   if (!sensitivities.ok()) return sensitivities.error();
-  for_each_place(request.recipe, g, [&](int layer, int head, Side side, const std::string& name) {
-    work.set(layer, head, side, work_name(context, name), (*sensitivities)[place_of(g, layer, head, side)]);
-  });
+  keep_weighed(request.recipe, request.geometry, context, *sensitivities, work);
   return {};
 }
 
@@ -71,13 +62,33 @@ Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& 
   const int steps = gradient_steps(request.model.parts().hparams);
   Progress progress("weighing layers and heads", std::int64_t{n_contexts} * steps, "steps");
   for (int c = 0; c < n_contexts; ++c) {
-    if (is_known(request, work, c)) {
+    if (is_weighed(request.recipe, request.geometry, c, work)) {
       progress.advance(steps);
     } else {
       KVANT_RETURN_IF_ERROR(weigh_context(request, c, progress, work));
     }
   }
   return mean(request, work);
+}
+
+Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
+                                                 const Constants& stored) {
+  Recipe unspread = recipe;
+  unspread.budget = 0;
+  return constants_for(unspread, geometry, stored);
+}
+
+bool is_weighed(const Recipe& recipe, const Geometry& geometry, int context, const Constants& work) {
+  const std::string name = stored_sensitivity(recipe, geometry, 0, 0, Side::key);
+  return !work.find(0, 0, Side::key, work_name(context, name)).empty();
+}
+
+void keep_weighed(const Recipe& recipe, const Geometry& geometry, int context,
+                  const Sensitivities& sensitivities, Constants& work) {
+  for_each_place(recipe, geometry, [&](int layer, int head, Side side, const std::string& name) {
+    work.set(layer, head, side, work_name(context, name),
+             sensitivities[place_of(geometry, layer, head, side)]);
+  });
 }
 
 bool is_weighed_context(const std::string& name) {

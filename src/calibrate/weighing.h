@@ -17,6 +17,10 @@
 
 namespace kvant {
 
+// Sensitivities are estimated on the contexts of queries (query_metric.h) but the first. Texts differ: one
+// context's costs, and the truth no less, are those of another within a factor of two for most places.
+inline constexpr int kContextsBeforeWeighed = 1;
+
 struct WeighingRequest {
   DifferentiableModel& model;
   const Geometry& geometry;
@@ -31,6 +35,15 @@ struct WeighingRequest {
 // Estimates on one context after the other (sensitivity_estimate.h); returns their mean. What each context
 // gave is kept in `work`; contexts that are there already are not read again. Shows its progress on stderr.
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work);
+
+// What a recipe needs of `stored` beside its sensitivities, by the names that resolve() looks for.
+Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
+                                                 const Constants& stored);
+
+// Whether `work` has what that context gives; what it gave, to be kept there.
+bool is_weighed(const Recipe& recipe, const Geometry& geometry, int context, const Constants& work);
+void keep_weighed(const Recipe& recipe, const Geometry& geometry, int context,
+                  const Sensitivities& sensitivities, Constants& work);
 
 // Whether `name` is that of an array in `work`.
 bool is_weighed_context(const std::string& name);
