@@ -169,23 +169,23 @@ TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
 // An engine whose predictions are those of another, and noise: as of activations that are rounded coarsely.
 class NoisyEngine final : public EngineDecorator {
  public:
-  using EngineDecorator::EngineDecorator;
+  NoisyEngine(Engine& engine, float deviation) : EngineDecorator(engine), noise_(0, deviation) {}
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
     KVANT_RETURN_IF_ERROR(EngineDecorator::step(cache, backend, inputs, logits));
-    std::normal_distribution<float> noise(0, 0.3F);
     for (int r = 0; r < logits.rows; ++r)
-      for (int i = 0; i < logits.cols; ++i) logits.row(r)[i] += noise(random_);
+      for (int i = 0; i < logits.cols; ++i) logits.row(r)[i] += noise_(random_);
     return {};
   }
 
  private:
+  std::normal_distribution<float> noise_;
   std::mt19937 random_{11};
 };
 
 // A device's engine multiplies quantized weights by activations of 8 bits.
 TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
-  NoisyEngine noisy(*device_engine_);
+  NoisyEngine noisy(*device_engine_, 0.3F);
   CalibrationRequest request = request_on_letters();
   request.recipes = {
       parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
@@ -200,6 +200,20 @@ TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
     ASSERT_TRUE(there.ok()) << there.error().message;
     EXPECT_LT(difference(sensitivities(*there), sensitivities(*here)), 0.05);
   }
+}
+
+// So does the CPU's: gradients of a device are held against the device's engine in F32.
+TEST_F(DeviceReader, KnowsGradientsWhateverTheCpuRounds) {
+  NoisyEngine noisy(*engine_, 3);
+  CalibrationRequest request = request_on_letters();
+  request.recipes = {
+      parse_recipe("k=hadamard:tcq2,v=tcq2,sink=4,budget=2.6,ladder=tcq1+tcq2+tcq3+tcq4").value()};
+  request.reader = on_device();
+  const auto exact = calibrate(*engine_, *backend_, request);
+  const auto rounded = calibrate(noisy, *backend_, request);
+  ASSERT_TRUE(exact.ok()) << exact.error().message;
+  ASSERT_TRUE(rounded.ok()) << rounded.error().message;
+  EXPECT_EQ(sensitivities(*rounded), sensitivities(*exact));
 }
 
 // An engine on a device whose memory another program takes after some steps.

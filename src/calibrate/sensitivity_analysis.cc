@@ -133,14 +133,27 @@ DifferentiableModel& SensitivityAnalysis::differentiable() {
   return *differentiable_;
 }
 
-// Whether the gradients of this model are those of model_gradient(); `context` shows it. On the CPU:
-// devices round activations to 8 bits, which alone can be more than the tolerance.
+// The reader; on a device, the same model in F32.
+SampleReader SensitivityAnalysis::reader_in_f32() {
+  SampleReader reader = reader_;
+  if (reader.device == nullptr) return reader;
+  if (in_f32_ == nullptr) in_f32_ = reader.engine->in_f32();
+  if (in_f32_ != nullptr) reader.engine = in_f32_.get();
+  return reader;
+}
+
+// Whether the gradients of this model are those of model_gradient(); `context` shows it. On a device in F32:
+// beside quantized weights the CPU, as devices, rounds activations to 8 bits, which moves the predictions of
+// some models by more than the tolerance.
 Result<bool> SensitivityAnalysis::knows_gradients(const Sample& context) {
   if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
   if (fit_) return *fit_;
   const auto start = std::span(context.tokens);
+  DifferentiableModel& model = differentiable();
+  SampleReader reader = reader_in_f32();
+  if (!on_device_ || in_f32_ == nullptr) reader = host_;
   auto fit =
-      gradients_fit(engine_, backend_, differentiable(),
+      gradients_fit(*reader.engine, *reader.backend, model,
                     start.first(std::min<std::size_t>(start.size(), kCheckedTokens)), request_.n_threads);
   if (fit.ok()) fit_ = *fit;
   return fit;
@@ -199,10 +212,7 @@ Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Rec
 
 // On a device, in F32, only where it rounds so little that formats can be told apart.
 Result<ProbeSite> SensitivityAnalysis::site_of_probes(const Recipe& recipe, const Sample& context) {
-  SampleReader reader = reader_;
-  if (reader.device != nullptr && reader_in_f32_ == nullptr) reader_in_f32_ = reader.engine->in_f32();
-  if (reader.device != nullptr && reader_in_f32_ != nullptr) reader.engine = reader_in_f32_.get();
-  const ProbeSite site = probe_site(reader, host_, recipe, constants_);
+  const ProbeSite site = probe_site(reader_in_f32(), host_, recipe, constants_);
   if (site.model.engine == host_.engine) return site;
   const auto rounding = rounding_at(site, recipe, context);
   if (!rounding.ok() && stopped()) return rounding.error();

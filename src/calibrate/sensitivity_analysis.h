@@ -57,6 +57,7 @@ class SensitivityAnalysis {
   Result<std::vector<Sample>> query_contexts();
 
   DifferentiableModel& differentiable();
+  SampleReader reader_in_f32();
   Result<bool> knows_gradients(const Sample& context);
   Status estimate(const Recipe& recipe, const Constants& known);
   void keep(const Recipe& recipe, const Sensitivities& sensitivities);
@@ -85,7 +86,7 @@ class SensitivityAnalysis {
   Constants contexts_done_;
   std::unique_ptr<DifferentiableModel> differentiable_;  // once it is needed
   bool on_device_ = false;                               // that it is
-  std::unique_ptr<Engine> reader_in_f32_;                // for probes on a device
+  std::unique_ptr<Engine> in_f32_;                       // reader_in_f32() on a device, once it is needed
   std::optional<bool> fit_;                              // knows_gradients()
 };
 
