@@ -151,56 +151,57 @@ __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Quer
   return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
 }
 
+// Protected tokens of a sealed page, 32 to a word; or null.
+__device__ __forceinline__ const std::uint32_t* masks_of_page(const DecodeArgs& args, const Segment& segment,
+                                                              int page) {
+  if (args.masks == nullptr) return nullptr;
+  return reinterpret_cast<const std::uint32_t*>(args.masks + segment.seq * args.mask_seq_stride +
+                                                segment.head * args.mask_head_stride + page);
+}
+
+__device__ __forceinline__ std::uint32_t first_bits(int n) {
+  return n >= 32 ? ~0U : (1U << max(n, 0)) - 1;
+}
+
 // The tokens that a warp's column doesn't see among 32 of a sealed page: those of tiles 2 * group and
 // 2 * group + 1.
 template <class Part>
 __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
                                                    int group, int column) {
-  std::uint32_t word = 0;
-  if (args.masks != nullptr) {
-    const uint4* mask =
-        args.masks + segment.seq * args.mask_seq_stride + segment.head * args.mask_head_stride + page;
-    word = reinterpret_cast<const std::uint32_t*>(mask)[group];
-  }
-  const int hidden = min(max(hidden_of_page(args, segment, page, column) - 32 * group, 0), 32);
-  return word | (hidden == 32 ? ~0U : (1U << hidden) - 1);
+  const std::uint32_t* masks = masks_of_page(args, segment, page);
+  return (masks == nullptr ? 0 : masks[group]) |
+         first_bits(hidden_of_page(args, segment, page, column) - 32 * group);
 }
 
 // Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on, of eight columns
-// from the warp's column `first_column` on.
-template <int Tiles>
-__device__ __forceinline__ void mask_columns(const DecodeArgs& args, const QuerySegment& segment, int page,
+// from the warp's column `first_column` on. Little code: it stands in a loop that seldom needs it.
+template <int Tiles, class Part>
+__device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part& segment, int page,
                                              int first_group, int first_column, int lane,
                                              float (&s)[Tiles][4]) {
+  static_assert(Tiles % 2 == 0);
+  const std::uint32_t* masks = masks_of_page(args, segment, page);
+  int hidden[2];
 #pragma unroll
-  for (int tile = 0; tile < Tiles; ++tile) {
+  for (int h = 0; h < 2; ++h)
+    hidden[h] = hidden_of_page(args, segment, page, first_column + lane % 4 * 2 + h) - 32 * first_group;
+#pragma unroll
+  for (int group = 0; group < Tiles / 2; ++group) {
+    const std::uint32_t word = masks == nullptr ? 0 : masks[first_group + group];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const std::uint32_t word =
-          mask_word(args, segment, page, first_group + tile / 2, first_column + lane % 4 * 2 + h);
-      const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
-      if ((bits & 1) != 0) s[tile][h] = -INFINITY;
-      if ((bits & 2) != 0) s[tile][h + 2] = -INFINITY;
+      const std::uint32_t bits = (word | first_bits(hidden[h] - 32 * group)) >> (lane / 4 * 4);
+#pragma unroll
+      for (int row = 0; row < 4; ++row)
+        if ((bits >> row) & 1) s[2 * group + row / 2][row % 2 * 2 + h] = -INFINITY;
     }
   }
 }
 // The same of a warp's columns.
-template <int Tiles>
-__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const QuerySegment& segment, int page,
+template <int Tiles, class Part>
+__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Part& segment, int page,
                                             int first_group, int lane, float (&s)[Tiles][4]) {
   mask_columns(args, segment, page, first_group, 0, lane, s);
-}
-template <int Tiles>
-__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Segment& segment, int page,
-                                            int first_group, int lane, float (&s)[Tiles][4]) {
-#pragma unroll
-  for (int tile = 0; tile < Tiles; ++tile) {
-    const std::uint32_t word = mask_word(args, segment, page, first_group + tile / 2, 0);
-    const std::uint32_t bits = word >> (lane / 4 * 4 + tile % 2 * 2);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if ((bits >> (i / 2)) & 1) s[tile][i] = -INFINITY;
-  }
 }
 
 template <class Pair, int D, class Part>
@@ -289,11 +290,14 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
   return args.queries.sharers_log2;
 }
 
+// Inlined by force, as is all that it calls: where the compiler first makes functions of the parts of a large
+// kernel, arguments and rings become addresses, and each page waits for loads of what otherwise are
+// constants.
 template <class Pair, int D, class Args>
-__device__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
+__device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
   __syncthreads();
-  WorkRange range(args);
+  WorkRange<WarpPlace> range(args);
   // In this order: what precedes a kernel's predecessor is then over before the kernel begins. So a launch
   // that follows another on other heads need not wait for it before its own end.
   if (args.follows == 0) wait_for_predecessors();
@@ -353,7 +357,7 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
     for (; (number = ring.next_unit(last)) < end; last = number)
       attend_plain<Pair, D>(args, shared, seen_tokens(args, segment, segment.unit_of(number), lane), query,
                             lane, ring, acc);
-    leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, threadIdx.x, n_threads);
+    leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
   }
   if (args.follows != 0) wait_for_predecessors();
 }
@@ -361,7 +365,8 @@ __device__ void consume(const Args& args, unsigned char* shared, const Rings& ri
 // The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
 // one that makes the schedule is over.
 template <class Pair, int D>
-__device__ void copy_pages(const DecodeArgs& args, const unsigned char* shared, const Rings& rings) {
+__device__ __forceinline__ void copy_pages(const DecodeArgs& args, const unsigned char* shared,
+                                           const Rings& rings) {
   constexpr bool kKeysOnly = requires {
     Pair::kValueIdsAt;
   };

@@ -267,9 +267,10 @@ __device__ __forceinline__ constexpr int log2_of(int power_of_two) {
 // Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
 // sharers_log2: of warps that share pages, and have columns of their own.
 template <int D, class Args, class Part>
-__device__ void leave_segment(const Args& args, int sharers_log2, const WorkRange& range, const Part& segment,
-                              Accumulator<block_dim(D)>& acc, MergeBuffer<D>& buffer, int thread,
-                              int n_threads) {
+__device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2,
+                                              const WorkRange<WarpPlace>& range, const Part& segment,
+                                              Accumulator<block_dim(D)>& acc, MergeBuffer<D>& buffer,
+                                              int thread, int n_threads) {
   const int n_warps = n_threads / kLanes;
   const int warp = thread / kLanes;
   const int lane = thread % kLanes;
@@ -306,10 +307,11 @@ __device__ void leave_segment(const Args& args, int sharers_log2, const WorkRang
     const int n_heads = min(n_columns - first, kMergedHeads);
     // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
     // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
-    const int together = args.out_hadamard != 0 ? kSlices : 1;
-    for (int i = warp; i < n_heads * kSlices / together; i += n_warps) {
-      const int query = first + i * together / kSlices;
-      const int first_slice = i * together % kSlices;
+    const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
+    const int together = 1 << together_log2;
+    for (int i = warp; i < (n_heads * kSlices) >> together_log2; i += n_warps) {
+      const int query = first + (i << together_log2) / kSlices;
+      const int first_slice = (i << together_log2) % kSlices;
       const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
       const auto shared_slice = [&](int slice) {
         return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane,

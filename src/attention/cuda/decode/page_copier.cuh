@@ -181,7 +181,7 @@ class PageCopier {
 
   const DecodeArgs& args_;
   Rings rings_;
-  WorkRange range_;
+  WorkRange<ThreadPlace> range_;
   int warp_;
   std::uint32_t value_ids_;  // in shared memory
   Segment segment_;

@@ -46,19 +46,27 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
     }
   } else {
     const auto* row = reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(args.q) + at);
+    uint4 packed[kChannels / 8];
 #pragma unroll
-    for (int i = 0; i < kChannels; i += 8) {
-      const uint4 eight = i < n ? row[i / 8] : make_uint4(0, 0, 0, 0);
-      const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+    for (int i = 0; i < kChannels / 8; ++i) packed[i] = 8 * i < n ? row[i] : make_uint4(0, 0, 0, 0);
+    const auto unpack = [&](const auto& pair) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair =
-            args.q_type == NumberType::f16
-                ? unpack_half2(pairs[j])
-                : make_float2(__uint_as_float(pairs[j] << 16), __uint_as_float(pairs[j] & 0xffff0000U));
-        x[i + 2 * j] = pair.x;
-        x[i + 2 * j + 1] = pair.y;
+      for (int i = 0; i < kChannels / 8; ++i) {
+        const std::uint32_t pairs[4] = {packed[i].x, packed[i].y, packed[i].z, packed[i].w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 two = pair(pairs[j]);
+          x[8 * i + 2 * j] = two.x;
+          x[8 * i + 2 * j + 1] = two.y;
+        }
       }
+    };
+    if (args.q_type == NumberType::f16) {
+      unpack([](std::uint32_t two) { return unpack_half2(two); });
+    } else {
+      unpack([](std::uint32_t two) {
+        return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000U));
+      });
     }
   }
   if (column < n_columns) return;
@@ -80,9 +88,10 @@ struct Query {
 template <int D>
 __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
   const int t = lane % 4;
-  float largest = 0;
+  float tops[4] = {};  // of four chains, in which each maximum waits for the one before
 #pragma unroll
-  for (int i = 0; i < D / 4; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  for (int i = 0; i < D / 4; ++i) tops[i % 4] = fmaxf(tops[i % 4], fabsf(x[i]));
+  float largest = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
   const int exponent = min(max((__float_as_int(largest) >> 23) - 126, -100), 100);
@@ -100,7 +109,8 @@ __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float so
 }
 
 template <int D, class Part>
-__device__ Query<block_dim(D)> load_query(const DecodeArgs& args, const Part& segment, int lane) {
+__device__ __forceinline__ Query<block_dim(D)> load_query(const DecodeArgs& args, const Part& segment,
+                                                          int lane) {
   float x[block_dim(D) / 4];
   load_query_channels<D>(args, segment, lane / 4, lane % 4, x);
   return pack_query<block_dim(D)>(x, args.softmax_scale_log2, lane);

@@ -1,6 +1,8 @@
 // A CTA's share of the work, as the schedule deals it out.
 #pragma once
 
+#include <cstddef>
+
 #include "attention/cuda/decode/decode_args.h"
 
 namespace kvant::cuda {
@@ -31,53 +33,116 @@ struct Segment {
   __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
 };
 
-// Walks over the segments of a CTA.
+// Where a walk over a CTA's range is, for a thread by itself.
+class ThreadPlace {
+ public:
+  __device__ explicit ThreadPlace(const WorkStart& start) : at_(start) {}
+
+  __device__ const WorkStart& get() const { return at_; }
+  // Goes on to where a sequence and head begin.
+  __device__ void enter(const DecodeArgs& args, int head, int seq) {
+    at_.head = head;
+    at_.seq = seq;
+    at_.seq_begin = args.schedule.first_unit[seq];
+    at_.seq_end = args.schedule.first_unit[seq + 1];
+    at_.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
+    at_.n_protected = args.schedule.protected_pages[seq];
+  }
+
+ private:
+  WorkStart at_;
+};
+
+// The same for a warp: lane i has number i, so that a place takes a single register through loops over pages,
+// which have none to spare. (Of one in eleven registers, some were spilled as soon as memory had been asked
+// for them, so that the warp waited for it.)
+class WarpPlace {
+ public:
+  __device__ explicit WarpPlace(const WorkStart& start)
+      : number_(reinterpret_cast<const std::int32_t*>(&start)[min(lane(), kNumbers - 1)]) {}
+
+  // But for first_cta and last_cta.
+  __device__ WorkStart get() const {
+    WorkStart at{};
+    auto* numbers = reinterpret_cast<std::int32_t*>(&at);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(offsetof(WorkStart, first_cta) / kNumberBytes); ++i)
+      numbers[i] = __shfl_sync(~0U, number_, i);
+    return at;
+  }
+  __device__ void enter(const DecodeArgs& args, int head, int seq) {
+    const auto has = [](std::size_t offset) { return lane() == static_cast<int>(offset / kNumberBytes); };
+    if (has(offsetof(WorkStart, head))) number_ = head;
+    if (has(offsetof(WorkStart, seq))) number_ = seq;
+    const std::int32_t* of_seqs = nullptr;
+    if (has(offsetof(WorkStart, seq_begin))) of_seqs = args.schedule.first_unit;
+    if (has(offsetof(WorkStart, seq_end))) of_seqs = args.schedule.first_unit + 1;
+    if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;  // null: 0 from the beginning on
+    if (has(offsetof(WorkStart, n_protected))) of_seqs = args.schedule.protected_pages;
+    if (of_seqs != nullptr) number_ = of_seqs[seq];
+  }
+  // Which CTAs share the sequence and head that the range begins in, and that it ends in.
+  __device__ int first_cta() const {
+    return get(offsetof(WorkStart, first_cta));
+  }
+  __device__ int last_cta() const {
+    return get(offsetof(WorkStart, last_cta));
+  }
+
+ private:
+  static constexpr std::size_t kNumberBytes = sizeof(std::int32_t);
+  static constexpr int kNumbers = offsetof(WorkStart, last_cta) / kNumberBytes + 1;
+
+  static __device__ int lane() {
+    return static_cast<int>(threadIdx.x) % kLanes;
+  }
+  __device__ int get(std::size_t offset) const {
+    return __shfl_sync(~0U, number_, static_cast<int>(offset / kNumberBytes));
+  }
+
+  std::int32_t number_;
+};
+
+// Walks over the segments of a CTA. Place: ThreadPlace, or WarpPlace where all lanes of a warp walk together.
+// What a call asks memory for, the next one needs.
+template <class Place>
 class WorkRange {
  public:
   __device__ explicit WorkRange(const DecodeArgs& args)
-      : args_(args), at_(args.schedule.starts[blockIdx.x]), next_(at_.begin) {}
+      : args_(args), place_(args.schedule.starts[blockIdx.x]) {}
 
   __device__ bool next(Segment& segment) {
-    if (next_ >= at_.end) return false;
-    while (at_.seq_begin == at_.seq_end) advance();  // a sequence without tokens
-    const int base = at_.head * at_.head_units + at_.seq_begin;
-    segment.head = args_.heads.at[at_.head];
-    segment.seq = at_.seq;
-    segment.n_units = at_.seq_end - at_.seq_begin;
-    segment.first = next_ - base;
-    segment.last = min(at_.end - base, segment.n_units);
-    segment.n_sealed = at_.n_sealed;
-    segment.n_protected = at_.n_protected;
-    segment.before = next_ - at_.begin;
-    next_ = base + segment.last;
-    if (next_ < at_.end) advance();
-    return true;
+    while (true) {
+      const WorkStart at = place_.get();
+      const int base = at.head * at.head_units + at.seq_begin;
+      const int first = max(at.begin, base);  // the range may begin within a sequence
+      if (first >= at.end) return false;
+      const bool wraps = at.seq + 1 == args_.n_seqs;
+      place_.enter(args_, at.head + (wraps ? 1 : 0), wraps ? 0 : at.seq + 1);
+      if (at.seq_begin == at.seq_end) continue;  // a sequence without tokens
+      segment.head = args_.heads.at[at.head];
+      segment.seq = at.seq;
+      segment.n_units = at.seq_end - at.seq_begin;
+      segment.first = first - base;
+      segment.last = min(at.end - base, segment.n_units);
+      segment.n_sealed = at.n_sealed;
+      segment.n_protected = at.n_protected;
+      segment.before = first - at.begin;
+      return true;
+    }
   }
 
   // Which CTAs share the segment's sequence and head.
   __device__ int first_cta(const Segment& segment) const {
-    return segment.first > 0 ? args_.schedule.starts[blockIdx.x].first_cta : static_cast<int>(blockIdx.x);
+    return segment.first > 0 ? place_.first_cta() : static_cast<int>(blockIdx.x);
   }
   __device__ int last_cta(const Segment& segment) const {
-    return segment.last < segment.n_units ? args_.schedule.starts[blockIdx.x].last_cta
-                                          : static_cast<int>(blockIdx.x);
+    return segment.last < segment.n_units ? place_.last_cta() : static_cast<int>(blockIdx.x);
   }
 
  private:
-  __device__ void advance() {
-    if (++at_.seq == args_.n_seqs) {
-      at_.seq = 0;
-      ++at_.head;
-    }
-    at_.seq_begin = args_.schedule.first_unit[at_.seq];
-    at_.seq_end = args_.schedule.first_unit[at_.seq + 1];
-    at_.n_sealed = args_.sealed_pages == nullptr ? 0 : args_.sealed_pages[at_.seq];
-    at_.n_protected = args_.schedule.protected_pages[at_.seq];
-  }
-
   const DecodeArgs& args_;
-  WorkStart at_;
-  int next_;
+  Place place_;
 };
 
 // Tokens of an unquantized unit.
