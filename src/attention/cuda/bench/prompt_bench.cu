@@ -39,11 +39,12 @@ struct Settings {
   std::vector<int> head_dims;
 };
 
-// Of one sequence: tokens in sealed pages, and those of the prompt behind them, which attend.
+// Sequences, tokens of each in sealed pages, and those of its prompt behind them, which attend.
 struct Shape {
-  int sealed, prompt;
+  int sequences, sealed, prompt;
 };
-constexpr Shape kShapes[] = {{0, 2048}, {0, 8192}, {0, 32768}, {30720, 2048}};
+constexpr Shape kShapes[] = {{1, 0, 2048}, {4, 0, 2048},  {1, 0, 8192},
+                             {2, 0, 8192}, {1, 0, 32768}, {1, 30720, 2048}};
 
 // Different pages and rows, of which the others are copies.
 constexpr int kUnique = 8;
@@ -148,15 +149,16 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   const bool half_products = way.half_products;
   kvant_prompt_shape shape{};
   shape.struct_size = sizeof shape;
-  shape.n_seqs = 1;
+  shape.n_seqs = of.sequences;
   shape.n_heads = settings.heads;
   shape.n_kv_heads = settings.kv_heads;
   shape.head_dim = d;
-  shape.n_queries = shape.n_tokens = of.prompt;
+  const int rows = of.sequences * of.prompt;
+  shape.n_queries = shape.n_tokens = rows;
   shape.softmax_scale = 1 / std::sqrt(static_cast<float>(d));
   shape.causal = 1;
   shape.sas = settings.sas;
-  shape.n_sealed_pages = of.sealed / kPageTokens;
+  shape.n_sealed_pages = of.sequences * (of.sealed / kPageTokens);
   shape.half_products = half_products ? 1 : 0;
   shape.score_softcap = static_cast<float>(half_products ? settings.softcap : 0);
   const SealedPages sealed(settings.prog != 0 ? kProgressive : kGrids, settings.kv_heads,
@@ -165,11 +167,14 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   std::size_t bytes = 0;
   check(kvant_prompt_workspace(&shape, &bytes));
   const DeviceArray<unsigned char> workspace(bytes);
-  const DeviceArray<std::uint16_t> q(gaussian_rows(of.prompt, settings.heads, d)),
-      k(gaussian_rows(of.prompt, settings.kv_heads, d)),
-      out(static_cast<std::size_t>(of.prompt) * settings.heads * d);
-  const DeviceArray<std::int32_t> begins(std::vector<std::int32_t>{0, of.prompt}),
-      sealed_begins(std::vector<std::int32_t>{0, shape.n_sealed_pages});
+  const DeviceArray<std::uint16_t> q(gaussian_rows(rows, settings.heads, d)),
+      k(gaussian_rows(rows, settings.kv_heads, d)), out(static_cast<std::size_t>(rows) * settings.heads * d);
+  std::vector<std::int32_t> row_begins, page_begins;
+  for (int i = 0; i <= of.sequences; ++i) {
+    row_begins.push_back(i * of.prompt);
+    page_begins.push_back(i * (of.sealed / kPageTokens));
+  }
+  const DeviceArray<std::int32_t> begins(row_begins), sealed_begins(page_begins);
   kvant_prompt_pages pages{};
   pages.struct_size = sizeof pages;
   pages.shape = &sealed.shape;
@@ -188,8 +193,9 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   const double us = median_us(settings.runs, "attention of prompts", [&] {
     check(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr));
   });
-  const double seen = of.prompt * (of.sealed + 0.5 * of.prompt);  // by all rows of a head
-  std::printf("d %3d  %5d tokens behind %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.prompt, of.sealed,
+  const double seen = rows * (of.sealed + 0.5 * of.prompt);  // by all rows of a head
+  std::printf("d %3d  %d x %5d tokens behind %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.sequences,
+              of.prompt, of.sealed,
               half_products ? "half"
               : way.kept    ? "kept"
                             : "integers",

@@ -13,7 +13,8 @@ struct Sm80 {
   static constexpr bool kPackedMaxima = false;       // max.u16x2
   static constexpr bool kConvertsE4m3 = false;       // cvt.f16x2.e4m3x2
   static constexpr bool kLargeSharedMemory = false;  // 227 KB of a CTA; else 99 to 227
-  static constexpr bool kClusters = false;           // of CTAs that read each other's shared memory
+  static constexpr bool kPacksBytes = false;  // one instruction rounds two numbers to bytes and packs them
+  static constexpr bool kClusters = false;    // of CTAs that read each other's shared memory
 };
 
 struct Sm90a {
@@ -24,6 +25,7 @@ struct Sm90a {
   static constexpr bool kPackedMaxima = true;
   static constexpr bool kConvertsE4m3 = true;
   static constexpr bool kLargeSharedMemory = true;
+  static constexpr bool kPacksBytes = true;
   static constexpr bool kClusters = true;
 };
 

@@ -115,6 +115,23 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
   }
 }
 
+// Two numbers, rounded, as bytes in front of the two low bytes of `behind`; what is beyond 0 and 255, or -128
+// and 127, becomes that. One instruction, where the GPU has it (Architecture::kPacksBytes).
+__device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
+  std::uint32_t bytes;
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(bytes)
+      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(behind));
+  return bytes;
+}
+__device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std::uint32_t behind) {
+  std::uint32_t bytes;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(bytes)
+      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(behind));
+  return bytes;
+}
+
 // Two 8-bit floating-point numbers (e4m3), in the low bits. NaN, which pages don't hold, is 480 on sm_80.
 __device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
   if constexpr (Architecture::kConvertsE4m3) {
@@ -153,6 +170,15 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 __device__ __forceinline__ int load_shared(std::uint32_t address) {
   int x;
   asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+// 16 bytes that asynchronous copies may have brought.
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
   return x;
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, int x) {

@@ -118,29 +118,32 @@ struct PromptWork {
   }
 };
 
-// By the query warps: one block after another, until there is no more work. read_queries(item, head, slot)
-// brings the rows of a warp's share into shared memory.
-template <class Shared, class Read>
+// By the query warps: one block after another, until there is no more work. await_queries(item, head) may
+// have rows of a warp's share on their way before there is room for another block, and
+// read_queries(item, head, slot) brings them into shared memory.
+template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
-                                               const Read& read_queries) {
+                                               const Await& await_queries, const Read& read_queries) {
   constexpr int kBarrier = 1;
   const int n_work = *args.n_items * args.n_heads;
   RingPlace<2> place;
   for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
     auto& block = shared.blocks[place.slot];
+    const bool is_there = work < n_work;
+    // Read where it lies: registers are few.
+    const PromptItem& item = args.items[is_there ? work / args.n_heads : 0];
+    const int head = work % args.n_heads;
+    if (is_there) await_queries(item, head);
     barrier_wait(shared_address(&shared.block_free[place.slot]), place.parity ^ 1);
     const std::uint32_t full = shared_address(&shared.block_full[place.slot]);
-    PromptItem item{};
-    if (work < n_work) item = args.items[work / args.n_heads];
-    const int head = work % args.n_heads;
     if (warp == 0 && lane == 0) {
-      block.item = item;
+      block.item = is_there ? item : PromptItem{};
       block.head = head;
     }
     // The next work is fetched while this is prepared.
     int next = 0;
     if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
-    if (work < n_work) {
+    if (is_there) {
       if (warp == kQueryWarps - 1) find_seen(args, item, lane, block);
       read_queries(item, head, place.slot);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -148,7 +151,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
     if (warp == 0 && lane == 0) shared.work = next;
     named_barrier(kBarrier, kQueryWarps * 32);
     if (lane == 0) barrier_arrive(full);
-    if (work >= n_work) return;
+    if (!is_there) return;
     work = shared.work;
     named_barrier(kBarrier, kQueryWarps * 32);
   }

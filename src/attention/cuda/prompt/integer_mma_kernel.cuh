@@ -142,10 +142,11 @@ class IntegerMmaRows {
           find_columns(args, shared.item, limit_of(args, shared.item, row),
                        sealed_end_of(args, shared.item, row), is_rows, first, low[i], high[i]);
         }
-        mask_scores(s_[m], low, high, pair_);
+        mask_scores<RoundedScores>(s_[m], low, high, pair_);
       }
       const float scale[2] = {shared.query_scale[row_ + 16 * m], shared.query_scale[row_ + 16 * m + 8]};
-      weigh<Weight>(s_[m], p_[m], scale, note.key_scale, note.value_scale, rows_[m], factor_[m], sums_[m]);
+      weigh<Weight, RoundedScores>(s_[m], p_[m], scale, note.key_scale, note.value_scale, rows_[m],
+                                   factor_[m], sums_[m]);
     }
   }
 
@@ -256,16 +257,16 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
       eight = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) +
                                               (item.first_row + in_block) * args.q.token_stride +
                                               head * args.q.head_stride + octet * 8);
-    float x[8];
+    const uint4 octets[1] = {eight};
+    uint2 bytes[1];
+    float largest[1];
     if (args.q_type == NumberType::f16)
-      unpack_octet<true>(eight, x);
+      quantize_queries<Shape::kHeadDim, true, /*MayTurn=*/true>(args, lane, octets, bytes, largest);
     else
-      unpack_octet<false>(eight, x);
-    float largest;
-    const uint2 bytes = quantize_query<Shape::kHeadDim, /*MayTurn=*/true>(args, lane, x, largest);
+      quantize_queries<Shape::kHeadDim, false, /*MayTurn=*/true>(args, lane, octets, bytes, largest);
     constexpr auto place = StepTile<Shape::kHeadDim>::template panel_place<Shape::kWarpRows>;
-    *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes;
-    if (octet == 0) scales[in_block] = largest / kByteMax * args.scale_log2;
+    *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes[0];
+    if (octet == 0) scales[in_block] = largest[0] * (1.0F / kByteMax) * args.scale_log2;
   }
   __syncwarp();
 }

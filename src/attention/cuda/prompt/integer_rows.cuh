@@ -17,22 +17,51 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
 
 // MayTurn, here and below: queries and outputs are rotated where args say so. Kernels that don't are smaller.
 
-// Eight neighbouring numbers of a row, which D / 8 neighbouring lanes have, as INT8. largest: of the row.
-template <int D, bool MayTurn>
-__device__ __forceinline__ uint2 quantize_query(const PromptArgs& args, int lane, float (&x)[8],
-                                                float& largest) {
-  if (MayTurn && args.q_hadamard != 0) rotate_channels<D / 8>(lane, x);
-  largest = kLeastReach;
+// Of so many rows, eight neighbouring numbers of each, which D / 8 neighbouring lanes have, become INT8.
+// largest: of the rows.
+template <int D, bool IsHalf, bool MayTurn, int N>
+__device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const uint4 (&octets)[N],
+                                                 uint2 (&bytes)[N], float (&largest)[N]) {
+  const auto round = [&](const float(&x)[8], int n) {
+    const float factor = reciprocal_fast(largest[n]) * kByteMax;
+    const float factors[4] = {factor, factor, factor, factor};
+    bytes[n] = make_uint2(signed_bytes(x, factors), signed_bytes(x + 4, factors));
+  };
+  if (MayTurn && args.q_hadamard != 0) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(x[j]));
+    for (int n = 0; n < N; ++n) {
+      float x[8];
+      unpack_octet<IsHalf>(octets[n], x);
+      rotate_channels<D / 8>(lane, x);
+      largest[n] = kLeastReach;
 #pragma unroll
-  for (int step = 1; step < D / 8; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
-  const float inverse = __fdividef(kByteMax, largest);
-  std::uint32_t rounded[8];
+      for (int j = 0; j < 8; ++j) largest[n] = fmaxf(largest[n], fabsf(x[j]));
 #pragma unroll
-  for (int j = 0; j < 8; ++j) rounded[j] = __float_as_uint(fmaf(x[j], inverse, kRounder));
-  return make_uint2(join_low_bytes(rounded[0], rounded[1], rounded[2], rounded[3]),
-                    join_low_bytes(rounded[4], rounded[5], rounded[6], rounded[7]));
+      for (int step = 1; step < D / 8; step *= 2)
+        largest[n] = fmaxf(largest[n], __shfl_xor_sync(~0U, largest[n], step));
+      round(x, n);
+    }
+    return;
+  }
+  // Without their signs, numbers are in the order of their bits, two at a time.
+  constexpr std::uint32_t kUnsigned = 0x7fff7fff;
+  std::uint32_t most[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    most[n] = max_u16x2(max_u16x2(octets[n].x & kUnsigned, octets[n].y & kUnsigned),
+                        max_u16x2(octets[n].z & kUnsigned, octets[n].w & kUnsigned));
+#pragma unroll
+  for (int step = 1; step < D / 8; step *= 2)
+#pragma unroll
+    for (int n = 0; n < N; ++n) most[n] = max_u16x2(most[n], __shfl_xor_sync(~0U, most[n], step));
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float2 both = unpack_pair<IsHalf>(most[n]);
+    largest[n] = fmaxf(fmaxf(both.x, both.y), kLeastReach);
+    float x[8];
+    unpack_octet<IsHalf>(octets[n], x);
+    round(x, n);
+  }
 }
 
 // Stores a thread's two rows of a block, the first of which is `row`. channels: the values' centres, then
@@ -42,7 +71,8 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
                                                    int row, int pair, const RowSums& rows,
                                                    const float (&sums)[D / 2], const float* channels,
                                                    const Shift& shift_of) {
-  float inverse[2], centre[2], is_seen[2];
+  float inverse[2], centre[2];
+  bool is_seen[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float mass = rows.mass[i];
@@ -52,9 +82,9 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
       mass += __shfl_xor_sync(~0U, mass, step);
       offset += __shfl_xor_sync(~0U, offset, step);
     }
-    inverse[i] = mass > 0 ? 1 / mass : 0;
-    is_seen[i] = mass > 0 ? 1 : 0;
-    centre[i] = offset * kByteCentre;
+    is_seen[i] = mass > 0;
+    inverse[i] = is_seen[i] ? 1 / mass : 0;
+    centre[i] = -offset * kByteCentre * inverse[i];
     const int in_block = row + 8 * i;
     if (args.lse != nullptr && pair == 0 && in_block < item.n_rows) {
       // Weights were subnormal numbers, times 2^(kSumExponent - reference).
@@ -73,8 +103,8 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
     for (int j = 0; j < D / 8; ++j) {
       const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * j);
       const float2 scale = *reinterpret_cast<const float2*>(centres + D + 8 * j);
-      x[2 * j] = fmaf((sums[4 * j + 2 * i] - centre[i]) * inverse[i], scale.x, mean.x * is_seen[i]);
-      x[2 * j + 1] = fmaf((sums[4 * j + 2 * i + 1] - centre[i]) * inverse[i], scale.y, mean.y * is_seen[i]);
+      x[2 * j] = fmaf(fmaf(sums[4 * j + 2 * i], inverse[i], centre[i]), scale.x, mean.x);
+      x[2 * j + 1] = fmaf(fmaf(sums[4 * j + 2 * i + 1], inverse[i], centre[i]), scale.y, mean.y);
     }
     if (MayTurn && args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
 #pragma unroll
@@ -83,7 +113,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float low = x[2 * (j + k)], high = x[2 * (j + k) + 1];
-        words[k] = IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
+        words[k] = !is_seen[i] ? 0 : IsHalf ? pack_half2(low, high) : pack_bf16x2(low, high);
       }
       transpose_quad(words, pair);
       if (row + 8 * i < item.n_rows)

@@ -5,15 +5,17 @@
 
 namespace kvant::cuda {
 
-// d[64 x 128] += a[64 x 32] b[32 x 128], signed bytes.
+// d[64 x 128] (+)= a[64 x 32] b[32 x 128], signed bytes.
+template <bool Accumulate>
 __device__ __forceinline__ void multiply_scores(std::uint32_t (&d)[64], std::uint64_t a, std::uint64_t b) {
   asm volatile(
+      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, 1;"
+      "%64, %65, accumulate;\n}"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
         "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
         "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]),
@@ -23,7 +25,7 @@ __device__ __forceinline__ void multiply_scores(std::uint32_t (&d)[64], std::uin
         "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), "+r"(d[48]), "+r"(d[49]), "+r"(d[50]),
         "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), "+r"(d[56]), "+r"(d[57]),
         "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63])
-      : "l"(a), "l"(b));
+      : "l"(a), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
 // d[64 x 128] (+)= a[64 x 32] b[32 x 128], unsigned bytes; each warp holds 16 rows of a, as mma.m16n8k32

@@ -31,12 +31,13 @@ __device__ __forceinline__ const unsigned char* kept_tile(const PromptArgs& args
 }
 
 // Scores of a page's protected tokens are masked. Those of a thread are as in mask_scores.
+template <class Numbers>
 __device__ __forceinline__ void mask_kept(std::uint32_t (&s)[64], const uint4& mask, int pair) {
   const std::uint32_t words[4] = {mask.x >> 2 * pair, mask.y >> 2 * pair, mask.z >> 2 * pair,
                                   mask.w >> 2 * pair};
 #pragma unroll
   for (int i = 0; i < 64; ++i)
-    if ((words[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1) != 0) s[i] = kMaskedBits;
+    if ((words[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1) != 0) s[i] = Numbers::kMasked;
 }
 
 // Queries of this thread's two rows as the A operand of D / 16 steps.

@@ -27,6 +27,8 @@ struct PromptShape {
   static constexpr int kStageBytes = (PromptTile<D>::kBytes + 1023) / 1024 * 1024;
   // Where registers suffice, the next tile's scores are computed behind a tile's values.
   static constexpr bool kScoresAhead = D == 64;
+  // There they begin as F32 numbers; otherwise nothing stands between sums of values and the next scores.
+  using Scores = std::conditional_t<kScoresAhead, RoundedScores, IntegerScores>;
   // Of all that a CTA may have at its launch: 128 for each thread.
   static constexpr int kConsumerRegisters = 160;
   static constexpr int kProducerRegisters = 32;
@@ -38,8 +40,13 @@ template <int D>
 struct PreparedBlock : BlockSight<PromptShape<D>> {
   float scale[PromptShape<D>::kRows];  // of queries, softmax scale and log2(e) included
   float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
-  float channels[2 * D];               // the values' centres, then their scales
+  alignas(8) float channels[2 * D];    // the values' centres, then their scales
 };
+
+// Of the rows that a query warp makes INT8, a lane has an octet of channels of each; so many are on their way
+// at a time, and so many come together.
+inline constexpr int kOctetsAwaited = 16;
+inline constexpr int kOctetsAtOnce = 4;
 
 template <int D>
 struct PromptShared {
@@ -47,6 +54,7 @@ struct PromptShared {
   unsigned char stages[Shape::kStages][Shape::kStageBytes];
   unsigned char queries[2][Shape::kRows * D];
   PreparedBlock<D> blocks[2];
+  uint4 octets[kQueryWarps][kOctetsAwaited][32];  // of queries that are on their way to the query warps
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
   std::uint64_t block_full[2], block_free[2];
   int work;
@@ -94,42 +102,84 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
   }
 }
 
-// So many rows of a block, from `first` on, become INT8, each with a scale of its own. A lane has 8 channels
-// of a row; Warps take sets of rows in turn.
-template <int D, bool IsHalf, bool MayTurn, int Rows, int Warps>
-__device__ __forceinline__ void quantize_queries(const PromptArgs& args, const PromptItem& item, int head,
-                                                 int first, int warp, int lane, unsigned char* queries,
-                                                 PreparedBlock<D>& block) {
-  constexpr int kLanesOfRow = D / 8;
-  constexpr int kRowsAtOnce = 32 / kLanesOfRow;
-  constexpr int kStep = Warps * kRowsAtOnce;
-  constexpr int kBatch = 4;  // loads in flight
-  static_assert(Rows % (kStep * kBatch) == 0);
-  const int octet = lane % kLanesOfRow;
-  const auto* rows = static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
-                     head * args.q.head_stride + octet * 8;
-  first += warp * kRowsAtOnce + lane / kLanesOfRow;
-#pragma unroll 1
-  for (int begin = 0; begin < Rows; begin += kStep * kBatch) {
-    uint4 octets[kBatch];
+// A lane's octets of rows of a block, each Step rows behind the one before, become INT8, with the rows'
+// scales.
+template <int D, bool IsHalf, bool MayTurn, int Step, int N>
+__device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int lane,
+                                            const uint4 (&octets)[N], unsigned char* queries,
+                                            PreparedBlock<D>& block) {
+  const int octet = lane % (D / 8);
+  uint2 bytes[N];
+  float largest[N];
+  quantize_queries<D, IsHalf, MayTurn>(args, lane, octets, bytes, largest);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = first + begin + i * kStep;
-      octets[i] = row < item.n_rows ? *reinterpret_cast<const uint4*>(rows + row * args.q.token_stride)
-                                    : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = first + begin + i * kStep;
-      float x[8];
-      unpack_octet<IsHalf>(octets[i], x);
-      float largest;
-      const uint2 bytes = quantize_query<D, MayTurn>(args, lane, x, largest);
-      *reinterpret_cast<uint2*>(queries + swizzled<D>(row, octet * 8)) = bytes;
-      if (octet == 0) block.scale[row] = largest / kByteMax * args.scale_log2;
-    }
+  for (int i = 0; i < N; ++i) {
+    *reinterpret_cast<uint2*>(queries + swizzled<D>(row + i * Step, octet * 8)) = bytes[i];
+    if (octet == 0) block.scale[row + i * Step] = largest[i] * (1.0F / kByteMax) * args.scale_log2;
   }
 }
+
+// Where a lane finds its channels of a block's first row. Rows behind the last are read as that one.
+template <int D>
+__device__ __forceinline__ const unsigned short* first_query(const PromptArgs& args, const PromptItem& item,
+                                                             int head, int lane) {
+  return static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
+         head * args.q.head_stride + lane % (D / 8) * 8;
+}
+
+// The rows of a block that a query warp makes INT8, on their way through shared memory, where each lane reads
+// what it has asked for itself: registers are few.
+template <int D>
+struct AwaitedQueries {
+  static constexpr int kRowsAtOnce = 32 / (D / 8);
+  static constexpr int kStep = kQueryWarps * kRowsAtOnce;
+  static constexpr int kOctets = PromptShape<D>::kRows / kStep;  // of a lane
+  static_assert(PromptShape<D>::kRows % kStep == 0 && kOctets % kOctetsAtOnce == 0);
+
+  const unsigned short* from;
+  int n_rows;
+  int first;  // of the lane's rows
+  std::uint32_t slots;
+  int next = 0;  // octet to be asked for
+
+  __device__ __forceinline__ void await(const PromptArgs& args) {
+    if (next < kOctets) {
+#pragma unroll
+      for (int i = 0; i < kOctetsAtOnce; ++i) {
+        const int row = min(first + (next + i) * kStep, n_rows - 1);
+        copy_16(slots + (next + i) % kOctetsAwaited * 512, from + row * args.q.token_stride);
+      }
+    }
+    next += kOctetsAtOnce;
+    commit_copies();
+  }
+  __device__ __forceinline__ void begin(const PromptArgs& args, const PromptItem& item, int head, int warp,
+                                        int lane, PromptShared<D>& shared) {
+    from = first_query<D>(args, item, head, lane);
+    n_rows = item.n_rows;
+    first = warp * kRowsAtOnce + lane / (D / 8);
+    slots = shared_address(&shared.octets[warp][0][lane]);
+    next = 0;
+#pragma unroll
+    for (int i = 0; i < kOctetsAwaited; i += kOctetsAtOnce) await(args);
+  }
+  template <bool IsHalf, bool MayTurn>
+  __device__ __forceinline__ void quantize(const PromptArgs& args, int lane, unsigned char* queries,
+                                           PreparedBlock<D>& block) {
+#pragma unroll 1
+    for (int begin = 0; begin < kOctets; begin += kOctetsAtOnce) {
+      wait_for_copies<kOctetsAwaited / kOctetsAtOnce - 1>();
+#pragma unroll
+      for (int i = 0; i < kOctetsAtOnce; i += 2) {
+        const std::uint32_t slot = slots + (begin + i) % kOctetsAwaited * 512;
+        const uint4 octets[2] = {load_shared_16(slot), load_shared_16(slot + 512)};
+        put_queries<D, IsHalf, MayTurn, kStep>(args, first + (begin + i) * kStep, lane, octets, queries,
+                                               block);
+      }
+      await(args);
+    }
+  }
+};
 
 // What the keys' centre adds to the scores of a block's rows, where log-sum-exps are asked for.
 template <int D, bool IsHalf, bool MayTurn>
@@ -164,9 +214,17 @@ __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, Prom
                                                     int group, int thread) {
   const PromptWork work(args, static_cast<int>(blockIdx.x));
   if (!work.is_there) return;
-  quantize_queries<D, IsHalf, MayTurn, kGroupRows, kGroupThreads / 32>(
-      args, work.item, work.head, group * kGroupRows, thread / 32, thread % 32, shared.queries[0],
-      shared.blocks[0]);
+  constexpr int kStep = kGroupThreads / (D / 8);
+  constexpr int kOctets = kGroupRows / kStep;  // of a lane, all on their way together
+  const int lane = thread % 32;
+  const int first = group * kGroupRows + thread / (D / 8);
+  const unsigned short* from = first_query<D>(args, work.item, work.head, lane);
+  uint4 octets[kOctets];
+#pragma unroll
+  for (int i = 0; i < kOctets; ++i)
+    octets[i] = *reinterpret_cast<const uint4*>(from + min(first + i * kStep, work.item.n_rows - 1) *
+                                                           args.q.token_stride);
+  put_queries<D, IsHalf, MayTurn, kStep>(args, first, lane, octets, shared.queries[0], shared.blocks[0]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
@@ -175,6 +233,7 @@ template <int D, class Weight, bool IsHalf, bool MayTurn, class Kept>
 __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept, PromptShared<D>& shared,
                                        int group, int thread) {
   using Tile = PromptTile<D>;
+  using Scores = typename PromptShape<D>::Scores;
   const int lane = thread % 32;
   const int pair = lane % 4;
   const int row = group * kGroupRows + row_of(thread);
@@ -191,13 +250,20 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     std::uint32_t s[64], p[16];
     float sums[D / 2] = {};
     float factor[2];
+    TileExponents of;
     RowSums rows;
 
     const auto begin_scores = [&] {
       const std::uint64_t keys = swizzled_matrix<D>(shared_address(shared.stages[stage.slot]));
+      multiply_scores<Scores::kStartBits != 0>(s, queries, keys);
 #pragma unroll
-      for (int k = 0; k < D / 32; ++k) multiply_scores(s, queries + 2 * k, keys + 2 * k);
+      for (int k = 1; k < D / 32; ++k) multiply_scores<true>(s, queries + 2 * k, keys + 2 * k);
       commit_products();
+    };
+    const auto reset_scores = [&] {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) s[i] = Scores::kStartBits;
+      hold_registers(s);
     };
     const auto begin_values = [&](std::uint32_t(&o)[D / 2], int slot) {
       const std::uint64_t values =
@@ -206,11 +272,6 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
 #pragma unroll
       for (int k = 1; k < 4; ++k) multiply_values<true>(o, p + 4 * k, values + 2 * k);
       commit_products();
-    };
-    const auto reset_scores = [&] {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) s[i] = kRounderBits;
-      hold_registers(s);
     };
     const auto wait_for_tile = [&] {
       barrier_wait(shared_address(&shared.tile_full[stage.slot]), stage.parity);
@@ -246,12 +307,13 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
           const int sealed_end = block.sealed_end[row + 8 * i];
           find_columns(args, block.item, limit, sealed_end, is_rows, first, low[i], high[i]);
         }
-        mask_scores(s, low, high, pair);
+        mask_scores<Scores>(s, low, high, pair);
       }
       if constexpr (kKeepsRows<Kept>) {
-        if ((mask.x | mask.y | mask.z | mask.w) != 0) mask_kept(s, mask, pair);
+        if ((mask.x | mask.y | mask.z | mask.w) != 0) mask_kept<Scores>(s, mask, pair);
       }
-      weigh<Weight>(s, p, query_scale, note().key_scale, note().value_scale, rows, factor, sums);
+      of = find_exponents<Scores>(s, query_scale, note().key_scale, rows, sums);
+      make_weights<Weight, Scores>(s, of, p);
     };
     const auto add_values = [&](const std::uint32_t(&o)[D / 2]) {
 #pragma unroll
@@ -283,6 +345,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       finish_products<0>();
       hold_registers(s);
       weigh_tile(cut, mask);
+      add_weights(of, p, note().value_scale, rows, factor);
       while (++n < n_seen) {
         const int before = stage.slot;
         stage.advance();
@@ -303,6 +366,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
         finish_products<0>();
         hold_registers(s);
         weigh_tile(cut, mask);
+        add_weights(of, p, note().value_scale, rows, factor);
       }
       hold_registers(p);
       begin_products();
@@ -314,12 +378,21 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       stage.advance();
       add_values(o);
     } else {
-      // Sums of values take the registers of scores.
+      // Sums of values take the registers of scores. While they are computed, the next tile is waited for.
       auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
-      for (; n < n_seen; ++n, stage.advance()) {
-        pass_hidden();
-        reset_scores();
+      // From this tile on others are to be let go, or there are no more.
+      int stop = hidden.first < hidden.end ? hidden.first : n_seen;
+      const auto find_tile = [&] {
+        if (n == stop) {
+          if (n == n_seen) return false;
+          let_go(hidden.end);
+          stop = n_seen;
+        }
         wait_for_tile();
+        return true;
+      };
+      bool is_there = find_tile();
+      while (is_there) {
         begin_products();
         begin_scores();
         const bool cut = is_cut();
@@ -330,10 +403,15 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
         hold_registers(p);
         begin_products();
         begin_values(o, stage.slot);
+        add_weights(of, p, note().value_scale, rows, factor);
+        const int slot = stage.slot;
+        stage.advance();
+        ++n;
+        is_there = find_tile();
         finish_products<0>();
         hold_registers(o);
         hold_registers(p);
-        free_tile(stage.slot);
+        free_tile(slot);
         add_values(o);
       }
     }
@@ -385,13 +463,15 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
       if (thread == 0) copy_tiles<D>(args, kept, shared);
     } else {
       bool is_first = true;
-      prepare_blocks(args, shared, warp, lane, [&](const PromptItem& item, int head, int slot) {
+      AwaitedQueries<D> awaited;
+      const auto await = [&](const PromptItem& item, int head) {
+        if (!is_first) awaited.begin(args, item, head, warp, lane, shared);
+      };
+      prepare_blocks(args, shared, warp, lane, await, [&](const PromptItem& item, int head, int slot) {
         PreparedBlock<D>& block = shared.blocks[slot];
         const float* values = channels_of<D>(args, item, head) + D;
         for (int i = warp * 32 + lane; i < 2 * D; i += kQueryWarps * 32) block.channels[i] = values[i];
-        if (!is_first)
-          quantize_queries<D, IsHalf, MayTurn, Shape::kRows, kQueryWarps>(args, item, head, 0, warp, lane,
-                                                                          shared.queries[slot], block);
+        if (!is_first) awaited.template quantize<IsHalf, MayTurn>(args, lane, shared.queries[slot], block);
         is_first = false;
         if (args.lse != nullptr) find_shifts<D, IsHalf, MayTurn>(args, item, head, warp, lane, block);
       });

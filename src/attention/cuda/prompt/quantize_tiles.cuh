@@ -17,6 +17,35 @@ __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::ui
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
+// Four numbers times factors, at most 127, as signed bytes.
+__device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const float* factors) {
+  if constexpr (Architecture::kPacksBytes) {
+    return pack_signed_bytes(x[0] * factors[0], x[1] * factors[1],
+                             pack_signed_bytes(x[2] * factors[2], x[3] * factors[3], 0));
+  } else {
+    // The low byte of the sum is the rounded number.
+    std::uint32_t rounded[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = __float_as_uint(fmaf(x[i], factors[i], 0x1.8p23F));
+    return join_low_bytes(rounded[0], rounded[1], rounded[2], rounded[3]);
+  }
+}
+
+// Four numbers times a factor, at most 127, as unsigned bytes around kByteCentre.
+__device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], float factor) {
+  if constexpr (Architecture::kPacksBytes) {
+    float y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = fmaf(x[i], factor, kByteCentre);
+    return pack_unsigned_bytes(y[0], y[1], pack_unsigned_bytes(y[2], y[3], 0));
+  } else {
+    std::uint32_t rounded[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = __float_as_uint(fmaf(x[i], factor, 0x1.8p23F + kByteCentre));
+    return join_low_bytes(rounded[0], rounded[1], rounded[2], rounded[3]);
+  }
+}
+
 // What is said of a tile, by the side that knows it.
 template <class Tile>
 __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, int first_token,
@@ -31,42 +60,19 @@ __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, 
   }
 }
 
-// Grid: the plan, then tiles (Source::slot_of); KV heads; sides.
-template <class Tile, int D, bool IsHalf, class Source>
-__global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
-    quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
-                          int block_rows) {
-  extern __shared__ __align__(16) unsigned char page_memory[];
+// Makes a tile of rows that the threads of a CTA have. channels: of its head and side, centres and, of
+// values, scales D behind them.
+template <class Tile, int D, bool IsHalf>
+__device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const TileAt& at, int first_token,
+                                                const float* channels,
+                                                std::uint32_t (&maxima)[kQuantizeThreads / 32],
+                                                unsigned char* to) {
   using Octets = OctetsOfTile<D>;
-  if (blockIdx.x == 0) {
-    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
-    return;
-  }
-  __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
-  const int head = static_cast<int>(blockIdx.y);
-  const bool is_value = blockIdx.z != 0;
-  const int slot = source.slot_of(args, static_cast<int>(blockIdx.x) - 1, is_value);
-  TileAt at;
-  int first_token;
-  if (slot < 0 || !find_tile(args, slot, head, is_value, &at, &first_token)) return;
-  Octets octets(is_value);
-  constexpr int kTokens = Source::template kTokens<D>;
-  octets.template load<0, kTokens>(source.template read<D>(args, at, page_memory), at.n_tokens);
-  if constexpr (kTokens < kTileTokens) {
-    static_assert(2 * kTokens == kTileTokens);
-    octets.template load<kTokens, kTokens>(source.template read<D>(args, at, page_memory, kTokens),
-                                           at.n_tokens);
-  }
-  wait_for_predecessors();  // the ranges of channels
-
   float centre[8], inverse[8];
-  const float* channels = args.channels +
-                          (static_cast<std::int64_t>(at.seq) * args.n_kv_heads + head) * 3 * D +
-                          (is_value ? D : 0) + octets.octet * 8;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    centre[i] = channels[i];
-    inverse[i] = is_value ? 1 / channels[D + i] : 1;
+    centre[i] = channels[octets.octet * 8 + i];
+    inverse[i] = at.is_value ? 1 / channels[D + octets.octet * 8 + i] : 1;
   }
   float largest = 0;
 #pragma unroll
@@ -80,49 +86,77 @@ __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
   }
   octets.forget_unpacked();
   const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
-  unsigned char* to = args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
   if (threadIdx.x == 0) put_note<Tile>(to, at, first_token, scale);
 #pragma unroll
   for (int j = 0; j < 8; ++j) inverse[j] /= scale;
-  // The low byte of the sum is the rounded number, plus the centre for values.
-  const float rounder = 0x1.8p23F + (is_value ? kByteCentre : 0);
-  const auto round = [&](int i, std::uint32_t(&bits)[8]) {
-    float x[8];
+  // Less the centre; that of tokens that are not there.
+  const auto centred = [&](int i, float(&x)[8]) {
     unpack_octet<IsHalf>(octets.octets[i], x);
     const bool is_token = octets.token(i) < at.n_tokens;
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-      bits[j] = __float_as_uint(is_token ? fmaf(x[j] - centre[j], inverse[j], rounder) : rounder);
+    for (int j = 0; j < 8; ++j) x[j] = is_token ? x[j] - centre[j] : 0;
   };
-  if (is_value) {
+  if (at.is_value) {
     // Four tokens at a time: a word of each channel.
 #pragma unroll
     for (int first = 0; first < Octets::kRows; first += 4) {
-      std::uint32_t words[8];
-      round(first, words);
+      float x[4][8];
 #pragma unroll
-      for (int i = 1; i < 4; ++i) {
-        std::uint32_t bits[8];
-        round(first + i, bits);
-        const int select = i == 1 ? 0x3240 : i == 2 ? 0x3410 : 0x4210;  // into byte i
+      for (int i = 0; i < 4; ++i) centred(first + i, x[i]);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) words[j] = __byte_perm(words[j], bits[j], select);
+      for (int j = 0; j < 8; ++j) {
+        const float tokens[4] = {x[0][j], x[1][j], x[2][j], x[3][j]};
+        *reinterpret_cast<std::uint32_t*>(to +
+                                          Tile::value_place(octets.octet * 8 + j, octets.word(first) * 4)) =
+            centred_bytes(tokens, inverse[j]);
       }
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        *reinterpret_cast<std::uint32_t*>(
-            to + Tile::value_place(octets.octet * 8 + j, octets.word(first) * 4)) = words[j];
     }
   } else {
 #pragma unroll
     for (int i = 0; i < Octets::kRows; ++i) {
-      std::uint32_t bits[8];
-      round(i, bits);
+      float x[8];
+      centred(i, x);
       *reinterpret_cast<uint2*>(to + Tile::key_place(octets.token(i), octets.octet * 8)) =
-          make_uint2(join_low_bytes(bits[0], bits[1], bits[2], bits[3]),
-                     join_low_bytes(bits[4], bits[5], bits[6], bits[7]));
+          make_uint2(signed_bytes(x, inverse), signed_bytes(x + 4, inverse + 4));
     }
   }
+}
+
+template <class Tile>
+__device__ __forceinline__ unsigned char* tile_of_slot(const PromptArgs& args, int slot, int head) {
+  return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
+}
+
+// Grid: the plan, then tiles (Source::slot_of); KV heads; sides.
+template <class Tile, int D, bool IsHalf, class Source>
+__global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
+    quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
+                          int block_rows) {
+  extern __shared__ __align__(16) unsigned char page_memory[];
+  if (blockIdx.x == 0) {
+    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
+    return;
+  }
+  __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
+  const int head = static_cast<int>(blockIdx.y);
+  const bool is_value = blockIdx.z != 0;
+  const int slot = source.slot_of(args, static_cast<int>(blockIdx.x) - 1, is_value);
+  TileAt at;
+  int first_token;
+  if (slot < 0 || !find_tile(args, slot, head, is_value, &at, &first_token)) return;
+  OctetsOfTile<D> octets(is_value);
+  constexpr int kTokens = Source::template kTokens<D>;
+  octets.template load<0, kTokens>(source.template read<D>(args, at, page_memory), at.n_tokens);
+  if constexpr (kTokens < kTileTokens) {
+    static_assert(2 * kTokens == kTileTokens);
+    octets.template load<kTokens, kTokens>(source.template read<D>(args, at, page_memory, kTokens),
+                                           at.n_tokens);
+  }
+  wait_for_predecessors();  // the ranges of channels
+  const float* channels =
+      args.channels + (static_cast<std::int64_t>(at.seq) * args.n_kv_heads + head) * 3 * D;
+  quantize_octets<Tile, D, IsHalf>(octets, at, first_token, channels + (is_value ? D : 0), maxima,
+                                   tile_of_slot<Tile>(args, slot, head));
 }
 
 }  // namespace kvant::cuda

@@ -2,7 +2,6 @@
 // tokens each.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "attention/cuda/device/ptx.cuh"
@@ -18,7 +17,7 @@ inline constexpr int kTileCtas = D <= 128 ? 3 : 2;
 template <bool IsHalf>
 __device__ __forceinline__ float2 unpack_pair(std::uint32_t pair) {
   if constexpr (IsHalf) return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U));
 }
 
 template <bool IsHalf>

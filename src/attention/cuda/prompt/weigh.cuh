@@ -13,8 +13,33 @@ namespace kvant::cuda {
 inline constexpr std::uint32_t kRounderBits = 0x4B400000;
 inline constexpr float kRounder = 0x1.8p23F;
 // No sum of 256 products of signed bytes is less.
-inline constexpr float kLeastScore = kRounder - 0x1p22F;
-inline constexpr std::uint32_t kMaskedBits = 0xFF800000;  // -infinity
+inline constexpr int kLeastScore = -(1 << 22);
+
+// What 32 bits of a score are: such a number, or the sum itself.
+struct RoundedScores {
+  static constexpr std::uint32_t kStartBits = kRounderBits;
+  static constexpr std::uint32_t kMasked = 0xFF800000;  // -infinity
+  static constexpr float kZero = kRounder;
+  static constexpr float kLeastStep = 0;
+  __device__ static __forceinline__ float value(std::uint32_t bits) { return __uint_as_float(bits); }
+  __device__ static __forceinline__ std::uint32_t less(std::uint32_t bits, float top) {
+    return __float_as_uint(value(bits) - top);
+  }
+};
+struct IntegerScores {
+  static constexpr std::uint32_t kStartBits = 0;
+  static constexpr std::uint32_t kMasked = 0x80000000;
+  static constexpr float kZero = 0;
+  // That masked scores have no weight; all others are less than 2^-6 then.
+  static constexpr float kLeastStep = 0x1p-27F;
+  __device__ static __forceinline__ float value(std::uint32_t bits) {
+    return __int2float_rn(static_cast<int>(bits));
+  }
+  // Masked ones stay far below all others.
+  __device__ static __forceinline__ std::uint32_t less(std::uint32_t bits, float top) {
+    return static_cast<std::uint32_t>(max(static_cast<int>(bits), -(1 << 30)) - static_cast<int>(top));
+  }
+};
 
 // log2 of the largest weight, which must be below 255.5 however the exponent was rounded.
 inline constexpr float kWeightTop = 7.992F;
@@ -34,15 +59,16 @@ inline constexpr float kReferenceSlack = 16;
 
 // Scores of a thread: columns 8 j + 2 t and the next, of row g in s[4 j] and s[4 j + 1], of row g + 8 in the
 // two behind them. Row i's unless `low[i]` <= column < `high[i]`: masked.
-template <int N>
+template <class Numbers, int N>
 __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const int row = i / 2 % 2;
-    const int column = i / 4 * 8 + 2 * pair + i % 2;
-    if (column < low[row] || column >= high[row]) s[i] = kMaskedBits;
-  }
+  for (int i = 0; i < N; ++i)
+    if (i / 4 * 8 + i % 2 >= high[i / 2 % 2] - 2 * pair) s[i] = Numbers::kMasked;
+  if (!__any_sync(~0U, low[0] > 0 || low[1] > 0)) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i / 4 * 8 + i % 2 < low[i / 2 % 2] - 2 * pair) s[i] = Numbers::kMasked;
 }
 
 // 2^(c s + b) for scores s: with kRounder, or less the top.
@@ -76,11 +102,16 @@ __device__ __forceinline__ std::uint32_t add_half2(std::uint32_t a, std::uint32_
   return c;
 }
 
-// Four numbers below 255.5 as bytes: halves with 1024 added are whole.
+// Four numbers below 255.5 as bytes.
 __device__ __forceinline__ std::uint32_t rounded_to_bytes(const float (&w)[4]) {
-  constexpr std::uint32_t kRounders = 0x64006400;
-  return __byte_perm(add_half2(pack_half2(w[0], w[1]), kRounders),
-                     add_half2(pack_half2(w[2], w[3]), kRounders), 0x6420);
+  if constexpr (Architecture::kPacksBytes) {
+    return pack_unsigned_bytes(w[0], w[1], pack_unsigned_bytes(w[2], w[3], 0));
+  } else {
+    // Halves with 1024 added are whole.
+    constexpr std::uint32_t kRounders = 0x64006400;
+    return __byte_perm(add_half2(pack_half2(w[0], w[1]), kRounders),
+                       add_half2(pack_half2(w[2], w[3]), kRounders), 0x6420);
+  }
 }
 
 // The two rows of a thread over all tiles so far.
@@ -90,13 +121,20 @@ struct RowSums {
   float offset[2] = {};                         // mass, times values' scales: what the centre of values adds
 };
 
-// Weights of a tile, or of half of one: p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k
-// + 31. Sets what the tile's products are multiplied by.
-template <class Weight, int Scores, int N>
-__device__ __forceinline__ void weigh(std::uint32_t (&s)[Scores], std::uint32_t (&p)[Scores / 4],
-                                      const float (&query_scale)[2], float key_scale, float value_scale,
-                                      RowSums& rows, float (&factor)[2], float (&sums)[N]) {
-  int largest[2] = {static_cast<int>(kMaskedBits), static_cast<int>(kMaskedBits)};
+// How a tile's scores become weights: 2^(c s + b) of row i's scores s. exponent: log2 of what its weights
+// are in units of.
+struct TileExponents {
+  float c[2], b[2], exponent[2];
+};
+
+// The exponents of a tile, or of half of one, from its rows' largest scores. Where steps are coarse, scores
+// lose the largest one. Sums follow a tile whose exponents are far above the reference.
+template <class Numbers, int Scores, int N>
+__device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Scores],
+                                                        const float (&query_scale)[2], float key_scale,
+                                                        RowSums& rows, float (&sums)[N]) {
+  constexpr int kMasked = static_cast<int>(Numbers::kMasked);
+  int largest[2] = {kMasked, kMasked};
 #pragma unroll
   for (int i = 0; i < Scores; i += 4) {
 #pragma unroll
@@ -104,65 +142,88 @@ __device__ __forceinline__ void weigh(std::uint32_t (&s)[Scores], std::uint32_t 
       largest[row] =
           __vimax3_s32(largest[row], static_cast<int>(s[i + 2 * row]), static_cast<int>(s[i + 2 * row + 1]));
   }
-  float top[2], c[2], b[2], exponent[2];
-  bool is_coarse = false;
+  TileExponents of;
+  float top[2];
+  bool is_rare = false;  // steps are coarse, or the reference rises
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 1));
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 2));
-    top[row] = fmaxf(__int_as_float(largest[row]), kLeastScore);
-    c[row] = fminf(query_scale[row] * key_scale, kLargestStep);
+    top[row] = fmaxf(Numbers::value(largest[row]), Numbers::kZero + kLeastScore);
+    of.c[row] = fminf(fmaxf(query_scale[row] * key_scale, Numbers::kLeastStep), kLargestStep);
     // A little less than top's, so that rounding makes no weight larger than kWeightTop allows.
-    b[row] = fmaf(-top[row] * (1 + 0x1p-22F), c[row], kWeightTop);
-    exponent[row] = fmaf(-kRounder, c[row], -b[row]);
-    is_coarse |= c[row] > kCoarseStep;
+    of.b[row] = fmaf(-top[row] * (1 + 0x1p-22F), of.c[row], kWeightTop);
+    of.exponent[row] = fmaf(-Numbers::kZero, of.c[row], -of.b[row]);
+    is_rare |= of.c[row] > kCoarseStep || of.exponent[row] > rows.reference[row] + kReferenceSlack;
   }
-  if (__any_sync(~0U, is_coarse)) {
+  if (!__any_sync(~0U, is_rare)) return of;
+  if (__any_sync(~0U, of.c[0] > kCoarseStep || of.c[1] > kCoarseStep)) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      b[row] = kWeightTop;
-      exponent[row] = fmaf(top[row] - kRounder, c[row], -kWeightTop);
+      of.b[row] = kWeightTop;
+      of.exponent[row] = fmaf(top[row] - Numbers::kZero, of.c[row], -kWeightTop);
     }
 #pragma unroll
-    for (int i = 0; i < Scores; ++i) s[i] = __float_as_uint(__uint_as_float(s[i]) - top[i / 2 % 2]);
-  }
-  bool rises = false;
-#pragma unroll
-  for (int row = 0; row < 2; ++row) rises |= exponent[row] > rows.reference[row] + kReferenceSlack;
-  if (__any_sync(~0U, rises)) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      if (exponent[row] > rows.reference[row] + kReferenceSlack) {
-        const float shrink = exp2_fast(rows.reference[row] - exponent[row]);
-        rows.reference[row] = exponent[row];
-        rows.mass[row] *= shrink;
-        rows.offset[row] *= shrink;
-#pragma unroll
-        for (int i = 0; i < N; i += 4) {
-          sums[i + 2 * row] *= shrink;
-          sums[i + 2 * row + 1] *= shrink;
-        }
-      }
-    }
+    for (int i = 0; i < Scores; ++i) s[i] = Numbers::less(s[i], top[i / 2 % 2]);
   }
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    const Weight weight(c[row], b[row]);
-    std::uint32_t total = 0;
+    if (of.exponent[row] > rows.reference[row] + kReferenceSlack) {
+      const float shrink = exp2_fast(rows.reference[row] - of.exponent[row]);
+      rows.reference[row] = of.exponent[row];
+      rows.mass[row] *= shrink;
+      rows.offset[row] *= shrink;
 #pragma unroll
-    for (int i = 0; i < Scores; i += 8) {
+      for (int i = 0; i < N; i += 4) {
+        sums[i + 2 * row] *= shrink;
+        sums[i + 2 * row + 1] *= shrink;
+      }
+    }
+  }
+  return of;
+}
+
+// p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k + 31.
+template <class Weight, class Numbers, int Scores>
+__device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], const TileExponents& of,
+                                             std::uint32_t (&p)[Scores / 4]) {
+  const Weight weights[2] = {Weight(of.c[0], of.b[0]), Weight(of.c[1], of.b[1])};
+#pragma unroll
+  for (int i = 0; i < Scores; i += 8) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
       float w[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) w[j] = weight(__uint_as_float(s[i + j / 2 * 4 + 2 * row + j % 2]));
-      const std::uint32_t bytes = rounded_to_bytes(w);
-      p[i / 4 + row] = bytes;  // of 16 columns, the first half for even i / 8
-      total = __dp4a(bytes, 0x01010101U, total);
+      for (int j = 0; j < 4; ++j) w[j] = weights[row](Numbers::value(s[i + j / 2 * 4 + 2 * row + j % 2]));
+      p[i / 4 + row] = rounded_to_bytes(w);  // of 16 columns, the first half for even i / 8
     }
-    const float unit = exp2_fast(exponent[row] - rows.reference[row] + kSumExponent);
+  }
+}
+
+// Adds a tile's weights to a thread's rows. Sets what the tile's products are multiplied by.
+template <int Words>
+__device__ __forceinline__ void add_weights(const TileExponents& of, const std::uint32_t (&p)[Words],
+                                            float value_scale, RowSums& rows, float (&factor)[2]) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    std::uint32_t total = 0;
+#pragma unroll
+    for (int i = row; i < Words; i += 2) total = __dp4a(p[i], 0x01010101U, total);
+    const float unit = exp2_fast(of.exponent[row] - rows.reference[row] + kSumExponent);
     factor[row] = unit * value_scale;
     rows.mass[row] = fmaf(__uint_as_float(total), unit, rows.mass[row]);
     rows.offset[row] = fmaf(__uint_as_float(total), factor[row], rows.offset[row]);
   }
+}
+
+// Weights of a tile, or of half of one, and what its products are multiplied by.
+template <class Weight, class Numbers, int Scores, int N>
+__device__ __forceinline__ void weigh(std::uint32_t (&s)[Scores], std::uint32_t (&p)[Scores / 4],
+                                      const float (&query_scale)[2], float key_scale, float value_scale,
+                                      RowSums& rows, float (&factor)[2], float (&sums)[N]) {
+  const TileExponents of = find_exponents<Numbers>(s, query_scale, key_scale, rows, sums);
+  make_weights<Weight, Numbers>(s, of, p);
+  add_weights(of, p, value_scale, rows, factor);
 }
 
 }  // namespace kvant::cuda
