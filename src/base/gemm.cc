@@ -8,13 +8,17 @@
 namespace kvant {
 namespace {
 
-const GemmKernel& best_kernel() {
+const GemmKernel& find_best_kernel() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f")) return gemm_kernel_avx512();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return gemm_kernel_avx2();
 #endif
   return gemm_kernel_portable();
+}
+const GemmKernel& best_kernel() {
+  static const GemmKernel& kernel = find_best_kernel();
+  return kernel;
 }
 
 // With so many rows of a, reading a panel of b whose rows lie far apart takes longer than packing it: a
@@ -71,7 +75,7 @@ void pack_panel(const GemmOperand& b, int k, int n, int width, float* panel) {
 
 void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride) {
-  static const GemmKernel& kernel = best_kernel();
+  const GemmKernel& kernel = best_kernel();
   alignas(64) float panel[kGemmDepth * kMaxGemmPanel];
   for (int first = 0; first == 0 || first < k; first += kGemmDepth) {
     const int depth = std::min(kGemmDepth, k - first);
@@ -85,6 +89,36 @@ void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool 
       }
       kernel.multiply(m, n_cols, depth, a_part, a.row_stride, a.col_stride, part.data, part.row_stride,
                       accumulate || first > 0, c + column, c_stride);
+    }
+  }
+}
+
+void PackedMatrix::resize(int k, int n) {
+  k_ = k;
+  n_ = n;
+  panels_.resize(static_cast<std::size_t>(n_parts()) * k * best_kernel().panel);
+}
+
+int PackedMatrix::n_parts() const {
+  return (n_ + best_kernel().panel - 1) / best_kernel().panel;
+}
+
+void PackedMatrix::pack(const GemmOperand& b, int part) {
+  const int width = best_kernel().panel, column = part * width;
+  pack_panel({b.data + column * b.col_stride, b.row_stride, b.col_stride}, k_, std::min(width, n_ - column),
+             width, panels_.data() + static_cast<std::ptrdiff_t>(part) * k_ * width);
+}
+
+void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
+          std::ptrdiff_t c_stride) {
+  const GemmKernel& kernel = best_kernel();
+  for (int first = 0; first == 0 || first < b.k_; first += kGemmDepth) {
+    const int depth = std::min(kGemmDepth, b.k_ - first);
+    for (int column = 0; column < n; column += kernel.panel) {
+      const float* panel = b.panels_.data() + static_cast<std::ptrdiff_t>(column) * b.k_;
+      kernel.multiply(m, std::min(kernel.panel, n - column), depth, a.data + first * a.col_stride,
+                      a.row_stride, a.col_stride, panel + static_cast<std::ptrdiff_t>(first) * kernel.panel,
+                      kernel.panel, accumulate || first > 0, c + column, c_stride);
     }
   }
 }

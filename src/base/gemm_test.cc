@@ -77,6 +77,26 @@ TEST(Gemm, GivesARowTheSameBitsWhateverIsBesideIt) {
   }
 }
 
+TEST(Gemm, WithAPackedMatrixIsTheSame) {
+  constexpr int kRows = 70;
+  for (const int n : {1, 32, 75}) {
+    for (const int k : {1, 64, 801}) {
+      const std::vector<float> a = random_values(kRows * k, 1), b = random_values(n * k, 2);
+      for (const GemmOperand& right : {row_major(b.data(), n), transposed(b.data(), k)}) {
+        PackedMatrix packed;
+        packed.resize(k, n);
+        for (int part = packed.n_parts() - 1; part >= 0; --part) packed.pack(right, part);
+        for (const int columns : {n, (n + 1) / 2}) {
+          std::vector<float> expected = random_values(kRows * n, 3), got = expected;
+          gemm(kRows, columns, k, row_major(a.data(), k), right, /*accumulate=*/true, expected.data(), n);
+          gemm(kRows, columns, row_major(a.data(), k), packed, /*accumulate=*/true, got.data(), n);
+          ASSERT_EQ(got, expected) << n << ", " << k << ", " << columns;
+        }
+      }
+    }
+  }
+}
+
 std::vector<const GemmKernel*> kernels_that_run_here() {
   std::vector<const GemmKernel*> kernels{&gemm_kernel_portable()};
 #if defined(__x86_64__)

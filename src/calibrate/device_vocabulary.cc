@@ -75,7 +75,7 @@ Status DeviceVocabulary::begin(MatrixView<const float> x) {
   return {};
 }
 
-void DeviceVocabulary::begin_block(int first, int n, bool multiplies, Team& team) {
+void DeviceVocabulary::begin_block(int first, int n, bool multiplies, bool /*multiplies_back*/, Team& team) {
   team.once([&] {
     n_words_ = n;
     std::vector<std::int32_t> numbers(n);

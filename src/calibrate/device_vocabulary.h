@@ -18,7 +18,7 @@ class DeviceVocabulary final : public VocabularyProducts {
   Status reserve(int n_rows, int n_words);
 
   Status begin(MatrixView<const float> x) override;
-  void begin_block(int first, int n, bool multiplies, Team& team) override;
+  void begin_block(int first, int n, bool multiplies, bool multiplies_back, Team& team) override;
   void multiply(int first, MatrixView<float> out) const override;
   void multiply_back(int first, MatrixView<const float> derivative) override;
   void end_block(Team& team) override;

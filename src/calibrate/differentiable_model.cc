@@ -61,7 +61,7 @@ class HostModel final : public DifferentiableModel {
     weights_ = f32_layer(model_, layer, n_threads_);
     const bool keeps = layer < static_cast<int>(kept_.size());
     layer_.emplace(h_, layer, weights_, h_.sliding_window[layer] > 0 ? *sliding_ : *full_, n_rows_,
-                   keeps ? kept_[layer] : of_others_, keeps);
+                   workspace_, keeps ? &kept_[layer] : nullptr);
   }
 
   const ModelParts model_;
@@ -72,7 +72,7 @@ class HostModel final : public DifferentiableModel {
   std::optional<RopeTable> full_, sliding_;
   F32Layer weights_;                    // of the layer that was run last
   std::vector<LayerActivations> kept_;  // of the first layers
-  LayerActivations of_others_;
+  LayerWorkspace workspace_;
   std::optional<HostLayerGradient> layer_;
 };
 

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "attention/softmax.h"
-#include "base/gemm.h"
 #include "calibrate/capture.h"
 #include "calibrate/row_sums.h"
 #include "model/hparams.h"
@@ -26,16 +25,33 @@ AttentionShape attention_shape(const Hparams& hparams, int layer) {
   return {hparams.softmax_scale, hparams.score_softcap, hparams.sliding_window[layer]};
 }
 
+PackedMatrix packed_pages(Side side, MatrixView<const float> held, MatrixView<const float> exact) {
+  std::vector<float> errors;
+  if (side == Side::value) {
+    for (int t = 0; t < held.rows; ++t)
+      for (int i = 0; i < held.cols; ++i) errors.push_back(held.row(t)[i] - exact.row(t)[i]);
+    held = {errors.data(), held.rows, held.cols};
+  }
+  PackedMatrix pages;
+  pages.resize(held.cols, held.rows);
+  for (int part = 0; part < pages.n_parts(); ++part) pages.pack(columns_of(held), part);
+  return pages;
+}
+
 void HeadAttention::turn_to(int block) {
   first_ = block * kPageTokens;
   n_queries_ = std::min(kPageTokens, q_.rows - first_);
   n_keys_ = first_ + n_queries_;
 }
 
-void HeadAttention::weigh(MatrixView<const float> sealed, std::vector<float>& weights) {
-  weights.resize(static_cast<std::size_t>(n_queries_) * n_keys_);
-  gemm(n_queries_, first_, q_.cols, rows_of(q_, first_), columns_of(sealed), /*accumulate=*/false,
-       weights.data(), n_keys_);
+void HeadAttention::weigh() {
+  weights_.resize(static_cast<std::size_t>(n_queries_) * n_keys_);
+  gemm(n_queries_, first_, q_.cols, rows_of(q_, first_), columns_of(k_), /*accumulate=*/false,
+       weights_.data(), n_keys_);
+  weigh_products(weights_);
+}
+
+void HeadAttention::weigh_products(std::vector<float>& weights) {
   gemm(n_queries_, n_queries_, q_.cols, rows_of(q_, first_), columns_of(k_.slice(first_, n_queries_)),
        /*accumulate=*/false, weights.data() + first_, n_keys_);
   if (shape_.softcap > 0) slopes_.resize(weights.size());
@@ -58,7 +74,7 @@ void HeadAttention::weigh(MatrixView<const float> sealed, std::vector<float>& we
 
 void HeadAttention::attend(int block, MatrixView<float> out) {
   turn_to(block);
-  weigh(k_, weights_);
+  weigh();
   gemm(n_queries_, v_.cols, n_keys_, row_major(weights_.data(), n_keys_), rows_of(v_), /*accumulate=*/false,
        out.data, out.stride);
 }
@@ -67,7 +83,7 @@ void HeadAttention::attend(int block, MatrixView<float> out) {
 void HeadAttention::attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                                 const KvGradients& kv) {
   turn_to(block);
-  weigh(k_, weights_);
+  weigh();
   const int d = q_.cols;
   const GemmOperand dO = rows_of(gradient);
   gemm(n_keys_, d, n_queries_, transposed(weights_.data(), n_keys_), dO, /*accumulate=*/true, kv.v.data,
@@ -96,27 +112,19 @@ void HeadAttention::attend_back(int block, MatrixView<const float> gradient, Mat
 void HeadAttention::look_at(int block, MatrixView<const float> gradient) {
   turn_to(block);
   gradient_ = gradient;
-  weigh(k_, weights_);
+  weigh();
   products_.resize(weights_.size());
   gemm(n_queries_, n_keys_, v_.cols, rows_of(gradient), columns_of(v_), /*accumulate=*/false,
        products_.data(), n_keys_);
 }
 
 // With P the weights, P' those with errors: dO . (P' - P) V of keys, dO . P (V' - V) of values.
-void HeadAttention::add_effects(Side side, MatrixView<const float> held, double* effects) {
-  int n = n_keys_;  // in a row of changed_
-  if (side == Side::key) {
-    weigh(held, changed_);
-  } else {
-    n = first_;
-    errors_.resize(static_cast<std::size_t>(first_) * v_.cols);
-    for (int t = 0; t < first_; ++t)
-      for (int i = 0; i < v_.cols; ++i)
-        errors_[static_cast<std::size_t>(t) * v_.cols + i] = held.row(t)[i] - v_.row(t)[i];
-    changed_.resize(static_cast<std::size_t>(n_queries_) * first_);
-    gemm(n_queries_, first_, v_.cols, rows_of(gradient_), columns_of({errors_.data(), first_, v_.cols}),
-         /*accumulate=*/false, changed_.data(), first_);
-  }
+void HeadAttention::add_effects(Side side, const PackedMatrix& pages, double* effects) {
+  const int n = side == Side::key ? n_keys_ : first_;  // in a row of changed_
+  changed_.resize(static_cast<std::size_t>(n_queries_) * n);
+  gemm(n_queries_, first_, side == Side::key ? rows_of(q_, first_) : rows_of(gradient_), pages,
+       /*accumulate=*/false, changed_.data(), n);
+  if (side == Side::key) weigh_products(changed_);
   for (int r = 0; r < n_queries_; ++r) {
     const float* changed = changed_.data() + static_cast<std::ptrdiff_t>(r) * n;
     const float* weights = weights_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "base/gemm.h"
 #include "base/geometry.h"
 #include "base/matrix_view.h"
 #include "base/page_size.h"
@@ -27,6 +28,10 @@ struct KvGradients {
   double* score_weights = nullptr;  // [n]: the length of the derivative by each query's sealed scores
 };
 
+// What pages hold in place of a side of a KV head, [n, d] tokens of each, for add_effects() of all heads that
+// read it.
+PackedMatrix packed_pages(Side side, MatrixView<const float> held, MatrixView<const float> exact);
+
 class HeadAttention {
  public:
   // q, k, v: [n, d].
@@ -42,22 +47,23 @@ class HeadAttention {
 
   // Turns to the block's queries, with that gradient, which is to outlive what follows.
   void look_at(int block, MatrixView<const float> gradient);
-  // Adds to effects [their number] what it does to the loss where pages before the block's own hold `held`
-  // [at least 128 block, d] in place of that side: gradient . (outputs with these - outputs).
-  void add_effects(Side side, MatrixView<const float> held, double* effects);
+  // Adds to effects [their number] what it does to the loss where pages before the block's own hold `pages`
+  // (at least 128 block tokens) in place of that side: gradient . (outputs with these - outputs).
+  void add_effects(Side side, const PackedMatrix& pages, double* effects);
 
  private:
   void turn_to(int block);
-  // [n_queries, n_keys], with the keys of pages before the block's own from `sealed`. With a soft cap,
-  // slopes_ becomes d capped / d score.
-  void weigh(MatrixView<const float> sealed, std::vector<float>& weights);
+  // [n_queries, n_keys]. With a soft cap, slopes_ becomes d capped / d score.
+  void weigh();
+  // Likewise, from the products with keys of pages before the block's own.
+  void weigh_products(std::vector<float>& weights);
 
   AttentionShape shape_;
   MatrixView<const float> q_, k_, v_;
   int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // of the block
   MatrixView<const float> gradient_;            // of the queries looked at
   std::vector<float> weights_, slopes_, products_;
-  std::vector<float> changed_, errors_;  // weights with errors of keys, or products with those of values
+  std::vector<float> changed_;  // weights with errors of keys, or products with those of values
 };
 
 }  // namespace kvant

@@ -82,7 +82,8 @@ TEST(HeadAttention, TellsWhatErrorsOnSealedPagesDo) {
     attention.look_at(1, gradient.view().slice(kPageTokens, kRows - kPageTokens));
     for (const Side side : kSides) {
       std::vector<double> effects(kRows - kPageTokens, 1.0);
-      attention.add_effects(side, held.view(), effects.data());
+      attention.add_effects(side, packed_pages(side, held.view(), side == Side::key ? k.view() : v.view()),
+                            effects.data());
       for (int r = kPageTokens; r < kRows; ++r) {
         const std::vector<double> with = output(q, side == Side::key ? held : k, k, v,
                                                 side == Side::value ? held : v, r, shape),

@@ -27,29 +27,32 @@ std::int64_t activation_bytes(const Hparams& hparams, int n_rows) {
 }
 
 HostLayerGradient::HostLayerGradient(const Hparams& hparams, int layer, const F32Layer& weights,
-                                     const RopeTable& rope, int n_rows, LayerActivations& activations,
-                                     bool keeps)
+                                     const RopeTable& rope, int n_rows, LayerWorkspace& workspace,
+                                     LayerActivations* kept)
     : h_(hparams),
       w_(weights),
       rope_(rope),
       n_rows_(n_rows),
       shape_(attention_shape(hparams, layer)),
       unit_(hparams.architecture->activation == Activation::gelu ? GatedUnit::gelu : GatedUnit::silu),
-      a_(activations),
-      keeps_(keeps) {
+      work_(workspace),
+      keeps_(kept != nullptr),
+      a_(keeps_ ? *kept : workspace.activations) {
   const auto n = static_cast<std::size_t>(n_rows);
-  a_.qkv.resize(n * (n_q() + 2 * n_kv()));
+  a_.qkv.resize(n * n_qkv());
   if (has_head_norms()) a_.plain_qkv.resize(a_.qkv.size());
   a_.attended.resize(n * n_q());
-  if (!keeps) return;
   a_.middle.resize(n * h_.n_embd);
   a_.gate.resize(n * h_.n_ff);
   a_.up.resize(n * h_.n_ff);
+  work_.product.resize(n * h_.n_ff);
+  work_.normed.resize(n * h_.n_embd);
+  work_.y.resize(n * h_.n_embd);
+  work_.dy.resize(n * h_.n_embd);
 }
 
 MatrixView<const float> HostLayerGradient::qkv_head(int head) const {
-  return {a_.qkv.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_, h_.head_dim,
-          n_q() + 2 * n_kv()};
+  return {a_.qkv.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_, h_.head_dim, n_qkv()};
 }
 
 MatrixView<const float> HostLayerGradient::stored(int kv_head, Side side) const {
@@ -62,23 +65,24 @@ HeadAttention HostLayerGradient::attention(int head) const {
 }
 
 MatrixView<const float> HostLayerGradient::output_gradient(int head) const {
-  return {attended_gradient_.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_, h_.head_dim,
-          n_q()};
+  return {work_.attended_gradient.data() + static_cast<std::ptrdiff_t>(head) * h_.head_dim, n_rows_,
+          h_.head_dim, n_q()};
 }
 
 KvGradients HostLayerGradient::kv_gradients(int head) {
   const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(n_rows_) * h_.head_dim;
-  float* first = head_gradients_.data() + 2 * size * head;
+  float* first = work_.head_gradients.data() + 2 * size * head;
   return {{first, n_rows_, h_.head_dim},
           {first + size, n_rows_, h_.head_dim},
-          score_weights_.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
+          work_.score_weights.data() + static_cast<std::ptrdiff_t>(head) * n_rows_};
 }
 
 std::vector<double> HostLayerGradient::query_moments(int kv_head) const {
   const int group = h_.n_heads / h_.n_kv_heads;
   std::vector<double> sums(static_cast<std::size_t>(h_.head_dim) * h_.head_dim, 0.0);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    const auto weights = std::span(score_weights_).subspan(static_cast<std::size_t>(head) * n_rows_, n_rows_);
+    const auto weights =
+        std::span(work_.score_weights).subspan(static_cast<std::size_t>(head) * n_rows_, n_rows_);
     std::vector<float> memory;
     const MatrixView<float> unturned = allocated(memory, n_rows_, h_.head_dim);
     for (int r = 0; r < n_rows_; ++r) {
@@ -97,9 +101,9 @@ void HostLayerGradient::project(MatrixView<const float> x, int block) {
   std::vector<float> memory;
   const MatrixView<float> normed = allocated(memory, x.rows, h_.n_embd);
   rms_norm(x, w_.attn_norm, h_.norm_epsilon, normed);
-  const int n_cols = n_q() + 2 * n_kv();
+  const int n_cols = n_qkv();
   const MatrixView<float> turned = rows(a_.qkv, n_cols, block);
-  linear(normed, w_.qkv, w_.qkv_bias, turned);
+  linear(normed, work_.weight, w_.qkv_bias, turned);
   if (has_head_norms())
     std::copy_n(turned.data, static_cast<std::ptrdiff_t>(turned.rows) * n_cols,
                 rows(a_.plain_qkv, n_cols, block).data);
@@ -113,44 +117,10 @@ void HostLayerGradient::project(MatrixView<const float> x, int block) {
 }
 
 void HostLayerGradient::add_attended(MatrixView<float> x, int block) {
-  std::vector<float> memory;
-  const MatrixView<float> y = allocated(memory, x.rows, h_.n_embd);
-  linear(rows(a_.attended, n_q(), block), w_.attn_out, w_.out_bias, y);
+  const MatrixView<float> y = rows(work_.y, h_.n_embd, block);
+  linear(rows(a_.attended, n_q(), block), work_.weight, w_.out_bias, y);
   if (!w_.attn_post_norm.empty()) rms_norm(y, w_.attn_post_norm, h_.norm_epsilon, y);
   add(y, x);
-}
-
-// What the feed-forward network computes on the way from x [rows, n_embd] to what it adds.
-struct HostLayerGradient::FeedForward {
-  std::vector<float> memory[5];
-  MatrixView<float> normed, gate, up, product, y;
-
-  // kept_gate, kept_up: where these are to be, unless null.
-  FeedForward(const HostLayerGradient& of, int n, MatrixView<float> kept_gate, MatrixView<float> kept_up)
-      : normed(allocated(memory[0], n, of.h_.n_embd)),
-        gate(kept_gate.data != nullptr ? kept_gate : allocated(memory[1], n, of.h_.n_ff)),
-        up(kept_up.data != nullptr ? kept_up : allocated(memory[2], n, of.h_.n_ff)),
-        product(allocated(memory[3], n, of.h_.n_ff)),
-        y(allocated(memory[4], n, of.h_.n_embd)) {}
-
-  void find_gate_and_up(const HostLayerGradient& of, MatrixView<const float> x) {
-    const F32Layer& w = of.w_;
-    rms_norm(x, w.ffn_norm, of.h_.norm_epsilon, normed);
-    linear(normed, w.gate, w.gate_bias, gate);
-    linear(normed, w.up, w.up_bias, up);
-  }
-  void find_y(const HostLayerGradient& of) {
-    gated_unit(of.unit_, gate, up, product);
-    linear(product, of.w_.down, of.w_.down_bias, y);
-  }
-};
-
-void HostLayerGradient::feed_forward(MatrixView<float> x, int block) {
-  FeedForward f(*this, x.rows, kept(a_.gate, h_.n_ff, block), kept(a_.up, h_.n_ff, block));
-  f.find_gate_and_up(*this, x);
-  f.find_y(*this);
-  if (!w_.ffn_post_norm.empty()) rms_norm(f.y, w_.ffn_post_norm, h_.norm_epsilon, f.y);
-  add(f.y, x);
 }
 
 void HostLayerGradient::attend(Team& team) {
@@ -163,57 +133,90 @@ void HostLayerGradient::attend(Team& team) {
   });
 }
 
-void HostLayerGradient::forward(MatrixView<float> x, Team& team) {
-  team.for_each(n_blocks(), [&](int b) { project(x.slice(b * kPageTokens, block_rows(b)), b); });
+// Up to the two products that the feed-forward network begins with; x becomes the residual stream there.
+void HostLayerGradient::begin(MatrixView<float> x, Team& team) {
+  multiply_by(forward_of(w_.qkv, n_qkv(), h_.n_embd), team, [&](int b) { project(part(x, b), b); });
   attend(team);
-  team.for_each(n_blocks(), [&](int b) {
-    const MatrixView<float> of_block = x.slice(b * kPageTokens, block_rows(b));
-    add_attended(of_block, b);
-    if (keeps_) std::copy_n(of_block.data, of_block.rows * h_.n_embd, rows(a_.middle, h_.n_embd, b).data);
-    feed_forward(of_block, b);
+  multiply_by(forward_of(w_.attn_out, h_.n_embd, n_q()), team, [&](int b) {
+    add_attended(part(x, b), b);
+    rms_norm(part(x, b), w_.ffn_norm, h_.norm_epsilon, rows(work_.normed, h_.n_embd, b));
   });
-  team.once([&] { a_.complete = keeps_; });
+  multiply_by(forward_of(w_.gate, h_.n_ff, h_.n_embd), team, [&](int b) {
+    linear(rows(work_.normed, h_.n_embd, b), work_.weight, w_.gate_bias, rows(a_.gate, h_.n_ff, b));
+  });
+  multiply_by(forward_of(w_.up, h_.n_ff, h_.n_embd), team, [&](int b) {
+    linear(rows(work_.normed, h_.n_embd, b), work_.weight, w_.up_bias, rows(a_.up, h_.n_ff, b));
+  });
+}
+
+// What the feed-forward network gives, [n_rows, n_embd].
+void HostLayerGradient::find_y(Team& team) {
+  multiply_by(forward_of(w_.down, h_.n_embd, h_.n_ff), team, [&](int b) {
+    const MatrixView<float> product = rows(work_.product, h_.n_ff, b);
+    gated_unit(unit_, rows(a_.gate, h_.n_ff, b), rows(a_.up, h_.n_ff, b), product);
+    linear(product, work_.weight, w_.down_bias, rows(work_.y, h_.n_embd, b));
+  });
+}
+
+void HostLayerGradient::forward(MatrixView<float> x, Team& team) {
+  begin(x, team);
+  find_y(team);
+  team.for_each(
+      n_blocks(),
+      [&](int b) {
+        const MatrixView<float> of_block = part(x, b), y = rows(work_.y, h_.n_embd, b);
+        std::copy_n(of_block.data, of_block.rows * h_.n_embd, rows(a_.middle, h_.n_embd, b).data);
+        if (!w_.ffn_post_norm.empty()) rms_norm(y, w_.ffn_post_norm, h_.norm_epsilon, y);
+        add(y, of_block);
+      },
+      [&] { a_.complete = keeps_; });
 }
 
 // --- backward ---
 
-void HostLayerGradient::feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient, int block) {
-  FeedForward f(*this, x.rows, kept(a_.gate, h_.n_ff, block), kept(a_.up, h_.n_ff, block));
-  if (!a_.complete) f.find_gate_and_up(*this, x);
-  std::vector<float> memory;
-  const MatrixView<float> dy = allocated(memory, x.rows, h_.n_embd);
-  std::copy_n(gradient.data, memory.size(), dy.data);
-  if (!w_.ffn_post_norm.empty()) {
-    f.find_y(*this);
-    rms_norm_back(f.y, w_.ffn_post_norm, h_.norm_epsilon, dy);
-  }
-  linear_back(dy, w_.down, /*accumulate=*/false, f.product);
-  gated_unit_back(unit_, f.product, f.gate, f.up);
-  linear_back(f.gate, w_.gate, /*accumulate=*/false, dy);
-  linear_back(f.up, w_.up, /*accumulate=*/true, dy);
-  rms_norm_back(x, w_.ffn_norm, h_.norm_epsilon, dy);
-  add(dy, gradient);
+void HostLayerGradient::feed_forward_back(MatrixView<float> gradient, Team& team) {
+  if (!w_.ffn_post_norm.empty()) find_y(team);
+  multiply_by(back_of(w_.down, h_.n_embd, h_.n_ff), team, [&](int b) {
+    const MatrixView<float> dy = rows(work_.dy, h_.n_embd, b), dproduct = rows(work_.product, h_.n_ff, b);
+    std::copy_n(part(gradient, b).data, dy.rows * h_.n_embd, dy.data);
+    if (!w_.ffn_post_norm.empty())
+      rms_norm_back(rows(work_.y, h_.n_embd, b), w_.ffn_post_norm, h_.norm_epsilon, dy);
+    linear_back(dy, work_.weight, /*accumulate=*/false, dproduct);
+    gated_unit_back(unit_, dproduct, rows(a_.gate, h_.n_ff, b), rows(a_.up, h_.n_ff, b));
+  });
+  multiply_by(back_of(w_.gate, h_.n_ff, h_.n_embd), team, [&](int b) {
+    linear_back(rows(a_.gate, h_.n_ff, b), work_.weight, /*accumulate=*/false, rows(work_.dy, h_.n_embd, b));
+  });
+  multiply_by(back_of(w_.up, h_.n_ff, h_.n_embd), team, [&](int b) {
+    const MatrixView<float> dy = rows(work_.dy, h_.n_embd, b);
+    linear_back(rows(a_.up, h_.n_ff, b), work_.weight, /*accumulate=*/true, dy);
+    rms_norm_back(rows(a_.middle, h_.n_embd, b), w_.ffn_norm, h_.norm_epsilon, dy);
+    add(dy, part(gradient, b));
+  });
 }
 
-void HostLayerGradient::attended_back(MatrixView<const float> gradient, int block) {
-  std::vector<float> memory[2];
-  const MatrixView<float> dy = allocated(memory[0], gradient.rows, h_.n_embd);
-  std::copy_n(gradient.data, memory[0].size(), dy.data);
+void HostLayerGradient::attended_back(MatrixView<const float> gradient, Team& team) {
   if (!w_.attn_post_norm.empty()) {
-    const MatrixView<float> y = allocated(memory[1], gradient.rows, h_.n_embd);
-    linear(rows(a_.attended, n_q(), block), w_.attn_out, w_.out_bias, y);
-    rms_norm_back(y, w_.attn_post_norm, h_.norm_epsilon, dy);
+    multiply_by(forward_of(w_.attn_out, h_.n_embd, n_q()), team, [&](int b) {
+      linear(rows(a_.attended, n_q(), b), work_.weight, w_.out_bias, rows(work_.y, h_.n_embd, b));
+    });
   }
-  linear_back(dy, w_.attn_out, /*accumulate=*/false, rows(attended_gradient_, n_q(), block));
+  multiply_by(back_of(w_.attn_out, h_.n_embd, n_q()), team, [&](int b) {
+    const MatrixView<float> dy = rows(work_.dy, h_.n_embd, b);
+    std::copy_n(part(gradient, b).data, dy.rows * h_.n_embd, dy.data);
+    if (!w_.attn_post_norm.empty())
+      rms_norm_back(rows(work_.y, h_.n_embd, b), w_.attn_post_norm, h_.norm_epsilon, dy);
+    linear_back(dy, work_.weight, /*accumulate=*/false, rows(work_.attended_gradient, n_q(), b));
+  });
 }
 
 // The gradient by K and V of the heads that share them, in the order of the heads.
 void HostLayerGradient::sum_group(int kv_head, int block) {
   const int group = h_.n_heads / h_.n_kv_heads;
-  const int n_cols = n_q() + 2 * n_kv();
+  const int n_cols = n_qkv();
   for (const Side side : kSides) {
     for (int r = block * kPageTokens; r < block * kPageTokens + block_rows(block); ++r) {
-      float* sum = qkv_gradient_.data() + static_cast<std::ptrdiff_t>(r) * n_cols + n_q() +
+      float* sum = work_.qkv_gradient.data() + static_cast<std::ptrdiff_t>(r) * n_cols + n_q() +
                    static_cast<int>(side) * n_kv() + kv_head * h_.head_dim;
       std::fill_n(sum, h_.head_dim, 0.0F);
       for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -226,8 +229,8 @@ void HostLayerGradient::sum_group(int kv_head, int block) {
 }
 
 void HostLayerGradient::project_back(MatrixView<const float> x, MatrixView<float> gradient, int block) {
-  const int n_cols = n_q() + 2 * n_kv();
-  const MatrixView<float> back = rows(qkv_gradient_, n_cols, block);
+  const int n_cols = n_qkv();
+  const MatrixView<float> back = rows(work_.qkv_gradient, n_cols, block);
   for (int head = 0; head < h_.n_heads + h_.n_kv_heads; ++head) {
     const std::vector<float>& norm = head < h_.n_heads ? w_.q_norm : w_.k_norm;
     const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(head) * h_.head_dim;
@@ -239,40 +242,28 @@ void HostLayerGradient::project_back(MatrixView<const float> x, MatrixView<float
   }
   std::vector<float> memory;
   const MatrixView<float> dx = allocated(memory, x.rows, h_.n_embd);
-  linear_back(back, w_.qkv, /*accumulate=*/false, dx);
+  linear_back(back, work_.weight, /*accumulate=*/false, dx);
   rms_norm_back(x, w_.attn_norm, h_.norm_epsilon, dx);
   add(dx, gradient);
 }
 
 void HostLayerGradient::backward(MatrixView<const float> x, MatrixView<float> gradient, Team& team) {
-  const auto block_of = [&](const auto& rows, int b) { return rows.slice(b * kPageTokens, block_rows(b)); };
   team.once([&] {
-    attended_gradient_.resize(a_.attended.size());
-    qkv_gradient_.resize(a_.qkv.size());
-    score_weights_.resize(static_cast<std::size_t>(h_.n_heads) * n_rows_);
-    head_gradients_.assign(static_cast<std::size_t>(2) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
+    work_.attended_gradient.resize(a_.attended.size());
+    work_.qkv_gradient.resize(a_.qkv.size());
+    work_.score_weights.resize(static_cast<std::size_t>(h_.n_heads) * n_rows_);
+    work_.head_gradients.assign(static_cast<std::size_t>(2) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
+    if (!a_.complete) std::copy_n(x.data, a_.middle.size(), a_.middle.data());
   });
-  if (!a_.complete) {
-    team.for_each(n_blocks(), [&](int b) { project(block_of(x, b), b); });
-    attend(team);
-  }
-  team.for_each(n_blocks(), [&](int b) {
-    std::vector<float> memory;
-    MatrixView<float> middle = kept(a_.middle, h_.n_embd, b);
-    if (!a_.complete) {
-      if (!keeps_) middle = allocated(memory, block_rows(b), h_.n_embd);
-      std::copy_n(block_of(x, b).data, middle.rows * h_.n_embd, middle.data);
-      add_attended(middle, b);
-    }
-    feed_forward_back(middle, block_of(gradient, b), b);
-    attended_back(block_of(gradient, b), b);
-  });
+  if (!a_.complete) begin({a_.middle.data(), n_rows_, h_.n_embd}, team);
+  feed_forward_back(gradient, team);
+  attended_back(gradient, team);
   team.for_each(h_.n_heads, [&](int head) {
     HeadAttention of_head = attention(head);
-    const int n_cols = n_q() + 2 * n_kv();
+    const int n_cols = n_qkv();
     for (int b = 0; b < n_blocks(); ++b) {
-      MatrixView<float> out = rows(attended_gradient_, n_q(), b);
-      MatrixView<float> q = rows(qkv_gradient_, n_cols, b);
+      MatrixView<float> out = rows(work_.attended_gradient, n_q(), b);
+      MatrixView<float> q = rows(work_.qkv_gradient, n_cols, b);
       out.data += static_cast<std::ptrdiff_t>(head) * h_.head_dim;
       q.data += static_cast<std::ptrdiff_t>(head) * h_.head_dim;
       out.cols = q.cols = h_.head_dim;
@@ -281,9 +272,9 @@ void HostLayerGradient::backward(MatrixView<const float> x, MatrixView<float> gr
   });
   team.for_each(h_.n_kv_heads * n_blocks(),
                 [&](int item) { sum_group(item % h_.n_kv_heads, item / h_.n_kv_heads); });
-  team.for_each(
-      n_blocks(), [&](int b) { project_back(block_of(x, b), block_of(gradient, b), b); },
-      [&] { a_.complete = false; });
+  multiply_by(back_of(w_.qkv, n_qkv(), h_.n_embd), team,
+              [&](int b) { project_back(part(x, b), part(gradient, b), b); });
+  team.once([&] { a_.complete = false; });
 }
 
 }  // namespace kvant

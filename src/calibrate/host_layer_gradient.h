@@ -21,20 +21,32 @@ struct LayerActivations {
   std::vector<float> plain_qkv;  // [n_rows, n_q + 2 n_kv]: before norms and RoPE, where heads have norms
   std::vector<float> qkv;        // the same, after
   std::vector<float> attended;   // [n_rows, n_q]
-  // For the way back, where they are kept:
-  std::vector<float> middle;    // [n_rows, n_embd]: the residual stream before the feed-forward network
-  std::vector<float> gate, up;  // [n_rows, n_ff]
-  bool complete = false;        // forward() has left all of it, and backward() may use it up
+  std::vector<float> middle;     // [n_rows, n_embd]: the residual stream before the feed-forward network
+  std::vector<float> gate, up;   // [n_rows, n_ff]
+  bool complete = false;         // what forward() left is kept for backward(), which uses it up
 };
-// Bytes of those that are kept.
+// Their bytes.
 std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
+
+// What layers compute with, one after the other.
+struct LayerWorkspace {
+  LayerActivations activations;  // of layers whose activations aren't kept
+  PackedMatrix weight;           // that rows are multiplied by
+  std::vector<float> normed;     // [n_rows, n_embd]: what the feed-forward network gets
+  std::vector<float> product;    // [n_rows, n_ff]: what it multiplies by `down`, or the gradient by that
+  std::vector<float> y, dy;      // [n_rows, n_embd]: what is added to the residual stream, and the gradient
+  std::vector<float> attended_gradient;  // [n_rows, n_q]
+  std::vector<float> qkv_gradient;       // [n_rows, n_q + 2 n_kv]
+  std::vector<float> head_gradients;     // [n_heads, 2, n_rows, head_dim]: KvGradients
+  std::vector<double> score_weights;     // [n_heads, n_rows]
+};
 
 class HostLayerGradient final : public LayerGradient {
  public:
-  // What it refers to outlives it. keeps: backward() finds in `activations` what forward() computed, also of
-  // another object for the same layer; else it computes that again.
+  // What it refers to outlives it; what it gives lies in the workspace. kept: where backward() finds what
+  // forward() computed, also of another object for the same layer; null: it computes that again.
   HostLayerGradient(const Hparams& hparams, int layer, const F32Layer& weights, const RopeTable& rope,
-                    int n_rows, LayerActivations& activations, bool keeps);
+                    int n_rows, LayerWorkspace& workspace, LayerActivations* kept);
 
   // x [n_rows, n_embd]: the residual stream, before and after the layer. Every thread of the team calls it.
   void forward(MatrixView<float> x, Team& team);
@@ -47,29 +59,50 @@ class HostLayerGradient final : public LayerGradient {
   std::vector<double> query_moments(int kv_head) const override;
 
  private:
-  struct FeedForward;
   bool has_head_norms() const { return !w_.q_norm.empty() || !w_.k_norm.empty(); }
   int n_q() const { return h_.n_heads * h_.head_dim; }
   int n_kv() const { return h_.n_kv_heads * h_.head_dim; }
+  int n_qkv() const { return n_q() + 2 * n_kv(); }
   int n_blocks() const { return (n_rows_ + kPageTokens - 1) / kPageTokens; }
   int block_rows(int block) const { return std::min(kPageTokens, n_rows_ - block * kPageTokens); }
   MatrixView<float> rows(std::vector<float>& values, int n_cols, int block) {
     return {values.data() + static_cast<std::ptrdiff_t>(block) * kPageTokens * n_cols, block_rows(block),
             n_cols};
   }
-  MatrixView<float> kept(std::vector<float>& values, int n_cols, int block) {
-    return keeps_ ? rows(values, n_cols, block) : MatrixView<float>{nullptr, 0, 0};
+  template <class T>
+  MatrixView<T> part(MatrixView<T> x, int block) const {
+    return x.slice(block * kPageTokens, block_rows(block));
   }
   MatrixView<const float> qkv_head(int head) const;  // query heads, then those of K, then those of V
   KvGradients kv_gradients(int head);
 
+  // b of products with rows: W^T and W, W [n_out, n_in].
+  struct Multiplier {
+    int n_in, n_out;  // of a row
+    GemmOperand b;
+  };
+  static Multiplier forward_of(const std::vector<float>& weight, int n_out, int n_in) {
+    return {n_in, n_out, transposed(weight.data(), n_in)};
+  }
+  static Multiplier back_of(const std::vector<float>& weight, int n_out, int n_in) {
+    return {n_out, n_in, row_major(weight.data(), n_in)};
+  }
+  // Runs body(block) for all blocks of rows with work_.weight packed.
+  template <class Body>
+  void multiply_by(const Multiplier& by, Team& team, const Body& body) {
+    team.once([&] { work_.weight.resize(by.n_in, by.n_out); });
+    team.for_each(work_.weight.n_parts(), [&](int i) { work_.weight.pack(by.b, i); });
+    team.for_each(n_blocks(), body);
+  }
+
+  void begin(MatrixView<float> x, Team& team);
   void project(MatrixView<const float> x, int block);
-  void project_back(MatrixView<const float> x, MatrixView<float> gradient, int block);
   void attend(Team& team);
   void add_attended(MatrixView<float> x, int block);
-  void feed_forward(MatrixView<float> x, int block);
-  void feed_forward_back(MatrixView<const float> x, MatrixView<float> gradient, int block);
-  void attended_back(MatrixView<const float> gradient, int block);
+  void find_y(Team& team);
+  void feed_forward_back(MatrixView<float> gradient, Team& team);
+  void attended_back(MatrixView<const float> gradient, Team& team);
+  void project_back(MatrixView<const float> x, MatrixView<float> gradient, int block);
   void sum_group(int kv_head, int block);
 
   const Hparams& h_;
@@ -78,12 +111,9 @@ class HostLayerGradient final : public LayerGradient {
   int n_rows_;
   AttentionShape shape_;
   GatedUnit unit_;
-  LayerActivations& a_;
+  LayerWorkspace& work_;
   const bool keeps_;
-  std::vector<float> attended_gradient_;  // [n_rows, n_q]
-  std::vector<float> qkv_gradient_;       // [n_rows, n_q + 2 n_kv]
-  std::vector<float> head_gradients_;     // [n_heads, 2, n_rows, head_dim]: KvGradients
-  std::vector<double> score_weights_;     // [n_heads, n_rows]
+  LayerActivations& a_;
 };
 
 }  // namespace kvant

@@ -168,7 +168,7 @@ TEST_P(Gradients, ForeseeTheDivergence) {
           HeadAttention attention = state.attention(head);
           std::vector<double> effects(kScored, 0.0);
           attention.look_at(1, state.output_gradient(head).slice(kPageTokens, kScored));
-          attention.add_effects(side, page, effects.data());
+          attention.add_effects(side, packed_pages(side, page, state.stored(kv_head, side)), effects.data());
           for (const double effect : effects) along += effect;
         }
       }

@@ -9,6 +9,7 @@
 #include "base/team.h"
 #include "cache/page_counts.h"
 #include "calibrate/needs.h"
+#include "calibrate/row_sums.h"
 #include "calibrate/through_cache.h"
 
 namespace kvant {
@@ -42,8 +43,7 @@ std::vector<float> attend(const Geometry& geometry, int layer, float sink, int q
   const float* v = all_v.data() + static_cast<std::ptrdiff_t>(first) * d;
   std::vector<float> weights(n);
   for (int t = 0; t < n; ++t) {
-    float score = 0;
-    for (int i = 0; i < d; ++i) score += q[i] * k[static_cast<std::ptrdiff_t>(t) * d + i];
+    auto score = static_cast<float>(dot_row(q, k + static_cast<std::ptrdiff_t>(t) * d, d));
     score *= geometry.softmax_scale;
     if (geometry.score_softcap > 0)
       score = geometry.score_softcap * std::tanh(score / geometry.score_softcap);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "attention/softmax.h"
-#include "base/gemm.h"
 #include "base/simd_clones.h"
 
 namespace kvant {
@@ -87,19 +86,19 @@ void rms_norm_back(MatrixView<const float> x, std::span<const float> weight, flo
   }
 }
 
-void linear(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
+void linear(MatrixView<const float> x, const PackedMatrix& transposed_weight, std::span<const float> bias,
             MatrixView<float> out) {
-  gemm(x.rows, out.cols, x.cols, row_major(x.data, x.stride), transposed(weight.data(), x.cols),
-       /*accumulate=*/false, out.data, out.stride);
+  gemm(x.rows, out.cols, row_major(x.data, x.stride), transposed_weight, /*accumulate=*/false, out.data,
+       out.stride);
   if (bias.empty()) return;
   for (int r = 0; r < out.rows; ++r)
     for (int i = 0; i < out.cols; ++i) out.row(r)[i] += bias[i];
 }
 
-void linear_back(MatrixView<const float> gradient, std::span<const float> weight, bool accumulate,
+void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, bool accumulate,
                  MatrixView<float> out) {
-  gemm(gradient.rows, out.cols, gradient.cols, row_major(gradient.data, gradient.stride),
-       row_major(weight.data(), out.cols), accumulate, out.data, out.stride);
+  gemm(gradient.rows, out.cols, row_major(gradient.data, gradient.stride), weight, accumulate, out.data,
+       out.stride);
 }
 
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,

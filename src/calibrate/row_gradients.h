@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/gemm.h"
 #include "base/matrix_view.h"
 
 namespace kvant {
@@ -14,11 +15,11 @@ void rms_norm(MatrixView<const float> x, std::span<const float> weight, float ep
 void rms_norm_back(MatrixView<const float> x, std::span<const float> weight, float epsilon,
                    MatrixView<float> gradient);
 
-// out = x W^T + bias, W [out.cols, x.cols]; an empty bias is none. accumulate: added to out.
-void linear(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
+// out = x W^T + bias, W [out.cols, x.cols]; an empty bias is none.
+void linear(MatrixView<const float> x, const PackedMatrix& transposed_weight, std::span<const float> bias,
             MatrixView<float> out);
 // out = gradient W, or out += that.
-void linear_back(MatrixView<const float> gradient, std::span<const float> weight, bool accumulate,
+void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, bool accumulate,
                  MatrixView<float> out);
 
 // out = activation(gate) * up, with x sigma(x) (SwiGLU) or the Gaussian error unit in ggml's approximation

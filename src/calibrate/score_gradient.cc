@@ -98,11 +98,10 @@ class ScorePass {
     KVANT_RETURN_IF_ERROR(products_.begin({normed_.data(), x_.rows, x_.cols}));
     run_team(n_threads_, [&](Team& team) {
       for_each_vocabulary_block(
-          team, [](int /*first*/) { return true; }, [&](int b, int first, int n) { add_masses(b, first, n); },
-          [] {});
+          team, /*back=*/false, [&](int b, int first, int n) { add_masses(b, first, n); }, [] {});
       for_each_vocabulary_block(
-          team, [&](int first) { return !is_kept(first); },
-          [&](int b, int first, int n) { add_derivative(b, first, n); }, [&] { products_.end_block(team); });
+          team, /*back=*/true, [&](int b, int first, int n) { add_derivative(b, first, n); },
+          [&] { products_.end_block(team); });
     });
     KVANT_RETURN_IF_ERROR(products_.finish({gradient_.data(), x_.rows, x_.cols}));
     for (int b = 0; b < n_blocks(); ++b) rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b));
@@ -122,14 +121,14 @@ class ScorePass {
 
   bool is_kept(int first) const { return first / kVocabularyBlock < static_cast<int>(kept_.size()); }
 
-  // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, then end().
-  // multiplies(first): whether it multiplies by them.
-  template <class Multiplies, class Visit, class End>
-  void for_each_vocabulary_block(Team& team, const Multiplies& multiplies, const Visit& visit,
-                                 const End& end) {
+  // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, then end(). back:
+  // visit multiplies back, and by words whose logits aren't kept; else by all.
+  template <class Visit, class End>
+  void for_each_vocabulary_block(Team& team, bool back, const Visit& visit, const End& end) {
     for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {
       const int n = std::min(kVocabularyBlock, h_.n_vocab - first);
-      products_.begin_block(first, n, multiplies(first), team);
+      products_.begin_block(first, n, /*multiplies=*/!back || !is_kept(first), /*multiplies_back=*/back,
+                            team);
       if (is_kept(first))
         team.once([&] { kept_[first / kVocabularyBlock].resize(static_cast<std::size_t>(x_.rows) * n); });
       team.for_each(n_blocks(), [&](int b) { visit(b, first, n); });

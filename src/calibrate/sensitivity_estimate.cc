@@ -10,9 +10,9 @@
 namespace kvant {
 namespace {
 
-// What sealed pages hold of a KV head's side in a format of the ladder, [n_pages * kPageTokens, head_dim].
-std::vector<float> held(MatrixView<const float> stored, const Recipe& recipe, const Format& format,
-                        const HeadConstants& constants, int n_pages) {
+// What sealed pages hold of a KV head's side in a format of the ladder.
+PackedMatrix held(MatrixView<const float> stored, const Recipe& recipe, const Format& format,
+                  const HeadConstants& constants, int n_pages) {
   const PageContext context{stored.cols, constants};
   const auto transform =
       Transform::make((constants.side == Side::key ? recipe.k : recipe.v).transforms, stored.cols, constants);
@@ -20,7 +20,9 @@ std::vector<float> held(MatrixView<const float> stored, const Recipe& recipe, co
   std::vector<float> exact;
   for (int t = 0; t < n_pages * kPageTokens; ++t)
     exact.insert(exact.end(), stored.row(t), stored.row(t) + stored.cols);
-  return through_cache(format, *transform, context, recipe.sink, /*first_position=*/0, std::move(exact));
+  const std::vector<float> values =
+      through_cache(format, *transform, context, recipe.sink, /*first_position=*/0, std::move(exact));
+  return packed_pages(constants.side, {values.data(), n_pages * kPageTokens, stored.cols}, stored);
 }
 
 // What errors do in one layer of a context.
@@ -77,9 +79,8 @@ class LayerEffects {
     attention.look_at(block,
                       state_.output_gradient(head).slice(first, std::min(kPageTokens, n_rows_ - first)));
     for (const Side side : kSides) {
-      const int d = state_.stored(kv_head, side).cols;
       for (int format = 0; format < n_formats_; ++format)
-        attention.add_effects(side, {held_[place(kv_head, side, format)].data(), n_pages_ * kPageTokens, d},
+        attention.add_effects(side, held_[place(kv_head, side, format)],
                               effects_.data() + at(head, side, format) + first);
     }
   }
@@ -87,8 +88,8 @@ class LayerEffects {
   const LayerGradient& state_;
   const Recipe& recipe_;
   int layer_, n_kv_heads_, n_heads_, n_formats_, n_rows_, n_pages_;
-  std::vector<std::vector<float>> held_;  // by KV head, side and format
-  std::vector<double> effects_;           // [n_heads, 2, n_formats, n_rows]
+  std::vector<PackedMatrix> held_;  // by KV head, side and format
+  std::vector<double> effects_;     // [n_heads, 2, n_formats, n_rows]
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class HostVocabulary final : public VocabularyProducts {
     gradient_.assign(static_cast<std::size_t>(x.rows) * x.cols, 0.0F);
     return {};
   }
-  void begin_block(int first, int n, bool /*multiplies*/, Team& team) override {
+  void begin_block(int first, int n, bool multiplies, bool multiplies_back, Team& team) override {
     constexpr int kRowsAtOnce = 128;
     const int n_embd = model_.hparams.n_embd;
     team.once([&] { weights_.resize(static_cast<std::size_t>(n) * n_embd); });
@@ -29,12 +29,14 @@ class HostVocabulary final : public VocabularyProducts {
       f32_rows(model_, model_.weights.output(), first + r, std::min(kRowsAtOnce, n - r),
                weights_.data() + static_cast<std::ptrdiff_t>(r) * n_embd);
     });
+    if (multiplies) pack(n_embd, n, transposed(weights_.data(), n_embd), forward_, team);
+    if (multiplies_back) pack(n, n_embd, row_major(weights_.data(), n_embd), back_, team);
   }
   void multiply(int first, MatrixView<float> out) const override {
-    linear(x_.slice(first, out.rows), weights_, {}, out);
+    linear(x_.slice(first, out.rows), forward_, {}, out);
   }
   void multiply_back(int first, MatrixView<const float> derivative) override {
-    linear_back(derivative, weights_, /*accumulate=*/true, rows().slice(first, derivative.rows));
+    linear_back(derivative, back_, /*accumulate=*/true, rows().slice(first, derivative.rows));
   }
   void end_block(Team& /*team*/) override {}
   Status finish(MatrixView<float> gradient) override {
@@ -43,12 +45,18 @@ class HostVocabulary final : public VocabularyProducts {
   }
 
  private:
+  static void pack(int k, int n, const GemmOperand& b, PackedMatrix& to, Team& team) {
+    team.once([&] { to.resize(k, n); });
+    team.for_each(to.n_parts(), [&](int part) { to.pack(b, part); });
+  }
+
   MatrixView<float> rows() { return {gradient_.data(), x_.rows, x_.cols}; }
 
   const ModelParts model_;
   MatrixView<const float> x_{nullptr, 0, 0};
   std::vector<float> gradient_;
-  std::vector<float> weights_;  // [n, n_embd]
+  std::vector<float> weights_;   // [n, n_embd]
+  PackedMatrix forward_, back_;  // as products and derivatives take them
 };
 
 }  // namespace

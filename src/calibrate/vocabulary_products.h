@@ -17,9 +17,9 @@ class VocabularyProducts {
 
   // x [n, n_embd]: the rows of all that follows; it outlives that. Their gradient is zero.
   virtual Status begin(MatrixView<const float> x) = 0;
-  // Turns to a block of words, [first, first + n). multiplies: multiply() will be called. Every thread of a
-  // team calls it.
-  virtual void begin_block(int first, int n, bool multiplies, Team& team) = 0;
+  // Turns to a block of words, [first, first + n), and says which of the two will be called. Every thread of
+  // a team calls it.
+  virtual void begin_block(int first, int n, bool multiplies, bool multiplies_back, Team& team) = 0;
   // out [some rows, n], from row `first` on: x W^T, W [n, n_embd] the block's weights.
   virtual void multiply(int first, MatrixView<float> out) const = 0;
   // derivative [some rows, n], from row `first` on, by these products: derivative W joins the rows' gradient
