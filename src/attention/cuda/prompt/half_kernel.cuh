@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(HalfShape<D>::kThreads, 1)
       if (thread == 0) copy_half_tiles<D>(args, shared);
     } else {
       const auto await_none = [](const PromptItem&, int) {};
-      prepare_blocks(args, shared, warp, lane, await_none, [&](const PromptItem& item, int head, int slot) {
+      prepare_blocks(args, shared, warp, lane, await_none, [&](PromptItem item, int head, int slot) {
         constexpr int kRowsAtOnce = 32 / (D / 8);
         load_queries<D>(
             args, item, head, warp * kRowsAtOnce, Shape::kRows, kQueryWarps * kRowsAtOnce, lane,
