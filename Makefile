@@ -33,7 +33,7 @@ setup: ## install what is missing: system packages, llama.cpp's libraries, the d
 	@scripts/setup.sh
 
 format: ## format all sources in place
-	find src -name '*.h' -o -name '*.cc' | xargs clang-format -i
+	find src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format -i
 
 lint: ## check formatting, run clang-tidy
 	@scripts/lint.sh

@@ -10,7 +10,7 @@ done
 cmake --preset default -B build/lint -DKVANT_UNITY=OFF > /dev/null  # how each file is compiled alone
 
 files=("$@")
-[ $# -gt 0 ] || mapfile -t files < <(find src -name '*.h' -o -name '*.cc' | sort)
+[ $# -gt 0 ] || mapfile -t files < <(find src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort)
 clang-format --dry-run -Werror "${files[@]}"
 # Headers are checked through the sources that include them. clang doesn't know all of GCC's options.
 sed -i -e 's/ -fno-tree-[a-z]*//g' -e 's/ -include [^ ]*cmake_pch.hxx//; s/ -Winvalid-pch//; s/ -fpch-preprocess//; s/ --param=[^ ]*//' build/lint/compile_commands.json

@@ -157,6 +157,7 @@ class TinyModelWriter {
     set("attention.head_count_kv", m_.n_kv_heads);
     if (m_.sliding_n_kv_heads > 0) {
       std::vector<std::int32_t> kv_heads;
+      kv_heads.reserve(m_.n_layers);
       for (int layer = 0; layer < m_.n_layers; ++layer) kv_heads.push_back(n_kv_heads(layer));
       gguf_set_arr_data(header_.get(), key("attention.head_count_kv").c_str(), GGUF_TYPE_INT32,
                         kv_heads.data(), kv_heads.size());
@@ -164,6 +165,7 @@ class TinyModelWriter {
     if (m_.n_sharing > 0) {
       set("attention.shared_kv_layers", m_.n_sharing);
       std::vector<std::int32_t> widths;
+      widths.reserve(m_.n_layers);
       for (int layer = 0; layer < m_.n_layers; ++layer) widths.push_back(n_ff(layer));
       gguf_set_arr_data(header_.get(), key("feed_forward_length").c_str(), GGUF_TYPE_INT32, widths.data(),
                         widths.size());

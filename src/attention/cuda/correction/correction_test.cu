@@ -346,10 +346,10 @@ class Correction : public ::testing::TestWithParam<Settings> {};
 INSTANTIATE_TEST_SUITE_P(
     Cases, Correction,
     ::testing::Values(Settings{128, 4, 0, false}, Settings{128, 8, -9, false}, Settings{128, 4, 0, true},
-                    Settings{128, 3, 4, true}, Settings{64, 3, -9, true}, Settings{64, 1, 5, false},
-                    Settings{128, 4, 0, false, /*unlike_heads=*/true},
-                    Settings{64, 3, 0, false, /*unlike_heads=*/false, /*at_once=*/true},
-                    Settings{128, 4, -9, true, /*unlike_heads=*/true, /*at_once=*/true}));
+                      Settings{128, 3, 4, true}, Settings{64, 3, -9, true}, Settings{64, 1, 5, false},
+                      Settings{128, 4, 0, false, /*unlike_heads=*/true},
+                      Settings{64, 3, 0, false, /*unlike_heads=*/false, /*at_once=*/true},
+                      Settings{128, 4, -9, true, /*unlike_heads=*/true, /*at_once=*/true}));
 
 TEST_P(Correction, SumsAndOutputsFollowTheEquations) {
   int n = 0;

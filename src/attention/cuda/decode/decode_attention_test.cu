@@ -253,10 +253,10 @@ INSTANTIATE_TEST_SUITE_P(
     Mixes, HeadMix,
     ::testing::Combine(
         ::testing::Values(Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
-                        Mix{"three", {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
-                        Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}},
-                        Mix{"trellis", {{"tcq1", "tcq3"}, {"tcq3", "tcq1"}, {"tcq2", "tcq2"}}},
-                        Mix{"generic", {{"fp8", "lm5"}, {"prog4", "prog4"}, {"tcq2", "tok3g64"}}}),
+                          Mix{"three", {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}}},
+                          Mix{"linear", {{"ch2g128", "tok2g128"}, {"ch4g128", "tok4g128"}}},
+                          Mix{"trellis", {{"tcq1", "tcq3"}, {"tcq3", "tcq1"}, {"tcq2", "tcq2"}}},
+                          Mix{"generic", {{"fp8", "lm5"}, {"prog4", "prog4"}, {"tcq2", "tok3g64"}}}),
         ::testing::ValuesIn(kHeadDims)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
@@ -301,9 +301,9 @@ TEST_P(SasAttention, AgreesOnManyPages) {
 INSTANTIATE_TEST_SUITE_P(
     Mixes, SasAttention,
     ::testing::Combine(::testing::Values(Mix{"prog4", {{"prog4", "prog4"}}},
-                                     Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
-                                     Mix{"generic", {{"ch4g128", "tok4g128"}, {"tcq3", "tcq3"}}}),
-                     ::testing::ValuesIn(kHeadDims)),
+                                         Mix{"turbo", {{"prog4", "prog4"}, {"prog2", "prog2"}}},
+                                         Mix{"generic", {{"ch4g128", "tok4g128"}, {"tcq3", "tcq3"}}}),
+                       ::testing::ValuesIn(kHeadDims)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });

@@ -138,7 +138,8 @@ TEST_P(SeveralQueries, AreAppendedAndRotated) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SeveralQueries,
-                         ::testing::Combine(::testing::ValuesIn(kPairs), ::testing::ValuesIn(kHeadDimsUpTo256)),
+                         ::testing::Combine(::testing::ValuesIn(kPairs),
+                                            ::testing::ValuesIn(kHeadDimsUpTo256)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });

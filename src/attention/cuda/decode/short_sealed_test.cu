@@ -119,7 +119,7 @@ std::vector<FormatPair> sealed_pairs() {
 
 INSTANTIATE_TEST_SUITE_P(Formats, ShortSealed,
                          ::testing::Combine(::testing::ValuesIn(sealed_pairs()),
-                                          ::testing::ValuesIn(kHeadDimsUpTo256)),
+                                            ::testing::ValuesIn(kHeadDimsUpTo256)),
                          [](const auto& info) {
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });

@@ -380,9 +380,11 @@ std::string name_of(const ::testing::TestParamInfo<PromptOverPages::ParamType>& 
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, PromptOverPages,
-                         ::testing::Combine(::testing::ValuesIn(kPairs), ::testing::Values(64, 128)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(kPairs), ::testing::Values(64, 128)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(FormatsOfWideHeads, PromptOverPages,
-                         ::testing::Combine(::testing::ValuesIn(kPairsOfWideHeads), ::testing::Values(256, 512)),
+                         ::testing::Combine(::testing::ValuesIn(kPairsOfWideHeads),
+                                            ::testing::Values(256, 512)),
                          name_of);
 
 class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {

@@ -175,8 +175,8 @@ TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
                          ::testing::Combine(::testing::Values(64, 128, 256), ::testing::Values(1, 3, 16),
-                                          ::testing::Values(0.0F, 2.0F),
-                                          ::testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16)));
+                                            ::testing::Values(0.0F, 2.0F),
+                                            ::testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16)));
 
 class Protection : public ::testing::TestWithParam<int> {};
 

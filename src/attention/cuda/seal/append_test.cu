@@ -152,8 +152,8 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
 
 INSTANTIATE_TEST_SUITE_P(All, AppendingPrompts,
                          ::testing::Combine(::testing::ValuesIn(kHeadDims),
-                                          ::testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16), ::testing::Bool(),
-                                          ::testing::Bool()));
+                                            ::testing::Values(KVANT_BF16, KVANT_F32, KVANT_F16),
+                                            ::testing::Bool(), ::testing::Bool()));
 
 }  // namespace
 }  // namespace kvant::cuda::append_test

@@ -433,8 +433,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, Encoding,
 INSTANTIATE_TEST_SUITE_P(
     Vectors, VectorEncoding,
     ::testing::Combine(::testing::Values(Case{"vq-d2b8", "vq-d2b8", 1e-3}, Case{"vq-d4b8", "vq-d4b12", 1e-3},
-                                     Case{"vq-d8b12", "vq-d8b12", 1e-3}),
-                     ::testing::ValuesIn(kHeadDims)),
+                                         Case{"vq-d8b12", "vq-d8b12", 1e-3}),
+                       ::testing::ValuesIn(kHeadDims)),
     [](const auto& info) { return name_of(std::get<0>(info.param), std::get<1>(info.param)); });
 
 }  // namespace

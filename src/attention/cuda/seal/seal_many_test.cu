@@ -77,7 +77,7 @@ TEST_P(SealingOfManyPages, GivesTheBytesOfOneAfterAnother) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealingOfManyPages,
                          ::testing::Combine(::testing::Values("tcq2", "tcq3", "tcq4", "ch4g128"),
-                                          ::testing::ValuesIn(kHeadDims)),
+                                            ::testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_d" +
                                   std::to_string(std::get<1>(info.param));

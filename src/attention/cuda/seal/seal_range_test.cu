@@ -85,7 +85,7 @@ TEST_P(SealRange, CountsPagesOutOfRange) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealRange,
                          ::testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s", "lm3", "lm4u",
-                                         "nvq-d4b8", "nvq-d8b12"),
+                                           "nvq-d4b8", "nvq-d8b12"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name)

@@ -204,9 +204,10 @@ TEST_P(SealingOfRows, GivesTheBytesOfRowsThatWereAppended) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealingOfRows,
-                         ::testing::Combine(::testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s", "fp8",
-                                                          "prog4", "lm3", "lm4u", "vq-d2b8", "nvq-d8b12"),
-                                          ::testing::ValuesIn(kHeadDims)),
+                         ::testing::Combine(::testing::Values("ch4g128", "ch2g32", "tok4g128", "tok8g32s",
+                                                              "fp8", "prog4", "lm3", "lm4u", "vq-d2b8",
+                                                              "nvq-d8b12"),
+                                            ::testing::ValuesIn(kHeadDims)),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param);
                            std::replace(name.begin(), name.end(), '-', '_');

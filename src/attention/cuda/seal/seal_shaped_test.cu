@@ -290,7 +290,7 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
 
 INSTANTIATE_TEST_SUITE_P(Bits, ShapedSealing,
                          ::testing::Combine(::testing::Range(1, kMaxTrellisBits + 1),
-                                          ::testing::ValuesIn(kHeadDims), ::testing::Bool()),
+                                            ::testing::ValuesIn(kHeadDims), ::testing::Bool()),
                          [](const auto& info) {
                            return "tcq" + std::to_string(std::get<0>(info.param)) + "_d" +
                                   std::to_string(std::get<1>(info.param)) +
