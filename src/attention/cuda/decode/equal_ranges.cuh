@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/decode/work_range.cuh"
 
 namespace kvant::cuda {
 
@@ -92,16 +93,6 @@ class EqualRanges {
   long long size_;
   int grade_;  // percent
 };
-
-// Lets a CTA begin in a sequence of the head at place `head` among a launch's.
-__device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
-  start.head = head;
-  start.seq = seq;
-  start.seq_begin = args.schedule.first_unit[seq];
-  start.seq_end = args.schedule.first_unit[seq + 1];
-  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
-  start.n_protected = args.schedule.protected_pages[seq];
-}
 
 // A CTA's part of the units of a launch's heads in equal ranges for up to n_ctas CTAs.
 __device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, bool graded, int n_ctas,

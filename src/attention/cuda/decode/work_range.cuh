@@ -33,6 +33,16 @@ struct Segment {
   __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
 };
 
+// Lets a CTA begin in a sequence of the head at place `head` among a launch's.
+__device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
+  start.head = head;
+  start.seq = seq;
+  start.seq_begin = args.schedule.first_unit[seq];
+  start.seq_end = args.schedule.first_unit[seq + 1];
+  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
+  start.n_protected = args.schedule.protected_pages[seq];
+}
+
 // Where a walk over a CTA's range is, for a thread by itself.
 class ThreadPlace {
  public:
@@ -40,14 +50,7 @@ class ThreadPlace {
 
   __device__ const WorkStart& get() const { return at_; }
   // Goes on to where a sequence and head begin.
-  __device__ void enter(const DecodeArgs& args, int head, int seq) {
-    at_.head = head;
-    at_.seq = seq;
-    at_.seq_begin = args.schedule.first_unit[seq];
-    at_.seq_end = args.schedule.first_unit[seq + 1];
-    at_.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
-    at_.n_protected = args.schedule.protected_pages[seq];
-  }
+  __device__ void enter(const DecodeArgs& args, int head, int seq) { begin_in(args, head, seq, at_); }
 
  private:
   WorkStart at_;

@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(D, 640 / D)  // 96 registers
   const PageDecoding& decoding = pages.decodings[pages.decoding_of_head[head]][side];
   const unsigned char* page = pages.sealed.find(at.seq, head, side, at.number);
   ThreadCodes<D> codes(page, is_value, static_cast<int>(threadIdx.x));
-  unsigned char* tile = args.tiles + (std::int64_t{slot} * args.n_kv_heads + head) * Tile::kBytes;
+  unsigned char* tile = tile_of_slot<Tile>(args, slot, head);
   const float scale =
       decoding.encoding == Encoding::token_grid
           ? store_token_grid_values<Tile, D>(args, decoding, page, at, codes, maxima, tile)

@@ -40,4 +40,10 @@ __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int 
   return at->number == 0 || at->n_tokens > 0;
 }
 
+// Where the tiles of a slot are made, of a KV head.
+template <class Tile>
+__device__ __forceinline__ unsigned char* tile_of_slot(const PromptArgs& args, int slot, int head) {
+  return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
+}
+
 }  // namespace kvant::cuda

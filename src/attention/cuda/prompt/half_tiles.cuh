@@ -152,8 +152,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
   TileAt at;
   int first_token;
   if (!find_tile(args, slot, head, is_value, &at, &first_token)) return;
-  unsigned char* to =
-      args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * HalfTile<D>::kBytes;
+  unsigned char* to = tile_of_slot<HalfTile<D>>(args, slot, head);
   constexpr int kTokens = Source::template kTokens<D>;
   const HalfOctets<D, kTokens> octets(is_value);
 #pragma unroll 1

@@ -122,11 +122,6 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
   }
 }
 
-template <class Tile>
-__device__ __forceinline__ unsigned char* tile_of_slot(const PromptArgs& args, int slot, int head) {
-  return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;
-}
-
 // Grid: the plan, then tiles (Source::slot_of); KV heads; sides.
 template <class Tile, int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
