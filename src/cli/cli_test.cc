@@ -55,14 +55,15 @@ class Cli : public ::testing::Test {
   }
 
   // Runs the program with `input` on its standard input. One thread: tests share the machine.
-  static Outcome run(const std::vector<std::string>& words, const std::string& input = "") {
+  static Outcome run(const std::vector<std::string>& words, const std::string& input = "",
+                     const std::string& out = path("stdout")) {
     write("stdin", input);
     std::string command = quoted(KVANT_PROGRAM);
     for (const std::string& word : words) command += " " + quoted(word);
-    command += " <" + path("stdin") + " >" + path("stdout") + " 2>" + path("stderr");
+    command += " <" + path("stdin") + " >" + out + " 2>" + path("stderr");
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) && WEXITSTATUS(status) < 128 ? WEXITSTATUS(status) : -1,
-            read_file(path("stdout")), read_file(path("stderr"))};
+            fs::is_regular_file(out) ? read_file(out) : "", read_file(path("stderr"))};
   }
   static Outcome run_model(const std::string& command, std::vector<std::string> words,
                            const std::string& input = "") {
@@ -555,9 +556,40 @@ TEST_F(Cli, ImpossibleSizesAreOneClearSentence) {
   expect_user_error(run_model("bench", {"-d", "-5"}), "-5");
   expect_user_error(run_model("bench", {"-p", "0", "-n", "0"}), "nothing to time");
   expect_user_error(run({}), "subcommand");
+  expect_user_error(run_model("run", {"-p", "abc", "-s", "-1"}),
+                    "--seed: '-1' is not a number that it takes");
+  expect_user_error(run_model("run", {"-p", "abc", "-p", "def"}), "--prompt is given more than once");
   const Outcome huge = run_model("run", {"-p", "abc", "-c", "1073741824"});
   EXPECT_EQ(huge.code, 2);
   EXPECT_NE(huge.err.find("takes"), std::string::npos) << huge.err;  // after the warning about training
+}
+
+TEST_F(Cli, WrongCommandsAndOptionsAreAnsweredWithTheNearest) {
+  expect_user_error(run({"serv", "--port", "0"}), "there is no command 'serv'; did you mean serve?");
+  expect_user_error(run({"quantize"}), "the commands are run, serve, eval");
+  expect_user_error(run({"run", "--temperature=1", "-p", "abc"}), "there is no option '--temperature'");
+  expect_user_error(run({"run", "--temperature=1", "-p", "abc"}), "did you mean --temp");
+  expect_user_error(run({"info", "--n-gpu-layers", "3"}),
+                    "did you mean --gpu-layers?; see kvant info --help");
+  expect_user_error(run({"run", "hello"}), "'hello' belongs to no option");
+  expect_user_error(run({"bench", "attention", "--heads", "0"}), "see kvant bench attention --help");
+}
+
+TEST_F(Cli, SaysItsVersion) {
+  const Outcome version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_TRUE(version.out.starts_with("kvant ")) << version.out;
+}
+
+TEST_F(Cli, AnAnswerThatCouldNotBePrintedIsAnError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"run", "-m", path("model.gguf"), "-t", "1", "-p", "abc", "-n", "2"},
+        std::vector<std::string>{"info", "-m", path("model.gguf")}}) {
+    const Outcome outcome = run(words, "", "/dev/full");
+    EXPECT_EQ(outcome.code, 2) << words.front();
+    EXPECT_NE(outcome.err.find("cannot write the standard output"), std::string::npos) << outcome.err;
+  }
 }
 
 TEST_F(Cli, AnUnwritableJsonIsFoundBeforeTheWork) {

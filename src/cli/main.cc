@@ -1,10 +1,13 @@
 // kvant: the command line.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/option_errors.h"
 
 namespace {
 
@@ -15,10 +18,19 @@ int fail(const std::string& message) {
   return kUserError;
 }
 
+// What was printed may lie in a buffer still, and a full disk shows only when that is written.
+int close_output() {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written) return 0;
+  return fail(std::string("cannot write the standard output: ") +
+              (errno != 0 ? std::strerror(errno) : "a part of it is lost") + "; make room for it");
+}
+
 // Options that llama.cpp's users write with one dash; CLI11 would read "-ctk" as "-c tk".
 std::vector<std::string> with_two_dashes(int argc, char** argv) {
   std::vector<std::string> words;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes them from the back
+  for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool one_dash =
         word == "-ctk" || word == "-ctv" || word == "-cnv" || word == "-ngl" || word == "-nkvo";
@@ -30,14 +42,13 @@ std::vector<std::string> with_two_dashes(int argc, char** argv) {
 // CLI11 reports wrong options by exceptions, and the help as one of them.
 int parse(CLI::App& program, int argc, char** argv, bool& done) {
   done = true;
+  const std::vector<std::string> words = with_two_dashes(argc, argv);
   try {
-    program.parse(with_two_dashes(argc, argv));
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes them from the back
   } catch (const CLI::Success& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& wrong) {
-    const auto commands = program.get_subcommands();  // that were come to
-    const std::string command = commands.empty() ? "" : " " + commands.front()->get_name();
-    return fail(std::string(wrong.what()) + "; see kvant" + command + " --help");
+    return fail(kvant::option_error(program, wrong, words));
   }
   done = false;
   return 0;
@@ -46,6 +57,7 @@ int parse(CLI::App& program, int argc, char** argv, bool& done) {
 int run(int argc, char** argv) {
   CLI::App program("Language models with a low-bit key-value cache.", "kvant");
   program.require_subcommand(1);
+  program.set_version_flag("--version", "kvant " KVANT_VERSION, "print the version and exit");
   program.get_formatter()->column_width(36);
   std::vector<kvant::Command> commands;
   for (const auto add :
@@ -60,7 +72,7 @@ int run(int argc, char** argv) {
   for (const kvant::Command& command : commands) {
     if (!command.app->parsed()) continue;
     const kvant::Status status = command.run();
-    return status.ok() ? 0 : fail(status.error().message);
+    return status.ok() ? close_output() : fail(status.error().message);
   }
   return 0;
 }
