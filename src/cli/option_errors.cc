@@ -45,7 +45,7 @@ std::vector<std::string> similar_options(const CLI::App& command, const std::str
     if (std::find(found.begin(), found.end(), known) == found.end()) found.push_back(known);
   }
   if (found.size() > kMost) found.resize(kMost);
-  for (std::string& known : found) known = "--" + known;
+  for (std::string& known : found) known.insert(0, "--");
   return found;
 }
 
@@ -66,7 +66,7 @@ std::string unexpected(const CLI::App& command, const std::string& otherwise,
 }
 
 // CLI11's sentences that don't say what is meant, in other words.
-std::string reworded(std::string text) {
+std::string reworded(const std::string& text) {
   constexpr std::string_view kConversion = "Could not convert: ", kEquals = " = ";
   const std::size_t equals = text.find(kEquals);
   if (text.starts_with(kConversion) && equals != std::string::npos) {

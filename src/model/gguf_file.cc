@@ -19,7 +19,7 @@ namespace {
 // A read-only mapping of a whole file.
 class Mapping {
  public:
-  static Result<Mapping> open(const std::string& path);
+  static Result<Mapping> open(const std::string& path, const std::string& what);
   Mapping(Mapping&& other) noexcept : base_(other.base_), bytes_(other.bytes_) { other.base_ = nullptr; }
   Mapping& operator=(Mapping&&) = delete;
   ~Mapping() {
@@ -34,23 +34,24 @@ class Mapping {
   std::size_t bytes_;
 };
 
-Result<Mapping> Mapping::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return error("cannot open the model file '{}': {}", path, std::strerror(errno));
+Result<Mapping> Mapping::open(const std::string& path, const std::string& what) {
+  // Not blocking: opening a pipe would wait for somebody to write to it.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return error("cannot open the {} '{}': {}", what, path, std::strerror(errno));
   struct stat status {};
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     close(file);
-    return error("'{}' is not a regular file: give the path of a GGUF model", path);
+    return error("'{}' is not a regular file: give the path of a {}", path, what);
   }
   const auto bytes = static_cast<std::size_t>(status.st_size);
   if (bytes < 24) {  // magic, version and two counts
     close(file);
-    return error("'{}' has {} bytes, which is too short for a GGUF model", path, bytes);
+    return error("'{}' has {} bytes, which is too short for a {}", path, bytes, what);
   }
   void* base = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
   const int failure = errno;
   close(file);
-  if (base == MAP_FAILED) return error("cannot map the model file '{}': {}", path, std::strerror(failure));
+  if (base == MAP_FAILED) return error("cannot map the {} '{}': {}", what, path, std::strerror(failure));
   return Mapping(base, bytes);
 }
 
@@ -153,12 +154,12 @@ struct GgufFile::State {
 GgufFile::GgufFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 GgufFile::~GgufFile() = default;
 
-Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path) {
+Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path, const std::string& what) {
   quiet_library_log();
-  auto mapping = Mapping::open(path);
+  auto mapping = Mapping::open(path, what);
   if (!mapping.ok()) return mapping.error();
   if (std::memcmp(mapping->base(), GGUF_MAGIC, 4) != 0) {
-    return error("'{}' is not a GGUF model (it does not start with \"GGUF\")", path);
+    return error("'{}' is not a {} (it does not start with \"GGUF\")", path, what);
   }
   auto state = std::make_unique<State>(path, std::move(mapping).value());
   const gguf_init_params params{/*no_alloc=*/true, &state->directory};

@@ -18,7 +18,9 @@ namespace kvant {
 class GgufFile {
  public:
   // Opens and maps the file. Errors: missing, unreadable, not GGUF, truncated (tensor data past the end).
-  static Result<std::shared_ptr<GgufFile>> open(const std::string& path);
+  // what: messages call the file so.
+  static Result<std::shared_ptr<GgufFile>> open(const std::string& path,
+                                                const std::string& what = "GGUF model");
   ~GgufFile();
 
   const std::string& path() const;

@@ -1,6 +1,7 @@
 #include "model/gguf_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <iterator>
@@ -75,6 +76,12 @@ TEST(GgufFile, SaysWhatIsWrongWithAFileThatIsNoModel) {
   EXPECT_NE(failure_of(file.path()).find("not a GGUF"), std::string::npos);
   write_bytes(file.path(), "GGUF" + std::string(1000, '\xff'));
   EXPECT_NE(failure_of(file.path()).find("damaged"), std::string::npos);
+}
+
+TEST(GgufFile, DoesNotWaitForAPipe) {
+  const TinyFile place("pipe.gguf");
+  ASSERT_EQ(mkfifo(place.path().c_str(), 0600), 0);
+  EXPECT_NE(failure_of(place.path()).find("not a regular file"), std::string::npos);
 }
 
 TEST(GgufFile, RefusesEveryTruncation) {
