@@ -11,14 +11,18 @@
 namespace kvant {
 namespace {
 
-// llama.cpp's name for a cache type as the name of the format that is like it, behind any transforms.
-std::string without_alias(const std::string& side) {
+// A side whose format may have llama.cpp's name for a cache type that is like it, behind any transforms.
+Result<SideRecipe> parse_plain_side(const std::string& side) {
   const std::size_t colon = side.find(':');
-  const std::size_t format = colon == std::string::npos ? 0 : colon + 1;
+  const std::size_t begin = colon == std::string::npos ? 0 : colon + 1;
+  const std::string format = side.substr(begin);
+  std::vector<std::string> types;
   for (const LlamaCppType& type : llama_cpp_types()) {
-    if (side.substr(format) == type.name) return side.substr(0, format) + type.format;
+    if (format == type.name) return parse_side(side.substr(0, begin) + type.format);
+    types.emplace_back(type.name);
   }
-  return side;
+  if (find_format(format) == nullptr) return unknown_format(format, types);
+  return parse_side(side);
 }
 
 Error unknown_recipe(const std::string& name) {
@@ -28,8 +32,14 @@ Error unknown_recipe(const std::string& name) {
   for (const std::string& format : similar_format_names(name, 2)) {
     if (std::find(near.begin(), near.end(), format) == near.end()) near.push_back(format);
   }
-  const std::string hint = near.empty() ? "; known recipes: " + listed(known) : did_you_mean(near);
+  const std::string hint =
+      near.empty() ? "; known recipes: " + listed(known) + ", or a file FILE.json" : did_you_mean(near);
   return error("unknown recipe or format {}{}", quoted(name), hint);
+}
+
+// A path has slashes as a pair of formats has.
+bool is_path(const std::string& name) {
+  return name.starts_with('/') || name.starts_with("./") || name.starts_with("../") || name.starts_with("~/");
 }
 
 }  // namespace
@@ -38,9 +48,9 @@ Result<Recipe> plain_recipe(const std::string& k_side, const std::string& v_side
   Recipe recipe;
   recipe.name = k_side == v_side ? k_side : k_side + "/" + v_side;
   recipe.summary = "a plain pair of formats";
-  auto k = parse_side(without_alias(k_side));
+  auto k = parse_plain_side(k_side);
   if (!k.ok()) return k.error();
-  auto v = parse_side(without_alias(v_side));
+  auto v = parse_plain_side(v_side);
   if (!v.ok()) return v.error();
   recipe.k = std::move(k).value();
   recipe.v = std::move(v).value();
@@ -51,6 +61,7 @@ Result<Recipe> named_recipe(const std::string& name) {
   for (const Recipe& recipe : builtin_recipes()) {
     if (recipe.name == name) return recipe;
   }
+  if (is_path(name)) return error("{} is no recipe's file: their names end in .json", quoted(name));
   const std::size_t slash = name.find('/');
   if (slash != std::string::npos) return plain_recipe(name.substr(0, slash), name.substr(slash + 1));
   auto both = plain_recipe(name, name);

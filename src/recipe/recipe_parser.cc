@@ -1,4 +1,6 @@
 // The string form of recipes. docs/guide/recipes.md has the grammar.
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -26,9 +28,13 @@ std::vector<std::string> split(const std::string& text, char separator) {
 }
 
 Result<Recipe> read_recipe_file(const std::string& path) {
+  errno = 0;
   std::ifstream file(path);
   std::stringstream text;
-  if (!file || !(text << file.rdbuf())) return error("cannot read the recipe file {}", quoted(path));
+  if (!file || !(text << file.rdbuf())) {
+    return error("cannot read the recipe file {}: {}", quoted(path),
+                 errno != 0 ? std::strerror(errno) : "it is empty");
+  }
   auto recipe = recipe_from_json(text.str());
   if (!recipe.ok()) return error("recipe file {}: {}", quoted(path), recipe.error().message);
   if (recipe->name.empty()) recipe->name = path;

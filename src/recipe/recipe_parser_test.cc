@@ -198,6 +198,7 @@ TEST(RecipeErrors, NameTheNearestRecipe) {
   expect_in("quarot-4bit", message_of("quarto-4bit,sink=4"));
   expect_in("tok4g128", message_of("tok4g127"));
   expect_in("known recipes: kvant-4bit, kvant-3bit", message_of("xxxxxxxxxxxxxxxxxxxxx"));
+  expect_in("or a file FILE.json", message_of("xxxxxxxxxxxxxxxxxxxxx"));
 }
 
 TEST(RecipeErrors, NameTheNearestKeyTransformAndFormat) {
@@ -205,6 +206,10 @@ TEST(RecipeErrors, NameTheNearestKeyTransformAndFormat) {
   expect_in("did you mean hadamard", message_of("k=hadamrd:ch4g128"));
   expect_in("k: unknown format 'ch4g129'; did you mean ch4g128", message_of("k=ch4g129"));
   expect_in("known transforms: hadamard", message_of("v=:fp8"));
+  expect_in("unknown format 'q4_9'; did you mean q4_1, q4_0 or q8_0?", message_of("q8_0/q4_9"));
+  const std::string patterns = message_of("k=xxxxxxxxxxxxxxxxxxxxx");
+  expect_in("known formats: bf16|f16, fp8, tok<B>g<N>", patterns);
+  EXPECT_LT(patterns.size(), 400U);
 }
 
 TEST(RecipeErrors, SayWhatAValueMayBe) {
@@ -241,7 +246,9 @@ TEST(RecipeErrors, SayWhereTheTextIsNotARecipe) {
   for (const char* key : {"k@", "k@-", "k@3-1", "k@a", "k@0.", "k@0-3.x", "v@0-", "k@99999"}) {
     expect_in("does not name layers", message_of(std::string(key) + "=fp8"));
   }
-  expect_in("cannot read the recipe file 'no/such/file.json'", message_of("no/such/file.json"));
+  expect_in("cannot read the recipe file 'no/such/file.json': No such file", message_of("no/such/file.json"));
+  expect_in("'/etc/recipe.txt' is no recipe's file: their names end in .json", message_of("/etc/recipe.txt"));
+  expect_in("'../mine' is no recipe's file", message_of("../mine"));
 }
 
 TEST(RecipeErrors, QuoteNothingUnprintable) {

@@ -32,10 +32,16 @@ Result<std::vector<std::string>> parse_transforms(const std::string& text) {
 
 }  // namespace
 
-Error unknown_format(const std::string& name) {
-  const auto near = similar_format_names(name, 3);
-  const std::string hint = near.empty() ? "; known formats: " + listed(format_names()) : did_you_mean(near);
-  return error("unknown format {}{}", quoted(name), hint);
+Error unknown_format(const std::string& name, std::span<const std::string> others) {
+  constexpr int kMost = 3;
+  std::vector<std::string> known(others.begin(), others.end());
+  const auto formats = format_names();
+  known.insert(known.end(), formats.begin(), formats.end());
+  const auto near = similar_names(name, known, kMost);
+  if (!near.empty()) return error("unknown format {}{}", quoted(name), did_you_mean(near));
+  std::vector<std::string> patterns;  // of some twenty formats each
+  for (const FormatFamily* family : format_families()) patterns.emplace_back(family->pattern);
+  return error("unknown format {}; known formats: {}", quoted(name), listed(patterns));
 }
 
 Result<SideRecipe> parse_side(const std::string& text) {

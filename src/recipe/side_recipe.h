@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -9,8 +10,8 @@
 
 namespace kvant {
 
-// The error for a name that is no format's, with the nearest ones.
-Error unknown_format(const std::string& name);
+// The error for a name that is no format's, with the nearest ones. others: names that may stand there, too.
+Error unknown_format(const std::string& name, std::span<const std::string> others = {});
 
 // [transform+transform...:]format. Fails with the nearest names where a name is unknown.
 Result<SideRecipe> parse_side(const std::string& text);
