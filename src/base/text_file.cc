@@ -9,6 +9,7 @@
 namespace kvant {
 
 Result<std::string> read_text_file(const std::string& path) {
+  if (path == "-") return read_text_file("/dev/stdin");
   std::error_code failure;
   if (std::filesystem::is_directory(path, failure)) return error("cannot read '{}': it is a directory", path);
   errno = 0;

@@ -575,6 +575,51 @@ TEST_F(Cli, WrongCommandsAndOptionsAreAnsweredWithTheNearest) {
   expect_user_error(run({"bench", "attention", "--heads", "0"}), "see kvant bench attention --help");
 }
 
+TEST_F(Cli, RunReadsItsPromptFromTheStandardInput) {
+  const Outcome typed = run_model("run", {"-p", "abc def", "-n", "5"});
+  const Outcome piped = run_model("run", {"-f", "-", "-n", "5"}, "abc def");
+  EXPECT_EQ(piped.code, 0) << piped.err;
+  EXPECT_EQ(piped.out, typed.out);
+  expect_user_error(run_model("run", {"-f", "-"}), "empty");
+}
+
+TEST_F(Cli, AChatBeginsWithAFile) {
+  write("turn.txt", "abc");
+  const Outcome typed = run_model("run", {"-cnv", "-p", "abc", "-n", "3"});
+  const Outcome read = run_model("run", {"-cnv", "-f", path("turn.txt"), "-n", "3"});
+  EXPECT_EQ(read.code, 0) << read.err;
+  EXPECT_EQ(read.out, typed.out);
+  EXPECT_NE(read.out, "");
+}
+
+TEST_F(Cli, RawLeavesNoRoomForWhatTheTemplateHolds) {
+  expect_user_error(run_model("run", {"-p", "abc", "--raw", "--system", "be brief"}), "--system needs");
+  expect_user_error(run_model("run", {"-cnv", "--raw"}), "-cnv needs the chat template");
+}
+
+TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
+  std::string model = read_file(path("model.gguf"));
+  const std::string key = "tokenizer.chat_template";
+  model.replace(model.find(key), key.size(), "tokenizer.that_template");
+  write("plain.gguf", model);
+  const std::vector<std::string> words = {"run", "-m", path("plain.gguf"), "-t", "1", "-n", "2", "-p", "abc"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  };
+  const Outcome plain = with({}), raw = with({"--raw"});
+  EXPECT_NE(plain.err.find("has no chat template"), std::string::npos) << plain.err;
+  EXPECT_EQ(plain.out, raw.out);
+  EXPECT_EQ(raw.err.find("template"), std::string::npos) << raw.err;
+  expect_user_error(with({"--system", "be brief"}), "--system has no place");
+}
+
+TEST_F(Cli, APromptIsNotCutAtAByteOfValueZero) {
+  write("zero.txt", std::string("abc\0def", 7));
+  expect_user_error(run_model("run", {"-f", path("zero.txt"), "-n", "2"}), "a byte of value 0, at 3");
+}
+
 TEST_F(Cli, SaysItsVersion) {
   const Outcome version = run({"--version"});
   EXPECT_EQ(version.code, 0);

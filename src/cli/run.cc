@@ -125,6 +125,11 @@ Result<Prompt> Run::prompt() const {
     if (!turn.ok()) return turn.error();
     return encode_text(tokenizer, *turn, /*add_special=*/false, /*parse_special=*/true);
   }
+  const auto templated = tokenizer.chat_prompt(std::vector{ChatMessage{"user", "q"}});
+  if (!templated.ok()) {
+    if (!options_.system.empty()) return error("--system has no place: {}", templated.error().message);
+    warn(templated.error().message + ": it is continued as it is, as with --raw");
+  }
   return message_prompt(tokenizer, options_.system, *text);
 }
 
@@ -243,6 +248,11 @@ Status Run::chat() {
   KVANT_RETURN_IF_ERROR(check_context(0));
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
   std::string line = options_.prompt;
+  if (!options_.file.empty()) {
+    auto text = prompt_text();
+    if (!text.ok()) return text.error();
+    line = std::move(text).value();
+  }
   fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends it, Ctrl-C ends a generation.\n",
              session_.engine().description());
   while (true) {
@@ -350,6 +360,10 @@ Status run(const RunOptions& options) {
   if (!options.chat && options.prompt.empty() && options.file.empty()) {
     return error("nothing to generate from: give a prompt with -p or -f, or chat with -cnv");
   }
+  if (options.raw && (options.chat || !options.system.empty())) {
+    return error("{} needs the chat template, which --raw leaves out: leave one of them out",
+                 options.chat ? "-cnv" : "--system");
+  }
   if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
   const auto guard_every = parse_guard(options.guard);
   if (!guard_every.ok()) return guard_every.error();
@@ -373,7 +387,9 @@ Command add_run_command(CLI::App& program) {
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
   auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
-  command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes(prompt);
+  command
+      ->add_option("-f,--file", options->file, "read the prompt from this file; -: from the standard input")
+      ->excludes(prompt);
   command->add_option("--system", options->system, "system message of the chat template");
   command->add_flag("--cnv,--conversation", options->chat,
                     "chat: read turns from the standard input (also -cnv)");

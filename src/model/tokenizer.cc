@@ -62,7 +62,7 @@ class GgufTokenizer : public Tokenizer {
     std::size_t bytes = 1024;
     for (const ChatMessage& m : messages) {
       // Before the template moves its bytes. What the model wrote itself may be cut inside a character.
-      if (m.role != "assistant") KVANT_RETURN_IF_ERROR(check_utf8("the text", m.text));
+      if (m.role != "assistant") KVANT_RETURN_IF_ERROR(check_message_text("the text", m.text));
       chat.push_back({m.role.c_str(), m.text.c_str()});
       bytes += 2 * (m.role.size() + m.text.size());
     }

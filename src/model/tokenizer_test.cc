@@ -43,6 +43,12 @@ TEST_F(TinyTokenizer, RefusesTextThatIsNotUtf8) {
   EXPECT_NE(tokens.error().message.find("byte 3 (0xff)"), std::string::npos) << tokens.error().message;
 }
 
+TEST_F(TinyTokenizer, RefusesMessagesThatTheTemplateWouldCut) {
+  const auto prompt = tokenizer_->chat_prompt(std::vector{ChatMessage{"user", std::string("abc\0def", 7)}});
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_NE(prompt.error().message.find("a byte of value 0, at 3"), std::string::npos);
+}
+
 TEST_F(TinyTokenizer, GivesNothingForTokensThatAreNotThere) {
   EXPECT_EQ(tokenizer_->piece(-1), "");
   EXPECT_EQ(tokenizer_->piece(1 << 30), "");

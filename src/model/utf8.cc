@@ -39,4 +39,11 @@ Status check_utf8(const char* what, std::string_view text) {
                static_cast<unsigned char>(text[*at]));
 }
 
+Status check_message_text(const char* what, std::string_view text) {
+  KVANT_RETURN_IF_ERROR(check_utf8(what, text));
+  const std::size_t nul = text.find('\0');
+  if (nul == std::string_view::npos) return {};
+  return error("{} has a byte of value 0, at {}, which chat templates can't hold: leave it out", what, nul);
+}
+
 }  // namespace kvant

@@ -19,7 +19,8 @@ Result<Prompt> chat_prompt(const Tokenizer& tokenizer, std::span<const ChatMessa
 
 Result<Prompt> message_prompt(const Tokenizer& tokenizer, const std::string& system,
                               const std::string& message) {
-  KVANT_RETURN_IF_ERROR(check_utf8("the system message", system));
+  KVANT_RETURN_IF_ERROR(check_message_text("the system message", system));
+  KVANT_RETURN_IF_ERROR(check_message_text("the text", message));
   std::vector<ChatMessage> messages;
   if (!system.empty()) messages.push_back({"system", system});
   messages.push_back({"user", message});
