@@ -32,6 +32,17 @@ def _checked(name: str, value: int, least: int, most: int) -> int:
     return int(value)
 
 
+def _text(name: str, value: Any) -> str:
+    """What the engine takes as UTF-8."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as wrong:
+        raise ValueError(f"{name} has no UTF-8: its character {wrong.start} is half of a surrogate pair") from None
+    return value
+
+
 def _threads(threads: int | None) -> int:
     return min(os.cpu_count() or 1, _MAX_THREADS) if threads is None else _checked("threads", threads, 1, _MAX_THREADS)
 
@@ -129,11 +140,14 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> npt.NDArray[np.int32]:
         """Tokens of a text, int32 [n]. add_special: with the token that the model's texts begin with, if they do;
         parse_special: "<|im_start|>" in the text becomes that token."""
-        return self._model.encode(text, add_special, parse_special)
+        return self._model.encode(_text("the text", text), add_special, parse_special)
 
     def decode(self, tokens: npt.ArrayLike) -> str:
         """The text of tokens [n]; what is no whole character becomes U+FFFD."""
-        return self._model.decode(_token_array(tokens)).decode("utf-8", "replace")
+        array = _token_array(tokens)
+        if array.size and array.max() >= self.n_vocab:
+            raise ValueError(f"token {array.max()} is not in the model's vocabulary of {self.n_vocab}")
+        return self._model.decode(array).decode("utf-8", "replace")
 
     def ends_generation(self, token: int) -> bool:
         """Whether the model ends a text or a turn by this token."""
@@ -156,7 +170,7 @@ class Model:
         folder, or made now where the recipe can't do without. device: "cpu", "cuda", or "cuda:1" for the second GPU, which
         then has the model and its caches (docs/guide/gpu.md). backend: how the CPU attends; None: "cpu", by the fastest code.
         strict: a fall-back to something slower is an error."""
-        self._model = _engine.Model.open(os.fspath(path), kv, _checked("context", context, 0, _MAX_TOKENS),
+        self._model = _engine.Model.open(os.fspath(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                          os.fspath(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
                                          strict)
         self.path = os.fspath(path)
@@ -206,7 +220,7 @@ class Model:
             if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)
                     and isinstance(message.get("content"), str)):
                 raise ValueError(f'a message is {{"role": ..., "content": ...}}, both texts, not {message!r}')
-            turns.append((message["role"], message["content"]))
+            turns.append((_text("a message's role", message["role"]), _text("a message's content", message["content"])))
         if not turns:
             raise ValueError("the conversation is empty: give a message")
         return self.generate(self._model.chat_prompt(turns), **options)
@@ -229,7 +243,7 @@ def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int =
          calibration: str | os.PathLike[str] = "", device: str = "cpu", backend: str | None = None) -> dict[str, Any]:
     """What a model's cache takes, and what fits into memory, as `kvant info --json` writes it (docs/reference/json.md), for
     `batch` sequences of `context` tokens (0: as many as the model was trained for). device: where they would lie."""
-    return json.loads(_engine.plan(os.fspath(path), kv, _checked("context", context, 0, _MAX_TOKENS),
+    return json.loads(_engine.plan(os.fspath(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                    _checked("batch", batch, 1, 1 << 20), os.fspath(calibration), device,
                                    _backend(device, backend, "cpu"), _threads(None)))
 
@@ -269,7 +283,7 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
     options.generated_tokens = _checked("max_tokens", max_tokens, 1, 1 << 20)
     options.seed = _checked("seed", seed, 0, 2**64 - 1)
     options.all_prompt, options.control, options.stored_weights = all_prompt, control, weights == "stored"
-    documents = [_with_arrays(document) for document in json.loads(_engine.evaluate(options, text))]
+    documents = [_with_arrays(document) for document in json.loads(_engine.evaluate(options, _text("the text", text)))]
     return documents[0] if len(documents) == 1 else documents
 
 

@@ -38,7 +38,7 @@ found["plan"] = kvant.plan(model_path, kv, context=2048, batch=3)
 def message_of(call) -> str:
     try:
         call()
-    except (kvant.Error, ValueError, FileNotFoundError) as error:
+    except (kvant.Error, ValueError, TypeError, FileNotFoundError) as error:
         return str(error)
     return ""
 
@@ -54,6 +54,9 @@ found["errors"] = {
     "score": message_of(lambda: model.score([1, 10**7])),
     "temperature": message_of(lambda: model.generate("x", temperature=float("nan"))),
     "context": message_of(lambda: kvant.evaluate(model_path, text, kv, context=257, chunks=1)),
+    "decoded": message_of(lambda: model.tokenizer.decode([10**7])),
+    "surrogate": message_of(lambda: model.generate("half \ud800")),
+    "recipes": message_of(lambda: kvant.Model(model_path, [kv])),
     "role": message_of(lambda: model.chat([{"content": "x"}])),
     "cuda": message_of(kvant.c_api.find_library)}
 

@@ -118,7 +118,7 @@ class Wheel(unittest.TestCase):
     def test_errors_are_the_programs_sentences(self):
         done = subprocess.run([self.program, "info", "-m", self.model, "--kv", "kvant-5bit"], capture_output=True, text=True)
         self.assertEqual(done.stderr.strip(), "kvant: " + self.found["errors"]["recipe"])
-        for name in ("file", "prompt", "stop", "tokens", "score", "temperature", "context", "role"):
+        for name in ("file", "prompt", "stop", "tokens", "score", "temperature", "context", "decoded", "surrogate", "recipes", "role"):
             self.assertTrue(self.found["errors"][name], name)
         self.assertEqual(self.found["errors"]["device"], "'tpu' is no device: use cpu, cuda, or cuda:N for the GPU of that number")
         self.assertIn("backend='reference' chooses how the CPU attends", self.found["errors"]["backend"])
