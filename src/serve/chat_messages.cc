@@ -79,24 +79,41 @@ void read_message(const Json& json, const std::string& where, JsonFields& fields
 constexpr const char* kNoTools =
     "the model's chat template has no tools: start the server with --chat-template FILE, with one that has";
 
-// What needs a template that is run: tools, what they gave, or a template of the user's.
+constexpr const char* kNoValues =
+    "'chat_template_kwargs' are for a chat template that is run, and the model has none: leave them out, or "
+    "start the server with --chat-template FILE";
+
+// Reads what a template may ask for beside the messages.
+void read_template_values(JsonFields& fields, ChatHistory& conversation) {
+  constexpr const char* kKey = "chat_template_kwargs";
+  const Json* values = fields.value(kKey);
+  if (values == nullptr) return;
+  if (!values->is_object()) return fields.fail(kKey, "'chat_template_kwargs' must be an object");
+  if (values->contains("enable_thinking") && !(*values)["enable_thinking"].is_boolean())
+    return fields.fail(kKey, "'chat_template_kwargs.enable_thinking' must be true or false");
+  conversation.template_values = *values;
+}
+
+// What needs a template that is run: tools, what they gave, values for it, or a template of the user's.
 Result<TemplatedChat> run_template(const ChatHistory& conversation, const ChatTools& tools,
                                    const ChatTemplate* chat_template) {
   const bool with_tools = tools.may_be_called() || conversation.calls_tools;
   if (chat_template == nullptr || (with_tools && !chat_template->has_tools())) return error("{}", kNoTools);
-  return chat_template->apply(conversation.json, tools);
+  return chat_template->apply(conversation.json, tools, conversation.template_values);
 }
 
 // As llama.cpp knows it by heart, unless that doesn't do.
 Result<TemplatedChat> fill_template(const ChatHistory& conversation, const ChatTools& tools,
                                     const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
-  if (tools.may_be_called() || conversation.calls_tools ||
+  const bool has_values = !conversation.template_values.empty();
+  if (has_values && (chat_template == nullptr || !chat_template->is_there())) return error("{}", kNoValues);
+  if (tools.may_be_called() || conversation.calls_tools || has_values ||
       (chat_template != nullptr && chat_template->replaces_the_models()))
     return run_template(conversation, tools, chat_template);
   auto text = tokenizer.chat_prompt(conversation.messages);
   if (text.ok()) return TemplatedChat{.prompt = std::move(text).value()};
   if (chat_template == nullptr || !chat_template->is_there()) return text.error();
-  return chat_template->apply(conversation.json, tools);
+  return chat_template->apply(conversation.json, tools, conversation.template_values);
 }
 
 // The grammar at the answer's start.
@@ -123,6 +140,7 @@ void ChatHistory::add(const std::string& role, const std::string& text) {
 
 ChatHistory read_messages(JsonFields& fields) {
   ChatHistory conversation;
+  read_template_values(fields, conversation);
   const Json* json = fields.value("messages");
   if (json == nullptr || !json->is_array() || json->empty()) {
     fields.fail("messages", "'messages' must be a list of messages, one at least");

@@ -15,12 +15,13 @@ struct ChatHistory {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();  // the same, as the API has them
   bool calls_tools = false;  // some are calls or what they gave, which `messages` can't say
+  nlohmann::ordered_json template_values = nlohmann::ordered_json::object();  // that the template may ask for
 
   void add(const std::string& role, const std::string& text);
 };
 
-// Reads `messages`. What is wrong or not supported (anything but text and tools) becomes the error of
-// `fields`.
+// Reads `messages` and `chat_template_kwargs`. What is wrong or not supported (anything but text and tools)
+// becomes the error of `fields`.
 ChatHistory read_messages(JsonFields& fields);
 
 // The request's prompt: the chat template of the messages and tools, as text and as tokens, and with tools

@@ -162,9 +162,12 @@ class LibraryTemplate : public ChatTemplate {
 
   bool has_tools() const override { return can("supports_tools") && can("supports_tool_calls"); }
 
-  Result<TemplatedChat> apply(const Json& messages, const ChatTools& tools) const override {
+  Result<TemplatedChat> apply(const Json& messages, const ChatTools& tools,
+                              const Json& values) const override {
     try {
       common_chat_templates_inputs inputs;
+      for (const auto& [name, value] : values.items()) inputs.chat_template_kwargs[name] = value.dump();
+      inputs.enable_thinking = values.value("enable_thinking", true);  // the library asks for it by itself
       inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages.dump()));
       inputs.tools = functions(tools.functions, "");
       inputs.tool_choice =

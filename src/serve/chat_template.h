@@ -75,9 +75,10 @@ class ChatTemplate {
   virtual bool is_there() const = 0;  // else a common one stands in
   virtual bool replaces_the_models() const = 0;
   virtual bool has_tools() const = 0;
-  // messages: as the OpenAI API has them, their content a text.
-  virtual Result<TemplatedChat> apply(const nlohmann::ordered_json& messages,
-                                      const ChatTools& tools) const = 0;
+  // messages: as the OpenAI API has them, their content a text. values: an object of what else the template
+  // may ask for, such as enable_thinking.
+  virtual Result<TemplatedChat> apply(const nlohmann::ordered_json& messages, const ChatTools& tools,
+                                      const nlohmann::ordered_json& values) const = 0;
 };
 
 }  // namespace kvant

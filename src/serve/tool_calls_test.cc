@@ -283,6 +283,30 @@ TEST_F(ToolCalls, AreRefusedWhereTheirSchemasTogetherAreTooMuch) {
   EXPECT_NE(status(many, many).find("parts"), std::string::npos);
 }
 
+TEST_F(ToolCalls, LeaveValuesToTheTemplate) {
+  const auto thinking = ChatTemplate::make(engine_->tokenizer(),
+                                           "{% for m in messages %}{{ m.content }}{% endfor %}"
+                                           "{% if enable_thinking is defined and not enable_thinking %}"
+                                           "<none>{% endif %}{{ mood }}")
+                            .value();
+  const auto prompt = [&](const Json& more, const ChatTemplate* chat_template) {
+    Json json = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+    json.update(more);
+    const ParsedRequest parsed = parse_chat_request(
+        json, engine_->tokenizer(), {.n_vocab = engine_->n_vocab(), .chat_template = chat_template});
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? std::get<ApiRequest>(parsed).prompts.front().text : error->message;
+  };
+  const auto values = [](const Json& object) { return Json{{"chat_template_kwargs", object}}; };
+  EXPECT_EQ(prompt(Json::object(), thinking.get()), "hi");
+  EXPECT_EQ(prompt(values({{"enable_thinking", true}}), thinking.get()), "hi");
+  EXPECT_EQ(prompt(values({{"enable_thinking", false}, {"mood", "calm"}}), thinking.get()), "hi<none>calm");
+  EXPECT_NE(prompt(values({{"enable_thinking", "no"}}), thinking.get()).find("true or false"),
+            std::string::npos);
+  EXPECT_NE(prompt(values(5), thinking.get()).find("must be an object"), std::string::npos);
+  EXPECT_NE(prompt(values({{"mood", "calm"}}), nullptr).find("--chat-template"), std::string::npos);
+}
+
 TEST_F(ToolCalls, AreRefusedWhereTheyCanNotBe) {
   const auto refused = [](const Json& more, const ChatTemplate* chat_template) {
     const ParsedRequest parsed = parse(more, chat_template);
