@@ -252,6 +252,8 @@ TEST_F(Cli, ServeRefusesWhatItCanNotServe) {
   for (const char* wrong : {"0", "1e30GiB", "many"})
     refuses({"--sessions", path("sessions"), "--prefix-disk", wrong}, "--prefix-disk: ");
   EXPECT_FALSE(fs::exists(path("sessions")));
+  refuses({"--host", ""}, "--host is empty");
+  refuses({"--api-key", ""}, "--api-key is empty");
   refuses({"--compare", "nonsense"}, "--compare: ");
   refuses({"--memory", "1e30GiB"}, "--memory: ");
   refuses({"--compare", "tok4g64"}, "--compare: ");

@@ -46,6 +46,7 @@ constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
+  std::string alias;  // the model's name; empty: its file's
   std::string memory;
   std::string compare;   // a second recipe; empty: none
   std::string sessions;  // folder; empty: none are kept
@@ -93,7 +94,8 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
     for (const PlanRow& row : session.report(plan).rows) names.insert(row.kernel);
     return names;
   }();
-  const std::string model = std::filesystem::path(options.common.model).stem().string();
+  const std::string model =
+      options.alias.empty() ? std::filesystem::path(options.common.model).stem().string() : options.alias;
   return {.model = compared ? model + ":" + label(plan.recipe) : model,
           .model_path = options.common.model,
           .description = engine.description(),
@@ -124,8 +126,8 @@ Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& sche
 }
 
 void announce(const ServerInfo& info, const ServeOptions& options, int port) {
-  fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description, options.http.host,
-             port, options.http.api_key.empty() ? "" : ", with an API key");
+  fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description,
+             url_host(options.http.host), port, options.http.api_key.empty() ? "" : ", with an API key");
 }
 
 void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {
@@ -321,6 +323,15 @@ Status serve(const ServeOptions& options) {
   return {};
 }
 
+// An empty one comes of a variable that isn't set, and would open the server to more than was meant.
+Status check_access(const CLI::App& command, const HttpOptions& options) {
+  if (options.host.empty())
+    return error("--host is empty: give an address, such as 127.0.0.1, or leave it out");
+  if (options.api_key.empty() && command.count("--api-key") > 0)
+    return error("--api-key is empty, and everybody could ask: give a key, or leave it out");
+  return {};
+}
+
 }  // namespace
 
 Command add_serve_command(CLI::App& program) {
@@ -336,6 +347,8 @@ Command add_serve_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--api-key", options->http.api_key, "key that clients must show (also KVANT_API_KEY)")
       ->envname("KVANT_API_KEY");
+  command->add_option("-a,--alias", options->alias,
+                      "the model's name in requests and answers (default: the file's)");
   command
       ->add_option("-c,--ctx-size", options->context,
                    "max tokens of a prompt and its answer (default: what the model was trained for)")
@@ -375,6 +388,7 @@ Command add_serve_command(CLI::App& program) {
       "the first; it takes half of --memory");
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
+            KVANT_RETURN_IF_ERROR(check_access(*command, options->http));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
             return serve(*options);
           }};

@@ -14,4 +14,12 @@ void send(httplib::Response& response, const ApiError& error) {
   response.set_content(error.body(), kJsonType);
 }
 
+void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler) {
+  server.Post(path, std::move(handler));
+  server.Get(path, [path](const httplib::Request&, httplib::Response& response) {
+    response.set_header("Allow", "POST");
+    send(response, ApiError{.status = 405, .message = path + " is asked by POST, with a body of JSON"});
+  });
+}
+
 }  // namespace kvant

@@ -4,6 +4,7 @@
 #include <httplib.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "serve/api_error.h"
 
@@ -14,5 +15,8 @@ inline constexpr const char* kJsonType = "application/json";
 void send(httplib::Response& response, const nlohmann::ordered_json& json);
 // With the error's status, and when to ask again.
 void send(httplib::Response& response, const ApiError& error);
+
+// What is asked by POST. Who asks by GET, as a browser does, is told so.
+void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
 
 }  // namespace kvant

@@ -59,6 +59,11 @@ Json slot_json(const RequestStatus& request, const ServerInfo& info) {
 
 }  // namespace
 
+std::string url_host(const std::string& host) {
+  in6_addr address{};
+  return inet_pton(AF_INET6, host.c_str(), &address) == 1 ? "[" + host + "]" : host;
+}
+
 class HttpServer::Routes {
  public:
   Routes(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
@@ -131,10 +136,10 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
 }
 
 void HttpServer::Routes::add_routes() {
-  server_.Post("/v1/chat/completions", [this](const Request& request, Response& response) {
+  add_post_route(server_, "/v1/chat/completions", [this](const Request& request, Response& response) {
     generate(request, response, parse_chat_request);
   });
-  server_.Post("/v1/completions", [this](const Request& request, Response& response) {
+  add_post_route(server_, "/v1/completions", [this](const Request& request, Response& response) {
     generate(request, response, parse_completion_request);
   });
   server_.Get("/v1/models", [this](const Request&, Response& response) {
@@ -152,10 +157,10 @@ void HttpServer::Routes::add_routes() {
   add_cache_route(server_, loop_, served_);
   add_page_routes(server_);
   server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });
-  server_.Post("/tokenize",
-               [this](const Request& request, Response& response) { tokenize(request, response); });
-  server_.Post("/detokenize",
-               [this](const Request& request, Response& response) { detokenize(request, response); });
+  add_post_route(server_, "/tokenize",
+                 [this](const Request& request, Response& response) { tokenize(request, response); });
+  add_post_route(server_, "/detokenize",
+                 [this](const Request& request, Response& response) { detokenize(request, response); });
   add_session_routes(server_, loop_);
 }
 
@@ -166,7 +171,7 @@ Result<int> HttpServer::Routes::bind() {
   return error(
       "cannot listen on {}:{}: the port is taken, or the address is not this machine's; choose others "
       "with --host and --port",
-      options_.host, options_.port);
+      url_host(options_.host), options_.port);
 }
 
 // Before a body is read. A web page of somebody else's can make a browser send texts and forms to this
@@ -180,7 +185,7 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
     send(response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
     return Server::HandlerResponse::Handled;
   }
-  if (options_.api_key.empty() && is_loopback(options_.host) &&
+  if (options_.api_key.empty() && is_loopback(url_host(options_.host)) &&
       !is_loopback(request.get_header_value("Host"))) {
     send(response,
          ApiError{.status = 403, .message = "without an API key this server answers to localhost only"});
@@ -331,13 +336,14 @@ void HttpServer::Routes::tokenize(const Request& request, Response& response) co
   const auto body = parse_json(request.body);
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
   JsonFields fields(*body);
-  const std::string content = fields.text("content").value_or("");
+  const auto content = fields.text("content");
+  if (!content) fields.fail("content", "'content' must be a text");
   const bool add_special = fields.boolean("add_special").value_or(false);
   const bool parse_special = fields.boolean("parse_special").value_or(true);
   const bool with_pieces = fields.boolean("with_pieces").value_or(false);
   fields.refuse_others();
   if (fields.error()) return send(response, *fields.error());
-  const auto tokens = tokenizer_.encode(content, add_special, parse_special);
+  const auto tokens = tokenizer_.encode(*content, add_special, parse_special);
   if (!tokens.ok())
     return send(response, ApiError{.message = tokens.error().message, .parameter = "content"});
   Json list = Json::array();

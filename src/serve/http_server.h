@@ -22,6 +22,9 @@ struct HttpOptions {
   int connections = 64;             // that are served at the same time
 };
 
+// The address as URLs have it: IPv6 in brackets.
+std::string url_host(const std::string& host);
+
 class HttpServer {
  public:
   // loop and tokenizer outlive it. served: the loop's recipes, in its order. chat_template: null: llama.cpp's

@@ -104,6 +104,25 @@ class Messages(unittest.TestCase):
                     self.assertEqual((error["type"], error["error"]["type"]), ("error", kind))
                     self.assertTrue(error["error"]["message"])
 
+    def test_counts_the_tokens_of_a_prompt(self):
+        request = {"messages": MESSAGES, "system": "Be brief."}
+        usage = SERVER.json("/v1/messages", {**request, "max_tokens": 1})["usage"]
+        counted = SERVER.json("/v1/messages/count_tokens", request)
+        self.assertEqual(counted, {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]})
+        self.assertEqual(SERVER.request("/v1/messages/count_tokens", {"messages": []})[0], 400)
+        self.assertEqual(SERVER.request("/v1/messages/count_tokens", {**request, "model": "another"})[0], 404)
+
+    def test_says_what_is_asked_by_post(self):
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/apply-template"):
+            status, text = SERVER.request(path)
+            self.assertEqual(status, 405, path)
+            self.assertIn("is asked by POST", text)
+
+    def test_tokenizes_only_what_is_there(self):
+        status, text = SERVER.request("/tokenize", {"add_special": True})
+        self.assertEqual(status, 400)
+        self.assertIn("'content' must be a text", text)
+
     def test_applies_the_chat_template(self):
         prompt = SERVER.json("/apply-template", {"messages": MESSAGES})["prompt"]
         tokens = SERVER.json("/tokenize", {"content": prompt})["tokens"]
@@ -118,7 +137,7 @@ class TwoRecipes(unittest.TestCase):
 
     def test_answer_under_names_of_their_own(self):
         first, other = COMPARING.json("/v1/models")["data"]
-        self.assertEqual(other["id"], f"{first['id']}:kivi-2bit")
+        self.assertEqual((first["id"], other["id"]), ("pair", "pair:kivi-2bit"))
         answers = {}
         for model in (first, other):
             answer = COMPARING.json("/v1/chat/completions", ask(model=model["id"], logprobs=True))
@@ -152,7 +171,8 @@ class TwoRecipes(unittest.TestCase):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
-        SERVER, COMPARING = Server(*sys.argv[1:3]), Server(*sys.argv[1:3], "kvant-4bit", "--compare", "kivi-2bit", "--guard")
+        SERVER = Server(*sys.argv[1:3])
+        COMPARING = Server(*sys.argv[1:3], "kvant-4bit", "--compare", "kivi-2bit", "--guard", "--alias", "pair")
         try:
             result = unittest.main(argv=sys.argv[:1], exit=False).result
         finally:

@@ -40,30 +40,51 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
            }});
 }
 
+// What the prompt of the same request to /v1/messages would have. It needn't say how long the answer may be.
+void count_tokens(const Request& request, Response& response, const Tokenizer& tokenizer,
+                  const ChatTemplate* chat_template, std::span<const ServerInfo> served) {
+  auto body = parse_json(request.body);
+  if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
+  if (body->is_object()) body->emplace("max_tokens", 1);
+  ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
+  if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+  auto& wanted = std::get<ApiRequest>(parsed);
+  const auto recipe = address(wanted, served, request.remote_addr);
+  if (const auto* unknown = std::get_if<ApiError>(&recipe)) return refuse(response, *unknown);
+  send(response, {{"input_tokens", wanted.prompts.front().prompt.size()}});
+}
+
 }  // namespace
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ChatTemplate* chat_template, std::span<const ServerInfo> served) {
-  server.Post(
-      "/v1/messages", [&loop, &tokenizer, chat_template, served](const Request& request, Response& response) {
-        const auto body = parse_json(request.body);
-        if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
-        ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
-        if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
-        auto& wanted = std::get<ApiRequest>(parsed);
-        const auto recipe = address(wanted, served, request.remote_addr);
-        if (const auto* unknown = std::get_if<ApiError>(&recipe)) return refuse(response, *unknown);
-        MessagesResponse message(served[std::get<int>(recipe)].model, wanted.tool_format, wanted.stops);
-        const bool streams = wanted.stream;
-        auto started = Exchange::start(loop, std::move(wanted));
-        if (const auto* refused = std::get_if<ApiError>(&started)) return refuse(response, *refused);
-        const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
-        if (streams) {
-          stream(response, exchange, std::move(message));
-        } else {
-          answer(request, response, *exchange, std::move(message));
-        }
-      });
+  add_post_route(server, "/v1/messages/count_tokens",
+                 [&tokenizer, chat_template, served](const Request& request, Response& response) {
+                   count_tokens(request, response, tokenizer, chat_template, served);
+                 });
+  add_post_route(server, "/v1/messages",
+                 [&loop, &tokenizer, chat_template, served](const Request& request, Response& response) {
+                   const auto body = parse_json(request.body);
+                   if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
+                   ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
+                   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+                   auto& wanted = std::get<ApiRequest>(parsed);
+                   const auto recipe = address(wanted, served, request.remote_addr);
+                   if (const auto* unknown = std::get_if<ApiError>(&recipe))
+                     return refuse(response, *unknown);
+                   MessagesResponse message(served[std::get<int>(recipe)].model, wanted.tool_format,
+                                            wanted.stops);
+                   const bool streams = wanted.stream;
+                   auto started = Exchange::start(loop, std::move(wanted));
+                   if (const auto* refused = std::get_if<ApiError>(&started))
+                     return refuse(response, *refused);
+                   const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
+                   if (streams) {
+                     stream(response, exchange, std::move(message));
+                   } else {
+                     answer(request, response, *exchange, std::move(message));
+                   }
+                 });
 }
 
 }  // namespace kvant

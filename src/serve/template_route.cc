@@ -29,11 +29,12 @@ Result<std::string> prompt_of(const std::string& body, const Tokenizer& tokenize
 
 void add_template_route(httplib::Server& server, const Tokenizer& tokenizer,
                         const ChatTemplate* chat_template) {
-  server.Post("/apply-template", [&tokenizer, chat_template](const Request& request, Response& response) {
-    const auto prompt = prompt_of(request.body, tokenizer, chat_template);
-    if (!prompt.ok()) return send(response, ApiError{.message = prompt.error().message});
-    send(response, {{"prompt", *prompt}});
-  });
+  add_post_route(server, "/apply-template",
+                 [&tokenizer, chat_template](const Request& request, Response& response) {
+                   const auto prompt = prompt_of(request.body, tokenizer, chat_template);
+                   if (!prompt.ok()) return send(response, ApiError{.message = prompt.error().message});
+                   send(response, {{"prompt", *prompt}});
+                 });
 }
 
 }  // namespace kvant
