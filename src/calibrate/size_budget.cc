@@ -20,9 +20,11 @@ struct Unit {
   const char* name;
   double factor;
 };
-constexpr Unit kByteUnits[] = {{"GiB", kKibi* kKibi* kKibi},
+constexpr Unit kByteUnits[] = {{"TiB", kKibi* kKibi* kKibi* kKibi},
+                               {"GiB", kKibi* kKibi* kKibi},
                                {"MiB", kKibi* kKibi},
                                {"KiB", kKibi},
+                               {"TB", 1e12},
                                {"GB", 1e9},
                                {"MB", 1e6},
                                {"kB", 1e3},
@@ -55,15 +57,18 @@ Result<std::int64_t> size_of(const Recipe& recipe, const Geometry& geometry,
   return mean_cache_bytes(**plan, context);
 }
 
-// The recipe with the cheapest format of its ladder wherever its own overrides allow.
-Recipe cheapest(const Recipe& recipe, int head_dim) {
-  const Format* least = nullptr;
+enum class Price { cheapest, dearest };
+
+// The recipe with the cheapest or the dearest format of its ladder wherever its own overrides allow.
+Recipe with_all(Price price, const Recipe& recipe, int head_dim) {
+  const Format* chosen = nullptr;
   for (const std::string& name : recipe.ladder) {
     const Format* format = find_format(name);
-    if (least == nullptr || format->bits(head_dim) < least->bits(head_dim)) least = format;
+    const bool cheaper = chosen != nullptr && format->bits(head_dim) < chosen->bits(head_dim);
+    if (chosen == nullptr || cheaper == (price == Price::cheapest)) chosen = format;
   }
   Recipe made = recipe;
-  made.k.format = made.v.format = least->name();
+  made.k.format = made.v.format = chosen->name();
   made.budget = 0;
   made.ladder.clear();
   return made;
@@ -73,15 +78,26 @@ Recipe cheapest(const Recipe& recipe, int head_dim) {
 
 Status check_size_budget(const Recipe& recipe, const Geometry& geometry, std::int64_t max_bytes,
                          int context) {
-  const Recipe least_recipe = cheapest(recipe, geometry.head_dim);
-  const auto least = size_of(least_recipe, geometry, stand_in_constants(least_recipe, geometry), context);
-  if (!least.ok()) return least.error();
-  if (*least <= max_bytes) return {};
-  return error(
-      "the budget is {} at {} tokens, and the cheapest formats of the ladder take {}: give more, or a ladder "
-      "of "
-      "fewer bits",
-      readable_bytes(static_cast<double>(max_bytes)), context, readable_bytes(static_cast<double>(*least)));
+  for (const Price price : {Price::cheapest, Price::dearest}) {
+    const Recipe made = with_all(price, recipe, geometry.head_dim);
+    const auto bytes = size_of(made, geometry, stand_in_constants(made, geometry), context);
+    if (!bytes.ok()) return bytes.error();
+    const std::string taken = readable_bytes(static_cast<double>(*bytes));
+    const std::string budget = readable_bytes(static_cast<double>(max_bytes));
+    if (price == Price::cheapest && *bytes > max_bytes) {
+      return error(
+          "the budget is {} at {} tokens, and the cheapest formats of the ladder take {}: give more, or a "
+          "ladder of fewer bits",
+          budget, context, taken);
+    }
+    if (price == Price::dearest && *bytes <= max_bytes) {
+      return error(
+          "the budget is {} at {} tokens, and the dearest formats of the ladder take {}, so there is nothing "
+          "to choose: give less, or a ladder of more bits",
+          budget, context, taken);
+    }
+  }
+  return {};
 }
 
 std::int64_t SizeBudget::bytes_at(const Geometry& geometry, int context) const {

@@ -22,8 +22,9 @@ struct SizeBudget {
 
 // "2.5bit", "2.5bit@8k", "64MiB@16k", "1.5GiB@32768": an amount, and the context it is for.
 Result<SizeBudget> parse_size_budget(const std::string& text);
-// Whether the budget has room for the cheapest formats of the recipe's ladder everywhere: an error that says
-// what those take where it hasn't. Needs no calibration. The recipe has a ladder.
+// Whether the budget has room for the cheapest formats of the recipe's ladder everywhere, and not for the
+// dearest: an error that says what those take where it is not so. Needs no calibration. The recipe has a
+// ladder.
 Status check_size_budget(const Recipe& recipe, const Geometry& geometry, std::int64_t max_bytes, int context);
 // "64MiB", "8GiB", "512KiB", "1000000": bytes. An error where the text is none of these.
 Result<std::int64_t> parse_bytes(const std::string& text);

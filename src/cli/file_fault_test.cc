@@ -48,12 +48,13 @@ TEST_F(Faults, TheByteThatIsNotUtf8IsCountedInTheUsersText) {
 }
 
 TEST_F(Faults, AnImpossibleBudgetIsRefusedBeforeTheCalibration) {
-  for (const char* budget : {"0.3bit@512", "1KiB@512"}) {
+  for (const std::string budget : {"0.3bit@512", "1KiB@512", "99bit@512", "1TiB@512"}) {
     const Outcome outcome =
-        run("tune -m model.gguf -t 1 -f text.txt -c 256 --contexts 2 -o mine.json --budget " +
-            std::string(budget));
+        run("tune -m model.gguf -t 1 -f text.txt -c 256 --contexts 2 -o mine.json --budget " + budget);
     EXPECT_EQ(outcome.code, 2);
-    EXPECT_NE(outcome.err.find("the cheapest formats of the ladder take"), std::string::npos) << outcome.err;
+    const char* which = budget.starts_with("0.3") || budget.starts_with("1K") ? "cheapest" : "dearest";
+    EXPECT_NE(outcome.err.find(fmt::format("the {} formats of the ladder take", which)), std::string::npos)
+        << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(path("cache"))) << "calibrated first";
   }
 }
