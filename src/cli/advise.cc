@@ -242,7 +242,7 @@ std::string to_json(const Advice& advice, const Adviser& adviser, const AdviseOp
 }
 
 Status run_advise(const AdviseOptions& options) {
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   Adviser adviser(options);
   const auto advice = adviser.run();
   if (!advice.ok()) return advice.error();

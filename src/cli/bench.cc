@@ -119,7 +119,7 @@ Status bench(BenchCommandOptions options) {
     return error("nothing to time: -p and -n are both 0");
   if (*guard_every > 0 && options.bench.parallel > 1)
     return error("--guard watches one sequence: leave out --parallel, or --guard");
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
   if (!session.ok()) return session.error();
   auto text = text_of(options, session->engine().tokenizer());

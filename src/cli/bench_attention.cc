@@ -173,7 +173,7 @@ Status bench_attention(AttentionOptions options) {
   auto& contexts = options.contexts;
   std::sort(contexts.begin(), contexts.end());
   contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto recipes = all_plans(options);
   if (!recipes.ok()) return recipes.error();
   const std::vector<GgmlCache> rivals = rivals_at(options.shape);

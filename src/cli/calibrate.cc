@@ -123,6 +123,7 @@ std::string kind_of(const std::string& device) {
 }
 
 Status run_calibrate(const CalibrateOptions& options) {
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   auto text = calibration_text(options);
   if (!text.ok()) return text.error();
   SessionOptions on_cpu = options.common;
@@ -177,6 +178,8 @@ Command add_calibrate_command(CLI::App& program) {
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
+  for (const char* of_plans : {"--calibration", "--strict", "--verbose"})  // there is none yet
+    command->remove_option(command->get_option(of_plans));
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,
                                    "text to learn from (default: the text that ships with kvant)");

@@ -622,6 +622,12 @@ TEST_F(Cli, APromptIsNotCutAtAByteOfValueZero) {
   expect_user_error(run_model("run", {"-f", path("zero.txt"), "-n", "2"}), "a byte of value 0, at 3");
 }
 
+TEST_F(Cli, CommandsHaveNoOptionsThatTheyWouldNotRead) {
+  expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--calibration", "x"}), "no option");
+  expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--strict"}), "no option '--strict'");
+  expect_user_error(run_model("tune", {"--budget", "3bit", "-o", "x.json", "--verbose"}), "no option");
+}
+
 TEST_F(Cli, SaysItsVersion) {
   const Outcome version = run({"--version"});
   EXPECT_EQ(version.code, 0);
@@ -642,6 +648,10 @@ TEST_F(Cli, AnAnswerThatCouldNotBePrintedIsAnError) {
 TEST_F(Cli, AnUnwritableJsonIsFoundBeforeTheWork) {
   expect_user_error(run_model("run", {"-p", "abc", "--json", path("no/such/folder.json")}), "folder.json");
   expect_user_error(run_model("info", {"--json", folder_.string()}), "directory");
+  expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--json", folder_.string()}), "directory");
+  expect_user_error(
+      run_model("tune", {"--budget", "3bit", "-o", path("tuned.json"), "--json", folder_.string()}),
+      "directory");
 }
 
 TEST_F(Cli, AFullDiskIsAnErrorAfterTheGeneration) {

@@ -37,7 +37,7 @@ Status evaluate(const EvalOptions& options) {
   if (!evaluation.ok()) return evaluation.error();
   const auto text = read_text_file(options.file);
   if (!text.ok()) return text.error();
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto documents = evaluation->run(*text, [](const std::string& shown) { fmt::print("{}", shown); });
   if (!documents.ok()) return documents.error();
   if (options.common.json.empty()) return {};

@@ -92,7 +92,7 @@ void print(const Session& session, const CacheInfo& info) {
 Status info(const InfoOptions& options) {
   const auto recipe = one_recipe(options.common);
   if (!recipe.ok()) return recipe.error();
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   ModelOptions quiet = options.common;
   quiet.verbose = false;  // the plan is printed anyway
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/json_file.h"
 #include "cli/default_model.h"
 #include "format/format.h"
 
@@ -94,6 +95,10 @@ Status check_backend(const CLI::App& command, const ModelOptions& options) {
       "--backend {} chooses how the CPU attends, and --device {} has kernels of its own: leave one of them "
       "out, or add --no-kv-offload",
       options.backend, options.device);
+}
+
+Status check_json(const ModelOptions& options) {
+  return options.json.empty() ? Status() : check_writable(options.json);
 }
 
 Status choose_model(ModelOptions& options) {

@@ -34,6 +34,9 @@ WeightMode weight_mode(const std::string& weights);
 // An error when --backend chooses what --device would not use.
 Status check_backend(const CLI::App& command, const ModelOptions& options);
 
+// Whether the file of --json, if there is one, can be written: to be asked before the work.
+Status check_json(const ModelOptions& options);
+
 // The default model, where the command line names none; stderr says which.
 Status choose_model(ModelOptions& options);
 

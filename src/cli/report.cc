@@ -253,7 +253,7 @@ Status report(const ReportOptions& options) {
   const auto text = read_text_file(options.file);
   if (!text.ok()) return text.error();
   KVANT_RETURN_IF_ERROR(check_writable(options.output));
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   Report made(options, *rows);
   KVANT_RETURN_IF_ERROR(made.measure(*text));
   const nlohmann::ordered_json document = report_to_json(made.figures());

@@ -364,7 +364,7 @@ Status run(const RunOptions& options) {
     return error("{} needs the chat template, which --raw leaves out: leave one of them out",
                  options.chat ? "-cnv" : "--system");
   }
-  if (!options.common.json.empty()) KVANT_RETURN_IF_ERROR(check_writable(options.common.json));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto guard_every = parse_guard(options.guard);
   if (!guard_every.ok()) return guard_every.error();
   if (*guard_every > 0 && !options.session.empty()) {

@@ -150,6 +150,7 @@ Status run_tune(const TuneOptions& options) {
   if (!base.ok()) return base.error();
   if (!options.output.ends_with(".json")) return error("-o {}: recipe files end in .json", options.output);
   KVANT_RETURN_IF_ERROR(check_writable(options.output));
+  KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto session = Session::open(options.common, weight_mode(options.weights), options.length);
   if (!session.ok()) return session.error();
   Engine& engine = session->engine();
@@ -198,6 +199,8 @@ Command add_tune_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("tune", "find the best formats for a model and a size");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
+  for (const char* of_plans : {"--strict", "--verbose"})  // which are what is looked for
+    command->remove_option(command->get_option(of_plans));
   add_weights_option(*command, options->weights);
   command
       ->add_option(
