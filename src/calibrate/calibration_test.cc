@@ -37,6 +37,13 @@ std::vector<float> ramp(std::size_t n) {
   return values;
 }
 
+TEST(ReadCalibration, CallsTheFileWhatItShouldBe) {
+  const auto missing = read_calibration("/no/such/file");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().message,
+            "cannot open the file of constants '/no/such/file': No such file or directory");
+}
+
 class CalibrationFile : public ::testing::Test {
  protected:
   CalibrationFile() {

@@ -81,8 +81,8 @@ Status SealedGguf::write(const std::string& path) const {
 }
 
 Result<std::shared_ptr<GgufFile>> open_sealed_gguf(const std::string& path) {
-  auto file = GgufFile::open(path, "file of constants");
-  if (!file.ok()) return error("{}; kvant calibrate makes one", file.error().message);
+  auto file = GgufFile::open(path, {.file = "file of constants", .remedy = "calibrate again"});
+  if (!file.ok()) return file.error();
   const std::string_view all(static_cast<const char*>((*file)->mapping()), (*file)->mapping_bytes());
   std::uint64_t stored = 0;
   if (all.size() < sizeof stored) return error("'{}' is too short: calibrate again", path);

@@ -154,21 +154,20 @@ struct GgufFile::State {
 GgufFile::GgufFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 GgufFile::~GgufFile() = default;
 
-Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path, const std::string& what) {
+Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path, const Words& words) {
   quiet_library_log();
-  auto mapping = Mapping::open(path, what);
+  auto mapping = Mapping::open(path, words.file);
   if (!mapping.ok()) return mapping.error();
   if (std::memcmp(mapping->base(), GGUF_MAGIC, 4) != 0) {
-    return error("'{}' is not a {} (it does not start with \"GGUF\")", path, what);
+    return error("'{}' is not a {} (it does not start with \"GGUF\")", path, words.file);
   }
   auto state = std::make_unique<State>(path, std::move(mapping).value());
   const gguf_init_params params{/*no_alloc=*/true, &state->directory};
   const auto failure = catch_library_abort(
       [&] { state->header = gguf_init_from_buffer(state->mapping.base(), state->mapping.bytes(), params); });
   if (failure || state->header == nullptr || state->directory == nullptr) {
-    return error(
-        "the header of '{}' is damaged or cut short, or of an unknown GGUF version: get the file again",
-        path);
+    return error("the header of '{}' is damaged or cut short, or of an unknown GGUF version: {}", path,
+                 words.remedy);
   }
   const std::size_t data = gguf_get_data_offset(state->header);
   const std::size_t bytes = state->mapping.bytes();
@@ -176,8 +175,8 @@ Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path, const 
     const std::size_t offset = gguf_get_tensor_offset(state->header, i);
     const std::size_t size = gguf_get_tensor_size(state->header, i);
     if (data > bytes || offset > bytes - data || size > bytes - data - offset) {
-      return error("'{}' is cut short: tensor '{}' lies beyond its end ({} bytes); get the file again", path,
-                   gguf_get_tensor_name(state->header, i), bytes);
+      return error("'{}' is cut short: tensor '{}' lies beyond its end ({} bytes); {}", path,
+                   gguf_get_tensor_name(state->header, i), bytes, words.remedy);
     }
   }
   return std::shared_ptr<GgufFile>(new GgufFile(std::move(state)));

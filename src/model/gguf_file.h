@@ -17,10 +17,15 @@ namespace kvant {
 
 class GgufFile {
  public:
+  // What messages call a file, and what is to be done when it is damaged.
+  struct Words {
+    const char* file = "GGUF model";
+    const char* remedy = "get the file again";
+  };
+
   // Opens and maps the file. Errors: missing, unreadable, not GGUF, truncated (tensor data past the end).
-  // what: messages call the file so.
-  static Result<std::shared_ptr<GgufFile>> open(const std::string& path,
-                                                const std::string& what = "GGUF model");
+  static Result<std::shared_ptr<GgufFile>> open(const std::string& path) { return open(path, {}); }
+  static Result<std::shared_ptr<GgufFile>> open(const std::string& path, const Words& words);
   ~GgufFile();
 
   const std::string& path() const;
