@@ -12,6 +12,7 @@
 
 #include "base/progress.h"
 #include "base/text_file.h"
+#include "base/warn.h"
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
@@ -128,6 +129,8 @@ Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& sche
 void announce(const ServerInfo& info, const ServeOptions& options, int port) {
   fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description,
              url_host(options.http.host), port, options.http.api_key.empty() ? "" : ", with an API key");
+  if (options.http.api_key.empty() && !is_loopback(url_host(options.http.host)))
+    warn("without --api-key everybody who reaches this address can ask, and go on with sessions");
 }
 
 void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {

@@ -58,6 +58,7 @@ void refuse_unsupported(JsonFields& fields) {
   fields.accept_only("frequency_penalty", {0}, "answers are drawn without penalties");
   fields.accept_only("repeat_penalty", {1}, "answers are drawn without penalties");
   fields.accept_only("logit_bias", {Json::object()}, "answers are drawn without a bias");
+  fields.accept_only("cache_prompt", {true}, "what is read of prompts is always kept");
   fields.accept_only("store", {false}, "answers are not stored");
   fields.accept_only("metadata", {Json::object()}, "answers are not stored");
   fields.accept_only("service_tier", {"auto", "default"}, "there is one tier");
@@ -72,7 +73,9 @@ GenerationRequest read_common(JsonFields& fields, ApiRequest& request) {
   common.n_answers = static_cast<int>(fields.integer("n", 1, kMaxAnswers).value_or(1));
   common.generation.max_tokens = read_max_tokens(fields);
   common.generation.stops = fields.texts("stop", kMaxStops);
-  common.client = fields.text("user").value_or("");
+  const auto user = fields.text("user"), user_now = fields.text("safety_identifier");
+  common.client = user.value_or(user_now.value_or(""));
+  fields.text("prompt_cache_key");  // what is kept of prompts is found by their tokens
   common.guard = fields.boolean("guard").value_or(false);
   if (const auto session = fields.text("session")) {
     if (!is_session_name(*session)) fields.fail("session", kSessionNameRule);

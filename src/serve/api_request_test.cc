@@ -80,6 +80,7 @@ TEST(ApiRequest, TakesWhatIsAskedFor) {
   EXPECT_TRUE(request.stream && request.include_usage && request.wants_probabilities);
   EXPECT_EQ(r.client, "me");
   EXPECT_EQ(request.model, "m");
+  EXPECT_EQ(accepted(chat({{"safety_identifier", "me"}})).prompts.at(0).client, "me");  // user's later name
 }
 
 TEST(ApiRequest, NamesTheParameterThatIsWrong) {
@@ -110,6 +111,8 @@ TEST(ApiRequest, NamesTheParameterThatIsWrong) {
                                                 {"logit_bias", {{"5", 1}}},
                                                 {"no_such_thing", 1},
                                                 {"stream_options", {{"include_usage", true}}},
+                                                {"cache_prompt", false},
+                                                {"prompt_cache_key", 5},
                                                 {"functions", {1}}};
   for (const auto& [key, value] : wrong)
     EXPECT_EQ(wrong_parameter(chat({{key, value}})), key) << value.dump();
@@ -126,6 +129,8 @@ TEST(ApiRequest, TakesValuesThatAskForNothing) {
                                                  {"frequency_penalty", 0.0},
                                                  {"logit_bias", Json::object()},
                                                  {"store", false},
+                                                 {"cache_prompt", true},
+                                                 {"prompt_cache_key", "a"},
                                                  {"no_such_thing", nullptr},
                                                  {"stop", nullptr},
                                                  {"max_tokens", nullptr}})

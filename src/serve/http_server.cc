@@ -28,16 +28,6 @@ using httplib::Response;
 constexpr int kIdleSeconds = 5;       // that a connection without a request is kept
 constexpr int kTransferSeconds = 30;  // that reading or writing may stand still
 
-// Of a Host header or an option: without a port.
-bool is_loopback(std::string host) {
-  if (const std::size_t port = host.rfind(':');
-      port != std::string::npos && host.find(']', port) == std::string::npos)
-    host.resize(port);
-  in_addr address{};
-  const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;  // a name may begin with 127., too
-  return host == "localhost" || host == "[::1]" || (is_address && ntohl(address.s_addr) >> 24 == 127);
-}
-
 const char* state_name(JobState state) {
   static constexpr const char* kNames[] = {"waiting", "reading", "generating", "done"};
   return kNames[static_cast<int>(state)];
@@ -58,6 +48,15 @@ Json slot_json(const RequestStatus& request, const ServerInfo& info) {
 }
 
 }  // namespace
+
+bool is_loopback(std::string host) {
+  if (const std::size_t port = host.rfind(':');
+      port != std::string::npos && host.find(']', port) == std::string::npos)
+    host.resize(port);
+  in_addr address{};
+  const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;  // a name may begin with 127., too
+  return host == "localhost" || host == "[::1]" || (is_address && ntohl(address.s_addr) >> 24 == 127);
+}
 
 std::string url_host(const std::string& host) {
   in6_addr address{};

@@ -24,6 +24,8 @@ struct HttpOptions {
 
 // The address as URLs have it: IPv6 in brackets.
 std::string url_host(const std::string& host);
+// Whether a host of a URL, with a port or without, is this machine's own, which others don't reach.
+bool is_loopback(std::string host);
 
 class HttpServer {
  public:

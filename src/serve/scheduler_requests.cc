@@ -40,9 +40,10 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   if (auto refusal = match_session(request)) return refuse(std::move(*refusal));
   const int n_prompt = static_cast<int>(request.prompt.size());
   if (n_prompt >= options_.context) {
-    return refuse(
-        wrong(error("the prompt has {} tokens, which leaves no room for an answer in a context of {}",
-                    n_prompt, options_.context)));
+    return refuse(wrong(
+        error("the prompt has {} tokens, which leaves no room for an answer in a context of {}: shorten it, "
+              "or start the server with a larger -c",
+              n_prompt, options_.context)));
   }
   if (request.n_answers > options_.parallel) {
     return refuse(wrong(error("{} answers are wanted of a server that makes {} at a time", request.n_answers,

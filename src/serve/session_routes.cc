@@ -84,7 +84,9 @@ class SessionRoutes {
     const auto json = parse_json(body);
     if (!json.ok()) return send(response, ApiError{.message = json.error().message});
     JsonFields fields(*json);
-    const std::string to = fields.text("to").value_or("");
+    const auto given = fields.text("to");
+    const std::string to = given.value_or("");
+    if (!given) fields.fail("to", "'to' must be the name of the new session");
     if (!is_session_name(to)) fields.fail("to", kSessionNameRule);
     fields.refuse_others();
     if (fields.error()) return send(response, *fields.error());
