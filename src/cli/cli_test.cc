@@ -622,6 +622,17 @@ TEST_F(Cli, APromptIsNotCutAtAByteOfValueZero) {
   expect_user_error(run_model("run", {"-f", path("zero.txt"), "-n", "2"}), "a byte of value 0, at 3");
 }
 
+TEST_F(Cli, EvalLooksAtTheTextsToCalibrateOnFirst) {
+  const auto eval = [](const std::string& text) {
+    return run_model("eval", {"-f", path("text.txt"), "-c", "128", "--chunks", "1", "--kv", "tok4g64",
+                              "--calibrate-on", text});
+  };
+  expect_user_error(eval(path("none.txt")), "none.txt': No such file");
+  const Outcome unused = eval(path("text.txt"));
+  EXPECT_EQ(unused.code, 0) << unused.err;
+  EXPECT_NE(unused.err.find("--calibrate-on changes nothing"), std::string::npos) << unused.err;
+}
+
 TEST_F(Cli, CommandsHaveNoOptionsThatTheyWouldNotRead) {
   expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--calibration", "x"}), "no option");
   expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--strict"}), "no option '--strict'");

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text_file.h"
+#include "base/warn.h"
 #include "eval/greedy/greedy_report.h"
 #include "eval/greedy/prompts.h"
 #include "eval/layer_report.h"
@@ -54,6 +56,9 @@ struct Evaluation::Running {
 Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   Evaluation evaluation;
   evaluation.options_ = options;
+  for (const std::string& file : options.calibrate_on) {  // read where a row needs it: after other rows
+    if (const auto text = read_text_file(file); !text.ok()) return text.error();
+  }
   auto suite = suite_of(options);
   if (!suite.ok()) return suite.error();
   evaluation.suite_ = std::move(suite).value();
@@ -77,9 +82,11 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::run(
   if (!session.ok()) return session.error();
   const Geometry& geometry = session->engine().geometry();
   if (!options_.greedy) warn_beyond_training(geometry, longest);
-  Running running{{*session, options_.session.model, calibrated_on(rows_, options_.calibrate_on, geometry),
-                   options_.session.n_threads},
-                  show};
+  auto rows = calibrated_on(rows_, options_.calibrate_on, geometry);
+  const bool learns = std::ranges::any_of(rows, [](const EvalRow& r) { return !r.calibration_text.empty(); });
+  if (!options_.calibrate_on.empty() && !learns)
+    warn("none of these recipes needs calibration: --calibrate-on changes nothing");
+  Running running{{*session, options_.session.model, std::move(rows), options_.session.n_threads}, show};
   if (!suite_.title.empty()) show(suite_.title + "\n");
   auto documents = options_.greedy    ? greedy(running, text)
                    : suite_.retrieval ? retrieval(running, text)
