@@ -594,6 +594,22 @@ TEST_F(Cli, AChatBeginsWithAFile) {
   EXPECT_NE(read.out, "");
 }
 
+// At a terminal, which `script` makes.
+TEST_F(Cli, AChatGoesOnAfterATurnThatDoesNotFit) {
+  if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "script is not installed";
+  const std::string chat =
+      quoted(KVANT_PROGRAM) + " run -m " + quoted(path("model.gguf")) + " -t 1 -cnv -n 2 -c 120";
+  write("turns", std::string(300, 'x') + "\nabc\n\n");
+  const std::string command =
+      "script -qec " + quoted(chat) + " /dev/null <" + path("turns") + " >" + path("screen");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string screen = read_file(path("screen"));
+  EXPECT_NE(screen.find("the chat goes on without it"), std::string::npos) << screen;
+  EXPECT_EQ(screen.find("the chat goes on without it", screen.find("goes on") + 1), std::string::npos)
+      << screen;
+  EXPECT_NE(screen.find("decode: 2 tokens"), std::string::npos) << screen;
+}
+
 TEST_F(Cli, RawLeavesNoRoomForWhatTheTemplateHolds) {
   expect_user_error(run_model("run", {"-p", "abc", "--raw", "--system", "be brief"}), "--system needs");
   expect_user_error(run_model("run", {"-cnv", "--raw"}), "-cnv needs the chat template");

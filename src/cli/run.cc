@@ -262,10 +262,18 @@ Status Run::chat() {
     }
     messages_.push_back({"user", line});
     line.clear();
+    const std::string seen = seen_;
     bool restart = false;
     const auto asked = turn(restart);
     if (!asked.ok()) return asked.error();
     if (restart) conversation_->restart();
+    const Status room = conversation_->check_room(static_cast<int>(asked->tokens.size()));
+    if (!room.ok() && isatty(STDIN_FILENO) == 1) {  // who types can say it in fewer words
+      warn(room.error().message + "; the chat goes on without it");
+      messages_.pop_back();
+      seen_ = restart ? "" : seen;
+      continue;
+    }
     KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
     if (!interrupted || !generated_.empty()) {
       if (const Status saved = save_session(); !saved.ok()) warn(saved.error().message);

@@ -38,15 +38,18 @@ Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, 
   return {};
 }
 
+Status Conversation::check_room(int n_tokens) const {
+  if (length() + n_tokens < context_) return {};
+  return error(
+      "the prompt has {} tokens and the cache holds {}, which leaves no room to generate in a context of "
+      "{}: give a larger -c or a shorter prompt",
+      n_tokens, length(), context_);
+}
+
 Status Conversation::read(std::span<const std::int32_t> tokens, const std::string& text,
                           const std::atomic<bool>& interrupted) {
   const int n = static_cast<int>(tokens.size());
-  if (length() + n >= context_) {
-    return error(
-        "the prompt has {} tokens and the cache holds {}, which leaves no room to generate in a context of "
-        "{}: give a larger -c or a shorter prompt",
-        n, length(), context_);
-  }
+  KVANT_RETURN_IF_ERROR(check_room(n));
   Progress progress("reading the prompt", n, "tokens");
   const auto start = Clock::now();
   const int held = length();

@@ -31,6 +31,9 @@ class Conversation {
   Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
                std::unique_ptr<Sampler> sampler, int context);
 
+  // Whether so many more tokens fit into the context, and an answer's first: an error that says by how much
+  // not.
+  Status check_room(int n_tokens) const;
   // Reads tokens, with a progress bar when they are many. text: theirs. An error when they don't fit into the
   // context.
   Status read(std::span<const std::int32_t> tokens, const std::string& text,
