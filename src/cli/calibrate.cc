@@ -57,6 +57,7 @@ std::vector<std::string> output_files(const CalibrateOptions& options, const std
                                       const Engine& engine) {
   if (!options.output.empty()) return {options.output};
   std::vector<std::string> files;
+  files.reserve(recipes.size());
   for (const Recipe& recipe : recipes) {
     files.push_back(first_use_path(calibration_folder(), recipe, engine.geometry(), engine.fingerprint()));
   }
