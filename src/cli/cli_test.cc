@@ -573,6 +573,8 @@ TEST_F(Cli, WrongCommandsAndOptionsAreAnsweredWithTheNearest) {
   expect_user_error(run({"run", "--temperature=1", "-p", "abc"}), "did you mean --temp");
   expect_user_error(run({"info", "--n-gpu-layers", "3"}),
                     "did you mean --gpu-layers?; see kvant info --help");
+  expect_user_error(run({"run", "-fa", "on", "-p", "abc"}), "there is no option '--fa'");
+  expect_user_error(run({"serve", "-np", "0"}), "not in range 1 to 1024");
   expect_user_error(run({"run", "hello"}), "'hello' belongs to no option");
   expect_user_error(run({"bench", "attention", "--heads", "0"}), "see kvant bench attention --help");
 }

@@ -1,9 +1,12 @@
 // kvant: the command line.
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
@@ -28,12 +31,16 @@ int close_output() {
 }
 
 // Options that llama.cpp's users write with one dash; CLI11 would read "-ctk" as "-c tk".
+constexpr std::string_view kOneDash[] = {"-ctk", "-ctv", "-cnv", "-ngl", "-nkvo", "-np"};
+// Some of llama.cpp's that are not here, which would be read as others: "-fa on" as "-f a".
+constexpr std::string_view kUnknown[] = {"-cb", "-fa", "-hf", "-md", "-mg", "-sm", "-tb", "-ts"};
+
 std::vector<std::string> with_two_dashes(int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool one_dash =
-        word == "-ctk" || word == "-ctv" || word == "-cnv" || word == "-ngl" || word == "-nkvo";
+    const bool one_dash = std::ranges::find(kOneDash, word) != std::end(kOneDash) ||
+                          std::ranges::find(kUnknown, word) != std::end(kUnknown);
     words.push_back(one_dash ? "-" + word : word);
   }
   return words;

@@ -356,7 +356,8 @@ Command add_serve_command(CLI::App& program) {
       ->add_option("-c,--ctx-size", options->context,
                    "max tokens of a prompt and its answer (default: what the model was trained for)")
       ->check(CLI::Range(2, 1 << 30));
-  command->add_option("--parallel", options->parallel, "answers that are made at the same time")
+  command
+      ->add_option("--parallel,--np", options->parallel, "answers that are made at the same time (also -np)")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("--queue", options->queue, "requests that may wait; more are told to come later")
