@@ -467,19 +467,24 @@ void Cache::leave_out_shared(const Sequence& sequence, SharedPages& counted, Cac
   }
 }
 
+CacheBytes& CacheBytes::operator+=(const CacheBytes& more) {
+  sealed += more.sealed;
+  protected_tokens += more.protected_tokens;
+  sink += more.sink;
+  tail += more.tail;
+  sealed_elements += more.sealed_elements;
+  elements += more.elements;
+  recurrent += more.recurrent;
+  return *this;
+}
+
 CacheBytes Cache::bytes() const {
   CacheBytes total;
   SharedPages counted;
   for (const auto& [id, sequence] : sequences_) {
     CacheBytes b = bytes(id);
     leave_out_shared(sequence, counted, b);
-    total.sealed += b.sealed;
-    total.protected_tokens += b.protected_tokens;
-    total.sink += b.sink;
-    total.tail += b.tail;
-    total.sealed_elements += b.sealed_elements;
-    total.elements += b.elements;
-    total.recurrent += b.recurrent;
+    total += b;
   }
   return total;
 }

@@ -56,6 +56,7 @@ struct CacheBytes {
   std::int64_t recurrent = 0;        // states of layers without attention; all() leaves them out
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
   std::int64_t with_states() const { return all() + recurrent; }
+  CacheBytes& operator+=(const CacheBytes& more);
   // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give
   // the mean over the positions of a page (eval/cache_size.h).
   double bits_sealed() const {

@@ -41,21 +41,11 @@ std::int64_t score_bytes(int n_tokens) {
   return static_cast<std::int64_t>(n_tokens / kPageTokens * kPageTokens) * TokenScores::kTokenBytes;
 }
 
-void add(CacheBytes& total, const CacheBytes& more) {
-  total.sealed += more.sealed;
-  total.protected_tokens += more.protected_tokens;
-  total.sink += more.sink;
-  total.tail += more.tail;
-  total.sealed_elements += more.sealed_elements;
-  total.elements += more.elements;
-  total.recurrent += more.recurrent;
-}
-
 CacheBytes layer_bytes(const Plan& plan, int layer, int n_tokens) {
   const Selection selection = largest_selection(plan, layer, n_tokens);
   CacheBytes total;
   for (int head = 0; head < plan.geometry.kv_heads(layer); ++head)
-    add(total, predicted_head_bytes(plan, layer, head, n_tokens, selection));
+    total += predicted_head_bytes(plan, layer, head, n_tokens, selection);
   return total;
 }
 
@@ -132,7 +122,7 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
 
 CacheBytes predicted_bytes(const Plan& plan, int n_tokens) {
   CacheBytes total;
-  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) add(total, layer_bytes(plan, layer, n_tokens));
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) total += layer_bytes(plan, layer, n_tokens);
   total.recurrent = n_tokens > 0 ? plan.geometry.recurrent_bytes() : 0;
   return total;
 }

@@ -34,14 +34,8 @@ CacheBytes predicted_for(const Cache& cache, SequenceId s) {
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
       const HeadState::Bytes held = cache.head(s, layer, h).bytes();
-      const CacheBytes head =
+      total +=
           predicted_head_bytes(plan, layer, h, cache.length(s), {held.protected_tokens, held.masked_pages});
-      total.sealed += head.sealed;
-      total.protected_tokens += head.protected_tokens;
-      total.sink += head.sink;
-      total.tail += head.tail;
-      total.sealed_elements += head.sealed_elements;
-      total.elements += head.elements;
     }
   }
   return total;
