@@ -133,6 +133,7 @@ std::int64_t predicted_cache_bytes(const Plan& plan, int n_tokens) {
 
 std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens) {
   std::vector<std::int64_t> bytes;
+  bytes.reserve(plan.geometry.n_layers);
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
     bytes.push_back(layer_bytes(plan, layer, n_tokens).all());
   return bytes;
