@@ -96,7 +96,8 @@ int columns_of_partials(const Shape& shape) {
 // As it is for launches whose columns are those of 2^sharers_log2 warps.
 DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers_log2) {
   if (sharers_log2 == 0) return kernel;
-  const ManyColumnsKernel& many = kernel.for_many[sharers_log2 - 1];
+  const bool by_warpgroups = gpu.is_hopper && sharers_log2 == 2 && kernel.by_warpgroups.function != nullptr;
+  const ManyColumnsKernel& many = by_warpgroups ? kernel.by_warpgroups : kernel.for_many[sharers_log2 - 1];
   if (many.function == nullptr) return kernel;
   DecodeKernel shared = kernel;
   shared.for_several = many.function;

@@ -14,7 +14,7 @@
 //
 // With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
 // with eight columns of its own (query_columns.cuh) or, where a pair says how (Pair::Strips), they share the
-// decoding of pages (shared_decoding.cuh). Only one of the three.
+// decoding of pages (shared_decoding.cuh, and warpgroup_decoding.cuh, of Hopper). Only one of the three.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
 // Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
@@ -397,11 +397,17 @@ constexpr int max_warps() {
   return kMaxConsumerWarps;
 }
 
-// Args: DecodeArgs, or SeveralArgs.
+// Whether the GPUs that this is compiled for run a pair's kernel, where Hopper has one of its own.
+template <class Pair>
+inline constexpr bool kRunsHere = true;
+template <class Pair>
+requires requires {
+  Pair::kForHopper;
+}
+inline constexpr bool kRunsHere<Pair> = Pair::kForHopper == Architecture::kWarpgroupProducts;
+
 template <class Pair, int D, class Args>
-__global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
-    decode_kernel(const __grid_constant__ Args args) {
-  extern __shared__ __align__(1024) unsigned char shared[];
+__device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared) {
   constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
   static_assert(1 << kRingWarpsLog2 == kRingWarps<Pair, D>);  // 1, 2 or 4
   const Rings rings(args, shared, sharers_log2(args) + kRingWarpsLog2);
@@ -412,6 +418,14 @@ __global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
   } else {
     copy_pages<Pair, D>(args, shared, rings);
   }
+}
+
+// Args: DecodeArgs, or SeveralArgs.
+template <class Pair, int D, class Args>
+__global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
+    decode_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  if constexpr (kRunsHere<Pair>) run_warp<Pair, D>(args, shared);
 }
 
 }  // namespace kvant::cuda

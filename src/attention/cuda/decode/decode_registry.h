@@ -47,6 +47,7 @@ struct DecodeKernel {
   ShortSealedKernel for_short;
   FewPagesKernel for_few;
   ManyColumnsKernel for_many[2];
+  ManyColumnsKernel by_warpgroups;  // for up to 32 columns, on Hopper
 };
 
 std::span<const DecodeKernel> plain_kernels();

@@ -212,7 +212,7 @@ struct SharedDecoding : Strips {
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* tables,
                                                 const Part& segment, int page, const Query<D>&, int lane,
                                                 RingReader& ring, State& state) {
-    const int first_tile = State::sharer() * kTiles;
+    const int first_tile = part_of_lane(lane) * kTiles;
     SetSums<Sets, kTiles> s;
     Key::score(args, tables, ring.wait(), first_tile, state.queries(), lane, s);
     ring.release();
@@ -231,7 +231,7 @@ struct SharedDecoding : Strips {
       named_barrier(State::barrier(), Sets * kLanes);
     }
     if (tokens.unit != 1) multiply_all(state.out, tokens.inverse_unit());
-    Value::mix(args, tables, values, State::sharer() * kMTiles, state.weights(), lane, state.out);
+    Value::mix(args, tables, values, part_of_lane(lane) * kMTiles, state.weights(), lane, state.out);
     if (tokens.unit != 1) multiply_all(state.out, tokens.unit);
     ring.release();
     state.buffer ^= 1;
@@ -247,7 +247,8 @@ struct SharedDecoding : Strips {
 #pragma unroll
       for (int m = 0; m < kMTiles; ++m) {
         const float(&x)[4] = state.out[set][m];
-        sums[(set * (D / 16) + own * kMTiles + m) * kLanes] = make_float4(x[0], x[1], x[2], x[3]);
+        sums[(set * (D / 16) + part_of_lane(lane) * kMTiles + m) * kLanes] =
+            make_float4(x[0], x[1], x[2], x[3]);
       }
       float4 of_lanes = state.sums(set, lane);
       of_lanes.x = sum_over_tiles(of_lanes.x);
@@ -290,6 +291,13 @@ struct SharedDecoding : Strips {
   }
 
  private:
+  // Which part of a page's tiles a lane has. Of four warps each takes a word or two of every piece of 16
+  // bytes, in which lanes' streams of codes lie: if all its lanes had the same part, these would lie in a
+  // quarter or half of the banks. So lanes that are eight apart have different parts (Strips::kMixedParts: by
+  // which bits); rows of fragments then are of different tiles, which is all one to products.
+  static __device__ __forceinline__ int part_of_lane(int lane) {
+    return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
+  }
   static __device__ __forceinline__ float sum_over_tiles(float x) {
 #pragma unroll
     for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);

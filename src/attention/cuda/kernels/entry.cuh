@@ -7,6 +7,7 @@
 #include "attention/cuda/decode/decode_registry.h"
 #include "attention/cuda/decode/shared_decoding.cuh"
 #include "attention/cuda/decode/short_sealed_kernel.cuh"
+#include "attention/cuda/decode/warpgroup_decoding.cuh"
 
 #define KVANT_KERNEL_NAME(key, value) "cuda/sm90/" key "+" value
 
@@ -55,6 +56,17 @@ constexpr int merge_bytes() {
   return std::max(kMerged, kRings * static_cast<int>(sizeof(ScoreSums<D>)));
 }
 
+template <class Shared, int D>
+ManyColumnsKernel shared_entry() {
+  return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
+          Shared::kTableBytes, Shared::kWarpBytes};
+}
+// Where Hopper has a kernel of its own.
+template <class Shared>
+struct NotForHopper : Shared {
+  static constexpr bool kForHopper = false;
+};
+
 // By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four
 // warps has as many tiles of channels as it has of tokens. Not with SAS, which is relative to the largest
 // score.
@@ -66,10 +78,20 @@ ManyColumnsKernel many_columns_entry() {
   if constexpr (D == 128 && kPageWarps<Pair> == 1 && kSasUse<Pair> == SasUse::never && !kHasFewerColumns &&
                 requires { typename Pair::Strips; }) {
     using Shared = SharedDecoding<typename Pair::Strips, D, Sets>;
-    return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
-            Shared::kTableBytes, Shared::kWarpBytes};
+    if constexpr (Sets == kColumnSets && requires { typename Pair::Groups; })
+      return shared_entry<NotForHopper<Shared>, D>();
+    else
+      return shared_entry<Shared, D>();
   }
   return {};
+}
+// By warpgroups, on Hopper, where the pair says how.
+template <class Pair, int D>
+ManyColumnsKernel warpgroup_entry() {
+  if constexpr (D == 128 && kPageWarps<Pair> == 1 && requires { typename Pair::Groups; })
+    return shared_entry<WarpgroupDecoding<typename Pair::Groups, D>, D>();
+  else
+    return {};
 }
 
 template <class Pair, int D>
@@ -94,7 +116,8 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      {},
                      short_sealed_entry<Pair, D>(),
                      few_pages_entry<Pair, D>(),
-                     {many_columns_entry<Pair, D, 2>(), many_columns_entry<Pair, D, 4>()}};
+                     {many_columns_entry<Pair, D, 2>(), many_columns_entry<Pair, D, 4>()},
+                     warpgroup_entry<Pair, D>()};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

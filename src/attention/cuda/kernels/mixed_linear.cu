@@ -1,5 +1,5 @@
 #include "attention/cuda/kernels/entry.cuh"
-#include "attention/cuda/pairs/linear_strips.cuh"
+#include "attention/cuda/pairs/linear_groups.cuh"
 
 namespace kvant::cuda {
 

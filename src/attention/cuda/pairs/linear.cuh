@@ -131,11 +131,14 @@ struct NoTables {
 
 template <int KeyBits, int ValueBits, int D>
 struct LinearStrips;  // linear_strips.cuh
+template <int KeyBits, int ValueBits, int D>
+struct LinearGroups;  // linear_groups.cuh
 
 // PageWarps: that share a page.
 template <int KeyBits, int ValueBits, int D, int PageWarps = 1>
 struct LinearPair : NoTables {
   using Strips = LinearStrips<KeyBits, ValueBits, D>;
+  using Groups = LinearGroups<KeyBits, ValueBits, D>;
   using OfShort = LinearPair<KeyBits, ValueBits, D, 4>;
   static constexpr bool kSealed = true;
   static constexpr int kPageWarps = PageWarps;

@@ -102,6 +102,7 @@ struct TokenValueStrips : TokensInOrder {
 
 template <int KeyBits, int ValueBits, int D>
 struct LinearStrips : NoTables {
+  static constexpr int kMixedParts = 3;
   static constexpr bool kSealed = true;
   using Key = ChannelKeyStrips<KeyBits, D>;
   using Value = TokenValueStrips<ValueBits, D>;

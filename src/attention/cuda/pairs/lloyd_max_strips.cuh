@@ -78,6 +78,7 @@ struct LloydMaxValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct LloydMaxStrips : LloydMaxPair<Bits, D> {
+  static constexpr int kMixedParts = 3;
   using Key = LloydMaxKeyStrips<Bits, D>;
   using Value = LloydMaxValueStrips<Bits, D>;
 };

@@ -182,6 +182,7 @@ struct ProgressiveValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct ProgressiveStrips : NoTables {
+  static constexpr int kMixedParts = 1;  // a warp's tokens are of one block
   static constexpr bool kSealed = true;
   using Key = ProgressiveKeyStrips<Bits, D>;
   using Value = ProgressiveValueStrips<Bits, D>;

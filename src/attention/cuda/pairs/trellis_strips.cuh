@@ -320,6 +320,7 @@ struct TrellisValueStrips {
 
 template <int D>
 struct TrellisStrips {
+  static constexpr int kMixedParts = 0;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kTableBytes = kGainBytes;

@@ -135,6 +135,7 @@ struct VectorValueStrips : TokensInOrder {
 template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain>
 struct VectorStrips<VectorPair<KeyChannels, KeyBits, ValueChannels, ValueBits, D, Gain>, D>
     : VectorPair<KeyChannels, KeyBits, ValueChannels, ValueBits, D, Gain> {
+  static constexpr int kMixedParts = 3;
   using Pair = VectorPair<KeyChannels, KeyBits, ValueChannels, ValueBits, D, Gain>;
   using Key = VectorKeyStrips<KeyChannels, KeyBits, D, Gain>;
   using Value = VectorValueStrips<ValueChannels, ValueBits, D, Gain, Pair::KeyTable::kBytes>;

@@ -1,0 +1,88 @@
+// Products of warpgroups with 32 columns that lie in shared memory (sm_90a), and how these are stored there.
+#pragma once
+
+#include <cstdint>
+
+namespace kvant::cuda {
+
+// Registers that products read or write are not touched between begin_columns and await_columns. The compiler
+// may move other accesses to memory over these: what products read is published and awaited at barriers.
+__device__ __forceinline__ void begin_columns() {
+  asm volatile("wgmma.fence.sync.aligned;");
+}
+__device__ __forceinline__ void commit_columns() {
+  asm volatile("wgmma.commit_group.sync.aligned;");
+}
+// Waits until all but the last `Pending` groups of products are done.
+template <int Pending>
+__device__ __forceinline__ void await_columns() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending));
+}
+// The compiler must not move uses of the registers over this.
+__device__ __forceinline__ void hold_columns(float (&d)[4][4]) {
+#pragma unroll
+  for (auto& of_set : d) {
+#pragma unroll
+    for (float& x : of_set) asm volatile("" : "+f"(x));
+  }
+}
+
+// d[64 x 32] = a[64 x 16] b[16 x 32], or that is added to it; half-precision factors, F32 sums. Each warp
+// holds 16 rows of a and d, as mma.m16n8k16 has them; d[set]: of columns 8 set to 8 set + 7.
+template <bool Accumulate>
+__device__ __forceinline__ void multiply_columns(float (&d)[4][4], std::uint32_t a0, std::uint32_t a1,
+                                                 std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, accumulate, 1, 1, 0;\n}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(Accumulate ? 1 : 0));
+}
+
+// The A operands of two products with the same columns, in registers of their own.
+struct TwoTiles {
+  std::uint32_t a[2][4];
+
+  __device__ __forceinline__ void set(int m, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                      std::uint32_t a3) {
+    a[m][0] = a0;
+    a[m][1] = a1;
+    a[m][2] = a2;
+    a[m][3] = a3;
+  }
+  // Both products: a group of them.
+  template <bool Accumulate>
+  __device__ __forceinline__ void multiply(float (&d)[2][4][4], std::uint64_t b) {
+#pragma unroll
+    for (auto& tile : a) {
+#pragma unroll
+      for (std::uint32_t& x : tile) asm volatile("" : "+r"(x));
+    }
+    begin_columns();
+#pragma unroll
+    for (int m = 0; m < 2; ++m) multiply_columns<Accumulate>(d[m], a[m][0], a[m][1], a[m][2], a[m][3], b);
+    commit_columns();
+  }
+};
+
+// Stores four 8 x 8 matrices of 16-bit numbers, or their transposes; lane g * 4 + t has numbers 2t and 2t + 1
+// of row g of each. Lane l has the address of row l % 8 of matrix l / 8, 16-byte aligned.
+__device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t x0, std::uint32_t x1,
+                                               std::uint32_t x2, std::uint32_t x3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x0),
+               "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+__device__ __forceinline__ void store_transposed_matrices(std::uint32_t address, std::uint32_t x0,
+                                                          std::uint32_t x1, std::uint32_t x2,
+                                                          std::uint32_t x3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+
+}  // namespace kvant::cuda
