@@ -265,7 +265,7 @@ KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, s
 
 /* Divides a step's work over the GPU: once a step, before the layers, for which lengths must then stay as
  * they are. Shapes that differ only in their formats may share it, in a workspace that is large enough for
- * each. */
+ * each, and whose whole size is said here. */
 KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);

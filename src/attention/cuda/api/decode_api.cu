@@ -158,7 +158,19 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
 struct Workspace {
   Schedule schedule;
   std::size_t n_arrivals;
+  std::size_t partials_at;                    // where partial results lie
+  std::size_t partial_bytes;                  // those of all launches that there may be
   float *features, *numerator, *denominator;  // of a correction, see CorrectionArgs
+};
+
+// Floats of a launch's partial results: sums, and behind these outputs.
+struct PartialFloats {
+  std::size_t sums, outs;
+
+  PartialFloats(int n_ctas, std::size_t n_columns, int head_dim)
+      : sums(std::size_t{2} * n_ctas * n_columns * slices_of_column(head_dim) * 2),
+        outs(std::size_t{2} * n_ctas * n_columns * head_dim) {}
+  std::size_t both() const { return sums + outs; }
 };
 
 std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* workspace) {
@@ -166,7 +178,6 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   Schedule* schedule = &workspace->schedule;
   const std::size_t n_seqs = shape.n_seqs;
   const std::size_t n_columns = columns_of_partials(shape);
-  const std::size_t slots = 2 * static_cast<std::size_t>(n_ctas) * n_columns;
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->protected_pages = cursor.take<std::int32_t>(n_seqs);
@@ -176,8 +187,15 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   // Shapes that differ in their groups of KV heads may share a schedule.
   workspace->n_arrivals = kMaxHeadGroups * passes * n_ctas * n_slices;
   schedule->arrivals = cursor.take<std::int32_t>(workspace->n_arrivals);
-  schedule->partial_sums = cursor.take<float>(launches * 2 * n_ctas * n_slices * 2);
-  schedule->partial_out = cursor.take<float>(launches * slots * shape.head_dim);
+  // They are to find each launch's partial results in the same place, and nothing else there: the schedule's
+  // call makes them unwritten, and launches leave them so.
+  const PartialFloats of_launch(n_ctas, n_columns, shape.head_dim);
+  const std::size_t max_launches = kMaxHeadGroups * passes;
+  workspace->partials_at = cursor.used();
+  workspace->partial_bytes = max_launches * of_launch.both() * sizeof(float);
+  schedule->partial_sums =
+      cursor.take<float>((shape.corrected != 0 ? max_launches : launches) * of_launch.both());
+  schedule->partial_out = schedule->partial_sums + of_launch.sums;
   const std::size_t rows = shape.corrected != 0 ? n_seqs * shape.n_kv_heads * shape.group : 0;
   workspace->features = cursor.take<float>(rows * kFeatures);
   workspace->numerator = cursor.take<float>(rows * shape.head_dim);
@@ -306,8 +324,9 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const std::size_t n_columns = args.queries.n_columns;
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   args.schedule.arrivals += before * n_slices;
-  args.schedule.partial_sums += before * 2 * n_slices * 2;
-  args.schedule.partial_out += before * 2 * n_columns * shape.head_dim;
+  const PartialFloats partials(n_ctas, n_columns, shape.head_dim);
+  args.schedule.partial_sums += nth * partials.both();
+  args.schedule.partial_out += nth * partials.both();
   const void* function = several ? kernel.for_several : kernel.function;
   const int shared_bytes = lay_out_shared(kernel, gpu, 1 << plan.sharers_log2, &args);
   const cudaError_t error =
@@ -428,8 +447,13 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
   if (status != KVANT_OK) return status;
   if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
-  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      args, gpu.multiprocessors, static_cast<int>(parts.n_arrivals));
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const std::size_t partial_bytes = std::min(parts.partial_bytes, workspace_bytes - parts.partials_at);
+  const cudaError_t error =
+      cudaMemsetAsync(parts.schedule.partial_sums, kUnwrittenByte, partial_bytes, cuda_stream);
+  if (error != cudaSuccess) return status_of(error);
+  schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, cuda_stream>>>(args, gpu.multiprocessors,
+                                                                          static_cast<int>(parts.n_arrivals));
   return launch_status();
 }
 

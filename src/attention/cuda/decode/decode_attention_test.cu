@@ -183,6 +183,38 @@ TEST_P(EveryFormat, AgreesOnLoudValues) {
   EXPECT_LE(error, kTolerance);
 }
 
+// More sequences and heads than CTAs, whose ranges have several of them: from less than a page to more pages
+// than a CTA has warps.
+TEST(ManySequences, AgreeWhereCtasServeSeveral) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  std::vector<SequenceLengths> lengths;
+  for (int i = 0; i < 100; ++i)
+    lengths.push_back({i % 25 == 0 ? 14 : i % 4, i % 3 == 0 ? i : 0, i % 7 == 0 ? 5 : 0});
+  for (const int d : {64, 128}) {
+    for (const char* format : {"lm3", "tcq4", "fp8"}) {
+      TestCache cache({{format, format}}, d, lengths, 4, true, Tables::own, Values::normal, 5);
+      for (const int group : {1, 6})
+        EXPECT_LE(cache.worst_error(group, KVANT_F32), kTolerance) << format << ", " << d << ", " << group;
+      cache.rotate_outputs();
+      EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << format << ", " << d << ", rotated";
+    }
+  }
+}
+
+// Partial results of some forty CTAs, of one launch for all heads and of one for each.
+TEST(LongSequences, AgreeWhereManyCtasShareOne) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const std::vector<std::vector<FormatPair>> of_heads = {
+      {{"lm3", "lm3"}}, {{"lm3", "lm3"}, {"ch4g128", "tok4g128"}, {"fp8", "fp8"}}};
+  for (const std::vector<FormatPair>& pairs : of_heads) {
+    TestCache cache(pairs, 128, {{260, 140, 4}, {3, 0, 0}}, 4, true, Tables::own, Values::normal, 5);
+    for (const int group : {4, 12})
+      EXPECT_LE(cache.worst_error(group, KVANT_F32), kTolerance) << pairs[0].key << ", " << group;
+    cache.ask(3);
+    EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << pairs[0].key << ", several queries";
+  }
+}
+
 // BF16 numbers go far beyond half precision, in sealed pages too.
 TEST(SealedBf16, AgreesBeyondHalfPrecision) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";

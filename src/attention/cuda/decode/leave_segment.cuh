@@ -148,28 +148,36 @@ struct PartialResult {
 template <int D, bool Several>
 __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
                                                      int column, int channel, int first_warp, int step_log2) {
+  constexpr int kWarps = max_consumer_warps(D);
+  // All is asked for before any of it is used, and without a branch: one after another, each would wait for
+  // the one before.
+  PartialResult of[kWarps];
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    const int w = Several ? first_warp + (i << step_log2) : i;
+    // In a large shared memory there is room for absent warps, whose addresses then are the first's and a
+    // constant.
+    const int there = !Several && Architecture::kLargeSharedMemory ? i : min(w, n_warps - 1);
+    of[i] = {buffer.at(there, column, channel), buffer.max[there][first + column],
+             buffer.sum[there][first + column]};
+    if (w >= n_warps) of[i] = {{0, 0}, kNoScore, 0};
+  }
   PartialResult result{{0, 0}, kNoScore, 0};
 #pragma unroll
-  for (int i = 0; i < max_consumer_warps(D); ++i) {
-    const int w = Several ? first_warp + (i << step_log2) : i;
-    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + column]);
-  }
+  for (int i = 0; i < kWarps; ++i) result.max = fmaxf(result.max, of[i].max);
 #pragma unroll
-  for (int i = 0; i < max_consumer_warps(D); ++i) {
-    const int w = Several ? first_warp + (i << step_log2) : i;
-    if (w >= n_warps) continue;
-    const float weight = exp2_fast(buffer.max[w][first + column] - result.max);
-    const float2 part = buffer.at(w, column, channel);
-    result.sum += weight * buffer.sum[w][first + column];
-    result.out.x += weight * part.x;
-    result.out.y += weight * part.y;
+  for (int i = 0; i < kWarps; ++i) {
+    const float weight = exp2_fast(of[i].max - result.max);
+    result.sum += weight * of[i].sum;
+    result.out.x += weight * of[i].out.x;
+    result.out.y += weight * of[i].out.y;
   }
   return result;
 }
 
 // A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
 // query head. Slices go their own way, or those of a query head together: the warp that is the last to leave
-// a part of them combines them all, and no warp waits for another.
+// a part of them combines them all, and no warp waits for one that has not left its own.
 struct SharedSlice {
   int index;  // among those of the KV head
   int first_cta, last_cta;
@@ -182,6 +190,25 @@ struct SharedSlice {
   }
 };
 
+// What lies where a partial result is yet to be left: a NaN that no arithmetic makes. So results tell by
+// themselves that they are there, and nobody waits until all that he has written can be seen by others. The
+// call that makes the schedule writes it, then whoever has combined results (PartialResults::take).
+inline constexpr int kUnwrittenByte = 0xff;
+inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // of four such bytes
+
+__device__ __forceinline__ bool is_unwritten(const float2& x) {
+  return __float_as_uint(x.x) == kUnwrittenBits || __float_as_uint(x.y) == kUnwrittenBits;
+}
+__device__ __forceinline__ float2 unwritten() {
+  return make_float2(__uint_as_float(kUnwrittenBits), __uint_as_float(kUnwrittenBits));
+}
+__device__ __forceinline__ void write_partial(float2* to, float2 x) {
+  constexpr std::uint32_t kNan = 0x7fffffffU;
+  if (__float_as_uint(x.x) == kUnwrittenBits) x.x = __uint_as_float(kNan);
+  if (__float_as_uint(x.y) == kUnwrittenBits) x.y = __uint_as_float(kNan);
+  store_relaxed(to, x);
+}
+
 // Leaves a CTA's partial result of a slice.
 template <int D>
 __device__ __forceinline__ void leave_slice(const Schedule& schedule, const SharedSlice& slice,
@@ -190,45 +217,93 @@ __device__ __forceinline__ void leave_slice(const Schedule& schedule, const Shar
   // The first CTA begins the sequence within its range, the others at the beginning of theirs.
   const std::int64_t slot = 2 * cta + (cta == slice.first_cta ? 1 : 0);
   auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
-  out[slice.index * kLanes + slice.lane] = mine.out;
+  write_partial(out + slice.index * kLanes + slice.lane, mine.out);
   if (slice.lane == 0) {
-    reinterpret_cast<float2*>(schedule.partial_sums)[slot * slice.n_slices<D>() + slice.index] =
-        make_float2(mine.max, mine.sum);
+    write_partial(reinterpret_cast<float2*>(schedule.partial_sums) + slot * slice.n_slices<D>() + slice.index,
+                  make_float2(mine.max, mine.sum));
   }
 }
 
-// Says that slices are left, which share the counter of the first; true if this CTA is the last to do so.
+// Counts the CTAs that have left slices, which share the counter of the first. In two parts, so that other
+// things are asked for before the answer is there. A CTA writes before it counts: whoever is the last finds
+// what the others have left, or it is under way and comes whatever else runs.
 template <int D>
-__device__ __forceinline__ bool arrive_last(const Schedule& schedule, const SharedSlice& slice) {
-  __syncwarp();
-  int before = 0;
-  if (slice.lane == 0) {
-    std::int32_t* arrivals = schedule.arrivals + slice.first_cta * slice.n_slices<D>() + slice.index;
-    before = add_acquire_release(arrivals, 1);
-    if (before == slice.last_cta - slice.first_cta) *arrivals = 0;
-  }
-  return __shfl_sync(~0U, before, 0) == slice.last_cta - slice.first_cta;
-}
+struct Arrival {
+  std::int32_t* counter;
+  int before, last;
 
-// Combines what all CTAs have left of a slice.
+  __device__ __forceinline__ Arrival(const Schedule& schedule, const SharedSlice& slice)
+      : counter(schedule.arrivals + slice.first_cta * slice.n_slices<D>() + slice.index),
+        before(slice.lane == 0 ? add_relaxed(counter, 1) : -1),
+        last(slice.last_cta - slice.first_cta) {}
+  // For all lanes.
+  __device__ __forceinline__ bool is_last() const {
+    if (before == last) *counter = 0;
+    return __any_sync(~0U, before == last);
+  }
+};
+
+// What some of the CTAs that share a slice have left of it, whose loads are in flight together.
 template <int D>
-__device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule, const SharedSlice& slice) {
-  constexpr int kTogether = 17;  // partial results whose loads are in flight; up to 32, one for each lane
-  const auto* outs =
-      reinterpret_cast<const float2*>(schedule.partial_out) + slice.index * kLanes + slice.lane;
-  const auto* sums = reinterpret_cast<const float2*>(schedule.partial_sums) + slice.index;
-  PartialResult result{{0, 0}, kNoScore, 0};
-  for (int begin = slice.first_cta; begin <= slice.last_cta; begin += kTogether) {
-    const auto slot = [&](int i) {
-      const int cta = min(begin + i, slice.last_cta);
-      return 2 * cta + (cta == slice.first_cta ? 1 : 0);
-    };
-    float2 part[kTogether];
-    float2 sum = __ldcg(sums + slot(slice.lane) * slice.n_slices<D>());
+struct PartialResults {
+  static constexpr int kMost = 17;  // up to 32, one for each lane
+
+  int n;
+  float2 sum;         // of the lane's own: maximum and sum
+  float2 out[kMost];  // this lane's channels
+
+  __device__ __forceinline__ PartialResults(const Schedule& schedule, const SharedSlice& slice, int begin)
+      : n(min(kMost, slice.last_cta + 1 - begin)),
+        first_slot_(begin == slice.first_cta ? 1 : 0),
+        slot_size_(slice.n_columns * D / 2),
+        outs_(reinterpret_cast<float2*>(schedule.partial_out) +
+              static_cast<std::int64_t>(2 * begin) * slot_size_ + slice.index * kLanes + slice.lane) {
+    const int own = min(slice.lane, n - 1);
+    sum_ = reinterpret_cast<float2*>(schedule.partial_sums) + slice.index +
+           (2 * (begin + own) + (own == 0 ? first_slot_ : 0)) * slice.n_slices<D>();
+    load();
+  }
+
+  __device__ __forceinline__ void load() {
+    const float2* from = opaque(outs_);  // addresses are not to be kept: there are no registers for them
+    sum = load_relaxed(sum_);
+    out[0] = load_relaxed(from + first_slot_ * slot_size_);
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i)
-      part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (slice.n_columns * D / 2));
-    if (slice.lane >= kTogether || begin + slice.lane > slice.last_cta) sum = make_float2(kNoScore, 0);
+    for (int i = 1; i < kMost; ++i)
+      out[i] = i < n ? load_relaxed(from + 2 * i * slot_size_) : make_float2(0, 0);
+  }
+  __device__ __forceinline__ bool are_there() const {
+    bool all = !is_unwritten(sum);
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) all = all && !is_unwritten(out[i]);
+    return __all_sync(~0U, all);
+  }
+  // Leaves their places as they were before.
+  __device__ __forceinline__ void take(int lane) const {
+    if (lane < n) store_relaxed(sum_, unwritten());
+    float2* const to = opaque(outs_);
+    store_relaxed(to + first_slot_ * slot_size_, unwritten());
+#pragma unroll
+    for (int i = 1; i < kMost; ++i)
+      if (i < n) store_relaxed(to + 2 * i * slot_size_, unwritten());
+  }
+
+ private:
+  int first_slot_;  // of the first, beside twice its CTA: see leave_slice
+  int slot_size_;
+  float2 *outs_, *sum_;
+};
+
+// Combines what all CTAs have left of a slice. some: of the first of them, loaded before it was known that
+// all have left it, or are about to be seen to.
+template <int D>
+__device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule, const SharedSlice& slice,
+                                                       PartialResults<D>& some) {
+  PartialResult result{{0, 0}, kNoScore, 0};
+#pragma unroll 1
+  for (int begin = slice.first_cta;;) {
+    while (!some.are_there()) some.load();
+    const float2 sum = slice.lane < some.n ? some.sum : make_float2(kNoScore, 0);
     float higher = fmaxf(result.max, sum.x);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
@@ -243,13 +318,16 @@ __device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule,
     result.out.x *= factor;
     result.out.y *= factor;
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < some.kMost; ++i) {
       const float w = __shfl_sync(~0U, weight, i);
-      result.out.x += w * part[i].x;
-      result.out.y += w * part[i].y;
+      result.out.x += w * some.out[i].x;
+      result.out.y += w * some.out[i].y;
     }
+    some.take(slice.lane);
+    begin += some.kMost;
+    if (begin > slice.last_cta) return result;
+    some = PartialResults<D>(schedule, slice, begin);
   }
-  return result;
 }
 
 // Columns that a CTA's partial results have places for.
@@ -342,10 +420,15 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
         }
       }
       if (!whole) {
-        if (!arrive_last<D>(args.schedule, shared_slice(0))) continue;
+        __syncwarp();
+        const Arrival<D> arrival(args.schedule, shared_slice(0));
+        PartialResults<D> some(args.schedule, shared_slice(0), first_cta);  // while the count is under way
+        if (!arrival.is_last()) continue;
 #pragma unroll 1
-        for (int slice = 0; slice < together; ++slice)
-          keep(slice, combine_slice<D>(args.schedule, shared_slice(slice)));
+        for (int slice = 0; slice < together; ++slice) {
+          if (slice > 0) some = PartialResults<D>(args.schedule, shared_slice(slice), first_cta);
+          keep(slice, combine_slice<D>(args.schedule, shared_slice(slice), some));
+        }
       }
       if (args.out_hadamard != 0) rotate_channels(lane, x);
 #pragma unroll

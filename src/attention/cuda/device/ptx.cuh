@@ -315,6 +315,33 @@ __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) 
   return there;
 }
 
+// The same pointer, of which the compiler knows nothing.
+template <class T>
+__device__ __forceinline__ T* opaque(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
+
+// Numbers that other CTAs write or read meanwhile.
+__device__ __forceinline__ float2 load_relaxed(const float2* from) {
+  float2 x;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_relaxed(float2* to, float2 x) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+
+// Adds to a counter of all CTAs. Returns the sum before.
+__device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::int32_t x) {
+  std::int32_t before;
+  asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(x)
+               : "memory");
+  return before;
+}
+
 // Adds to a counter of all CTAs: what this warp has written before can be seen by whoever sees the sum, and
 // the other way about. Returns the sum before.
 __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {

@@ -228,7 +228,14 @@ class TestCache {
     std::size_t bytes = 0;
     EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
     const DeviceArray<std::uint8_t> workspace(std::vector<std::uint8_t>(bytes, 0xa5));
-    EXPECT_EQ(kvant_decode_schedule(&shape, &lengths, workspace.get(), bytes, nullptr), KVANT_OK);
+    // Shapes that differ in their formats may share a schedule.
+    kvant_decode_shape of_schedule = shape;
+    if (is_mixed_) {
+      of_schedule.head_key_formats = of_schedule.head_value_formats = nullptr;
+      of_schedule.key_format = formats_[0][0];
+      of_schedule.value_format = formats_[1][0];
+    }
+    EXPECT_EQ(kvant_decode_schedule(&of_schedule, &lengths, workspace.get(), bytes, nullptr), KVANT_OK);
     const auto start = [&] {
       if (appends_) last.restore();
       EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, workspace.get(), bytes, nullptr), KVANT_OK)
