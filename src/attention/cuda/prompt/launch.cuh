@@ -70,6 +70,9 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   return make(code_tiles_kernel<PromptTile<D>, D, true>, 1, 1);
 }
 
+template <int D>
+inline constexpr BlockUnits kPromptUnits{kGroupRows, PromptShape<D>::kGroups};
+
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, Source source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
@@ -84,8 +87,7 @@ cudaError_t launch_first_pass(const PromptArgs& args, Source source, const Promp
     return error;
   const dim3 tiles(n_tiles + 1, args.n_kv_heads, 2);
   // Tiles are read while channels' ranges are found.
-  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source,
-                           PromptShape<D>::kRows);
+  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source, kPromptUnits<D>);
 }
 
 template <int D, class Weight, bool IsHalf, bool MayTurn = false, class Kept = NothingKept>
@@ -106,9 +108,10 @@ PromptSizes prompt_sizes(const Gpu&) {
       PromptShape<D>::kRows,
       PromptTile<D>::kBytes,
       static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups * HalfSums<D, kGroupThreads>::kNumbers,
-      kMostHalves * PromptShape<D>::kGroups * 2,
+      kMostHalves * PromptShape<D>::kGroups * kClaims,
       /*ctas=*/1,
-      kKeptTileBytes<D>};
+      kKeptTileBytes<D>,
+      PromptShape<D>::kGroups};
 }
 
 template <int D>

@@ -142,10 +142,10 @@ inline constexpr int kQuantizeCtas = kTileCtas<D> + (D <= 128 && !Source::kInSha
 template <class Tile, int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
-                          int block_rows) {
+                          const __grid_constant__ BlockUnits units) {
   extern __shared__ __align__(16) unsigned char page_memory[];
   if (blockIdx.x == 0) {
-    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
+    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, units);
     return;
   }
   __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
