@@ -86,37 +86,31 @@ __device__ __forceinline__ void find_columns(const PromptArgs& args, const Promp
   high = min(limit, is_rows ? item.tokens : sealed_end) - first;
 }
 
-// What rows and groups of rows see; a warp.
+// What a group's rows see, the first of which is `row` of the item.
 template <class Shape>
-__device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
-                                          BlockSight<Shape>& block) {
-  for (int row = lane; row < Shape::kRows; row += 32) block.sealed_end[row] = sealed_end_of(args, item, row);
-  if (lane >= Shape::kGroups) return;
-  const int row = lane * kGroupRows;
+__device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const PromptItem& item, int group,
+                                                   int row, BlockSight<Shape>& block) {
   const int last = row + kGroupRows - 1;
-  find_seen_by_all(args, item, row, last, block.all[lane]);
+  find_seen_by_all(args, item, row, last, block.all[group]);
   const int end = limit_of(args, item, last);
   const int row_tiles = (end - item.first_token + kTileTokens - 1) / kTileTokens;
   const int seen = item.end_page - item.page + max(min(row_tiles, item.end_tile) - item.tile, 0);
-  block.seen_tiles[lane] = max(seen, 1);
+  block.seen_tiles[group] = max(seen, 1);
   const int pages = max(sealed_end_of(args, item, last) / kTileTokens - item.page, 0);
   const int first_row = (sealed_end_of(args, item, row) - item.first_token) / kTileTokens;
   const TileRange hidden{min(pages, item.end_page - item.page),
                          item.end_page - item.page + max(first_row - item.tile, 0)};
   // A group has one tile at least.
-  block.hidden_tiles[lane] = hidden.end < block.seen_tiles[lane] ? hidden : TileRange{0, 0};
+  block.hidden_tiles[group] = hidden.end < block.seen_tiles[group] ? hidden : TileRange{0, 0};
 }
 
-// The nth piece of work: a block and a head, unless there are fewer.
-struct PromptWork {
-  PromptItem item{};
-  int head;
-  bool is_there;
-  __device__ __forceinline__ PromptWork(const PromptArgs& args, int n)
-      : head(n % args.n_heads), is_there(n < *args.n_items * args.n_heads) {
-    if (is_there) item = args.items[n / args.n_heads];
-  }
-};
+// What rows and groups of rows see; a warp.
+template <class Shape>
+__device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
+                                          BlockSight<Shape>& block) {
+  for (int row = lane; row < Shape::kRows; row += 32) block.sealed_end[row] = sealed_end_of(args, item, row);
+  if (lane < Shape::kGroups) find_seen_by_group(args, item, lane, lane * kGroupRows, block);
+}
 
 // By the query warps: one block after another, until there is no more work. await_queries(item, head) may
 // have rows of a warp's share on their way before there is room for another block, and

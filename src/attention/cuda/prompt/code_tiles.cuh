@@ -138,10 +138,11 @@ struct EightHalves {
   }
 };
 
-// A thread's keys: 16 channels of 8 tokens. Calls body(token, k, j, the channels 4 k + 2 j and the next).
-template <int D, class Body>
+// A thread's keys: 16 channels of 8 tokens, or of those from the first on. Calls body(token, k, j, the
+// channels 4 k + 2 j and the next).
+template <int D, int Tokens = 8, class Body>
 __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
-                                             const Body& body) {
+                                             const Body& body, int first_token = 0) {
   const int first = codes.first_key_channel();
 #pragma unroll
   for (int k = 0; k < 4; k += 2) {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const 
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int token = 0; token < 8; ++token)  // two of each fragment
+      for (int token = first_token; token < first_token + Tokens; ++token)  // two of each fragment
 #pragma unroll
         for (int j = 0; j < 2; ++j)
           body(token, k + i, j,
@@ -163,16 +164,22 @@ __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const 
 template <class Tile, int D>
 __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                            unsigned char* tile) {
-  std::uint32_t words[8][4] = {};  // [token][four channels]
-  for_each_key<D>(codes, factors, [&](int token, int k, int j, __half2 x) {
-    const std::uint32_t bytes = round_to_bytes(x, kKeyRounder);
-    words[token][k] = j == 0 ? bytes : __byte_perm(words[token][k], bytes, 0x6420);
-  });
+  constexpr int kTogether = 4;  // tokens, as registers allow
 #pragma unroll
-  for (int token = 0; token < 8; ++token) {
-    const int row = codes.block * kGridTokens + token / 4 * 32 + codes.lane / 4 * 4 + token % 4;
-    *reinterpret_cast<uint4*>(tile + Tile::key_place(row, codes.first_key_channel())) =
-        make_uint4(words[token][0], words[token][1], words[token][2], words[token][3]);
+  for (int first = 0; first < 8; first += kTogether) {
+    std::uint32_t words[kTogether][4] = {};  // [token][four channels]
+    const auto put = [&](int token, int k, int j, __half2 x) {
+      const std::uint32_t bytes = round_to_bytes(x, kKeyRounder);
+      std::uint32_t& word = words[token - first][k];
+      word = j == 0 ? bytes : __byte_perm(word, bytes, 0x6420);
+    };
+    for_each_key<D, kTogether>(codes, factors, put, first);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int row = codes.block * kGridTokens + first / 4 * 32 + codes.lane / 4 * 4 + i;
+      *reinterpret_cast<uint4*>(tile + Tile::key_place(row, codes.first_key_channel())) =
+          make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+    }
   }
 }
 
@@ -270,11 +277,8 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   const float* channels =
       args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + D + first_channel;
   float centre[8], inverse[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    centre[i] = channels[i];
-    inverse[i] = 1 / channels[D + i];
-  }
+  load_eight(channels, centre);
+  load_reciprocals(channels + D, inverse);
   float largest = 0;
 #pragma unroll
   for (int a = 0; a < 2; ++a)
@@ -286,8 +290,9 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
             largest, fabsf((grids[a].value(codes, a, channel, token) - centre[channel]) * inverse[channel]));
   codes.forget_unpacked();
   const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
+  const float of_scale = 1 / scale;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) inverse[i] /= scale;
+  for (int i = 0; i < 8; ++i) inverse[i] *= of_scale;
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
 #pragma unroll
@@ -336,11 +341,12 @@ struct ChannelGrids {
   // Of a tile whose largest number is `largest`.
   __device__ __forceinline__ void put_factors(float largest, CodeFactors<D>& factors) {
     scale = fmaxf(largest, kLeastReach) / kByteMax;
+    const float inverse = 1 / scale;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      factors.product[block][threadIdx.x] = __float2half_rn(grids[block].step / scale);
-      factors.sum[block][threadIdx.x] = __float2half_rn(grids[block].zero / scale);
-      factors.limit[block][threadIdx.x] = __float2half_rn(grids[block].most / scale);
+      factors.product[block][threadIdx.x] = __float2half_rn(grids[block].step * inverse);
+      factors.sum[block][threadIdx.x] = __float2half_rn(grids[block].zero * inverse);
+      factors.limit[block][threadIdx.x] = __float2half_rn(grids[block].most * inverse);
     }
     __syncthreads();
   }
@@ -383,9 +389,10 @@ __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, con
   return grids.scale;
 }
 
-// Grid: slots of pages, KV heads, and sides, from first_side on. D threads.
-template <class Tile, int D>
-__global__ void __launch_bounds__(D, 640 / D)  // 96 registers
+// Grid: slots of pages, KV heads, and sides, from first_side on. D threads. OfTokens: some heads' grids are
+// by token, which takes more registers.
+template <class Tile, int D, bool OfTokens>
+__global__ void __launch_bounds__(D, (OfTokens ? 640 : 1024) / D)
     code_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ DequantizeArgs pages,
                       int first_side) {
   __shared__ CodeFactors<D> factors;
@@ -405,7 +412,7 @@ __global__ void __launch_bounds__(D, 640 / D)  // 96 registers
   ThreadCodes<D> codes(page, is_value, static_cast<int>(threadIdx.x));
   unsigned char* tile = tile_of_slot<Tile>(args, slot, head);
   const float scale =
-      decoding.encoding == Encoding::token_grid
+      OfTokens && decoding.encoding == Encoding::token_grid
           ? store_token_grid_values<Tile, D>(args, decoding, page, at, codes, maxima, tile)
           : store_channel_grids<Tile, D>(args, decoding, page, at, codes, factors, maxima, tile);
   if (threadIdx.x == 0) put_note<Tile>(tile, at, first_token, scale);

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
                       int block_rows) {
   extern __shared__ __align__(16) unsigned char page_memory[];
   if (blockIdx.x == 0) {
-    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
+    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, {block_rows, 1});
     return;
   }
   const int slot = static_cast<int>(blockIdx.x) - 1;

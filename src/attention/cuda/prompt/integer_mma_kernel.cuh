@@ -257,15 +257,19 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
       eight = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) +
                                               (item.first_row + in_block) * args.q.token_stride +
                                               head * args.q.head_stride + octet * 8);
-    const uint4 octets[1] = {eight};
-    uint2 bytes[1];
     float largest[1];
+    const auto quantize = [&]<bool IsHalf>(std::bool_constant<IsHalf>) {
+      quantize_queries<Shape::kHeadDim, kOctets, IsHalf, /*MayTurn=*/true, 1>(
+          args, lane, [&](int) { return eight; }, largest,
+          [&](int, const uint2& bytes) {
+            constexpr auto place = StepTile<Shape::kHeadDim>::template panel_place<Shape::kWarpRows>;
+            *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes;
+          });
+    };
     if (args.q_type == NumberType::f16)
-      quantize_queries<Shape::kHeadDim, true, /*MayTurn=*/true>(args, lane, octets, bytes, largest);
+      quantize(std::true_type{});
     else
-      quantize_queries<Shape::kHeadDim, false, /*MayTurn=*/true>(args, lane, octets, bytes, largest);
-    constexpr auto place = StepTile<Shape::kHeadDim>::template panel_place<Shape::kWarpRows>;
-    *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes[0];
+      quantize(std::false_type{});
     if (octet == 0) scales[in_block] = largest[0] * (1.0F / kByteMax) * args.scale_log2;
   }
   __syncwarp();

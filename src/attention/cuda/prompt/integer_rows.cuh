@@ -17,49 +17,59 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
 
 // MayTurn, here and below: queries and outputs are rotated where args say so. Kernels that don't are smaller.
 
-// Of so many rows, eight neighbouring numbers of each, which D / 8 neighbouring lanes have, become INT8.
+// Of rows, each of so many neighbouring lanes, octets become INT8: all that a lane has of a row, one Lanes
+// octets behind the other, then those of the next. octet(n) is asked twice, store(n, bytes) follows.
 // largest: of the rows.
-template <int D, bool IsHalf, bool MayTurn, int N>
-__device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const uint4 (&octets)[N],
-                                                 uint2 (&bytes)[N], float (&largest)[N]) {
+template <int D, int Lanes, bool IsHalf, bool MayTurn, int N, class Octet, class Store>
+__device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const Octet& octet,
+                                                 float (&largest)[N * Lanes / (D / 8)], const Store& store) {
+  constexpr int kOfRow = D / 8 / Lanes;
   const auto round = [&](const float(&x)[8], int n) {
-    const float factor = reciprocal_fast(largest[n]) * kByteMax;
+    const float factor = reciprocal_fast(largest[n / kOfRow]) * kByteMax;
     const float factors[4] = {factor, factor, factor, factor};
-    bytes[n] = make_uint2(signed_bytes(x, factors), signed_bytes(x + 4, factors));
+    store(n, make_uint2(signed_bytes(x, factors), signed_bytes(x + 4, factors)));
   };
-  if (MayTurn && args.q_hadamard != 0) {
+  if constexpr (MayTurn) {
+    static_assert(kOfRow == 1);
+    if (args.q_hadamard != 0) {
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-      float x[8];
-      unpack_octet<IsHalf>(octets[n], x);
-      rotate_channels<D / 8>(lane, x);
-      largest[n] = kLeastReach;
+      for (int n = 0; n < N; ++n) {
+        float x[8];
+        unpack_octet<IsHalf>(octet(n), x);
+        rotate_channels<Lanes>(lane, x);
+        largest[n] = kLeastReach;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) largest[n] = fmaxf(largest[n], fabsf(x[j]));
+        for (int j = 0; j < 8; ++j) largest[n] = fmaxf(largest[n], fabsf(x[j]));
 #pragma unroll
-      for (int step = 1; step < D / 8; step *= 2)
-        largest[n] = fmaxf(largest[n], __shfl_xor_sync(~0U, largest[n], step));
-      round(x, n);
+        for (int step = 1; step < Lanes; step *= 2)
+          largest[n] = fmaxf(largest[n], __shfl_xor_sync(~0U, largest[n], step));
+        round(x, n);
+      }
+      return;
     }
-    return;
   }
   // Without their signs, numbers are in the order of their bits, two at a time.
   constexpr std::uint32_t kUnsigned = 0x7fff7fff;
-  std::uint32_t most[N];
-#pragma unroll
-  for (int n = 0; n < N; ++n)
-    most[n] = max_u16x2(max_u16x2(octets[n].x & kUnsigned, octets[n].y & kUnsigned),
-                        max_u16x2(octets[n].z & kUnsigned, octets[n].w & kUnsigned));
-#pragma unroll
-  for (int step = 1; step < D / 8; step *= 2)
-#pragma unroll
-    for (int n = 0; n < N; ++n) most[n] = max_u16x2(most[n], __shfl_xor_sync(~0U, most[n], step));
+  std::uint32_t most[N / kOfRow] = {};
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    const float2 both = unpack_pair<IsHalf>(most[n]);
-    largest[n] = fmaxf(fmaxf(both.x, both.y), kLeastReach);
+    const uint4 x = octet(n);
+    most[n / kOfRow] = max_u16x2(most[n / kOfRow], max_u16x2(max_u16x2(x.x & kUnsigned, x.y & kUnsigned),
+                                                             max_u16x2(x.z & kUnsigned, x.w & kUnsigned)));
+  }
+#pragma unroll
+  for (int step = 1; step < Lanes; step *= 2)
+#pragma unroll
+    for (std::uint32_t& x : most) x = max_u16x2(x, __shfl_xor_sync(~0U, x, step));
+#pragma unroll
+  for (int row = 0; row < N / kOfRow; ++row) {
+    const float2 both = unpack_pair<IsHalf>(most[row]);
+    largest[row] = fmaxf(fmaxf(both.x, both.y), kLeastReach);
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
     float x[8];
-    unpack_octet<IsHalf>(octets[n], x);
+    unpack_octet<IsHalf>(octet(n), x);
     round(x, n);
   }
 }

@@ -2,16 +2,16 @@
 // join the same sums (sm_90a).
 #pragma once
 
-#include "attention/cuda/prompt/blocks.cuh"
 #include "attention/cuda/prompt/half_weigh.cuh"
 #include "attention/cuda/prompt/half_wgmma.cuh"
 #include "attention/cuda/prompt/kept_tiles.cuh"
+#include "attention/cuda/prompt/mixed_blocks.cuh"
 
 namespace kvant::cuda {
 
 inline constexpr int kKeptChunk = 64;  // kept rows at a time, as registers allow
 
-// Tiles of kept rows that a block attends to. Of two parts of a block, the first does: kept rows are those of
+// Tiles of kept rows that a block attends to. Of a block's parts the first does: kept rows are those of
 // pages, with the first of which it begins.
 __device__ __forceinline__ int kept_tiles_of(const PromptArgs& args, const KeptRows& kept,
                                              const PromptItem& item, int head) {
@@ -70,6 +70,7 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
   const int n_tiles = kept_tiles_of(args, kept, item, block.head);
   if (n_tiles == 0) return;
   const int lane = thread % 32, pair = lane % 4, row = group * kGroupRows + row_of(thread);
+  const GroupRows of_group = block.rows[group];
   const std::int32_t* before = kept_before(args, kept, item.seq, block.head / args.group);
   const auto seen = [&](int of_row) { return before[block.sealed_end[of_row] / kTileTokens] - before[0]; };
   const int seen_by_any = seen(group * kGroupRows + kGroupRows - 1);
@@ -109,7 +110,7 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
       if (begin >= seen_by_any) break;
       // Anew for each chunk: the assembler of CUDA 13.0 doesn't keep registers that wgmma reads for longer.
       std::uint32_t q[D / 4];
-      load_kept_queries<D>(args, item, block.head, row, pair, q);
+      load_kept_queries<D>(args, item, of_group.head, of_group.first + row_of(thread), pair, q);
       float s[kKeptChunk / 2] = {};
       hold_registers(s);
       hold_registers(q);

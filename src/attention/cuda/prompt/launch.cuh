@@ -43,11 +43,14 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   *n_tiles = launch.tile_slots;
   const DequantizeArgs& pages = source.pages;
   if (!kTilesFromCodes || args.page_slots == 0 || pages.masks != nullptr) return cudaSuccess;
+  bool of_tokens = false;  // grids of some heads' values
   for (int side = 0; side < 2; ++side) {
     source.from_codes[side] = true;
     for (int head = 0; head < args.n_kv_heads; ++head) {
       const PageDecoding& decoding = pages.decodings[pages.decoding_of_head[head]][side];
-      source.from_codes[side] &= has_channel_codes(decoding) || (side == 1 && has_token_codes<D>(decoding));
+      const bool has_tokens = side == 1 && has_token_codes<D>(decoding);
+      source.from_codes[side] &= has_tokens || has_channel_codes(decoding);
+      of_tokens |= has_tokens;
     }
   }
   const int sides = (source.from_codes[0] ? 1 : 0) + (source.from_codes[1] ? 1 : 0);
@@ -55,9 +58,20 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   source.row_slots = launch.tile_slots - args.page_slots;
   const int left = args.n_seqs + source.row_slots;
   *n_tiles = sides == 2 ? left : std::max(launch.tile_slots, left);
-  return launch_overlapped(code_tiles_kernel<PromptTile<D>, D>, dim3(args.page_slots, args.n_kv_heads, sides),
-                           D, 0, launch, args, pages, source.from_codes[0] ? 0 : 1);
+  const auto make = [&](auto* kernel, int first_side, int n_sides) {
+    return launch_overlapped(kernel, dim3(args.page_slots, args.n_kv_heads, n_sides), D, 0, launch, args,
+                             pages, first_side);
+  };
+  auto* by_channel = code_tiles_kernel<PromptTile<D>, D, false>;
+  if (!of_tokens || !source.from_codes[1]) return make(by_channel, source.from_codes[0] ? 0 : 1, sides);
+  if (source.from_codes[0]) {
+    if (const cudaError_t error = make(by_channel, 0, 1); error != cudaSuccess) return error;
+  }
+  return make(code_tiles_kernel<PromptTile<D>, D, true>, 1, 1);
 }
+
+template <int D>
+inline constexpr BlockUnits kPromptUnits{kGroupRows, PromptShape<D>::kGroups};
 
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, Source source, const PromptLaunch& launch) {
@@ -73,8 +87,7 @@ cudaError_t launch_first_pass(const PromptArgs& args, Source source, const Promp
     return error;
   const dim3 tiles(n_tiles + 1, args.n_kv_heads, 2);
   // Tiles are read while channels' ranges are found.
-  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source,
-                           PromptShape<D>::kRows);
+  return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source, kPromptUnits<D>);
 }
 
 template <int D, class Weight, bool IsHalf, bool MayTurn = false, class Kept = NothingKept>
@@ -95,9 +108,10 @@ PromptSizes prompt_sizes(const Gpu&) {
       PromptShape<D>::kRows,
       PromptTile<D>::kBytes,
       static_cast<std::size_t>(kMostHalves) * PromptShape<D>::kGroups * HalfSums<D, kGroupThreads>::kNumbers,
-      kMostHalves * PromptShape<D>::kGroups * 2,
+      kMostHalves * PromptShape<D>::kGroups * kClaims,
       /*ctas=*/1,
-      kKeptTileBytes<D>};
+      kKeptTileBytes<D>,
+      PromptShape<D>::kGroups};
 }
 
 template <int D>

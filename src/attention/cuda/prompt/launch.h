@@ -32,11 +32,12 @@ constexpr int dequantized_stride(int head_dim) {
 struct PromptSizes {
   int block_rows;  // of a work item; 0: the device has too little shared memory
   int tile_bytes;
-  // Of blocks that two CTAs share: numbers in PromptArgs::halves, and in `claims`.
+  // Of blocks that several CTAs share: numbers in PromptArgs::halves, and in `claims`.
   std::size_t half_numbers;
   int claims;
   int ctas;                 // that run side by side on a multiprocessor
   int kept_tile_bytes = 0;  // 0: the kernel attends to protected tokens in the tiles of their pages
+  int units = 1;            // of a block (BlockUnits)
 };
 // In 8-bit integers, by warpgroups (sm_90a) or by warps, and in half precision likewise.
 template <int D>

@@ -25,7 +25,7 @@ cudaError_t launch_step_tiles_of(const PromptArgs& args, const Source& source, c
   const dim3 heads(args.n_seqs, args.n_kv_heads, 2);
   join_samples_kernel<D><<<heads, kQuantizeThreads, 0, launch.stream>>>(args);
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);
-  quantize<<<tiles, kQuantizeThreads, kBytes, launch.stream>>>(args, source, block_rows);
+  quantize<<<tiles, kQuantizeThreads, kBytes, launch.stream>>>(args, source, BlockUnits{block_rows, 1});
   return cudaGetLastError();
 }
 

@@ -54,8 +54,14 @@ PromptSizes sizes_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   return kernel_of(shape, gpu).sizes(gpu);
 }
 
+// Query heads whose rows a block may have.
+int mixed_heads(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
+  return sizes.units > 1 ? shape.n_heads / shape.n_kv_heads : 1;
+}
+
 std::int64_t most_items(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
-  return static_cast<std::int64_t>(shape.n_queries) / sizes.block_rows + shape.n_seqs;
+  const std::int64_t units = std::int64_t{shape.n_queries} / (sizes.block_rows / sizes.units) + shape.n_seqs;
+  return units * mixed_heads(shape, sizes) / sizes.units + shape.n_seqs;
 }
 
 Reason fault_of(const kvant_prompt_shape& shape) {
@@ -191,8 +197,8 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
   args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * sizes.tile_bytes);
   if (shape.half_products == 0)
     args->channels = cursor.take<float>(shape.n_seqs * heads * 3 * shape.head_dim);
-  // One item for each part of a block that is cut in two.
-  args->items = cursor.take<PromptItem>(2 * most_items(shape, sizes));
+  // While they are put in order there are two of each, and one for each piece of those that are cut.
+  args->items = cursor.take<PromptItem>(2 * most_items(shape, sizes) + kMostPieces);
   args->halves = cursor.take<float>(sizes.half_numbers);
   args->n_claims = sizes.claims;
   args->claims = cursor.take<std::int32_t>(args->n_claims);
@@ -356,6 +362,8 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
   args.n_heads = shape.n_heads;
   args.n_kv_heads = shape.n_kv_heads;
   args.group = shape.n_heads / shape.n_kv_heads;
+  args.mixed = mixed_heads(shape, sizes);
+  args.n_sets = shape.n_heads / args.mixed;
   constexpr float kLog2E = 1.44269504F;
   args.scale_log2 = shape.softmax_scale * kLog2E;
   if (shape.score_softcap > 0) {

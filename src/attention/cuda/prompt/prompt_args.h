@@ -10,23 +10,37 @@ namespace kvant::cuda {
 // How far a tile's exact weights in half precision may be above a row's reference, in log2: they reach 2^16.
 inline constexpr float kHalfSlack = 8;
 
-// Blocks of a head that two CTAs share, of all heads together at most: more than a GPU's multiprocessors.
+// Cuts of blocks that several CTAs share, of all heads together at most: more than a GPU's multiprocessors.
 inline constexpr int kMostHalves = 192;
+// Where blocks have rows of several heads: parts of one, and of all items that are cut.
+inline constexpr int kMostParts = 18, kMostPieces = 224;
+// What such a block's CTAs tell each other (join_parts.cuh): two counts, and where each part's sums lie.
+inline constexpr int kClaims = 2 + kMostParts;
 
-// A block of query tokens of one sequence; all heads share it. Tokens and pages are counted from the
-// sequence's first.
+// How the query rows of a sequence make blocks: so many units of so many rows each. Where a block has several
+// units they are those of all query heads of a KV head, first the first unit of each head, then the second:
+// so blocks are full, and their rows see about the same tokens.
+struct BlockUnits {
+  int rows, n;
+};
+
+// A block of query tokens of one sequence; all heads, or KV heads where it has units of several, share it.
+// Tokens and pages are counted from the sequence's first.
 struct PromptItem {
   std::int32_t seq;
   std::int32_t first_row;            // among the query tokens of all sequences
-  std::int32_t n_rows;               // 1 to PromptSizes::block_rows (launch.h)
+  std::int32_t n_rows;               // of any of its heads
   std::int32_t limit;                // the first row sees the tokens before this one, the next one more
   std::int32_t tokens;               // of the sequence
   std::int32_t n_sealed;             // its sealed pages
   std::int32_t first_token;          // of its rows
   std::int32_t page, end_page;       // sealed pages that the block sees
   std::int32_t tile, end_tile;       // tiles of rows that it sees; one tile or page at least
-  std::int32_t split;                // of a block that two CTAs share: its number; otherwise negative
+  std::int32_t split;                // of a block that several CTAs share: its number; otherwise negative
   std::int32_t page_slot, row_slot;  // of the sequence's first sealed page and tile of rows
+  // Where blocks have rows of several heads: that of the first unit, among those of the KV head; which part
+  // of a block that several CTAs share it is, and how many cuts there are in such blocks before it.
+  std::int32_t first_head, part, n_parts, first_cut;
 };
 
 struct PromptRowSums {
@@ -62,6 +76,8 @@ struct PromptArgs {
   const std::int32_t* query_sealed;      // [queries]: how many pages each sees, or null: all
   const std::int32_t* first_row_tokens;  // [n_seqs], or null: rows follow the sealed pages
   int n_seqs, n_heads, n_kv_heads, group;
+  int mixed;         // query heads whose rows a block may have, a set: 1, or all of a KV head
+  int n_sets;        // each attends to all items
   int n_ctas;        // of attention
   int n_claims;      // numbers in `claims`
   float scale_log2;  // of scores, in units of log 2
@@ -71,9 +87,10 @@ struct PromptArgs {
   unsigned char* tiles;  // [slots][n_kv_heads]
   float* channels;       // [n_seqs][n_kv_heads][3][D]: the keys' and values' centres, the values' scales; of
                          // integers; null in half precision
-  float* halves;         // [kMostHalves] of what a CTA leaves for another (join_halves.cuh)
-  std::int32_t*
-      claims;         // [kMostHalves][groups][2]: how many CTAs have finished; not 0: what one left is there
+  float* halves;         // [kMostHalves] of what a CTA leaves for another (join_halves.cuh, join_parts.cuh)
+  // [kMostHalves][groups][2]: how many CTAs have finished; not 0: what one left is there. kClaims where
+  // blocks have rows of several heads.
+  std::int32_t* claims;
   PromptItem* items;  // the longest first
   std::int32_t* n_items;
   std::int32_t* next;  // work that no CTA has taken yet

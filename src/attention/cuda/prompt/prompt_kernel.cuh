@@ -1,20 +1,20 @@
 // Attention of prompts in 8-bit integers (sm_90a).
 //
-// A CTA takes one block of query tokens of one head after another. Warps of its first group bring tiles of
-// keys and values to a ring in shared memory, and make the next block's queries INT8. Each of three other
-// groups has 64 of the block's rows; while one makes weights, others' products keep the tensor cores busy.
-// Sums of values become F32 after every tile, which lets each row of a tile have a scale for its weights.
-// With kept rows (kept_rows.h) protected tokens of pages are masked in INT8 tiles; their own tiles, in half
-// precision, come behind a block's others and take two slots of the ring each.
+// A CTA takes one block of query tokens of a KV head's query heads after another. Warps of its first group
+// bring tiles of keys and values to a ring in shared memory, and make the next block's queries INT8. Each of
+// three other groups has 64 of the block's rows, of one head; while one makes weights, others' products keep
+// the tensor cores busy. Sums of values become F32 after every tile, which lets each row of a tile have a
+// scale for its weights. With kept rows (kept_rows.h) protected tokens of pages are masked in INT8 tiles;
+// their own tiles, in half precision, come behind a block's others and take two slots of the ring each.
 #pragma once
 
 #include <type_traits>
 
-#include "attention/cuda/prompt/blocks.cuh"
 #include "attention/cuda/prompt/integer_rows.cuh"
 #include "attention/cuda/prompt/integer_wgmma.cuh"
-#include "attention/cuda/prompt/join_halves.cuh"
+#include "attention/cuda/prompt/join_parts.cuh"
 #include "attention/cuda/prompt/kept_attention.cuh"
+#include "attention/cuda/prompt/mixed_blocks.cuh"
 
 namespace kvant::cuda {
 
@@ -37,7 +37,7 @@ struct PromptShape {
 
 // Work that the query warps have prepared.
 template <int D>
-struct PreparedBlock : BlockSight<PromptShape<D>> {
+struct PreparedBlock : MixedSight<PromptShape<D>> {
   float scale[PromptShape<D>::kRows];  // of queries, softmax scale and log2(e) included
   float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
   alignas(8) float channels[2 * D];    // the values' centres, then their scales
@@ -56,7 +56,7 @@ struct PromptShared {
   PreparedBlock<D> blocks[2];
   uint4 octets[kQueryWarps][kOctetsAwaited][32];  // of queries that are on their way to the query warps
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
-  std::uint64_t block_full[2], block_free[2];
+  std::uint64_t block_full[2], block_free[2], near_end;
   int work;
   int claims[Shape::kGroups];
 };
@@ -89,8 +89,12 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
           args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * Tile::kBytes,
           Tile::kBytes);
     };
-    for (int page = item.page; page < item.end_page; ++page) copy(item.page_slot + page);
-    for (int tile = item.tile; tile < item.end_tile; ++tile) copy(item.row_slot + tile);
+    const int n_pages = item.end_page - item.page;
+    const int n_tiles = tiles_of(item);
+    for (int n = 0; n < n_tiles; ++n) {
+      if (n > 0 && n == n_tiles - kNearEnd) barrier_arrive(shared_address(&shared.near_end));
+      copy(n < n_pages ? item.page_slot + item.page + n : item.row_slot + item.tile + n - n_pages);
+    }
     if constexpr (kKeepsRows<Kept>) {
       const int n_kept = kept_tiles_of(args, kept, item, head);
       for (int n = 0; n < n_kept; ++n) {
@@ -102,52 +106,63 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
   }
 }
 
-// A lane's octets of rows of a block, each Step rows behind the one before, become INT8, with the rows'
-// scales.
-template <int D, bool IsHalf, bool MayTurn, int Step, int N>
-__device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int lane,
-                                            const uint4 (&octets)[N], unsigned char* queries,
-                                            PreparedBlock<D>& block) {
-  const int octet = lane % (D / 8);
-  uint2 bytes[N];
-  float largest[N];
-  quantize_queries<D, IsHalf, MayTurn>(args, lane, octets, bytes, largest);
+// Lanes that have a row of queries, an octet of channels each or several. Few have less to tell each other;
+// a row is rotated by all that have an octet of it.
+template <int D, bool MayTurn>
+inline constexpr int kLanesOfQueries = MayTurn ? D / 8 : 4;
+
+// A lane's N octets of rows of a block, octet(i) of them, each row Step behind the one before, become INT8,
+// with the rows' scales.
+template <int D, bool IsHalf, bool MayTurn, int Step, int N, class Octet>
+__device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int lane, const Octet& octet,
+                                            unsigned char* queries, PreparedBlock<D>& block) {
+  constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
+  constexpr int kOfRow = D / 8 / kLanes;
+  const int first = lane % kLanes;
+  float largest[N / kOfRow];
+  quantize_queries<D, kLanes, IsHalf, MayTurn, N>(args, lane, octet, largest, [&](int i, const uint2& bytes) {
+    const int channel = (first + i % kOfRow * kLanes) * 8;
+    *reinterpret_cast<uint2*>(queries + swizzled<D>(row + i / kOfRow * Step, channel)) = bytes;
+  });
+  if (first > 0) return;
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    *reinterpret_cast<uint2*>(queries + swizzled<D>(row + i * Step, octet * 8)) = bytes[i];
-    if (octet == 0) block.scale[row + i * Step] = largest[i] * (1.0F / kByteMax) * args.scale_log2;
-  }
+  for (int i = 0; i < N / kOfRow; ++i)
+    block.scale[row + i * Step] = largest[i] * (1.0F / kByteMax) * args.scale_log2;
 }
 
-// Where a lane finds its channels of a block's first row. Rows behind the last are read as that one.
-template <int D>
-__device__ __forceinline__ const unsigned short* first_query(const PromptArgs& args, const PromptItem& item,
-                                                             int head, int lane) {
-  return static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
-         head * args.q.head_stride + lane % (D / 8) * 8;
+// Where a lane finds its first octet of a group's row, or of the block's last where that is before.
+template <int D, int Lanes>
+__device__ __forceinline__ const unsigned short* find_query(const PromptArgs& args, const PromptItem& item,
+                                                            const GroupRows& rows, int row, int lane) {
+  const std::int64_t in_item = min(rows.first + row, item.n_rows - 1);
+  return static_cast<const unsigned short*>(args.q.data) + (item.first_row + in_item) * args.q.token_stride +
+         rows.head * args.q.head_stride + lane % Lanes * 8;
 }
 
-// The rows of a block that a query warp makes INT8, on their way through shared memory, where each lane reads
+// The rows of a group that a query warp makes INT8, on their way through shared memory, where each lane reads
 // what it has asked for itself: registers are few.
-template <int D>
+template <int D, bool MayTurn>
 struct AwaitedQueries {
-  static constexpr int kRowsAtOnce = 32 / (D / 8);
-  static constexpr int kStep = kQueryWarps * kRowsAtOnce;
-  static constexpr int kOctets = PromptShape<D>::kRows / kStep;  // of a lane
-  static_assert(PromptShape<D>::kRows % kStep == 0 && kOctets % kOctetsAtOnce == 0);
+  static constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
+  static constexpr int kOfRow = D / 8 / kLanes;
+  static constexpr int kStep = 32 / kLanes;
+  static constexpr int kOctets = kGroupRows / kStep * kOfRow;  // of a lane
+  static_assert(kQueryWarps == PromptShape<D>::kGroups && kOctets % kOctetsAtOnce == 0 &&
+                kOctetsAtOnce % kOfRow == 0);
 
-  const unsigned short* from;
-  int n_rows;
-  int first;  // of the lane's rows
+  const unsigned short* from;  // the row to be asked for
+  int rows_left;               // from there on to the block's last
   std::uint32_t slots;
-  int next = 0;  // octet to be asked for
+  unsigned next;  // octet to be asked for
 
   __device__ __forceinline__ void await(const PromptArgs& args) {
     if (next < kOctets) {
 #pragma unroll
       for (int i = 0; i < kOctetsAtOnce; ++i) {
-        const int row = min(first + (next + i) * kStep, n_rows - 1);
-        copy_16(slots + (next + i) % kOctetsAwaited * 512, from + row * args.q.token_stride);
+        copy_16(slots + (next + i) % kOctetsAwaited * 512, from + i % kOfRow * kLanes * 8);
+        if ((i + 1) % kOfRow != 0) continue;
+        rows_left -= kStep;
+        if (rows_left > 0) from += kStep * args.q.token_stride;  // otherwise this one is read again
       }
     }
     next += kOctetsAtOnce;
@@ -155,56 +170,54 @@ struct AwaitedQueries {
   }
   __device__ __forceinline__ void begin(const PromptArgs& args, const PromptItem& item, int head, int warp,
                                         int lane, PromptShared<D>& shared) {
-    from = first_query<D>(args, item, head, lane);
-    n_rows = item.n_rows;
-    first = warp * kRowsAtOnce + lane / (D / 8);
+    const GroupRows rows = rows_of_group(args, item, head, warp);
+    from = find_query<D, kLanes>(args, item, rows, lane / kLanes, lane);
+    rows_left = item.n_rows - rows.first - lane / kLanes;
     slots = shared_address(&shared.octets[warp][0][lane]);
     next = 0;
 #pragma unroll
     for (int i = 0; i < kOctetsAwaited; i += kOctetsAtOnce) await(args);
   }
-  template <bool IsHalf, bool MayTurn>
-  __device__ __forceinline__ void quantize(const PromptArgs& args, int lane, unsigned char* queries,
+  template <bool IsHalf>
+  __device__ __forceinline__ void quantize(const PromptArgs& args, int warp, int lane, unsigned char* queries,
                                            PreparedBlock<D>& block) {
+    int row = warp * kGroupRows + lane / kLanes;
 #pragma unroll 1
-    for (int begin = 0; begin < kOctets; begin += kOctetsAtOnce) {
+    for (unsigned begin = 0; begin < kOctets; begin += kOctetsAtOnce) {
       wait_for_copies<kOctetsAwaited / kOctetsAtOnce - 1>();
+      constexpr int kTogether = kOfRow > 2 ? kOfRow : 2;
 #pragma unroll
-      for (int i = 0; i < kOctetsAtOnce; i += 2) {
+      for (int i = 0; i < kOctetsAtOnce; i += kTogether) {
         const std::uint32_t slot = slots + (begin + i) % kOctetsAwaited * 512;
-        const uint4 octets[2] = {load_shared_16(slot), load_shared_16(slot + 512)};
-        put_queries<D, IsHalf, MayTurn, kStep>(args, first + (begin + i) * kStep, lane, octets, queries,
-                                               block);
+        put_queries<D, IsHalf, MayTurn, kStep, kTogether>(
+            args, row, lane, [&](int j) { return load_shared_16(slot + j * 512); }, queries, block);
+        row += kTogether / kOfRow * kStep;
       }
       await(args);
     }
   }
 };
 
-// What the keys' centre adds to the scores of a block's rows, where log-sum-exps are asked for.
+// What the keys' centre adds to the scores of a query warp's rows, where log-sum-exps are asked for.
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void find_shifts(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int lane, PreparedBlock<D>& block) {
   constexpr int kLanesOfRow = D / 8;
   const int octet = lane % kLanesOfRow;
   const float* centres = channels_of<D>(args, item, head) + octet * 8;
-  const auto* rows = static_cast<const unsigned short*>(args.q.data) + item.first_row * args.q.token_stride +
-                     head * args.q.head_stride + octet * 8;
-  constexpr int kStep = kQueryWarps * 32 / kLanesOfRow;
-  static_assert(PromptShape<D>::kRows % kStep == 0);
+  const GroupRows rows = rows_of_group(args, item, head, warp);
 #pragma unroll 1
-  for (int begin = 0; begin < PromptShape<D>::kRows; begin += kStep) {
-    const int row = begin + (warp * 32 + lane) / kLanesOfRow;
+  for (int row = lane / kLanesOfRow; row < kGroupRows; row += 32 / kLanesOfRow) {
     float x[8];
     unpack_octet<IsHalf>(
-        *reinterpret_cast<const uint4*>(rows + min(row, item.n_rows - 1) * args.q.token_stride), x);
+        *reinterpret_cast<const uint4*>(find_query<D, kLanesOfRow>(args, item, rows, row, lane)), x);
     if (MayTurn && args.q_hadamard != 0) rotate_channels<kLanesOfRow>(lane, x);
     float shift = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) shift = fmaf(x[j], centres[j], shift);
 #pragma unroll
     for (int step = 1; step < kLanesOfRow; step *= 2) shift += __shfl_xor_sync(~0U, shift, step);
-    if (octet == 0) block.shift[row] = shift * args.scale_log2;
+    if (octet == 0) block.shift[warp * kGroupRows + row] = shift * args.scale_log2;
   }
 }
 
@@ -212,19 +225,24 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, PromptShared<D>& shared,
                                                     int group, int thread) {
-  const PromptWork work(args, static_cast<int>(blockIdx.x));
+  const MixedWork work(args, static_cast<int>(blockIdx.x));
   if (!work.is_there) return;
-  constexpr int kStep = kGroupThreads / (D / 8);
-  constexpr int kOctets = kGroupRows / kStep;  // of a lane, all on their way together
+  constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
+  constexpr int kOfRow = D / 8 / kLanes;
+  constexpr int kStep = kGroupThreads / kLanes;
+  constexpr int kOctets = kGroupRows / kStep * kOfRow;  // of a lane, all on their way together
   const int lane = thread % 32;
-  const int first = group * kGroupRows + thread / (D / 8);
-  const unsigned short* from = first_query<D>(args, work.item, work.head, lane);
+  const int first = thread / kLanes;
+  const GroupRows rows = rows_of_group(args, work.item, work.head, group);
   uint4 octets[kOctets];
 #pragma unroll
   for (int i = 0; i < kOctets; ++i)
-    octets[i] = *reinterpret_cast<const uint4*>(from + min(first + i * kStep, work.item.n_rows - 1) *
-                                                           args.q.token_stride);
-  put_queries<D, IsHalf, MayTurn, kStep>(args, first, lane, octets, shared.queries[0], shared.blocks[0]);
+    octets[i] = *reinterpret_cast<const uint4*>(
+        find_query<D, kLanes>(args, work.item, rows, first + i / kOfRow * kStep, lane) +
+        i % kOfRow * kLanes * 8);
+  put_queries<D, IsHalf, MayTurn, kStep, kOctets>(
+      args, group * kGroupRows + first, lane, [&](int i) { return octets[i]; }, shared.queries[0],
+      shared.blocks[0]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
@@ -301,9 +319,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
         const int first = note().first_token;
         const bool is_rows = note().is_rows != 0;
         int low[2], high[2];
+        const int in_item = block.rows[group].first + row % kGroupRows;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int limit = limit_of(args, block.item, row + 8 * i);
+          const int limit = limit_of(args, block.item, in_item + 8 * i);
           const int sealed_end = block.sealed_end[row + 8 * i];
           find_columns(args, block.item, limit, sealed_end, is_rows, first, low[i], high[i]);
         }
@@ -419,16 +438,27 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     if constexpr (kKeepsRows<Kept>)
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
-    if (block.item.split >= 0) {
-      using Half = HalfSums<D, kGroupThreads>;
-      const int place = (block.item.split * args.n_heads + block.head) * PromptShape<D>::kGroups + group;
-      is_whole = join_halves<D, kGroupThreads>(
-          args.halves + static_cast<std::int64_t>(place) * Half::kNumbers, args.claims + 2 * place,
-          kFirstGroupBarrier + group, thread, shared.claims[group], rows, sums);
+    int same_thread = thread, same_group = group, slot = place.slot;
+    // At heads of 128, while tiles are attended to, there are no registers for what follows from these.
+    if constexpr (!PromptShape<D>::kScoresAhead) {
+      asm volatile("mov.u32 %0, %%tid.x;" : "=r"(same_thread), "+r"(slot));
+      same_group = same_thread / kGroupThreads - 1;
+      same_thread %= kGroupThreads;
     }
-    if (is_whole)
-      store_integer_rows<D, IsHalf, MayTurn>(args, block.item, block.head, row, pair, rows, sums,
-                                             block.channels, [&](int i) { return block.shift[row + 8 * i]; });
+    const PreparedBlock<D>& same = shared.blocks[slot];
+    if (same.item.split >= 0) {
+      constexpr int kGroups = PromptShape<D>::kGroups;
+      is_whole = join_parts<D, kGroupThreads>(args, same.item, same.set * kGroups + same_group,
+                                              args.n_sets * kGroups, kFirstGroupBarrier + same_group,
+                                              same_thread, shared.claims[same_group], rows, sums);
+    }
+    if (is_whole) {
+      const int in_group = row_of(same_thread);
+      const float* shift = same.shift + same_group * kGroupRows + in_group;
+      store_integer_rows<D, IsHalf, MayTurn>(args, same.item, same.rows[same_group].head,
+                                             same.rows[same_group].first + in_group, same_thread % 4, rows,
+                                             sums, same.channels, [&](int i) { return shift[8 * i]; });
+    }
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&shared.block_free[place.slot]));
   }
@@ -451,6 +481,7 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
       barrier_init(shared_address(&shared.block_full[i]), kQueryWarps);
       barrier_init(shared_address(&shared.block_free[i]), kWarps + 1);
     }
+    barrier_init(shared_address(&shared.near_end), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   wait_for_predecessors();  // tiles and the plan
@@ -463,15 +494,15 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
       if (thread == 0) copy_tiles<D>(args, kept, shared);
     } else {
       bool is_first = true;
-      AwaitedQueries<D> awaited;
+      AwaitedQueries<D, MayTurn> awaited;
       const auto await = [&](const PromptItem& item, int head) {
         if (!is_first) awaited.begin(args, item, head, warp, lane, shared);
       };
-      prepare_blocks(args, shared, warp, lane, await, [&](const PromptItem& item, int head, int slot) {
+      prepare_mixed_blocks(args, shared, warp, lane, await, [&](const PromptItem& item, int head, int slot) {
         PreparedBlock<D>& block = shared.blocks[slot];
         const float* values = channels_of<D>(args, item, head) + D;
         for (int i = warp * 32 + lane; i < 2 * D; i += kQueryWarps * 32) block.channels[i] = values[i];
-        if (!is_first) awaited.template quantize<IsHalf, MayTurn>(args, lane, shared.queries[slot], block);
+        if (!is_first) awaited.template quantize<IsHalf>(args, warp, lane, shared.queries[slot], block);
         is_first = false;
         if (args.lse != nullptr) find_shifts<D, IsHalf, MayTurn>(args, item, head, warp, lane, block);
       });

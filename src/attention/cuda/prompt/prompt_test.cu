@@ -345,9 +345,30 @@ TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
   expect_accurate({{{200, 333}, {100, 50}}, 2, 1, GetParam(), false, 0, false, false, gaussian}, 30, "all");
 }
 
-// As many blocks of the same length as leave some CTAs without one: the last are cut in two.
+// Blocks have rows of several query heads, of which some have none left.
+TEST_P(PromptAttention, TakesOddNumbersOfHeads) {
+  for (const int heads : {3, 5, 7})
+    expect_accurate({{{300, 300}, {65, 200}, {1, 90}}, heads, 1, GetParam(), true, 0, false, false, gaussian},
+                    30, "odd heads");
+}
+
+// As many blocks of the same length as leave some CTAs without one: the last are cut.
 TEST_P(PromptAttention, IsAsAccurateWhereTwoCtasShareABlock) {
   expect_accurate({{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian}, 48, "shared");
+}
+
+// Few blocks of many tiles are cut into many parts.
+TEST_P(PromptAttention, IsAsAccurateWhereManyCtasShareABlock) {
+  expect_accurate({{{70, 9000}, {1, 8800}}, 4, 2, GetParam(), true, 0, false, false, uniform}, 40, "parts");
+}
+
+TEST_P(PromptAttention, HasTheSameBitsWhereManyCtasShareABlock) {
+  Case c{{{70, 9000}}, 4, 1, GetParam(), true, 0, false, false, uniform};
+  if (c.head_dim <= 256) {
+    EXPECT_EQ(run(c, 10).others, 0) << "in integers";
+  }
+  c.half_products = true;
+  EXPECT_EQ(run(c, 10).others, 0);
 }
 
 // So many blocks that several warps plan them, whose order is another each time; with blocks of 64, 128 and

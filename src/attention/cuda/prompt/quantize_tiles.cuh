@@ -46,6 +46,20 @@ __device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], floa
   }
 }
 
+// Of channels: eight in succession, all on their way together.
+__device__ __forceinline__ void load_eight(const float* from, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i);
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+  }
+}
+__device__ __forceinline__ void load_reciprocals(const float* from, float (&x)[8]) {
+  load_eight(from, x);
+#pragma unroll
+  for (float& each : x) each = reciprocal_fast(each);
+}
+
 // What is said of a tile, by the side that knows it.
 template <class Tile>
 __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, int first_token,
@@ -68,12 +82,9 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
                                                 std::uint32_t (&maxima)[kQuantizeThreads / 32],
                                                 unsigned char* to) {
   using Octets = OctetsOfTile<D>;
-  float centre[8], inverse[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    centre[i] = channels[octets.octet * 8 + i];
-    inverse[i] = at.is_value ? 1 / channels[D + octets.octet * 8 + i] : 1;
-  }
+  float centre[8], inverse[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  load_eight(channels + octets.octet * 8, centre);
+  if (at.is_value) load_reciprocals(channels + D + octets.octet * 8, inverse);
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < Octets::kRows; ++i) {
@@ -87,8 +98,9 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
   octets.forget_unpacked();
   const float scale = fmaxf(largest_of_cta(largest, maxima), kLeastReach) / kByteMax;
   if (threadIdx.x == 0) put_note<Tile>(to, at, first_token, scale);
+  const float of_scale = 1 / scale;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) inverse[j] /= scale;
+  for (int j = 0; j < 8; ++j) inverse[j] *= of_scale;
   // Less the centre; that of tokens that are not there.
   const auto centred = [&](int i, float(&x)[8]) {
     unpack_octet<IsHalf>(octets.octets[i], x);
@@ -122,14 +134,18 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
   }
 }
 
+// Rows that are read where they are leave registers for one CTA more.
+template <int D, class Source>
+inline constexpr int kQuantizeCtas = kTileCtas<D> + (D <= 128 && !Source::kInSharedMemory ? 1 : 0);
+
 // Grid: the plan, then tiles (Source::slot_of); KV heads; sides.
 template <class Tile, int D, bool IsHalf, class Source>
-__global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
+__global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
-                          int block_rows) {
+                          const __grid_constant__ BlockUnits units) {
   extern __shared__ __align__(16) unsigned char page_memory[];
   if (blockIdx.x == 0) {
-    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, block_rows);
+    if (blockIdx.y == 0 && blockIdx.z == 0) plan_prompt(args, units);
     return;
   }
   __shared__ std::uint32_t maxima[kQuantizeThreads / 32];

@@ -1,0 +1,112 @@
+// Blocks whose groups of rows are of several query heads of a KV head (BlockUnits), as CTAs share them out.
+#pragma once
+
+#include "attention/cuda/prompt/blocks.cuh"
+
+namespace kvant::cuda {
+
+// The rows of a group: their query head, and the first of them among the rows of the block's item.
+struct GroupRows {
+  int head, first;
+};
+
+__device__ __forceinline__ GroupRows rows_of_group(const PromptArgs& args, const PromptItem& item, int head,
+                                                   int group) {
+  const int unit = item.first_head + group;
+  return {head + unit % args.mixed, unit / args.mixed * kGroupRows};
+}
+
+// head: of its rows' heads the first, of the set's.
+template <class Shape>
+struct MixedSight : BlockSight<Shape> {
+  GroupRows rows[Shape::kGroups];
+  int set;
+};
+
+// What rows and groups of rows see; a warp.
+template <class Shape>
+__device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int head, int lane,
+                                          MixedSight<Shape>& block) {
+#pragma unroll 1
+  for (int group = 0; group < Shape::kGroups; ++group) {
+    const int first = rows_of_group(args, item, head, group).first;
+#pragma unroll 1
+    for (int row = lane; row < kGroupRows; row += 32)
+      block.sealed_end[group * kGroupRows + row] = sealed_end_of(args, item, first + row);
+  }
+  if (lane >= Shape::kGroups) return;
+  const GroupRows rows = rows_of_group(args, item, head, lane);
+  block.rows[lane] = rows;
+  find_seen_by_group(args, item, lane, rows.first, block);
+}
+
+// The nth piece of work: a block and a set of heads, of which this is the first, unless there are fewer.
+struct MixedWork {
+  PromptItem item{};
+  int head;
+  bool is_there;
+  __device__ __forceinline__ MixedWork(const PromptArgs& args, int n)
+      : head(n % args.n_sets * args.mixed), is_there(n < *args.n_items * args.n_sets) {
+    if (is_there) item = args.items[n / args.n_sets];
+  }
+};
+
+// Long blocks have more tiles than this. When so many of one are still to be copied, more work is taken: those
+// and what is in the ring last until the next block is prepared.
+inline constexpr int kNearEnd = 16;
+
+__device__ __forceinline__ int take_work(const PromptArgs& args) {
+  return static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+}
+
+// As prepare_blocks. But more work is taken near the end of a long block, where who copies its tiles arrives
+// on shared.near_end: so CTAs that finish first get it. Of a short one it is taken while that is prepared.
+template <class Shared, class Await, class Read>
+__device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Shared& shared, int warp,
+                                                     int lane, const Await& await_queries,
+                                                     const Read& read_queries) {
+  constexpr int kBarrier = 1;
+  std::uint32_t near_end = 0;
+  const int n_work = *args.n_items * args.n_sets;
+  RingPlace<2> place;
+  for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
+    auto& block = shared.blocks[place.slot];
+    const bool is_there = work < n_work;
+    // Read where it lies: registers are few.
+    const PromptItem& item = args.items[is_there ? work / args.n_sets : 0];
+    const int set = work % args.n_sets;
+    const int head = set * args.mixed;
+    if (is_there) await_queries(item, head);
+    barrier_wait(shared_address(&shared.block_free[place.slot]), place.parity ^ 1);
+    const std::uint32_t full = shared_address(&shared.block_full[place.slot]);
+    const bool is_long = is_there && tiles_of(item) > kNearEnd;
+    if (warp == 0 && lane == 0) {
+      block.item = is_there ? item : PromptItem{};
+      block.set = set;
+      block.head = head;
+    }
+    int next = 0;
+    if (is_there && !is_long && warp == 0 && lane == 0) next = take_work(args);
+    if (is_there) {
+      if (warp == kQueryWarps - 1) find_seen(args, item, head, lane, block);
+      read_queries(item, head, place.slot);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    if (!is_long && warp == 0 && lane == 0) shared.work = next;
+    named_barrier(kBarrier, kQueryWarps * 32);
+    if (lane == 0) barrier_arrive(full);
+    if (!is_there) return;
+    if (is_long) {
+      if (warp == 0) {
+        barrier_wait(shared_address(&shared.near_end), near_end);
+        if (lane == 0) shared.work = take_work(args);
+      }
+      near_end ^= 1;
+      named_barrier(kBarrier, kQueryWarps * 32);
+    }
+    work = shared.work;
+    named_barrier(kBarrier, kQueryWarps * 32);
+  }
+}
+
+}  // namespace kvant::cuda
