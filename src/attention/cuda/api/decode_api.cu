@@ -448,10 +448,12 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   if (status != KVANT_OK) return status;
   if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  const std::size_t partial_bytes = std::min(parts.partial_bytes, workspace_bytes - parts.partials_at);
-  const cudaError_t error =
-      cudaMemsetAsync(parts.schedule.partial_sums, kUnwrittenByte, partial_bytes, cuda_stream);
-  if (error != cudaSuccess) return status_of(error);
+  if (known.max_queries == 1) {  // with several queries counters tell what is there
+    const std::size_t partial_bytes = std::min(parts.partial_bytes, workspace_bytes - parts.partials_at);
+    const cudaError_t error =
+        cudaMemsetAsync(parts.schedule.partial_sums, kUnwrittenByte, partial_bytes, cuda_stream);
+    if (error != cudaSuccess) return status_of(error);
+  }
   schedule_kernel<<<known.n_kv_heads, kScheduleThreads, 0, cuda_stream>>>(args, gpu.multiprocessors,
                                                                           static_cast<int>(parts.n_arrivals));
   return launch_status();

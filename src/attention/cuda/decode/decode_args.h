@@ -122,7 +122,7 @@ struct Schedule {
   // Of each launch, those of the first first:
   std::int32_t* arrivals;  // [n_ctas][n_slices]: of the sequence and head that this CTA begins and others
                            // share, how many have left a slice of the result; 0 between launches
-  // Between launches kUnwrittenBits each (leave_segment.cuh).
+  // With one query of a sequence kUnwrittenBits each between launches (partial_results.cuh).
   float* partial_out;   // [2 n_ctas][kPaddedGroup][d]
   float* partial_sums;  // [2 n_ctas][n_slices][2]: maximum and sum
 };

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "attention/cuda/decode/decode_args.h"
+#include "attention/cuda/decode/partial_results.cuh"
 #include "attention/cuda/decode/query_columns.cuh"
 #include "attention/cuda/decode/work_range.cuh"
 #include "attention/cuda/device/ptx.cuh"
@@ -16,7 +17,6 @@
 
 namespace kvant::cuda {
 
-inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so that differences are
 // Weights are 2^(score - maximum + kWeightBits): half-precision weights keep more of what is small.
 inline constexpr float kWeightBits = 4;
 
@@ -136,13 +136,6 @@ __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_hea
   store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
 }
 
-// Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
-// 2^(score - max).
-struct PartialResult {
-  float2 out;
-  float max, sum;
-};
-
 // What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
 // 2^step_log2 of the warps, from `first_warp` on, has it, or these channels of it.
 template <int D, bool Several>
@@ -175,159 +168,28 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
   return result;
 }
 
-// A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
-// query head. Slices go their own way, or those of a query head together: the warp that is the last to leave
-// a part of them combines them all, and no warp waits for one that has not left its own.
-struct SharedSlice {
-  int index;  // among those of the KV head
-  int first_cta, last_cta;
-  int lane;
-  int n_columns;  // that a CTA's partial results have places for
-
-  template <int D>
-  __device__ int n_slices() const {
-    return n_columns * slices_of_column(D);
-  }
-};
-
-// What lies where a partial result is yet to be left: a NaN that no arithmetic makes. So results tell by
-// themselves that they are there, and nobody waits until all that he has written can be seen by others. The
-// call that makes the schedule writes it, then whoever has combined results (PartialResults::take).
-inline constexpr int kUnwrittenByte = 0xff;
-inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // of four such bytes
-
-__device__ __forceinline__ bool is_unwritten(const float2& x) {
-  return __float_as_uint(x.x) == kUnwrittenBits || __float_as_uint(x.y) == kUnwrittenBits;
-}
-__device__ __forceinline__ float2 unwritten() {
-  return make_float2(__uint_as_float(kUnwrittenBits), __uint_as_float(kUnwrittenBits));
-}
-__device__ __forceinline__ void write_partial(float2* to, float2 x) {
-  constexpr std::uint32_t kNan = 0x7fffffffU;
-  if (__float_as_uint(x.x) == kUnwrittenBits) x.x = __uint_as_float(kNan);
-  if (__float_as_uint(x.y) == kUnwrittenBits) x.y = __uint_as_float(kNan);
-  store_relaxed(to, x);
-}
-
-// Leaves a CTA's partial result of a slice.
+// The same with few registers.
 template <int D>
-__device__ __forceinline__ void leave_slice(const Schedule& schedule, const SharedSlice& slice,
-                                            const PartialResult& mine) {
-  const int cta = static_cast<int>(blockIdx.x);
-  // The first CTA begins the sequence within its range, the others at the beginning of theirs.
-  const std::int64_t slot = 2 * cta + (cta == slice.first_cta ? 1 : 0);
-  auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
-  write_partial(out + slice.index * kLanes + slice.lane, mine.out);
-  if (slice.lane == 0) {
-    write_partial(reinterpret_cast<float2*>(schedule.partial_sums) + slot * slice.n_slices<D>() + slice.index,
-                  make_float2(mine.max, mine.sum));
-  }
-}
-
-// Counts the CTAs that have left slices, which share the counter of the first. In two parts, so that other
-// things are asked for before the answer is there. A CTA writes before it counts: whoever is the last finds
-// what the others have left, or it is under way and comes whatever else runs.
-template <int D>
-struct Arrival {
-  std::int32_t* counter;
-  int before, last;
-
-  __device__ __forceinline__ Arrival(const Schedule& schedule, const SharedSlice& slice)
-      : counter(schedule.arrivals + slice.first_cta * slice.n_slices<D>() + slice.index),
-        before(slice.lane == 0 ? add_relaxed(counter, 1) : -1),
-        last(slice.last_cta - slice.first_cta) {}
-  // For all lanes.
-  __device__ __forceinline__ bool is_last() const {
-    if (before == last) *counter = 0;
-    return __any_sync(~0U, before == last);
-  }
-};
-
-// What some of the CTAs that share a slice have left of it, whose loads are in flight together.
-template <int D>
-struct PartialResults {
-  static constexpr int kMost = 17;  // up to 32, one for each lane
-
-  int n;
-  float2 sum;         // of the lane's own: maximum and sum
-  float2 out[kMost];  // this lane's channels
-
-  __device__ __forceinline__ PartialResults(const Schedule& schedule, const SharedSlice& slice, int begin)
-      : n(min(kMost, slice.last_cta + 1 - begin)),
-        first_slot_(begin == slice.first_cta ? 1 : 0),
-        slot_size_(slice.n_columns * D / 2),
-        outs_(reinterpret_cast<float2*>(schedule.partial_out) +
-              static_cast<std::int64_t>(2 * begin) * slot_size_ + slice.index * kLanes + slice.lane) {
-    const int own = min(slice.lane, n - 1);
-    sum_ = reinterpret_cast<float2*>(schedule.partial_sums) + slice.index +
-           (2 * (begin + own) + (own == 0 ? first_slot_ : 0)) * slice.n_slices<D>();
-    load();
-  }
-
-  __device__ __forceinline__ void load() {
-    const float2* from = opaque(outs_);  // addresses are not to be kept: there are no registers for them
-    sum = load_relaxed(sum_);
-    out[0] = load_relaxed(from + first_slot_ * slot_size_);
-#pragma unroll
-    for (int i = 1; i < kMost; ++i)
-      out[i] = i < n ? load_relaxed(from + 2 * i * slot_size_) : make_float2(0, 0);
-  }
-  __device__ __forceinline__ bool are_there() const {
-    bool all = !is_unwritten(sum);
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) all = all && !is_unwritten(out[i]);
-    return __all_sync(~0U, all);
-  }
-  // Leaves their places as they were before.
-  __device__ __forceinline__ void take(int lane) const {
-    if (lane < n) store_relaxed(sum_, unwritten());
-    float2* const to = opaque(outs_);
-    store_relaxed(to + first_slot_ * slot_size_, unwritten());
-#pragma unroll
-    for (int i = 1; i < kMost; ++i)
-      if (i < n) store_relaxed(to + 2 * i * slot_size_, unwritten());
-  }
-
- private:
-  int first_slot_;  // of the first, beside twice its CTA: see leave_slice
-  int slot_size_;
-  float2 *outs_, *sum_;
-};
-
-// Combines what all CTAs have left of a slice. some: of the first of them, loaded before it was known that
-// all have left it, or are about to be seen to.
-template <int D>
-__device__ __forceinline__ PartialResult combine_slice(const Schedule& schedule, const SharedSlice& slice,
-                                                       PartialResults<D>& some) {
+__device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D>& buffer, int n_warps,
+                                                             int first, int column, int channel,
+                                                             int first_warp, int step_log2) {
   PartialResult result{{0, 0}, kNoScore, 0};
-#pragma unroll 1
-  for (int begin = slice.first_cta;;) {
-    while (!some.are_there()) some.load();
-    const float2 sum = slice.lane < some.n ? some.sum : make_float2(kNoScore, 0);
-    float higher = fmaxf(result.max, sum.x);
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
-    const float factor = exp2_fast(result.max - higher);
-    result.max = higher;
-    // This lane's partial result; 0 for one that isn't there.
-    const float weight = sum.y > 0 ? exp2_fast(sum.x - higher) : 0;
-    float total = weight * sum.y;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) total += __shfl_xor_sync(~0U, total, step);
-    result.sum = result.sum * factor + total;
-    result.out.x *= factor;
-    result.out.y *= factor;
-#pragma unroll
-    for (int i = 0; i < some.kMost; ++i) {
-      const float w = __shfl_sync(~0U, weight, i);
-      result.out.x += w * some.out[i].x;
-      result.out.y += w * some.out[i].y;
-    }
-    some.take(slice.lane);
-    begin += some.kMost;
-    if (begin > slice.last_cta) return result;
-    some = PartialResults<D>(schedule, slice, begin);
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
+    const int w = first_warp + (i << step_log2);
+    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + column]);
   }
+#pragma unroll
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
+    const int w = first_warp + (i << step_log2);
+    if (w >= n_warps) continue;
+    const float weight = exp2_fast(buffer.max[w][first + column] - result.max);
+    const float2 part = buffer.at(w, column, channel);
+    result.sum += weight * buffer.sum[w][first + column];
+    result.out.x += weight * part.x;
+    result.out.y += weight * part.y;
+  }
+  return result;
 }
 
 // Columns that a CTA's partial results have places for.
@@ -372,6 +234,8 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
   const bool whole = segment.first == 0 && segment.last == segment.n_units;
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
+  // With several queries registers are for products with more columns.
+  using Shared = std::conditional_t<Part::kSeveralQueries, FencedResults<D>, MarkedResults<D>>;
   constexpr int kSlices = D / kSlice;  // of a query head
   const int n_columns = segment.n_columns(args);
   for (int first = 0; first < n_columns; first += kMergedHeads) {
@@ -409,26 +273,28 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
 #pragma unroll 1
       for (int slice = 0; slice < together; ++slice) {
         const int block = kBlocks == 1 ? 0 : block_channel(PageSide::value, D, channel(slice)).block;
-        const PartialResult mine = merge_warps < D,
-                            Part::kSeveralQueries ||
-                                (kBlocks > 1) > (buffer, n_warps, of_warp, query - first, channel(slice),
-                                                 sharer + block, sharers_log2 + log2_of(kBlocks));
+        const int from_warp = sharer + block;
+        const int step_log2 = sharers_log2 + log2_of(kBlocks);
+        const PartialResult mine = [&] {
+          if constexpr (Part::kSeveralQueries)
+            return merge_warps_in_turn<D>(buffer, n_warps, of_warp, query - first, channel(slice), from_warp,
+                                          step_log2);
+          else
+            return merge_warps<D, (kBlocks > 1)>(buffer, n_warps, of_warp, query - first, channel(slice),
+                                                 from_warp, step_log2);
+        }();
         if (whole) {
           keep(slice, mine);
         } else {
-          leave_slice<D>(args.schedule, shared_slice(slice), mine);
+          Shared::leave(args.schedule, shared_slice(slice), mine);
         }
       }
       if (!whole) {
-        __syncwarp();
-        const Arrival<D> arrival(args.schedule, shared_slice(0));
-        PartialResults<D> some(args.schedule, shared_slice(0), first_cta);  // while the count is under way
-        if (!arrival.is_last()) continue;
+        Shared shared(args.schedule, shared_slice(0));
+        if (!shared.is_last()) continue;
 #pragma unroll 1
-        for (int slice = 0; slice < together; ++slice) {
-          if (slice > 0) some = PartialResults<D>(args.schedule, shared_slice(slice), first_cta);
-          keep(slice, combine_slice<D>(args.schedule, shared_slice(slice), some));
-        }
+        for (int slice = 0; slice < together; ++slice)
+          keep(slice, shared.combine(args.schedule, shared_slice(slice), slice == 0));
       }
       if (args.out_hadamard != 0) rotate_channels(lane, x);
 #pragma unroll

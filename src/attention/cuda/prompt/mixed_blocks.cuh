@@ -51,8 +51,8 @@ struct MixedWork {
   }
 };
 
-// Long blocks have more tiles than this. When so many of one are still to be copied, more work is taken: those
-// and what is in the ring last until the next block is prepared.
+// Long blocks have more tiles than this. When so many of one are still to be copied, more work is taken:
+// those and what is in the ring last until the next block is prepared.
 inline constexpr int kNearEnd = 16;
 
 __device__ __forceinline__ int take_work(const PromptArgs& args) {
