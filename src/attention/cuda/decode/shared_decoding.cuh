@@ -126,6 +126,41 @@ struct TokenRow {
 template <int Sets, int Tiles>
 using SetSums = float[Sets][Tiles][4];
 
+// The sum over lanes that have the same columns.
+__device__ __forceinline__ float sum_over_tiles(float x) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
+  return x;
+}
+
+// Of the warp's own columns: what the warps that share pages have left of all channels in `sums`, [set][m
+// tile][lane], and what they have told of sums of weights and addends, which become the accumulator's and
+// `addend`.
+template <int D, int Sets, class State>
+__device__ __forceinline__ void take_own_columns(const State& state, const float4* sums, int own, int lane,
+                                                 Accumulator<D>& acc, float (&addend)[2]) {
+#pragma unroll
+  for (int m = 0; m < D / 16; ++m) {
+    const float4 x = sums[(own * (D / 16) + m) * kLanes];
+    acc.out[m][0] = x.x;
+    acc.out[m][1] = x.y;
+    acc.out[m][2] = x.z;
+    acc.out[m][3] = x.w;
+  }
+#pragma unroll
+  for (int warp = 0; warp < Sets; ++warp) {
+    const int column = own * kPaddedGroup + lane % 4 * 2;
+    const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
+    const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
+    if (lane < 4) {  // the accumulator's sums are those of a lane's tokens
+      acc.sum[0] += sum.x;
+      acc.sum[1] += sum.y;
+    }
+    addend[0] += more.x;
+    addend[1] += more.y;
+  }
+}
+
 // Sets: as many as warps that share a page.
 template <class Strips, int D, int Sets>
 struct SharedDecoding : Strips {
@@ -266,27 +301,8 @@ struct SharedDecoding : Strips {
       }
     }
     named_barrier(State::barrier(), Sets * kLanes);
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      const float4 x = sums[(own * (D / 16) + m) * kLanes];
-      acc.out[m][0] = x.x;
-      acc.out[m][1] = x.y;
-      acc.out[m][2] = x.z;
-      acc.out[m][3] = x.w;
-    }
     float addend[2] = {0, 0};  // of all tokens, in each lane
-#pragma unroll
-    for (int warp = 0; warp < Sets; ++warp) {
-      const int column = own * kPaddedGroup + lane % 4 * 2;
-      const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
-      const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
-      if (lane < 4) {  // the accumulator's sums are those of a lane's tokens
-        acc.sum[0] += sum.x;
-        acc.sum[1] += sum.y;
-      }
-      addend[0] += more.x;
-      addend[1] += more.y;
-    }
+    take_own_columns<D, Sets>(state, sums, own, lane, acc, addend);
     Value::finish(state.args, acc.out, addend);
   }
 
@@ -297,11 +313,6 @@ struct SharedDecoding : Strips {
   // which bits); rows of fragments then are of different tiles, which is all one to products.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
-  }
-  static __device__ __forceinline__ float sum_over_tiles(float x) {
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
-    return x;
   }
   static __device__ __forceinline__ void multiply_all(SetSums<Sets, kMTiles>& out, float factor) {
 #pragma unroll

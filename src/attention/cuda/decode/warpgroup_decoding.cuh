@@ -201,27 +201,8 @@ struct WarpgroupDecoding : Groups {
       }
     }
     named_barrier(state.barrier(), kColumnSets * kLanes);
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      const float4 x = sums[(own * (D / 16) + m) * kLanes];
-      acc.out[m][0] = x.x;
-      acc.out[m][1] = x.y;
-      acc.out[m][2] = x.z;
-      acc.out[m][3] = x.w;
-    }
     float addend[2] = {0, 0};  // of all tokens, in each lane
-#pragma unroll
-    for (int warp = 0; warp < kColumnSets; ++warp) {
-      const int column = own * kPaddedGroup + lane % 4 * 2;
-      const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
-      const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
-      if (lane < 4) {  // the accumulator's sums are those of a lane's tokens
-        acc.sum[0] += sum.x;
-        acc.sum[1] += sum.y;
-      }
-      addend[0] += more.x;
-      addend[1] += more.y;
-    }
+    take_own_columns<D, kColumnSets>(state, sums, own, lane, acc, addend);
     Value::finish(state.args, acc.out, addend);
   }
 
@@ -235,11 +216,6 @@ struct WarpgroupDecoding : Groups {
     await_columns<0>();
 #pragma unroll
     for (auto& tile : state.out) hold_columns(tile);
-  }
-  static __device__ __forceinline__ float sum_over_tiles(float x) {
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
-    return x;
   }
   static __device__ __forceinline__ void multiply_all(ColumnTiles<kMTiles>& out, float factor) {
 #pragma unroll
