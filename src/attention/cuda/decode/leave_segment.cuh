@@ -290,6 +290,7 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
         }
       }
       if (!whole) {
+        __syncwarp();
         Shared shared(args.schedule, shared_slice(0));
         if (!shared.is_last()) continue;
 #pragma unroll 1

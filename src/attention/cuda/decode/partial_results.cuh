@@ -81,9 +81,8 @@ class FencedResults {
     }
   }
 
-  // Says that the CTA has left its part of this slice, and of those that go with it.
+  // Says that the CTA has left its part of this slice, and of those that go with it: all lanes have.
   __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
-    __syncwarp();
     int before = 0;
     if (slice.lane == 0) {
       std::int32_t* counter = slice.counter<D>(schedule);
@@ -205,7 +204,7 @@ class MarkedResults {
 
   // As FencedResults.
   __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
-      : counter_((__syncwarp(), slice.counter<D>(schedule))),
+      : counter_(slice.counter<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
         last_(slice.last_cta - slice.first_cta),
         parts_(schedule, slice, slice.first_cta) {}
