@@ -126,6 +126,27 @@ struct TokenRow {
 template <int Sets, int Tiles>
 using SetSums = float[Sets][Tiles][4];
 
+// Whether any lane has a weight, of two halves, that is more than kLargestSharedWeight.
+__device__ __forceinline__ bool are_too_large(std::uint32_t largest) {
+  constexpr std::uint32_t kLimit = 0x5c00;  // as a half
+  return __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
+}
+
+// What weights of a set's columns are to be relative to: the largest scores that warps which share pages have
+// told.
+template <int Sets, class State>
+__device__ __forceinline__ void find_raised(const State& state, int set, int lane, float (&higher)[2]) {
+  higher[0] = state.max[set][0];
+  higher[1] = state.max[set][1];
+#pragma unroll
+  for (int warp = 0; warp < Sets; ++warp) {
+    const float2 top =
+        *reinterpret_cast<const float2*>(state.told(0, warp) + set * kPaddedGroup + lane % 4 * 2);
+    higher[0] = fmaxf(higher[0], top.x);
+    higher[1] = fmaxf(higher[1], top.y);
+  }
+}
+
 // The sum over lanes that have the same columns.
 __device__ __forceinline__ float sum_over_tiles(float x) {
 #pragma unroll
@@ -338,8 +359,7 @@ struct SharedDecoding : Strips {
     std::uint32_t largest = 0;  // halves
     float4 sums[Sets];
     weigh_into(s, tokens, first_tile, lane, state, largest, sums);
-    constexpr std::uint32_t kLimit = 0x5c00;  // kLargestSharedWeight
-    const bool rises = __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
+    const bool rises = are_too_large(largest);
     if (!rises) add_sums(sums, lane, state);
     return rises;
   }
@@ -414,14 +434,8 @@ struct SharedDecoding : Strips {
     named_barrier(State::barrier(), Sets * kLanes);
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
-      float higher[2] = {state.max[set][0], state.max[set][1]};
-#pragma unroll
-      for (int warp = 0; warp < Sets; ++warp) {
-        const float2 top =
-            *reinterpret_cast<const float2*>(state.told(0, warp) + set * kPaddedGroup + lane % 4 * 2);
-        higher[0] = fmaxf(higher[0], top.x);
-        higher[1] = fmaxf(higher[1], top.y);
-      }
+      float higher[2];
+      find_raised<Sets>(state, set, lane, higher);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float factor = exp2_fast(state.max[set][h] - higher[h]);

@@ -254,8 +254,7 @@ struct WarpgroupDecoding : Groups {
     std::uint32_t largest = 0;  // halves
     float sums[kColumnSets][4];
     weigh_into(s, factors, tokens, lane, state, largest, sums);
-    constexpr std::uint32_t kLimit = 0x5c00;  // kLargestSharedWeight
-    const bool rises = __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
+    const bool rises = are_too_large(largest);
     if (!rises) add_sums(sums, state);
     return rises;
   }
@@ -349,14 +348,8 @@ struct WarpgroupDecoding : Groups {
     named_barrier(state.barrier(), kColumnSets * kLanes);
 #pragma unroll
     for (int set = 0; set < kColumnSets; ++set) {
-      float higher[2] = {state.max[set][0], state.max[set][1]};
-#pragma unroll
-      for (int warp = 0; warp < kColumnSets; ++warp) {
-        const float2 top =
-            *reinterpret_cast<const float2*>(state.told(0, warp) + set * kPaddedGroup + lane % 4 * 2);
-        higher[0] = fmaxf(higher[0], top.x);
-        higher[1] = fmaxf(higher[1], top.y);
-      }
+      float higher[2];
+      find_raised<kColumnSets>(state, set, lane, higher);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float factor = exp2_fast(state.max[set][h] - higher[h]);
