@@ -25,6 +25,7 @@ KVANT_HOST_DEVICE constexpr int channel_warps(int head_dim) {
   return code_blocks(head_dim);
 }
 inline constexpr int kMaxStages = 8;
+inline constexpr int kFewUnits = 24;    // of a CTA: what precedes and follows them is much of its time
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged at a time
 inline constexpr int kSlice =

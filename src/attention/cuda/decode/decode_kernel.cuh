@@ -290,6 +290,14 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
   return args.queries.sharers_log2;
 }
 
+// Before a kernel reads what its predecessors may have written. In this order: what precedes a kernel's
+// predecessor is then over before the kernel begins. So a launch that follows another on other heads need not
+// wait for it before its own end.
+__device__ __forceinline__ void take_turn(const DecodeArgs& args) {
+  if (args.follows == 0) wait_for_predecessors();
+  admit_successors();
+}
+
 // Inlined by force, as is all that it calls: where the compiler first makes functions of the parts of a large
 // kernel, arguments and rings become addresses, and each page waits for loads of what otherwise are
 // constants.
@@ -298,10 +306,7 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
   __syncthreads();
   WorkRange<WarpPlace> range(args);
-  // In this order: what precedes a kernel's predecessor is then over before the kernel begins. So a launch
-  // that follows another on other heads need not wait for it before its own end.
-  if (args.follows == 0) wait_for_predecessors();
-  admit_successors();
+  if (args.settled == 0) take_turn(args);
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
@@ -314,6 +319,9 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   // The vote tells the compiler that all lanes go the same way, and the loop may use uniform registers:
   // without it look-ups in tables took an addition more each.
   while (__any_sync(~0U, range.next(segment))) {
+    // Not before what tells where queries lie has been loaded.
+    const bool waits = args.settled != 0 && segment.before == 0;
+    if (waits) take_turn(args);
     if constexpr (Pair::kTablesPerHead) {
       if (segment.head != tables_of) {
         named_barrier(1, n_threads);
@@ -323,6 +331,7 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
       }
     }
     Query<block_dim(D)> query = load_query<D>(args, segment, lane);
+    if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), __float_as_int(query.factor[0]) | 1);
     if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
@@ -359,7 +368,8 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
                             lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
   }
-  if (args.follows != 0) wait_for_predecessors();
+  if (args.settled != 0) take_turn(args);  // of a CTA without work
+  wait_for_predecessors();
 }
 
 // The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
@@ -383,8 +393,11 @@ __device__ __forceinline__ void copy_pages(const DecodeArgs& args, const unsigne
   copier.end_if_idle();
   // Lanes together: one by one, their polling takes instructions and shared memory from the consumers.
   if constexpr (Architecture::kBulkCopies) {
-    while (__any_sync(~0U, copier.live()))
-      if (copier.live()) copier.poll();
+    bool slowly = args.settled != 0 && copier.begins_slowly();
+    while (__any_sync(~0U, copier.live())) {
+      const bool may = slowly ? copier.may_poll(slowly) : copier.live();
+      if (may) copier.poll();
+    }
   } else {
     while (__any_sync(~0U, copier.live())) copier.poll_together();
   }

@@ -12,6 +12,10 @@ namespace kvant::cuda {
 
 inline constexpr int kNoUnit = -1;
 
+// Of what a CTA with few units asks for before it has queries, so much may be under way at a time. With less
+// its ring fills more slowly; with more, queries wait longer behind it.
+inline constexpr int kFirstBytes = 72 << 10;
+
 // Where the rings, their barriers and the numbers of units lie in shared memory.
 struct Rings {
   std::uint32_t slots, barriers;
@@ -33,7 +37,9 @@ struct Rings {
   }
   __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
   __device__ std::uint32_t next_unit() const { return last_unit(n); }
-  static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 1) * 4; }
+  // Not 0 when the CTA's first queries have come.
+  __device__ std::uint32_t have_queries() const { return next_unit() + 4; }
+  static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
   // By all threads of the CTA, before they meet. n_lanes: that release a slot.
@@ -44,7 +50,10 @@ struct Rings {
       store_shared(unit(0, i), kNoUnit);
     }
     for (int i = threadIdx.x; i < n; i += blockDim.x) store_shared(last_unit(i), kNoUnit - 1);
-    if (threadIdx.x == 0) store_shared(next_unit(), n);
+    if (threadIdx.x == 0) {
+      store_shared(next_unit(), n);
+      store_shared(have_queries(), 0);
+    }
     publish_barriers();
   }
 };
@@ -57,7 +66,12 @@ class PageCopier {
 
   // Reads the schedule and lengths, but not yet page tables. There may be no such warp.
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
-      : args_(args), rings_(rings), range_(args), warp_(warp), value_ids_(value_ids) {
+      : args_(args),
+        rings_(rings),
+        range_(args),
+        warp_(warp),
+        value_ids_(value_ids),
+        first_copies_(max(2, kFirstBytes / rings.slot_bytes)) {
     segment_.before = segment_.first = segment_.last = 0;
     live_ = warp < rings.n && find_unit(warp);
     if (live_) {
@@ -90,6 +104,22 @@ class PageCopier {
       bulk_copy(slot, sealed_page(), bytes, full);
     }
     advance();
+  }
+
+  // Whether to ask may_poll. While rings fill for the first time queries, and what predecessors still ask
+  // memory for, would wait behind all that a multiprocessor has asked for.
+  __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
+  // Whether the lane may start its next copy while few are to be under way at a time; ends that when queries
+  // have come, or all rings are full. For all lanes.
+  __device__ bool may_poll(bool& slowly) {
+    while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
+    const bool has_copy = live_ && begun_ < rings_.stages;
+    const std::uint32_t due = __ballot_sync(~0U, has_copy);
+    slowly = due != 0 && !__any_sync(~0U, load_shared(rings_.have_queries()) != 0);
+    const int room = first_copies_ - static_cast<int>(__reduce_add_sync(~0U, begun_ - ended_));
+    const bool may = has_copy && __popc(due & ((1U << warp_) - 1)) < room;
+    if (may) ++begun_;
+    return may;
   }
 
   // Starts the next copies of all warps whose slots are free, one after another: all lanes copy for each.
@@ -184,6 +214,7 @@ class PageCopier {
   WorkRange<ThreadPlace> range_;
   int warp_;
   std::uint32_t value_ids_;  // in shared memory
+  int first_copies_;         // under way at a time
   Segment segment_;
   const PageSource* source_;
   const std::int32_t* entry_;  // of the page table
@@ -192,6 +223,7 @@ class PageCopier {
   long long key_id_, value_id_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;
+  int begun_ = 0, ended_ = 0;  // of the ring's first copies
   bool live_;
 };
 

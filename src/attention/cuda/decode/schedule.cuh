@@ -42,10 +42,9 @@ __device__ inline int inclusive_sum(int x) {
 // So many units more.
 inline constexpr int kSegmentUnits = 8;
 
-// Where CTAs have so few units, as many CTAs as there are sequences and heads are left without work, if the
+// Where CTAs have few units, as many CTAs as there are sequences and heads are left without work, if the
 // others then get up to an eighth more: on their multiprocessors the next layer begins while the last CTA of
 // each sequence and head still combines. (By up to 10 %; with 64 units it costs 3 %.)
-inline constexpr int kFewUnits = 24;
 
 // The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
 __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {

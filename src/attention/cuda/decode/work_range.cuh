@@ -114,6 +114,10 @@ class WorkRange {
   __device__ explicit WorkRange(const DecodeArgs& args)
       : args_(args), place_(args.schedule.starts[blockIdx.x]) {}
 
+  __device__ int n_units() const {
+    const WorkStart at = place_.get();
+    return at.end - at.begin;
+  }
   __device__ bool next(Segment& segment) {
     while (true) {
       const WorkStart at = place_.get();
