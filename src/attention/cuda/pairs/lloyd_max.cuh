@@ -6,6 +6,44 @@
 
 namespace kvant::cuda {
 
+// Indices of 6 bits, `N` from the first bit of `words` on, as bytes of words in which nothing else is left:
+// those that do not lie within a byte do so when all are moved by four bits.
+template <int N, int Words>
+struct PairIndices {
+  std::uint32_t here[Words], moved[Words];
+
+  __device__ __forceinline__ explicit PairIndices(const std::uint32_t (&words)[Words]) {
+#pragma unroll
+    for (int w = 0; w < Words; ++w) {
+      here[w] = words[w] & mask(w, false);
+      moved[w] = __funnelshift_r(words[w], words[w + 1 < Words ? w + 1 : w], kMove) & mask(w, true);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t entry(int i, std::uint32_t lane_offset) const {
+    const int bit = bit_of(i);
+    const std::uint32_t word = is_moved(i) ? moved[bit / 32] : here[bit / 32];
+    return entry_of_byte(word, bit % 32 / 8, lane_offset, bit % 8);
+  }
+
+ private:
+  static constexpr int kBits = 6;
+  static constexpr int kMove = 4;  // bits
+
+  static __device__ __forceinline__ constexpr bool is_moved(int i) {
+    return i * kBits % 8 + kBits > 8;
+  }
+  // Of the words that it is looked up in.
+  static __device__ __forceinline__ constexpr int bit_of(int i) {
+    return i * kBits - (is_moved(i) ? kMove : 0);
+  }
+  static __device__ __forceinline__ constexpr std::uint32_t mask(int word, bool of_moved) {
+    std::uint32_t bits = 0;
+    for (int i = 0; i < N; ++i)
+      if (is_moved(i) == of_moved && bit_of(i) / 32 == word) bits |= ((1U << kBits) - 1) << bit_of(i) % 32;
+    return bits;
+  }
+};
+
 // Calls visit(fragment, a0, a1, a2, a3) for `Fragments` that follow one another, whose codes lie in `words`
 // from the first bit on.
 template <int Bits, int Fragments, int Words, class Visit>
@@ -13,18 +51,12 @@ __device__ __forceinline__ void visit_levels(const unsigned char* table, const s
                                              int lane, const Visit& visit) {
   const std::uint32_t lane_4 = lane * 4;
   if constexpr (Bits == 3) {
+    const PairIndices<Fragments * 4, Words> indices(words);
 #pragma unroll
     for (int f = 0; f < Fragments; ++f) {
       std::uint32_t a[4];
 #pragma unroll
-      for (int reg = 0; reg < 4; ++reg) {
-        const int bit = (f * 4 + reg) * 6;
-        const bool straddles = bit % 32 > 26;
-        const std::uint32_t field =
-            straddles ? __funnelshift_r(words[bit / 32], words[straddles ? bit / 32 + 1 : 0], bit % 32)
-                      : words[bit / 32];
-        a[reg] = look_up_4(table, entry_offset<6>(field, straddles ? 0 : bit % 32, lane_4));
-      }
+      for (int reg = 0; reg < 4; ++reg) a[reg] = look_up_4(table, indices.entry(f * 4 + reg, lane_4));
       visit(f, a[0], a[1], a[2], a[3]);
     }
   } else if constexpr (Bits == 4) {
@@ -32,7 +64,7 @@ __device__ __forceinline__ void visit_levels(const unsigned char* table, const s
     for (int f = 0; f < Fragments; ++f) {
       std::uint32_t a[4];
 #pragma unroll
-      for (int reg = 0; reg < 4; ++reg) a[reg] = look_up_4(table, entry_offset<8>(words[f], 8 * reg, lane_4));
+      for (int reg = 0; reg < 4; ++reg) a[reg] = look_up_4(table, entry_of_byte(words[f], reg, lane_4));
       visit(f, a[0], a[1], a[2], a[3]);
     }
   } else {
@@ -41,7 +73,7 @@ __device__ __forceinline__ void visit_levels(const unsigned char* table, const s
       uint2 rows[4];
 #pragma unroll
       for (int row = 0; row < 4; ++row)
-        rows[row] = look_up_8(table, entry_offset<8>(words[f / 2], 8 * row, lane % 16 * 8));
+        rows[row] = look_up_8(table, entry_of_byte(words[f / 2], row, lane % 16 * 8));
       visit(f, rows[0].x, rows[1].x, rows[0].y, rows[1].y);
       visit(f + 1, rows[2].x, rows[3].x, rows[2].y, rows[3].y);
     }

@@ -16,13 +16,14 @@ __device__ __forceinline__ uint2 look_up_8(const unsigned char* table, std::uint
   return *reinterpret_cast<const uint2*>(table + offset);
 }
 
-// The offset of the entry whose index stands at bit `bit` of word; `lane_offset`: of the lane's copy.
-template <int IndexBits>
-__device__ __forceinline__ std::uint32_t entry_offset(std::uint32_t word, int bit,
-                                                      std::uint32_t lane_offset) {
-  constexpr std::uint32_t kMask = ((1U << IndexBits) - 1) * kEntryStride;
-  const std::uint32_t shifted = bit >= 7 ? word >> (bit - 7) : word << (7 - bit);
-  return (shifted & kMask) | lane_offset;
+// The offset of the entry whose index is byte `byte` of word, or lies in it from bit `bit` of the byte on,
+// beside zeros. `lane_offset`: of the lane's copy; `stride`: of entries. One instruction, of the unit that
+// multiplies: a shift and a mask would be two, of the one that is scarce (integers and logic).
+template <int Stride = kEntryStride>
+__device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int byte,
+                                                       std::uint32_t lane_offset, int bit = 0) {
+  static_assert(Stride <= 128);  // factors are bytes
+  return __dp4a(word, static_cast<std::uint32_t>(Stride >> bit) << (8 * byte), lane_offset);
 }
 
 // The two tokens' values of two registers, channel pairs (x, y), as two registers of channels: (first,

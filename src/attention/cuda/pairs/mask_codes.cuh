@@ -56,7 +56,31 @@ inline constexpr int kNarrow = Bits - kWide<Bits>;
 // The bit of a 16-bit half at which a number is left.
 template <int Bits>
 __host__ __device__ constexpr int code_shift(int m_tile, int row) {
+  if (Bits == 3) return m_tile % 2 * 4;
   return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
+}
+
+// Calls visit(i, a0, a1, a2, a3) for fragments i and i + 1 of numbers of 3 bits, whose two lower bits `low`
+// has, and the others the bits of `high` from 0 on. Numbers of both fragments are joined together.
+template <class Visit>
+__device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint32_t high, int i,
+                                                    const Visit& visit) {
+  constexpr std::uint32_t kLow = 0x33333333;
+  std::uint32_t a[2][4];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    // Bits 0 and 2 of each byte go to 2 and 6 (and both to 4, and 5, which are the next number's place): two
+    // shifts at once, by the unit that multiplies.
+    const std::uint32_t spread = (high & (0x05050505U << row)) * (20U >> row);
+    const std::uint32_t joined = (low >> (2 * row) & kLow) | (spread & ~kLow);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      a[0][2 * half + row] = joined >> (8 * half) & 0x00070007U;
+      a[1][2 * half + row] = joined >> (8 * half) & 0x00700070U;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) visit(i + j, a[j][0], a[j][1], a[j][2], a[j][3]);
 }
 
 // Calls visit(i, a0, a1, a2, a3) for some fragments, up to four, of numbers of two planes: from the first
@@ -67,21 +91,28 @@ __device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[Lo
                                              const Visit& visit) {
   constexpr int kLow = kWide<Bits>;
   constexpr int kHigh = kNarrow<Bits>;
+  if constexpr (Bits == 3) {
+    static_assert(Fragments % 2 == 0);
 #pragma unroll
-  for (int i = 0; i < Fragments; ++i) {
-    std::uint32_t a[4];
+    for (int i = 0; i < Fragments; i += 2)
+      visit_two_of_3_bits(low_words[i / 2], high_words[i / 4] >> i % 4 * 2, i, visit);
+  } else {
 #pragma unroll
-    for (int reg = 0; reg < 4; ++reg) {
-      const int to = code_shift<Bits>(i, reg % 2);
-      const std::uint32_t low_word = low_words[i * kLow / 4] >> (reg / 2 * 8);
-      const std::uint32_t high_word = high_words[i * kHigh / 4];
-      const int from = reg / 2 * 8 + (i % (4 / kHigh) * 2 + reg % 2) * kHigh;
-      const int up = to + kLow - from;
-      const std::uint32_t moved = up >= 0 ? high_word << up : high_word >> -up;
-      a[reg] = (low_word & (((1U << kLow) - 1) * 0x00010001U << to)) |
-               (moved & (((1U << kHigh) - 1) * 0x00010001U << (to + kLow)));
+    for (int i = 0; i < Fragments; ++i) {
+      std::uint32_t a[4];
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg) {
+        const int to = code_shift<Bits>(i, reg % 2);
+        const std::uint32_t low_word = low_words[i * kLow / 4] >> (reg / 2 * 8);
+        const std::uint32_t high_word = high_words[i * kHigh / 4];
+        const int from = reg / 2 * 8 + (i % (4 / kHigh) * 2 + reg % 2) * kHigh;
+        const int up = to + kLow - from;
+        const std::uint32_t moved = up >= 0 ? high_word << up : high_word >> -up;
+        a[reg] = (low_word & (((1U << kLow) - 1) * 0x00010001U << to)) |
+                 (moved & (((1U << kHigh) - 1) * 0x00010001U << (to + kLow)));
+      }
+      visit(i, a[0], a[1], a[2], a[3]);
     }
-    visit(i, a[0], a[1], a[2], a[3]);
   }
 }
 

@@ -42,6 +42,8 @@ template <int Channels, int Bits, int Words>
 __device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&words)[Words], int i,
                                                          int lane) {
   using Table = CodebookTable<Channels, Bits>;
+  const std::uint32_t copy = lane % Table::kCopies * Table::kEntryBytes;
+  if constexpr (Bits == 8) return entry_of_byte<Table::kStride>(words[i / 4], i % 4, copy);
   const int bit = i * Bits;
   const int word = bit / 32;
   const bool straddles = bit % 32 + Bits > 32;
@@ -55,7 +57,7 @@ __device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&w
                                              : 3;
   const std::uint32_t shifted = from >= kTo ? field >> (from - kTo) : field << (kTo - from);
   constexpr std::uint32_t kMask = ((1U << Bits) - 1) << kTo;
-  return (shifted & kMask) | lane % Table::kCopies * Table::kEntryBytes;
+  return (shifted & kMask) | copy;
 }
 
 // The centroid of code i of a stream.
