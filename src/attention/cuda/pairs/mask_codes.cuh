@@ -56,7 +56,6 @@ inline constexpr int kNarrow = Bits - kWide<Bits>;
 // The bit of a 16-bit half at which a number is left.
 template <int Bits>
 __host__ __device__ constexpr int code_shift(int m_tile, int row) {
-  if (Bits == 3) return m_tile % 2 * 4;
   return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
 }
 
@@ -75,8 +74,9 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
     const std::uint32_t joined = (low >> (2 * row) & kLow) | (spread & ~kLow);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      a[0][2 * half + row] = joined >> (8 * half) & 0x00070007U;
-      a[1][2 * half + row] = joined >> (8 * half) & 0x00700070U;
+      const std::uint32_t moved = half == 0 ? joined << (2 * row) : joined >> (8 - 2 * row);
+      a[0][2 * half + row] = moved & (0x00070007U << code_shift<3>(0, row));
+      a[1][2 * half + row] = moved & (0x00070007U << code_shift<3>(1, row));
     }
   }
 #pragma unroll

@@ -55,9 +55,14 @@ struct ColumnRows {
   }
 
   // The same shifted up by n bits; the bits below are anything. A state's bits from n on are those of the
-  // state n / B values before.
+  // state n / B values before, or of that one shifted by what is left of n: a shift by which values are
+  // folded has been made there already.
   __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
-    return n % Bits == 0 && i + 1 >= n / Bits ? states(group, i - n / Bits) : states(group, i) << n;
+    constexpr int kFold = kTrellisCodes[Bits - 1].fold;
+    const int before = n / Bits;
+    const int left = n % Bits;
+    return i + 1 >= before && (left == 0 || left == kFold) ? states(group, i - before) << left
+                                                           : states(group, i) << n;
   }
 };
 
