@@ -19,13 +19,16 @@ __device__ constexpr int segment_cost(bool on_all_heads) {
 inline constexpr int kGradePercent = 7;
 
 // Equal ranges of the units of some heads. Each sequence of a head counts as some units more, behind its
-// own: units have positions, which are divided.
+// own: units have positions, which are divided. Or, of the same positions, ranges of whole sequences: each
+// begins where the sequence does that begins nearest.
+enum class Cuts { anywhere, between_sequences };
 class EqualRanges {
  public:
-  __device__ EqualRanges(const DecodeArgs& args, int n_heads, bool graded, int n_ctas)
+  __device__ EqualRanges(const DecodeArgs& args, int n_heads, bool graded, int n_ctas, Cuts cuts)
       : first_unit_(args.schedule.first_unit),
         n_seqs_(args.n_seqs),
-        segment_cost_(segment_cost(n_heads == args.n_kv_heads)) {
+        segment_cost_(segment_cost(n_heads == args.n_kv_heads)),
+        cuts_(cuts) {
     head_units = first_unit_[n_seqs_];
     head_size_ = head_units + n_seqs_ * segment_cost_;
     size_ = static_cast<long long>(head_size_) * n_heads;
@@ -37,6 +40,10 @@ class EqualRanges {
 
   int head_units;  // of all sequences of a head
   int n_busy;      // CTAs that have work
+
+  // What a CTA has, and what it would have if all had as much.
+  __device__ long long positions(int cta) const { return begin(cta + 1) - begin(cta); }
+  __device__ long long mean_positions() const { return size_ / n_busy; }
 
   // Where the range of a CTA begins: head and sequence, and the unit among those of all heads.
   struct Start {
@@ -68,7 +75,17 @@ class EqualRanges {
  private:
   __device__ long long begin(int cta) const {
     const int percent = 100 * n_busy + grade_ * (n_busy - cta);
-    return size_ * cta / n_busy * percent / (100 * n_busy);
+    const long long position = size_ * cta / n_busy * percent / (100 * n_busy);
+    return cuts_ == Cuts::anywhere ? position : nearest_sequence(position);
+  }
+
+  // Where the sequence begins that begins nearest to a position.
+  __device__ long long nearest_sequence(long long position) const {
+    const int of_head = static_cast<int>(position % head_size_);
+    const int seq = find_sequence(of_head);
+    const int before = of_head - first_unit_[seq] - seq * segment_cost_;
+    const int behind = first_unit_[seq + 1] + (seq + 1) * segment_cost_ - of_head;
+    return position + (behind < before ? behind : -before);
   }
 
   // The sequence that holds a position of a head, with what counts behind it.
@@ -89,6 +106,7 @@ class EqualRanges {
   const std::int32_t* first_unit_;
   int n_seqs_;
   int segment_cost_;
+  Cuts cuts_;
   int head_size_;  // positions
   long long size_;
   int grade_;  // percent
@@ -96,9 +114,9 @@ class EqualRanges {
 
 // A CTA's part of the units of a launch's heads in equal ranges for up to n_ctas CTAs.
 __device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, bool graded, int n_ctas,
-                                        int cta) {
+                                        Cuts cuts, int cta) {
   WorkStart start{};
-  const EqualRanges ranges(args, n_heads, graded, n_ctas);
+  const EqualRanges ranges(args, n_heads, graded, n_ctas, cuts);
   if (cta >= ranges.n_busy) return start;
   const EqualRanges::Start first = ranges.start(cta);
   const EqualRanges::Start next = ranges.start(cta + 1);

@@ -96,6 +96,18 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
   return start;
 }
 
+// Where to cut a launch on all heads into ranges: between sequences, if no CTA then gets much more than an
+// equal share. A sequence that is cut in two is left by one CTA more, which combine its results and wait for
+// each other's; that takes those that memory does not bind as long as 10 to 20 units.
+inline constexpr int kCutUnits = 12;
+__device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
+  const EqualRanges ranges(args, args.n_kv_heads, false, n_ctas, Cuts::between_sequences);
+  bool is_more = false;
+  for (int cta = static_cast<int>(threadIdx.x); cta < ranges.n_busy; cta += kScheduleThreads)
+    is_more = is_more || ranges.positions(cta) > ranges.mean_positions() + kCutUnits;
+  return __syncthreads_or(is_more ? 1 : 0) != 0 ? Cuts::anywhere : Cuts::between_sequences;
+}
+
 __global__ void __launch_bounds__(kScheduleThreads)
     schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas, int n_arrivals) {
   __shared__ int carry;
@@ -123,10 +135,13 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int share = n_busy == 0 || n_heads < args.n_kv_heads
                         ? 0
                         : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
+  const Cuts cuts =
+      share > 0 || n_busy == 0 || n_heads < args.n_kv_heads ? Cuts::anywhere : best_cuts(args, n_ctas);
   for (int i = static_cast<int>(threadIdx.x); i < 2 * n_ctas; i += kScheduleThreads) {
     const int cta = i % n_ctas;
     schedule.starts[(n_heads - 1) * 2 * n_ctas + i] =
-        share > 0 ? deal_undivided(args, cta, share) : equal_range(args, n_heads, i >= n_ctas, n_ctas, cta);
+        share > 0 ? deal_undivided(args, cta, share)
+                  : equal_range(args, n_heads, i >= n_ctas, n_ctas, cuts, cta);
   }
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
