@@ -40,23 +40,27 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   find_seen_by_group(args, item, lane, rows.first, block);
 }
 
-// The nth piece of work: a block and a set of heads, of which this is the first, unless there are fewer.
+// A block, by its item's number, and a set of heads. Negative: there is no more.
 struct MixedWork {
-  PromptItem item{};
-  int head;
-  bool is_there;
-  __device__ __forceinline__ MixedWork(const PromptArgs& args, int n)
-      : head(n % args.n_sets * args.mixed), is_there(n < *args.n_items * args.n_sets) {
-    if (is_there) item = args.items[n / args.n_sets];
-  }
+  int item, set;
 };
+
+// The nth piece of work: all items of some sets, then of the next ones.
+__device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
+  const int n_items = *args.n_items, together = *args.sets_together;
+  if (n >= n_items * args.n_sets) return {-1, 0};
+  const int first_set = n / (n_items * together) * together;
+  const int n_sets = min(together, args.n_sets - first_set);
+  n -= first_set * n_items;
+  return {n / n_sets, first_set + n % n_sets};
+}
 
 // Long blocks have more tiles than this. When so many of one are still to be copied, more work is taken:
 // those and what is in the ring last until the next block is prepared.
 inline constexpr int kNearEnd = 16;
 
-__device__ __forceinline__ int take_work(const PromptArgs& args) {
-  return static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+__device__ __forceinline__ MixedWork take_work(const PromptArgs& args) {
+  return find_work(args, static_cast<int>(gridDim.x) + atomicAdd(args.next, 1));
 }
 
 // As prepare_blocks. But more work is taken near the end of a long block, where who copies its tiles arrives
@@ -67,25 +71,23 @@ __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Sha
                                                      const Read& read_queries) {
   constexpr int kBarrier = 1;
   std::uint32_t near_end = 0;
-  const int n_work = *args.n_items * args.n_sets;
   RingPlace<2> place;
-  for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
+  for (MixedWork work = find_work(args, static_cast<int>(blockIdx.x));; place.advance()) {
     auto& block = shared.blocks[place.slot];
-    const bool is_there = work < n_work;
+    const bool is_there = work.item >= 0;
     // Read where it lies: registers are few.
-    const PromptItem& item = args.items[is_there ? work / args.n_sets : 0];
-    const int set = work % args.n_sets;
-    const int head = set * args.mixed;
+    const PromptItem& item = args.items[max(work.item, 0)];
+    const int head = work.set * args.mixed;
     if (is_there) await_queries(item, head);
     barrier_wait(shared_address(&shared.block_free[place.slot]), place.parity ^ 1);
     const std::uint32_t full = shared_address(&shared.block_full[place.slot]);
     const bool is_long = is_there && tiles_of(item) > kNearEnd;
     if (warp == 0 && lane == 0) {
       block.item = is_there ? item : PromptItem{};
-      block.set = set;
+      block.set = work.set;
       block.head = head;
     }
-    int next = 0;
+    MixedWork next{-1, 0};
     if (is_there && !is_long && warp == 0 && lane == 0) next = take_work(args);
     if (is_there) {
       if (warp == kQueryWarps - 1) find_seen(args, item, head, lane, block);

@@ -181,6 +181,7 @@ struct PlanShared {
     } cut;
   };
   int sums[kPlanThreads];
+  int tiles, longest;  // of all items together, of one
 };
 
 // Where blocks have rows of several heads, the last ones are cut into more parts instead. All threads.
@@ -278,6 +279,16 @@ __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts
   if (is_there) args.items[place] = item;
 }
 
+// How many sets attend to all items before the next ones do. CTAs at the same KV heads find tiles in the L2
+// cache that others have brought there, though over a long prompt they drift apart. But each number of sets
+// ends with its shortest blocks, and others' longest ones follow: a CTA is to have had many by then, or the
+// last ones would end apart.
+__device__ __forceinline__ int choose_together(const PromptArgs& args, int tiles, int longest) {
+  constexpr int kManyEach = 8;  // blocks as long as the longest
+  const int turns = tiles / (kManyEach * max(longest, 1)) * args.n_sets / args.n_ctas;
+  return turns > 1 ? (args.n_sets + turns - 1) / turns : args.n_sets;
+}
+
 // Bin 0 is for the longest.
 __device__ __forceinline__ int bin_of(const PromptItem& item) {
   return kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1);
@@ -309,6 +320,7 @@ __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& uni
   constexpr int kPerThread = kPlanBins / kPlanThreads;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kPlanBins; i += kPlanThreads) bins[i] = 0;
+  if (thread == 0) shared.tiles = shared.longest = 0;
   __syncthreads();
   const auto for_each_item = [&](const auto& body) {
     for (int seq = 0; seq < args.n_seqs; ++seq) {
@@ -333,8 +345,12 @@ __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& uni
   }
   int place = sums[thread] - sum;
   for (int i = 0; i < kPerThread; ++i) {
-    const int n = bins[thread * kPerThread + i];
-    bins[thread * kPerThread + i] = place;
+    const int bin = thread * kPerThread + i;
+    const int n = bins[bin];
+    bins[bin] = place;
+    if (n == 0) continue;
+    atomicAdd(&shared.tiles, n * (kPlanBins - 1 - bin));
+    if (place == 0) shared.longest = kPlanBins - 1 - bin;
     place += n;
   }
   const int n_items = sums[kPlanThreads - 1];
@@ -350,6 +366,7 @@ __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& uni
   if (thread == 0) {
     *args.n_items = n_items;
     *args.next = 0;
+    *args.sets_together = choose_together(args, shared.tiles, shared.longest);
   }
   __syncthreads();
   if (!may_be_cut) return;

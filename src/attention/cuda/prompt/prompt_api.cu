@@ -202,8 +202,9 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
   args->halves = cursor.take<float>(sizes.half_numbers);
   args->n_claims = sizes.claims;
   args->claims = cursor.take<std::int32_t>(args->n_claims);
-  args->n_items = cursor.take<std::int32_t>(2);
+  args->n_items = cursor.take<std::int32_t>(3);
   args->next = args->n_items == nullptr ? nullptr : args->n_items + 1;
+  args->sets_together = args->n_items == nullptr ? nullptr : args->n_items + 2;
   if (keeps_rows(shape, sizes)) {
     kept->slots = shape.n_kept_tokens / kTileTokens + shape.n_seqs;
     kept->tiles = cursor.take<unsigned char>(kept->slots * heads * sizes.kept_tile_bytes);

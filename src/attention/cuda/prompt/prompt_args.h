@@ -97,6 +97,7 @@ struct PromptArgs {
   // Of capped scores c tanh(score / c), otherwise 0: c in units of log 2, and log2 of e^(2 score / c) for a
   // product of 1.
   float softcap_log2, softcap_slope;
+  std::int32_t* sets_together;  // so many sets attend to all items before the next ones do
 };
 
 }  // namespace kvant::cuda

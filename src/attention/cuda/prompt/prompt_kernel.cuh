@@ -57,7 +57,7 @@ struct PromptShared {
   uint4 octets[kQueryWarps][kOctetsAwaited][32];  // of queries that are on their way to the query warps
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
   std::uint64_t block_full[2], block_free[2], near_end;
-  int work;
+  MixedWork work;
   int claims[Shape::kGroups];
 };
 
@@ -225,21 +225,21 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, PromptShared<D>& shared,
                                                     int group, int thread) {
-  const MixedWork work(args, static_cast<int>(blockIdx.x));
-  if (!work.is_there) return;
+  const MixedWork work = find_work(args, static_cast<int>(blockIdx.x));
+  if (work.item < 0) return;
+  const PromptItem item = args.items[work.item];
   constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
   constexpr int kOfRow = D / 8 / kLanes;
   constexpr int kStep = kGroupThreads / kLanes;
   constexpr int kOctets = kGroupRows / kStep * kOfRow;  // of a lane, all on their way together
   const int lane = thread % 32;
   const int first = thread / kLanes;
-  const GroupRows rows = rows_of_group(args, work.item, work.head, group);
+  const GroupRows rows = rows_of_group(args, item, work.set * args.mixed, group);
   uint4 octets[kOctets];
 #pragma unroll
   for (int i = 0; i < kOctets; ++i)
     octets[i] = *reinterpret_cast<const uint4*>(
-        find_query<D, kLanes>(args, work.item, rows, first + i / kOfRow * kStep, lane) +
-        i % kOfRow * kLanes * 8);
+        find_query<D, kLanes>(args, item, rows, first + i / kOfRow * kStep, lane) + i % kOfRow * kLanes * 8);
   put_queries<D, IsHalf, MayTurn, kStep, kOctets>(
       args, group * kGroupRows + first, lane, [&](int i) { return octets[i]; }, shared.queries[0],
       shared.blocks[0]);

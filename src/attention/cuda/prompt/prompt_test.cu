@@ -385,6 +385,16 @@ TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
   }
 }
 
+// So many blocks of as many KV heads that these take turns, the last of which is of fewer.
+TEST_P(PromptAttention, TakesBlocksWhoseHeadsTakeTurns) {
+  if (GetParam() > 128) GTEST_SKIP() << "only heads of 64 and 128 take turns";
+  Case c{{}, 15, 15, GetParam(), true, 0, false, false, uniform};
+  for (int i = 0; i < 300; ++i) c.sequences.push_back({1 + i % 3, 3 + i % 20});
+  const Errors errors = errors_of(c, 3);
+  EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.005);
+  EXPECT_LT(errors.lse, 1.5 * errors.integers_lse + 0.06);
+}
+
 TEST_P(PromptAttention, GivesZerosWhereNoTokenIsSeen) {
   expect_accurate({{{130, 50}, {70, 0}, {20, 20}}, 2, 1, GetParam(), true, 0, false, false, gaussian}, 200,
                   "unseen");
