@@ -97,10 +97,13 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
 }
 
 // Where to cut a launch on all heads into ranges: between sequences, if no CTA then gets much more than an
-// equal share. A sequence that is cut in two is left by one CTA more, which combine its results and wait for
-// each other's; that takes those that memory does not bind as long as 10 to 20 units.
-inline constexpr int kCutUnits = 12;
+// equal share. A sequence that is cut in two is left by one CTA more, and its parts are combined: that takes
+// CTAs that memory does not bind as long as 10 to 20 units. (With 12 units more what memory binds took up to
+// 3 % longer; so did all with sequences of two pages, of which CTAs have many.)
+inline constexpr int kCutUnits = 6;
+inline constexpr int kLeastUncut = 3;  // units of a sequence, in the mean
 __device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
+  if (args.schedule.first_unit[args.n_seqs] < kLeastUncut * args.n_seqs) return Cuts::anywhere;
   const EqualRanges ranges(args, args.n_kv_heads, false, n_ctas, Cuts::between_sequences);
   bool is_more = false;
   for (int cta = static_cast<int>(threadIdx.x); cta < ranges.n_busy; cta += kScheduleThreads)
