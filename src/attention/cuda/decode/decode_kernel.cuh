@@ -290,6 +290,15 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
   return args.queries.sharers_log2;
 }
 
+// Whether queries are to come soon where pages are read before predecessors are over. Kernels of several
+// queries have no registers for that.
+__device__ __forceinline__ bool hastens_queries(const DecodeArgs& args) {
+  return args.settled != 0;
+}
+__device__ __forceinline__ constexpr bool hastens_queries(const SeveralArgs&) {
+  return false;
+}
+
 // Before a kernel reads what its predecessors may have written. In this order: what precedes a kernel's
 // predecessor is then over before the kernel begins. So a launch that follows another on other heads need not
 // wait for it before its own end.
@@ -306,7 +315,7 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
   __syncthreads();
   WorkRange<WarpPlace> range(args);
-  if (args.settled == 0) take_turn(args);
+  if (!hastens_queries(args)) take_turn(args);
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
   auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
@@ -320,7 +329,7 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   // without it look-ups in tables took an addition more each.
   while (__any_sync(~0U, range.next(segment))) {
     // Not before what tells where queries lie has been loaded.
-    const bool waits = args.settled != 0 && segment.before == 0;
+    const bool waits = hastens_queries(args) && segment.before == 0;
     if (waits) take_turn(args);
     if constexpr (Pair::kTablesPerHead) {
       if (segment.head != tables_of) {
@@ -368,14 +377,14 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
                             lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
   }
-  if (args.settled != 0) take_turn(args);  // of a CTA without work
-  wait_for_predecessors();
+  if (hastens_queries(args)) take_turn(args);  // of a CTA without work
+  if (args.follows != 0) wait_for_predecessors();
 }
 
 // The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
 // one that makes the schedule is over.
-template <class Pair, int D>
-__device__ __forceinline__ void copy_pages(const DecodeArgs& args, const unsigned char* shared,
+template <class Pair, int D, class Args>
+__device__ __forceinline__ void copy_pages(const Args& args, const unsigned char* shared,
                                            const Rings& rings) {
   constexpr bool kKeysOnly = requires {
     Pair::kValueIdsAt;
@@ -393,7 +402,7 @@ __device__ __forceinline__ void copy_pages(const DecodeArgs& args, const unsigne
   copier.end_if_idle();
   // Lanes together: one by one, their polling takes instructions and shared memory from the consumers.
   if constexpr (Architecture::kBulkCopies) {
-    bool slowly = args.settled != 0 && copier.begins_slowly();
+    bool slowly = hastens_queries(args) && copier.begins_slowly();
     while (__any_sync(~0U, copier.live())) {
       const bool may = slowly ? copier.may_poll(slowly) : copier.live();
       if (may) copier.poll();
