@@ -1,5 +1,6 @@
-# The Python package: its module kvant._engine over the rooms (src/python), and the component `python` of `cmake
-# --install`: all that a wheel has beside python/kvant, with the libraries that its users' machines need not have.
+# The Python package: its module kvant._engine over the rooms (src/python), the program `kvant`, and the component
+# `python` of `cmake --install`: all that a wheel has beside python/kvant, with the libraries that its users' machines
+# need not have.
 # `pip install .` builds it by scikit-build-core; -DKVANT_BUILT=FOLDER packs what a build folder has.
 option(KVANT_PYTHON "Build the Python module where there are nanobind and Python's headers" ON)
 option(KVANT_BUNDLE "Install the libraries that the Python module needs beside it" ON)
@@ -38,11 +39,13 @@ function(kvant_python)
       endif()
     endforeach()
     install(TARGETS kvant_python DESTINATION kvant COMPONENT python EXCLUDE_FROM_ALL)
+    set_target_properties(kvant PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib")
+    install(TARGETS kvant DESTINATION kvant/bin COMPONENT python EXCLUDE_FROM_ALL)
     if(KVANT_BUNDLE)
-      kvant_install_needed($<TARGET_FILE:kvant_python>)
+      kvant_install_needed(MODULES $<TARGET_FILE:kvant_python> EXECUTABLES $<TARGET_FILE:kvant>)
     endif()
     kvant_install_licences()
-    set(targets kvant_python)
+    set(targets kvant_python kvant)
     if(TARGET kvant_cuda)
       install(TARGETS kvant_cuda DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL)
       # ggml's CUDA backend, where set-up has made it: for models with device="cuda".
@@ -66,10 +69,10 @@ function(kvant_python)
   endif()
 endfunction()
 
-# The shared libraries that FILE needs, but for those that every Linux has.
-function(kvant_install_needed file)
+# The shared libraries that they need, but for those that every Linux has.
+function(kvant_install_needed)
   install(CODE "
-    file(GET_RUNTIME_DEPENDENCIES MODULES ${file} RESOLVED_DEPENDENCIES_VAR needed
+    file(GET_RUNTIME_DEPENDENCIES ${ARGN} RESOLVED_DEPENDENCIES_VAR needed
          POST_EXCLUDE_REGEXES \"/(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\\\\+\\\\+))\\\\.so[.0-9]*$\")
     foreach(library IN LISTS needed)
       get_filename_component(name \${library} NAME)  # the name that programs ask for
@@ -83,7 +86,7 @@ function(kvant_install_licences)
   foreach(licence llama.cpp:${CMAKE_SOURCE_DIR}/.venv/include/llama-chat/LICENSE
                   cpp-httplib:${CMAKE_SOURCE_DIR}/.venv/include/cpp-httplib/LICENSE
                   nanobind:${nanobind_DIR}/../../nanobind-${nanobind_VERSION}.dist-info/licenses/LICENSE
-                  fmt:/usr/share/doc/libfmt-dev/copyright json:/usr/share/doc/nlohmann-json3-dev/copyright
+                  fmt:/usr/share/doc/libfmt-dev/copyright CLI11:/usr/share/doc/libcli11-dev/copyright json:/usr/share/doc/nlohmann-json3-dev/copyright
                   gcc:/usr/share/doc/libgomp1/copyright)
     string(REGEX MATCH "^([^:]*):(.*)$" _ ${licence})
     install(FILES ${CMAKE_MATCH_2} DESTINATION kvant/licences RENAME ${CMAKE_MATCH_1}.txt COMPONENT python EXCLUDE_FROM_ALL

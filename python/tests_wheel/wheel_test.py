@@ -76,10 +76,20 @@ class Wheel(unittest.TestCase):
     def test_libraries_look_beside_themselves_for_what_they_need(self):
         lib, = (self.folder / "env").glob("lib/python3*/site-packages/kvant/lib")
         there = {path.name for path in lib.iterdir()}
-        for path in lib.iterdir():
+        for path in (*lib.iterdir(), lib.parent / "bin" / "kvant"):
             dynamic = run("readelf", "-d", path)
             if there & set(re.findall(r"NEEDED.*\[(.+)\]", dynamic)):
                 self.assertRegex(dynamic, r"(RUNPATH|RPATH).*\$ORIGIN", path.name)
+
+    def test_has_the_program(self):
+        command = self.folder / "env" / "bin" / "kvant"
+        self.assertEqual(run(command, "--version", cwd=self.folder, env=self.environment).strip(), f"kvant {self.found['version']}")
+        question = ("run", "-m", self.model, "--kv", KV, "-p", QUESTION, "-n", 12)
+        wanted = run(self.program, *question, cwd=self.folder, env=self.environment)
+        self.assertEqual(run(command, *question, cwd=self.folder, env=self.environment), wanted)
+        wrong = subprocess.run([self.python, "-m", "kvant", "runn"], capture_output=True, text=True, env=self.environment)
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("runn", wrong.stderr)
 
     def test_needs_no_torch(self):
         self.assertNotIn("torch", self.found["modules"])

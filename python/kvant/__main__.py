@@ -1,0 +1,22 @@
+"""The program `kvant`, which the package has in bin/: `kvant ...` and `python -m kvant ...`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+PROGRAM = pathlib.Path(__file__).resolve().parent / "bin" / "kvant"
+
+
+def main() -> None:
+    """Becomes the program, with the arguments of this one."""
+    try:
+        os.execv(PROGRAM, ["kvant", *sys.argv[1:]])
+    except OSError as failure:
+        sys.exit(f"kvant: the program is not in this installation ({PROGRAM}: {failure.strerror}): `pip install .` in kvant's "
+                 "source tree builds it (docs/guide/python.md)")
+
+
+if __name__ == "__main__":
+    main()
