@@ -166,6 +166,9 @@ class CpuLibrary(TorchLibrary):
         self.prompts_in_bytes = self.prompts_of_rows = 0  # calls
         self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
 
+    def serves(self, device):
+        return device.type == "cpu"
+
     def page_bytes(self, format, head_dim):
         return page_bytes(head_dim)
 

@@ -1,5 +1,6 @@
 """A small random model of transformers on the CPU model of the library."""
 
+import copy
 import unittest
 import warnings
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ import transformers
 
 from kvant.hf import KvantCache, varlen_attention
 from kvant.paged import step_rules
+from kvant.torch import TorchLibrary
 
 RECIPE = "k=hadamard:any,v=hadamard:any,sink=1"
 N_HEADS, N_KV_HEADS, D = 4, 2, 64
@@ -141,6 +143,38 @@ class Generation(unittest.TestCase):
         config = transformers.MistralConfig(sliding_window=64)
         with self.assertRaisesRegex(NotImplementedError, "sliding"):
             KvantCache(config, RECIPE, library=cpu_library.CpuLibrary())
+        for config, message in ((transformers.T5Config(), "encoder"), (transformers.MambaConfig(), "without attention heads")):
+            with self.assertRaisesRegex(NotImplementedError, message):
+                KvantCache(config, RECIPE, library=cpu_library.CpuLibrary())
+
+    def test_another_model_and_other_masks_and_copies_are_refused(self):
+        config = transformers.LlamaConfig(**{**self.model.config.to_dict(), "num_key_value_heads": 1})
+        with self.assertRaisesRegex(ValueError, "for 4 query heads and 1 KV heads of 64 channels, and this model has 4 and 2 of"):
+            self.logits(self.prompt, KvantCache(config, RECIPE, library=cpu_library.CpuLibrary()))
+        n = self.prompt.shape[1]
+        with self.assertRaisesRegex(NotImplementedError, "not one of 4 dimensions"):
+            self.logits(self.prompt, self.cache(), attention_mask=torch.ones(2, 1, n, n))
+        with self.assertRaisesRegex(NotImplementedError, "cannot be copied"):
+            copy.deepcopy(self.cache())
+
+    def test_wrong_arguments_are_named(self):
+        config = self.model.config
+        for error, message, arguments in ((TypeError, "model.config, not a LlamaForCausalLM", dict(config=self.model)),
+                                          (TypeError, "a recipe is a text", dict(config=config, kv=[RECIPE])),
+                                          (ValueError, "max_tokens is -1", dict(config=config, max_tokens=-1))):
+            with self.assertRaisesRegex(error, message):
+                KvantCache(**arguments, library=cpu_library.CpuLibrary())
+
+    def test_a_model_that_is_not_on_one_gpu_is_refused_before_anything_is_launched(self):
+        of_gpus = TorchLibrary.__new__(TorchLibrary)  # without the library's file
+        cache = self.cache()
+        cache._library = of_gpus
+        with self.assertRaisesRegex(ValueError, "NVIDIA GPUs, and the model is on cpu"):
+            self.logits(self.prompt, cache)
+        cache = self.cache()
+        cache._device = torch.device("cuda:1")
+        with self.assertRaisesRegex(NotImplementedError, "some on cuda:1 and some on cpu"):
+            self.logits(self.prompt, cache)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ def kvant_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
     KvantCache's update has returned them. BF16 [batch, n, n_heads, head_dim]."""
     layer = getattr(key, "kvant_layer", None)
     if layer is None:
-        raise ValueError('attn_implementation="kvant" needs past_key_values=KvantCache(model.config); for a run without it, '
-                         'model.set_attn_implementation("sdpa")')
+        raise ValueError('attn_implementation="kvant" needs past_key_values=KvantCache(model.config) (from transformers 5.24 on: '
+                         'cache=...); for a run without it, model.set_attn_implementation("sdpa")')
     for what, is_asked in {"dropout": dropout > 0, "a sliding window": sliding_window is not None,
                            "soft-capped scores": softcap is not None}.items():
         if is_asked:

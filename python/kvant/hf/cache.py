@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import types
 import warnings
@@ -40,6 +41,12 @@ class KvantCache(Cache):
         docs/guide/vllm.md describes it; with prompt=flashq behind it prompts are attended to in INT8. constants: the file that
         `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without. max_tokens: of a
         sequence, for which room is made at once; 0: room is made when it is needed."""
+        if not hasattr(config, "get_text_config"):
+            raise TypeError(f"KvantCache takes a model's configuration, model.config, not a {type(config).__name__}")
+        if not isinstance(max_tokens, int) or max_tokens < 0:
+            raise ValueError(f"max_tokens is {max_tokens!r}; it must be a whole number, 0 or more")
+        if getattr(config, "is_encoder_decoder", False):
+            raise NotImplementedError("KvantCache does not support models with an encoder")
         self._config = config.get_text_config(decoder=True)
         self.recipe, self._constants = parse_recipe(kv), None
         if constants is None:
@@ -64,6 +71,7 @@ class KvantCache(Cache):
 
     def _forget(self) -> None:
         self.n_sequences, self._n_pages = 0, 0
+        self._device: torch.device | None = None  # of all layers
         self._n_padded = 0  # tokens of a sequence, padding included, behind the step
         self._lens = np.zeros(0, np.int64)
         self._seq_lens: torch.Tensor | None = None  # int32 [batch]: behind the step
@@ -99,6 +107,18 @@ class KvantCache(Cache):
     def uses_kvant_attention(self) -> bool:
         return self._config._attn_implementation == "kvant"
 
+    def on(self, device: torch.device) -> contextlib.AbstractContextManager:
+        """The library's calls of a layer, whose rows lie there."""
+        if device != self._device:
+            if self._device is not None:
+                raise NotImplementedError(f"KvantCache keeps all layers on one GPU, and this model has some on {self._device} and some on "
+                                          f"{device}: device_map=\"{self._device}\" in from_pretrained")
+            if not self._library.serves(device):
+                raise ValueError(f"KvantCache is for NVIDIA GPUs, and the model is on {device}: device_map=\"cuda\" in from_pretrained, "
+                                 "or model.to(\"cuda\")")
+            self._device = device
+        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
     def attend(self, layer: KvantLayer, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
                mask: torch.Tensor | None, softmax_scale: float) -> torch.Tensor:
         """Adds new tokens to a layer, and attends. q: [batch, n_heads, n, head_dim]; keys, values: [batch, n_kv_heads, n,
@@ -107,6 +127,7 @@ class KvantCache(Cache):
         if softmax_scale != self._state.softmax_scale:
             raise NotImplementedError(f"kvant: the model scales scores by {softmax_scale}, not by {self._state.softmax_scale}")
         n_sequences, n_heads, n_new, head_dim = q.shape
+        self._check_heads(keys, n_heads)
         step = self._step_of(layer, n_sequences, n_new, mask, q.device)
         rows = [x.transpose(1, 2).reshape(n_sequences * n_new, -1, head_dim).bfloat16() for x in (q, keys, values)]
         if self._graphs is not None:
@@ -127,6 +148,7 @@ class KvantCache(Cache):
         the new ones as they are."""
         warnings.warn("KvantCache: the model's attention is not \"kvant\": keys and values are dequantized in every step, which "
                       "is slow and takes memory (attn_implementation=\"kvant\")", stacklevel=4)
+        self._check_heads(keys, self._state.n_heads)
         n_sequences, n_kv_heads, n_new, head_dim = keys.shape
         before = layer.n_padded - n_new
         step = self._step_of(layer, n_sequences, n_new, None, keys.device)
@@ -138,6 +160,12 @@ class KvantCache(Cache):
             all_rows[side, :, before:before + n_new] = new.transpose(1, 2)
         model_state.append(step, layer.kv_cache, *(x.transpose(1, 2).flatten(0, 1).bfloat16() for x in (keys, values)))
         return tuple(x[:, :before + n_new].transpose(1, 2).to(keys.dtype) for x in all_rows)
+
+    def _check_heads(self, keys: torch.Tensor, n_heads: int) -> None:
+        found, mine = (n_heads, keys.shape[1], keys.shape[3]), (self._state.n_heads, self.layout.n_kv_heads, self.layout.head_dim)
+        if found != mine:
+            raise ValueError("KvantCache was made for {} query heads and {} KV heads of {} channels, and this model has {} and {} of {}: "
+                             "KvantCache(model.config) of the model that runs".format(*mine, *found))
 
     def _dequantize(self, layer: KvantLayer, n_tokens: int, rows: torch.Tensor) -> None:
         """All sequences' first n_tokens, before the step. rows: BF16 [2, batch, tokens of whole pages, n_kv_heads, head_dim]."""
@@ -171,6 +199,8 @@ class KvantCache(Cache):
         counts = np.full(n_sequences, n_new)
         self._rows = None
         if mask is not None and n_new > 1:
+            if mask.dim() != 2:
+                raise NotImplementedError(f"KvantCache takes masks of padding, [batch, tokens], not one of {mask.dim()} dimensions")
             new = mask[:, -n_new:].bool()
             counts = new.sum(1).cpu().numpy()
             if counts.min() == 0 or not bool((new.int().diff(dim=1) >= 0).all()) or (self._n_padded and counts.min() < n_new):
@@ -230,6 +260,9 @@ class KvantCache(Cache):
 
     batch_select_indices = batch_repeat_interleave
 
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("KvantCache cannot be copied: give the prompt once more, with a new one")
+
 
 class KvantLayer(CacheLayerMixin):
     """One layer's blocks: uint8 [n_blocks, block_bytes]."""
@@ -249,13 +282,15 @@ class KvantLayer(CacheLayerMixin):
     def update(self, key_states, value_states, *args, **kwargs):
         self.n_padded += key_states.shape[-2]
         if not self._cache.uses_kvant_attention:
-            return self._cache.rows_for_other_attention(self, key_states, value_states)
+            with self._cache.on(key_states.device):
+                return self._cache.rows_for_other_attention(self, key_states, value_states)
         key_states.kvant_layer = self  # how the attention function, which is called next, finds this
         return key_states, value_states
 
     def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
         """See KvantCache.attend."""
-        return self._cache.attend(self, q, keys, values, mask, softmax_scale)
+        with self._cache.on(q.device):
+            return self._cache.attend(self, q, keys, values, mask, softmax_scale)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.n_padded + query_length, 0
@@ -281,6 +316,8 @@ def shape_of(config) -> ModelShape:
 
 
 def _heads_of(config) -> types.SimpleNamespace:
+    if not getattr(config, "num_attention_heads", None):
+        raise NotImplementedError(f"KvantCache does not support models without attention heads ({type(config).__name__})")
     n_heads = config.num_attention_heads
     n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // n_heads

@@ -32,7 +32,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     the tokens of a text, whole numbers [n]. text: to learn from; empty: the one that ships with kvant. path: of the file; None: in
     the user's cache folder, under the checkpoint's fingerprint. It takes the memory of a pass over 1024 tokens and back, beside
     the model. ValueError: there is a file of another checkpoint at that path."""
-    from kvant import _engine
+    from kvant.engine import _engine
 
     recipe, config = calibrated(parse_recipe(kv)), model.config.get_text_config(decoder=True)
     shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
@@ -72,7 +72,7 @@ def _tokens_of(tokenizer: Any, text: str) -> tuple[npt.NDArray[np.int32], int]:
 
 class _Calibration:
     def __init__(self, model: torch.nn.Module, shape: ModelShape, recipe: str, fingerprint: str, text: str, seed: int):
-        from kvant import _engine
+        from kvant.engine import _engine
 
         self._model, self._shape, self._rng = model, shape, torch.Generator().manual_seed(seed)
         self._turns = self._probed_turns()

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 
 import torch
@@ -137,8 +138,14 @@ def reading(model: torch.nn.Module) -> Iterator[None]:
 def read(model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, n_layers: int, visit: Visitor) -> None:
     """A text's tokens [n] at positions [n]."""
     device = model.get_input_embeddings().weight.device
-    model(tokens.to(device)[None], position_ids=positions.to(device)[None], past_key_values=ReadingCache(n_layers, visit),
+    model(tokens.to(device)[None], position_ids=positions.to(device)[None], **_as_cache(model, ReadingCache(n_layers, visit)),
           use_cache=True, logits_to_keep=1)
+
+
+def _as_cache(model: torch.nn.Module, cache: Cache) -> dict[str, Cache]:
+    """The argument of a forward pass: transformers 5.24 has renamed it, and 5.40 is to know no other name."""
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return {name: cache}
 
 
 def read_back(model: torch.nn.Module, tokens: torch.Tensor, first_scored: int, rng: torch.Generator, n_layers: int,
@@ -150,7 +157,7 @@ def read_back(model: torch.nn.Module, tokens: torch.Tensor, first_scored: int, r
     hook = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
     try:
         with torch.enable_grad():
-            logits = model(tokens.to(device)[None], past_key_values=ReadingCache(n_layers, visit_back=visit), use_cache=True,
+            logits = model(tokens.to(device)[None], **_as_cache(model, ReadingCache(n_layers, visit_back=visit)), use_cache=True,
                            logits_to_keep=len(tokens) - first_scored).logits[0].float()
             drawn = torch.multinomial(logits.detach().softmax(-1).cpu(), 1, generator=rng).to(logits.device)
             logits.log_softmax(-1).gather(1, drawn).sum().backward()

@@ -36,7 +36,7 @@ class ModelShape:
 
     def geometry(self):
         """The engine's."""
-        from kvant import _engine
+        from kvant.engine import _engine
 
         return _engine.Geometry(self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.softmax_scale,
                                 self.trained_context)
@@ -63,7 +63,7 @@ class Constants:
 
 def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape) -> Constants:
     """kvant.Error: a file that is no calibration, is damaged, or has no constants for the recipe and as many layers and heads."""
-    from kvant import _engine
+    from kvant.engine import _engine
 
     recipe = calibrated(recipe)
     file = _engine.Calibration.read(os.fspath(path))

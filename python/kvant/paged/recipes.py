@@ -92,6 +92,8 @@ RECIPES = {recipe.name: recipe for recipe in (*KVANT_RECIPES, *OTHER_RECIPES)}
 def parse_recipe(text: str) -> Recipe:
     """Of k=, v=, sink= and prompt=, as Recipe.text writes them, all or those that differ from a recipe whose name is before them.
     Whether there are kernels for the formats, the library knows."""
+    if not isinstance(text, str):
+        raise TypeError(f"kvant: a recipe is a text such as \"kvant-4bit\", not {text!r}")
     recipe, (first, *others) = Recipe("kvant", "", ""), text.replace(" ", "").split(",")
     if "=" not in first and first:
         if (name := first.replace("-", "_")) not in RECIPES:

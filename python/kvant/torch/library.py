@@ -50,6 +50,10 @@ class TorchLibrary(Library):
         """kvant_`name` on the current stream."""
         self.launch(name, torch.cuda.current_stream().cuda_stream, *arguments)
 
+    def serves(self, device: torch.device) -> bool:
+        """Whether tensors there can be arguments."""
+        return device.type == "cuda"
+
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
                queries: torch.Tensor | None = None, key_factors: torch.Tensor | None = None,
