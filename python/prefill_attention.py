@@ -2,7 +2,7 @@
 """Prefill over a low-bit prefix from Python: a prompt block attends to a sealed prefix, which is dequantized chunk by
 chunk into memory of a fixed size, and to itself; the parts are merged through their log-sum-exp (LSE).
 
-    python3 python/prefill_attention.py [--library build/cuda/libkvant_cuda.so] [--prefix TOKENS] [--block TOKENS]
+    python3 python/prefill_attention.py [--library PATH] [--prefix TOKENS] [--block TOKENS]
 
 Seals random keys and values, compares the merged attention with PyTorch's on the dequantized and on the original values,
 and times it beside PyTorch's attention to everything in BF16."""
@@ -126,7 +126,7 @@ def relative_error(x, exact):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", default="build/cuda/libkvant_cuda.so")
+    parser.add_argument("--library", help="libkvant_cuda.so; without it the one that the package kvant finds")
     parser.add_argument("--prefix", type=int, default=30 * 1024)
     parser.add_argument("--block", type=int, default=2048)
     parser.add_argument("--chunk", type=int, default=64, help="pages that are dequantized at a time")

@@ -5,6 +5,13 @@ namespace {
 
 thread_local Reason last_reason = "";
 
+// CUDA's own text, but where it leaves out what is the case most often.
+Reason text_of(cudaError_t error) {
+  return error == cudaErrorInsufficientDriver
+             ? "there is no NVIDIA driver, or it is older than the CUDA runtime that the library has"
+             : cudaGetErrorString(error);
+}
+
 }  // namespace
 
 kvant_status refuse(kvant_status status, Reason reason) {
@@ -15,7 +22,7 @@ kvant_status refuse(kvant_status status, Reason reason) {
 kvant_status status_of(cudaError_t error) {
   if (error == cudaSuccess) return KVANT_OK;
   (void)cudaGetLastError();
-  return refuse(KVANT_CUDA_ERROR, cudaGetErrorString(error));
+  return refuse(KVANT_CUDA_ERROR, text_of(error));
 }
 
 // Forgets the error: the next call's launches are to be judged by themselves.

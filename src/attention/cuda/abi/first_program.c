@@ -1,0 +1,36 @@
+/* What a program asks the library before it lays out a cache: is there a GPU for it, which kernel serves the
+ * shape, how large pages and the workspace are. C99 and C++; it needs kvant.h and libkvant_cuda alone. */
+#include <kvant/kvant.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void) {
+  kvant_decode_shape shape;
+  memset(&shape, 0, sizeof shape); /* members that aren't set are zero */
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = 8;
+  shape.n_kv_heads = 8;
+  shape.group = 4;
+  shape.head_dim = 128;
+  shape.softmax_scale = 0.08838835F;
+  shape.key_format = "tcq4";
+  shape.value_format = "tcq4";
+
+  const char* kernel = kvant_decode_kernel(&shape);
+  if (kernel == NULL) {
+    fprintf(stderr, "%s\n", kvant_last_error());
+    return 1;
+  }
+  printf("version %d.%d, %s\n", kvant_version() / 1000, kvant_version() % 1000, kernel);
+  printf("a page of keys has %lu bytes instead of %lu in BF16\n",
+         (unsigned long)kvant_page_bytes(shape.key_format, shape.head_dim),
+         (unsigned long)kvant_page_bytes("bf16", shape.head_dim));
+
+  size_t bytes = 0;
+  if (kvant_check_device() != KVANT_OK || kvant_decode_workspace(&shape, &bytes) != KVANT_OK) {
+    printf("no GPU for it: %s\n", kvant_last_error());
+    return 0;
+  }
+  printf("a workspace of %lu bytes\n", (unsigned long)bytes);
+  return 0;
+}
