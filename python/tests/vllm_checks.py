@@ -400,6 +400,12 @@ class Layers(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "--max-model-len of at least 512"):
             layer(vllm_config, 0)
 
+    def test_the_backend_is_asked_for_by_name(self):
+        for backend in (None, "FLASH_ATTN"):
+            vllm_config = self.use(supported(backend=backend))
+            with self.assertRaisesRegex(ValueError, "--kv-cache-dtype kvant_4bit needs --attention-backend CUSTOM"):
+                layer(vllm_config, 0)
+
     def test_other_cache_types_are_left_alone(self):
         vllm_config = self.use(supported(cache_dtype="auto", backend=None))
         layer(vllm_config, 0, window=1024)

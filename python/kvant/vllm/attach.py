@@ -59,6 +59,7 @@ def wrap_attention(release: Release) -> None:
     def __init__(self, *args, **kwargs):
         given = signature.bind(self, *args, **kwargs)
         leave_windowed(given.arguments, get_current_vllm_config())
+        demand_backend(given.arguments, get_current_vllm_config())
         original_init(*given.args, **given.kwargs)
         if self.attn_backend.get_name() == "CUSTOM" and self.kv_cache_dtype in CACHE_TYPES:
             if type(self).get_kv_cache_spec is not get_kv_cache_spec:
@@ -85,6 +86,15 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
     arguments["cache_config"] = copy.copy(cache)
     arguments["cache_config"].cache_dtype = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
     vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)  # None: vLLM chooses
+
+
+def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
+    """arguments: those of a layer that is being made. ValueError: it has kvant's cache type and no backend of kvant's, of which vLLM
+    would say that no other takes that type."""
+    cache, config = arguments.get("cache_config"), vllm_config.attention_config
+    chosen = config.backend_per_kind.get("full_attention", config.backend)
+    if cache is not None and cache.cache_dtype in CACHE_TYPES and getattr(chosen, "name", chosen) != "CUSTOM":
+        raise ValueError(f"kvant: --kv-cache-dtype {cache.cache_dtype} needs --attention-backend CUSTOM")
 
 
 def windowed_spec(original_spec: Callable[..., Any], vllm_config):
