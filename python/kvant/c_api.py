@@ -220,7 +220,8 @@ def find_library() -> pathlib.Path:
         if path.exists():
             return path
     raise FileNotFoundError("libkvant_cuda.so is neither at " + " nor at ".join(map(str, library_candidates()))
-                            + ": build it (docs/guide/gpu.md) and put it there")
+                            + ": `pip install . -Ccmake.define.KVANT_CUDA=ON` in kvant's source tree installs the package with it "
+                            "(docs/guide/python.md)")
 
 
 class Library:
@@ -229,15 +230,16 @@ class Library:
     def __init__(self, path: str | pathlib.Path | None = None):
         """path: of the library, or None: see library_candidates."""
         self._library = ctypes.CDLL(str(path or find_library()))
-        self._library.kvant_page_bytes.restype = ctypes.c_size_t
-        self._library.kvant_last_error.restype = ctypes.c_char_p
-        self._library.kvant_decode_kernel.restype = ctypes.c_char_p
-
         version = getattr(self._library, "kvant_version", None)
-        major, minor = divmod(version(), 1000) if version else (0, 0)
+        if version is None:
+            raise OSError(f"{self._library._name} is not kvant's GPU library: it has no kvant_version")
+        major, minor = divmod(version(), 1000)
         if major != MAJOR_VERSION or minor < MINOR_VERSION:
             raise OSError(f"{self._library._name} has version {major}.{minor} of the interface, and this package needs "
                           f"{MAJOR_VERSION}.{MINOR_VERSION}: install both from one release")
+        self._library.kvant_page_bytes.restype = ctypes.c_size_t
+        self._library.kvant_last_error.restype = ctypes.c_char_p
+        self._library.kvant_decode_kernel.restype = ctypes.c_char_p
 
     def check_device(self) -> None:
         """Raises KvantError, with the reason, where the kernels don't run on the current device."""

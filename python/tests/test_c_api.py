@@ -87,5 +87,22 @@ class Construction(unittest.TestCase):
             c_api.Shape(tokens=1)
 
 
+@unittest.skipIf(COMPILER is None, "no C compiler")
+class WrongLibraries(unittest.TestCase):
+    def library(self, source):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "libkvant_cuda.so"
+        subprocess.run([COMPILER, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=source, text=True, check=True)
+        return path
+
+    def test_are_refused_before_anything_else_is_asked_of_them(self):
+        older = f"int kvant_version(void) {{ return {1000 * c_api.MAJOR_VERSION + c_api.MINOR_VERSION - 1}; }}"
+        for source, message in (("int other;", "is not kvant's GPU library"),
+                                (older, f"version {c_api.MAJOR_VERSION}.{c_api.MINOR_VERSION - 1} of the interface, and this package needs")):
+            with self.assertRaisesRegex(OSError, message):
+                c_api.Library(self.library(source))
+
+
 if __name__ == "__main__":
     unittest.main()
