@@ -83,6 +83,48 @@ class Operators(unittest.TestCase):
                                  "any", "any", 0.125),
             "dequantize": (cache.sealed, cache.table, cache.counts, "any", "any", D, 0, 2)}
 
+    def test_wrong_tensors_are_refused_by_name(self):
+        cache, long = self.cache, self.cache.table.long()
+        for name, place, wrong, error, message in (
+                ("rotate", 0, cache.q[0], ValueError, "rows has the shape"),
+                ("merge", 1, torch.randn(5, N_HEADS).half(), TypeError, "into_lse is torch.float16; it must be torch.float32"),
+                ("merge", 2, torch.randn(5, D, N_HEADS).transpose(1, 2), ValueError, "other has gaps in its last dimension"),
+                ("append", 0, cache.tail.float(), TypeError, "tail_pool is torch.float32; it must be torch.uint8"),
+                ("append", 3, torch.tensor([7, -1, 0]), TypeError, "tail_token is torch.int64; it must be torch.int32"),
+                ("append", 2, int32(0, 1), ValueError, r"seq has the shape \[2\]; it must be \[3\]"),
+                ("append", 5, cache.rows[0, :, 0, :1], ValueError, "values has the shape"),
+                ("seal", 1, long, TypeError, "sealed_table is torch.int64"),
+                ("seal", 3, cache.tail_table[:2], ValueError, "tail_table has the shape"),
+                ("decode_attention", 0, cache.q[:, :3], ValueError, "with a multiple of 2 heads"),
+                ("decode_attention", 0, cache.q[:2], ValueError, "q has the shape"),
+                ("decode_attention", 2, long, TypeError, "sealed_table is torch.int64"),
+                ("decode_attention", 6, int32(5, 1), ValueError, "tail_tokens has the shape"),
+                ("dequantize", 6, -1, ValueError, "first_page is -1")):
+            arguments = list(self.arguments()[name])
+            arguments[place] = wrong
+            with self.subTest(name=name, message=message), self.assertRaisesRegex(error, message):
+                getattr(ops, name)(*arguments)
+
+    def test_tensors_of_the_cpu_are_refused(self):
+        of_gpus = ops.TorchLibrary.__new__(ops.TorchLibrary)  # without the library's file
+        ops.library = lambda: of_gpus
+        with self.assertRaisesRegex(ValueError, "rows is on cpu, and the library is for NVIDIA GPUs"):
+            ops.rotate(self.cache.q)
+
+    def test_nothing_gives_nothing(self):
+        cache, empty = self.cache, int32()
+        table, tail_table = cache.table[:0], cache.tail_table[:0]
+        self.assertEqual(ops.rotate(cache.q[:0]).shape, (0, N_HEADS, D))
+        self.assertEqual(ops.decode_attention(cache.q[:0], cache.sealed, table, empty, cache.tail, tail_table, empty, "any", "any", 1.0)
+                         .shape, (0, N_HEADS, D))
+        ops.append(cache.tail, cache.tail_table, empty, empty, *cache.rows[:, 0, :0], False, False)
+        ops.seal(cache.sealed, table, cache.tail, tail_table, empty, empty, "any", "any", D)
+        self.assertEqual(ops.dequantize(cache.sealed, cache.table, cache.counts, "any", "any", D, 0, 0)[0].shape, (N_SEQS, 0, N_KV_HEADS, D))
+
+    def test_queries_are_read_wherever_their_channels_lie(self):
+        q = self.cache.q.transpose(1, 2).contiguous().transpose(1, 2)
+        self.assertTrue(torch.equal(self.cache.attend(q), self.cache.attend(self.cache.q)))
+
     def test_schemas(self):
         for name, schema in SCHEMAS.items():
             self.assertEqual(str(getattr(torch.ops.kvant, name).default._schema), f"kvant::{name}{schema}")

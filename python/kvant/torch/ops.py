@@ -2,7 +2,8 @@
 a GPU too, and CUDA graphs capture them. Importing this file registers them; the library is loaded with the first call.
 
 Pages lie in pools as `page_pool` makes them: a key page and its value page side by side, found by an int32 table [n_seqs,
-n_kv_heads, n_pages]. Tail pages are those of BF16. What wants more (sinks, codebooks, corrections): TorchLibrary."""
+n_kv_heads, n_pages]. Tail pages are those of BF16. Tensors of a call lie on one GPU; wrong types, shapes and devices are refused, but
+not what stands in tables and counts, which only the GPU reads. What wants more (sinks, codebooks, corrections): TorchLibrary."""
 
 import functools
 
@@ -10,6 +11,7 @@ import torch
 
 from kvant import PAGE
 from kvant.c_api import Layer, Lengths, Pages, Shape
+from kvant.torch.arguments import dense, on_one_gpu, shaped, typed
 from kvant.torch.library import TorchLibrary, type_of
 
 # Annotations are read as they stand here: `from __future__ import annotations` would make texts of them.
@@ -33,6 +35,18 @@ def _sealed_pages(pool: torch.Tensor, table: torch.Tensor, key_format: str, valu
     return _pages(pool, table, *(library().page_bytes(format, head_dim) for format in (key_format, value_format)))
 
 
+def _check_pages(pool: torch.Tensor, table: torch.Tensor, n_seqs: int | None = None, n_kv_heads: int | None = None,
+                 what: str = "sealed") -> None:
+    typed(torch.uint8, **{what + "_pool": pool})
+    typed(torch.int32, **{what + "_table": table})
+    shaped(**{what + "_pool": (pool, (None,)), what + "_table": (table, (n_seqs, n_kv_heads, None))})
+
+
+def _check_counts(n: int, **counts: torch.Tensor) -> None:
+    typed(torch.int32, **counts)
+    shaped(**{name: (x, (n,)) for name, x in counts.items()})
+
+
 def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_format: str = "", n_heads: int = 0,
            softmax_scale: float = 1.0, max_queries: int = 1) -> Shape:
     n_seqs, n_kv_heads, _ = table.shape
@@ -44,8 +58,11 @@ def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_forma
 @torch.library.custom_op("kvant::rotate", mutates_args=())
 def rotate(rows: torch.Tensor) -> torch.Tensor:
     """rows [n_rows, n_heads, head_dim], BF16, F16 or F32, times the orthonormal Walsh-Hadamard matrix, its own inverse."""
+    shaped(rows=(rows, (None, None, None)))
     rotated = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    library().rotate(rotated, rows)
+    if rows.numel():
+        with on_one_gpu(library(), rows=rows):
+            library().rotate(rotated, rows)
     return rotated
 
 
@@ -58,7 +75,15 @@ def _(rows):
 def merge(into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
     """Attention to some tokens and to others becomes attention to all: into, other [n_tokens, n_heads, head_dim]; log-sum-exps
     F32 [n_tokens, n_heads]."""
-    library().merge(into, into_lse, other, other_lse)
+    shaped(into=(into, (None, None, None)), other=(other, tuple(into.shape)))
+    shaped(into_lse=(into_lse, tuple(into.shape[:2])), other_lse=(other_lse, tuple(into.shape[:2])))
+    for name, x in (("into_lse", into_lse), ("other_lse", other_lse)):
+        if x.dtype != torch.float32:
+            raise TypeError(f"kvant: {name} is {x.dtype}; it must be torch.float32")
+    dense(into=into, other=other)
+    if into.numel():
+        with on_one_gpu(library(), into=into, into_lse=into_lse, other=other, other_lse=other_lse):
+            library().merge(into, into_lse, other, other_lse)
 
 
 @merge.register_fake
@@ -71,9 +96,14 @@ def append(tail_pool: torch.Tensor, tail_table: torch.Tensor, seq: torch.Tensor,
            values: torch.Tensor, key_hadamard: bool, value_hadamard: bool) -> None:
     """Rows into tail pages: seq, tail_token int32 [n_rows] say where, a negative tail_token leaves a row out; keys, values
     [n_rows, n_kv_heads, head_dim]."""
+    _check_pages(tail_pool, tail_table, what="tail")
+    shaped(keys=(keys, (None, tail_table.shape[1], None)), values=(values, tuple(keys.shape)))
+    _check_counts(len(keys), seq=seq, tail_token=tail_token)
+    dense(keys=keys, values=values)
     d = keys.shape[2]
-    library().append(_shape(tail_table, d), Layer(tail=_tail_pages(tail_pool, tail_table, d)), seq, tail_token, keys, values,
-                     key_hadamard, value_hadamard)
+    with on_one_gpu(library(), tail_pool=tail_pool, tail_table=tail_table, seq=seq, tail_token=tail_token, keys=keys, values=values):
+        library().append(_shape(tail_table, d), Layer(tail=_tail_pages(tail_pool, tail_table, d)), seq, tail_token, keys, values,
+                         key_hadamard, value_hadamard)
 
 
 @append.register_fake
@@ -85,10 +115,18 @@ def _(tail_pool, tail_table, seq, tail_token, keys, values, key_hadamard, value_
 def seal(sealed_pool: torch.Tensor, sealed_table: torch.Tensor, tail_pool: torch.Tensor, tail_table: torch.Tensor,
          tail_page: torch.Tensor, sealed_page: torch.Tensor, key_format: str, value_format: str, head_dim: int) -> None:
     """Encodes a full tail page of each sequence: tail_page int32 [n_seqs] says which (negative: none), sealed_page where to."""
-    library().seal_pages(
-        _shape(sealed_table, head_dim, key_format, value_format),
-        Layer(sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, head_dim),
-              tail=_tail_pages(tail_pool, tail_table, head_dim)), tail_page, sealed_page, 1)
+    _check_pages(sealed_pool, sealed_table)
+    n_seqs, n_kv_heads, _ = sealed_table.shape
+    _check_pages(tail_pool, tail_table, n_seqs, n_kv_heads, "tail")
+    _check_counts(n_seqs, tail_page=tail_page, sealed_page=sealed_page)
+    if not n_seqs:
+        return
+    with on_one_gpu(library(), sealed_pool=sealed_pool, sealed_table=sealed_table, tail_pool=tail_pool, tail_table=tail_table,
+                    tail_page=tail_page, sealed_page=sealed_page):
+        library().seal_pages(
+            _shape(sealed_table, head_dim, key_format, value_format),
+            Layer(sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, head_dim),
+                  tail=_tail_pages(tail_pool, tail_table, head_dim)), tail_page, sealed_page, 1)
 
 
 @seal.register_fake
@@ -103,8 +141,26 @@ def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: t
     """Attention of a token of each sequence, q [n_seqs, n_heads, head_dim], to its sealed pages and its tail's tokens
     (counts: int32 [n_seqs]), as numbers of q's type. Or of a sequence's last 2 to 8 tokens, q [n_seqs, tokens, n_heads, head_dim], of which
     each sees those up to itself."""
+    _check_pages(sealed_pool, sealed_table)
+    n_seqs, n_kv_heads, _ = sealed_table.shape
+    _check_pages(tail_pool, tail_table, n_seqs, n_kv_heads, "tail")
+    _check_counts(n_seqs, sealed_pages=sealed_pages, tail_tokens=tail_tokens)
+    shaped(q=(q, (n_seqs, *(q.dim() - 1) * [None])))
+    if q.dim() not in (3, 4) or q.shape[-2] % n_kv_heads:
+        raise ValueError(f"kvant: q has the shape {list(q.shape)}; it must be [{n_seqs}, heads, channels] or [{n_seqs}, tokens, heads, "
+                         f"channels], with a multiple of {n_kv_heads} heads")
+    if not q.numel():
+        return torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    with on_one_gpu(library(), q=q, sealed_pool=sealed_pool, sealed_table=sealed_table, sealed_pages=sealed_pages, tail_pool=tail_pool,
+                    tail_table=tail_table, tail_tokens=tail_tokens):
+        return _attend(q, sealed_pool, sealed_table, sealed_pages, tail_pool, tail_table, tail_tokens, key_format, value_format,
+                       softmax_scale)
+
+
+def _attend(q, sealed_pool, sealed_table, sealed_pages, tail_pool, tail_table, tail_tokens, key_format, value_format, softmax_scale):
+    """decode_attention, of arguments that fit together."""
     max_queries = q.shape[1] if q.dim() == 4 else 1
-    rows = q.reshape(-1, *q.shape[-2:])
+    rows = (q if q.stride(-1) == 1 else q.contiguous()).reshape(-1, *q.shape[-2:])
     shape = _shape(sealed_table, rows.shape[2], key_format, value_format, rows.shape[1], softmax_scale, max_queries)
     lengths = Lengths(sealed_pages=sealed_pages, tail_tokens=tail_tokens)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -128,13 +184,19 @@ def dequantize(sealed_pool: torch.Tensor, sealed_table: torch.Tensor, sealed_pag
                value_format: str, head_dim: int, first_page: int, n_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Sealed pages first_page to first_page + n_pages of each sequence as keys and values, BF16 [n_seqs, n_pages * 128,
     n_kv_heads, head_dim]; zeros behind its last page."""
+    _check_pages(sealed_pool, sealed_table)
     n_seqs, n_kv_heads, _ = sealed_table.shape
+    _check_counts(n_seqs, sealed_pages=sealed_pages)
+    if first_page < 0 or n_pages < 0:
+        raise ValueError(f"kvant: first_page is {first_page} and n_pages {n_pages}; neither may be negative")
     keys, values = (torch.zeros((n_seqs, n_pages * PAGE, n_kv_heads, head_dim), dtype=torch.bfloat16, device=sealed_pool.device)
                     for _ in range(2))
-    library().dequantize(
-        _shape(sealed_table, head_dim, key_format, value_format), Lengths(sealed_pages=sealed_pages),
-        Layer(sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, head_dim)), first_page, n_pages,
-        keys, values)
+    if n_seqs and n_pages:
+        with on_one_gpu(library(), sealed_pool=sealed_pool, sealed_table=sealed_table, sealed_pages=sealed_pages):
+            library().dequantize(
+                _shape(sealed_table, head_dim, key_format, value_format), Lengths(sealed_pages=sealed_pages),
+                Layer(sealed=_sealed_pages(sealed_pool, sealed_table, key_format, value_format, head_dim)), first_page, n_pages,
+                keys, values)
     return keys, values
 
 
