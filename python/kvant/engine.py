@@ -27,9 +27,22 @@ _MAX_THREADS = 1024
 
 
 def _checked(name: str, value: int, least: int, most: int) -> int:
+    if not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is {value!r}; it must be a whole number")
     if not least <= value <= most:
         raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
     return int(value)
+
+
+def _number(name: str, value: float) -> float:
+    if not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    return float(value)
+
+
+def _several(values: Any) -> list[Any]:
+    """Of one thing or several."""
+    return [values] if isinstance(values, (str, bytes, os.PathLike, int, np.integer)) else list(values)
 
 
 def _text(name: str, value: Any) -> str:
@@ -48,10 +61,10 @@ def _threads(threads: int | None) -> int:
 
 
 def _backend(device: str, backend: str | None, usual: str) -> str:
-    if device != "cpu" and backend is not None:
+    if _text("device", device) != "cpu" and backend is not None:
         raise ValueError(f"backend={backend!r} chooses how the CPU attends, and {device!r} has kernels of its own: leave one "
                          "of them out")
-    return usual if backend is None else backend
+    return usual if backend is None else _text("backend", backend)
 
 
 def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
@@ -68,13 +81,15 @@ class Answer(Iterator[str]):
 
     `text`, `tokens`, `logprobs` and `end` are those of the whole answer: asking for one of them makes the rest of it."""
 
-    def __init__(self, answer: _engine.Answer, has_logprobs: bool):
-        self._answer, self._has_logprobs = answer, has_logprobs
+    def __init__(self, answer: _engine.Answer, has_logprobs: bool, process: int):
+        self._answer, self._has_logprobs, self._process = answer, has_logprobs, process
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pieces: list[str] = []
         self._logprobs: list[float] = []
 
     def __next__(self) -> str:
+        if os.getpid() != self._process:
+            raise RuntimeError("the answer was begun in another process: make it there, or open the model in this one")
         while (shown := self._answer.next()) is not None:
             self._logprobs += shown[1]
             if piece := self._decoder.decode(shown[0]):
@@ -140,7 +155,7 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> npt.NDArray[np.int32]:
         """Tokens of a text, int32 [n]. add_special: with the token that the model's texts begin with, if they do;
         parse_special: "<|im_start|>" in the text becomes that token."""
-        return self._model.encode(_text("the text", text), add_special, parse_special)
+        return self._model.encode(_text("the text", text), bool(add_special), bool(parse_special))
 
     def decode(self, tokens: npt.ArrayLike) -> str:
         """The text of tokens [n]; what is no whole character becomes U+FFFD."""
@@ -151,7 +166,7 @@ class Tokenizer:
 
     def ends_generation(self, token: int) -> bool:
         """Whether the model ends a text or a turn by this token."""
-        return self._model.ends_generation(token)
+        return self._model.ends_generation(_checked("the token", token, 0, self.n_vocab - 1))
 
     @property
     def n_vocab(self) -> int:
@@ -170,10 +185,18 @@ class Model:
         folder, or made now where the recipe can't do without. device: "cpu", "cuda", or "cuda:1" for the second GPU, which
         then has the model and its caches (docs/guide/gpu.md). backend: how the CPU attends; None: "cpu", by the fastest code.
         strict: a fall-back to something slower is an error."""
-        self._model = _engine.Model.open(os.fspath(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
-                                         os.fspath(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
-                                         strict)
-        self.path = os.fspath(path)
+        self._opened = _engine.Model.open(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
+                                          os.fsdecode(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
+                                          bool(strict))
+        self._process = os.getpid()
+        self.path = os.fsdecode(path)
+
+    @property
+    def _model(self) -> _engine.Model:
+        if os.getpid() != self._process:
+            raise RuntimeError("the model was opened in another process, whose threads a fork leaves behind: open it in this one, or "
+                               "start processes with multiprocessing's \"spawn\"")
+        return self._opened
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -192,7 +215,7 @@ class Model:
     def trained_context(self) -> int:
         return self._model.trained_context
 
-    def generate(self, prompt: str | npt.ArrayLike, *, max_tokens: int = -1, stop: str | Sequence[str] = (),
+    def generate(self, prompt: str | npt.ArrayLike, *, max_tokens: int = -1, stop: str | Sequence[str] | None = (),
                  temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05, seed: int = 0,
                  logprobs: bool = False) -> Answer:
         """What follows a text, or tokens [n]. The prompt is read at once; the answer is made as it is asked for.
@@ -201,20 +224,21 @@ class Model:
         likeliest token; otherwise one of the top_k likeliest (0: all), of the smallest set with the probability top_p, of
         those at least min_p times as likely as the likeliest; the same seed draws the same."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_array(prompt)
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        if isinstance(stop, str) and not stop:
-            stops = []
+        stops = [] if stop is None or stop == "" else [_text("a stop text", x) for x in _several(stop)]
         if "" in stops:
             raise ValueError("a stop text is empty: it would end every answer")
         return Answer(_engine.Answer(self._model, tokens, _checked("max_tokens", max_tokens, -1, _MAX_TOKENS), stops,
-                                     logprobs, temperature, _checked("top_k", top_k, -1, _MAX_TOKENS), top_p, min_p,
-                                     _checked("seed", seed, 0, 2**32 - 1)), logprobs)
+                                     bool(logprobs), _number("temperature", temperature),
+                                     _checked("top_k", top_k, -1, _MAX_TOKENS), _number("top_p", top_p), _number("min_p", min_p),
+                                     _checked("seed", seed, 0, 2**32 - 1)), bool(logprobs), self._process)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Answer:
         """The model's answer in a conversation, in its chat template. messages: the user's one, or a list of
         {"role": "system" | "user" | "assistant", "content": TEXT}; options: those of `generate`."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        if not isinstance(messages, Sequence):
+            raise TypeError(f"messages are a text or a list of messages, not {messages!r}")
         turns = []
         for message in messages:
             if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)
@@ -243,8 +267,8 @@ def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int =
          calibration: str | os.PathLike[str] = "", device: str = "cpu", backend: str | None = None) -> dict[str, Any]:
     """What a model's cache takes, and what fits into memory, as `kvant info --json` writes it (docs/reference/json.md), for
     `batch` sequences of `context` tokens (0: as many as the model was trained for). device: where they would lie."""
-    return json.loads(_engine.plan(os.fspath(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
-                                   _checked("batch", batch, 1, 1 << 20), os.fspath(calibration), device,
+    return json.loads(_engine.plan(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
+                                   _checked("batch", batch, 1, 1 << 20), os.fsdecode(calibration), device,
                                    _backend(device, backend, "cpu"), _threads(None)))
 
 
@@ -252,7 +276,7 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
              context: int | Sequence[int] = (), chunks: int | None = None, reference: str = "", suite: str = "",
              layers: bool = False, retrieval: bool = False, greedy: bool = False, max_tokens: int = 128, seed: int = 1,
              all_prompt: bool = False, control: bool = False, compare_backend: str = "",
-             calibrate_on: Sequence[str | os.PathLike[str]] = (), calibration: str | os.PathLike[str] = "",
+             calibrate_on: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), calibration: str | os.PathLike[str] = "",
              weights: str = "f32", device: str = "cpu", threads: int | None = None, backend: str | None = None,
              strict: bool = False) -> Any:
     """What caches cost in quality, as `kvant eval --json` writes it (docs/reference/json.md): a dictionary, or a list of one
@@ -269,16 +293,16 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
         raise ValueError("calibrate_on and calibration exclude each other")
     if weights not in ("f32", "stored"):
         raise ValueError(f'weights is {weights!r}; it must be "f32" or "stored"')
-    options = _engine.EvaluationOptions(os.fspath(path), os.fspath(calibration), device,
-                                        _backend(device, backend, "reference"), _threads(threads), strict)
+    options = _engine.EvaluationOptions(os.fsdecode(path), os.fsdecode(calibration), device,
+                                        _backend(device, backend, "reference"), _threads(threads), bool(strict))
     if kv is None:
         kv = [] if suite else "kvant-4bit"
-    options.recipes = [name for item in ([kv] if isinstance(kv, str) else kv) for name in _engine.split_recipes(item)]
-    contexts = [context] if isinstance(context, int) else list(context)
-    options.contexts = [_checked("context", x, 2, 1 << 24) for x in contexts]
+    options.recipes = [name for item in _several(kv) for name in _engine.split_recipes(_text("a recipe", item))]
+    options.contexts = [_checked("context", x, 2, 1 << 24) for x in _several(context)]
     options.chunks = -1 if chunks is None else _checked("chunks", chunks, 0, 1 << 24)
-    options.reference, options.suite, options.compare_backend = reference, suite, compare_backend
-    options.calibrate_on = [os.fspath(x) for x in calibrate_on]
+    options.reference, options.suite = _text("reference", reference), _text("suite", suite)
+    options.compare_backend = _text("compare_backend", compare_backend)
+    options.calibrate_on = [os.fsdecode(x) for x in _several(calibrate_on)]
     options.layers, options.retrieval, options.greedy = layers, retrieval, greedy
     options.generated_tokens = _checked("max_tokens", max_tokens, 1, 1 << 20)
     options.seed = _checked("seed", seed, 0, 2**64 - 1)

@@ -3,6 +3,7 @@ wheel_test.py."""
 
 import importlib.metadata
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -38,9 +39,20 @@ found["plan"] = kvant.plan(model_path, kv, context=2048, batch=3)
 def message_of(call) -> str:
     try:
         call()
-    except (kvant.Error, ValueError, TypeError, FileNotFoundError) as error:
+    except (kvant.Error, ValueError, TypeError, FileNotFoundError, RuntimeError) as error:
         return str(error)
     return ""
+
+
+def message_of_child(call) -> str:
+    """In a process that was forked off."""
+    readable, writable = os.pipe()
+    if os.fork() == 0:
+        os.write(writable, message_of(call).encode())
+        os._exit(0)
+    os.close(writable)
+    with open(readable, encoding="utf-8") as pipe:
+        return pipe.read()
 
 
 found["errors"] = {
@@ -58,6 +70,13 @@ found["errors"] = {
     "surrogate": message_of(lambda: model.generate("half \ud800")),
     "recipes": message_of(lambda: kvant.Model(model_path, [kv])),
     "role": message_of(lambda: model.chat([{"content": "x"}])),
+    "messages": message_of(lambda: model.chat(None)),
+    "fraction": message_of(lambda: model.generate("x", max_tokens=2.5)),
+    "number": message_of(lambda: model.generate("x", temperature="hot")),
+    "stop_number": message_of(lambda: model.generate("x", stop=[5])),
+    "path": message_of(lambda: kvant.Model(b"/nowhere.gguf", device=5)),
+    "fork": message_of_child(lambda: model.generate("x")),
+    "fork_answer": message_of_child(lambda: answer.text),
     "cuda": message_of(kvant.c_api.find_library)}
 
 # Ctrl-C while a long text is read.
