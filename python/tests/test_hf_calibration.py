@@ -12,6 +12,7 @@ import tempfile
 import warnings
 
 import cpu_library
+import numpy as np
 import torch
 import transformers
 
@@ -218,6 +219,19 @@ class Files(unittest.TestCase):
             calibrate(small_model(initializer_range=0.2), self.tokens, RECIPE, path=self.path)
         with self.assertRaisesRegex(ValueError, "name the file"):
             calibrate(self.model, self.tokens)
+
+    def test_what_would_fail_late_or_on_the_gpu_is_refused_first(self):
+        new = self.path.parent / "new.gguf"
+        for tokens, message in ((self.tokens + 97, "the model's tokens are from 0 to 96, and these from"),
+                                (np.full(5000, 2**40), "and these from 1099511627776"), (-self.tokens - 1, "is it the model's own")):
+            with self.assertRaisesRegex(ValueError, message):
+                calibrate(self.model, tokens, RECIPE, path=new)
+        with self.assertRaisesRegex(OSError, "cannot write .*constants.gguf/new.gguf: .*name another file"):
+            calibrate(self.model, self.tokens, RECIPE, path=self.path / "new.gguf")
+        for wrong in ((self.model, None), ("model", self.tokens)):
+            with self.assertRaisesRegex(TypeError, "kvant.hf.calibrate takes"):
+                calibrate(*wrong, RECIPE, path=new)
+        self.assertFalse(new.exists())
 
     def test_a_cache_takes_them_and_refuses_those_of_other_shapes(self):
         cache = KvantCache(self.model.config, RECIPE, constants=self.path, library=cpu_library.CpuLibrary())

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import sys
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,10 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     the model. ValueError: there is a file of another checkpoint at that path."""
     from kvant.engine import _engine
 
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise TypeError(f"kvant.hf.calibrate takes a model of transformers, not a {type(model).__name__}")
+    if tokenizer is None:
+        raise TypeError("kvant.hf.calibrate takes the model's tokenizer, or tokens, not None")
     recipe, config = calibrated(parse_recipe(kv)), model.config.get_text_config(decoder=True)
     shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
     found = None
@@ -50,24 +55,43 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
         checkpoint.check_fingerprint(fingerprint, found.fingerprint, found.model, path)
         return path
     text = (text or _engine.default_calibration_text()) if callable(tokenizer) else ""
-    tokens, bos = _tokens_of(tokenizer, text)
+    tokens, bos = _tokens_of(tokenizer, text, shape.n_vocab)
+    _check_writable(path)
     with reading(model):
         made = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or os.cpu_count() or 1)
     made.write(os.fspath(path.absolute()))
     return path
 
 
-def _tokens_of(tokenizer: Any, text: str) -> tuple[npt.NDArray[np.int32], int]:
+def _check_writable(path: pathlib.Path) -> None:
+    """Before what takes minutes."""
+    folder = path.absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as failure:
+        raise OSError(f"kvant.hf.calibrate cannot write {path}: {failure.strerror}; name another file: path=...") from failure
+
+
+def _tokens_of(tokenizer: Any, text: str, n_vocab: int) -> tuple[npt.NDArray[np.int32], int]:
     """Tokens of the text, and the one that texts begin with for the model, or -1."""
     if not callable(tokenizer):
         tokens = np.asarray(tokenizer)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise ValueError(f"tokens are a list of whole numbers, not {tokens.dtype} of shape {tokens.shape}")
-        return tokens.astype(np.int32), -1
+        return _in_vocabulary(tokens, n_vocab), -1
     with_special, without = (tokenizer("a", add_special_tokens=x)["input_ids"] for x in (True, False))
     is_added = len(with_special) > len(without) and with_special[0] != without[0]
     tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return np.asarray(tokens, np.int32), with_special[0] if is_added else -1
+    return _in_vocabulary(np.asarray(tokens), n_vocab), with_special[0] if is_added else -1
+
+
+def _in_vocabulary(tokens: npt.NDArray, n_vocab: int) -> npt.NDArray[np.int32]:
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < n_vocab:
+        raise ValueError(f"the model's tokens are from 0 to {n_vocab - 1}, and these from {tokens.min()} to {tokens.max()}: is it the "
+                         "model's own tokenizer?")
+    return tokens.astype(np.int32)
 
 
 class _Calibration:
