@@ -114,8 +114,7 @@ class KvantCache(Cache):
                 raise NotImplementedError(f"KvantCache keeps all layers on one GPU, and this model has some on {self._device} and some on "
                                           f"{device}: device_map=\"{self._device}\" in from_pretrained")
             if not self._library.serves(device):
-                raise ValueError(f"KvantCache is for NVIDIA GPUs, and the model is on {device}: device_map=\"cuda\" in from_pretrained, "
-                                 "or model.to(\"cuda\")")
+                raise ValueError(f"KvantCache is for NVIDIA GPUs, and the model is on {device}: model.to(\"cuda\")")
             self._device = device
         return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
