@@ -60,7 +60,7 @@ typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
 /* Of numbers of rows: queries, keys, values and outputs. Pages of unquantized tokens are BF16. F16 since
  * 1.10. */
 typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1, KVANT_F16 = 2 } kvant_type;
-typedef void* kvant_stream; /* cudaStream_t */
+typedef void* kvant_stream; /* cudaStream_t of the current device; null: the default stream */
 
 /* Bytes of a page of `format` ("ch4g128", "bf16", ...) in GPU memory, a multiple of 16; 0 if no kernel reads
  * it. */
