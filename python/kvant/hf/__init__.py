@@ -6,6 +6,16 @@
 
 To be imported before the model is made: this registers the attention `kvant`."""
 
+try:
+    import torch  # noqa: F401
+    import transformers
+except ModuleNotFoundError as missing:
+    raise ImportError(f"kvant.hf needs PyTorch and transformers 5, and {missing.name} is not installed: pip install torch "
+                      "\"transformers>=5,<6\"") from missing
+
+if transformers.__version__.partition(".")[0] != "5":
+    raise ImportError(f"kvant.hf is for transformers 5, and this is {transformers.__version__}: pip install \"transformers>=5,<6\"")
+
 from kvant.hf.attention import register
 from kvant.hf.cache import KvantCache
 from kvant.hf.calibration import calibrate

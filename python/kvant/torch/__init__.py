@@ -3,6 +3,11 @@
 Structures describe what stays the same from call to call (`Shape`, `Pages`, `Layer`: see include/kvant/kvant.h); they
 keep the tensors alive that they were made of. `kvant.torch.ops` has operators for torch.compile, on tensors alone."""
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ImportError("kvant.torch needs PyTorch, which is not installed: pip install torch") from missing
+
 from kvant import PAGE
 from kvant.c_api import (BF16, F16, F32, Dequantization, KvantError, Layer, Lengths, NewRows, PageMetrics, Pages,
                          Partial, Prompt, PromptPages, PromptShape, SealRange, Shape, Step, StepTable, Transformation)
