@@ -84,9 +84,11 @@ typedef struct kvant_decode_shape {
   int32_t n_seqs;
   int32_t n_kv_heads; /* at most 64 */
   int32_t group;      /* query heads of a KV head: 1 to 16; more than 8 read all pages twice */
-  /* 64, 128 or 256. Heads of another size, such as 80 or 96, are served as ones of the next larger of these
-   * whose last channels are zeros, which pages have and rows need not have: q_channels, out_channels,
-   * key_channels, value_channels, row_channels, source_channels, channels. */
+  /* 64, 128, 256 or, since 1.11, 512: with one query of a sequence, and neither a correction nor
+   * kvant_weigh_tokens and kvant_protect. Heads of another size, such as 80 or 96, are served as ones of the
+   * next larger of these whose last channels are zeros, which pages have and rows need not have: q_channels,
+   * out_channels, key_channels, value_channels, row_channels, source_channels, channels (multiples of 16 at
+   * heads of 512). */
   int32_t head_dim;
   float softmax_scale;    /* scores are softmax_scale * q.k */
   const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
@@ -179,8 +181,8 @@ typedef struct kvant_decode_layer {
   size_t struct_size;
   int32_t layer;
   kvant_pages sealed, tail, protected_pages;
-  /* The first `sink` tokens of a sequence are masked out of its first sealed page (they are protected
-   * tokens). */
+  /* The first `sink` tokens of a sequence, 0 to 128, are masked out of its first sealed page (they are
+   * protected tokens). */
   int32_t sink;
   /* Protected tokens of sealed pages, 128 bits a page, bit t of word t / 32: masked out. Or null: none. */
   const uint32_t*
@@ -260,7 +262,7 @@ typedef struct kvant_decode_layer {
  * runs what all from compute capability 8.0 on have in common. Without a device: that of an H100. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
-/* Bytes of workspace for a shape on the current device, of which the schedule is a part. */
+/* Bytes of workspace (256-byte aligned) for a shape on the current device; the schedule is a part of it. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
 /* Divides a step's work over the GPU: once a step, before the layers, for which lengths must then stay as
@@ -472,7 +474,7 @@ KVANT_API kvant_status kvant_plan_step(const kvant_step* step, kvant_stream stre
 /* Pages of one layer as rows. */
 typedef struct kvant_dequantization {
   size_t struct_size;
-  int32_t n_seqs;
+  int32_t n_seqs;      /* at most 32767 */
   const int32_t* seqs; /* [n_seqs], in device memory; null: 0 to n_seqs - 1 */
   /* Pages of a sequence: its sealed ones, then those of its tail, whose tokens go on where they end. */
   int32_t first_page, n_pages;
@@ -513,7 +515,7 @@ typedef struct kvant_partial {
   size_t struct_size;
   void*
       out; /* of out_type: row of token t and query head h of sequence i at i * seq_stride + t * token_stride
-            * + h * head_stride; strides are even */
+            * + h * head_stride; strides are even, the array 8-byte aligned */
   kvant_type out_type;
   int64_t seq_stride, token_stride, head_stride;
   float* lse; /* ln sum exp(score), likewise; -infinity: no tokens, whatever the row holds */
@@ -563,7 +565,7 @@ typedef struct kvant_prompt_shape {
   int32_t n_seqs;
   int32_t n_heads; /* of queries: a multiple of n_kv_heads */
   int32_t n_kv_heads;
-  int32_t head_dim; /* 64, 128 or 256: 256 since 1.7 with half_products, since 1.8 without */
+  int32_t head_dim; /* 64, 128, 256 (since 1.7 with half_products, 1.8 without), 512 (1.11, with) */
   /* Of all sequences together, at most; the workspace grows with both. */
   int32_t n_queries;
   int32_t n_tokens;
