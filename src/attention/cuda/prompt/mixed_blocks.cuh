@@ -59,8 +59,8 @@ __device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
 // those and what is in the ring last until the next block is prepared.
 inline constexpr int kNearEnd = 16;
 
-__device__ __forceinline__ MixedWork take_work(const PromptArgs& args) {
-  return find_work(args, static_cast<int>(gridDim.x) + atomicAdd(args.next, 1));
+__device__ __forceinline__ int take_work(const PromptArgs& args) {
+  return static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
 }
 
 // As prepare_blocks. But more work is taken near the end of a long block, where who copies its tiles arrives
@@ -87,21 +87,21 @@ __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Sha
       block.set = work.set;
       block.head = head;
     }
-    MixedWork next{-1, 0};
+    int next = 0;  // what it stands for is found when queries have been read: until then nothing waits for it
     if (is_there && !is_long && warp == 0 && lane == 0) next = take_work(args);
     if (is_there) {
       if (warp == kQueryWarps - 1) find_seen(args, item, head, lane, block);
       read_queries(item, head, place.slot);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
-    if (!is_long && warp == 0 && lane == 0) shared.work = next;
+    if (is_there && !is_long && warp == 0 && lane == 0) shared.work = find_work(args, next);
     named_barrier(kBarrier, kQueryWarps * 32);
     if (lane == 0) barrier_arrive(full);
     if (!is_there) return;
     if (is_long) {
       if (warp == 0) {
         barrier_wait(shared_address(&shared.near_end), near_end);
-        if (lane == 0) shared.work = take_work(args);
+        if (lane == 0) shared.work = find_work(args, take_work(args));
       }
       near_end ^= 1;
       named_barrier(kBarrier, kQueryWarps * 32);

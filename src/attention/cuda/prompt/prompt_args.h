@@ -93,11 +93,11 @@ struct PromptArgs {
   std::int32_t* claims;
   PromptItem* items;  // the longest first
   std::int32_t* n_items;
-  std::int32_t* next;  // work that no CTA has taken yet
+  std::int32_t* next;           // work that no CTA has taken yet
+  std::int32_t* sets_together;  // so many sets attend to all items before the next ones do
   // Of capped scores c tanh(score / c), otherwise 0: c in units of log 2, and log2 of e^(2 score / c) for a
   // product of 1.
   float softcap_log2, softcap_slope;
-  std::int32_t* sets_together;  // so many sets attend to all items before the next ones do
 };
 
 }  // namespace kvant::cuda
