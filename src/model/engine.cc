@@ -9,6 +9,7 @@
 #include "model/gguf_file.h"
 #include "model/hparams.h"
 #include "model/independent_rows.h"
+#include "model/processor.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
 
@@ -111,6 +112,7 @@ class GgufEngine : public Engine {
 
 Result<std::unique_ptr<Engine>> Engine::load(const std::string& path, const EngineOptions& options) {
   KVANT_CHECK(options.n_threads > 0, "an engine without threads");
+  KVANT_RETURN_IF_ERROR(check_processor());
   auto file = GgufFile::open(path);
   if (!file.ok()) return file.error();
   auto hparams = read_hparams(**file, options.context);

@@ -7,6 +7,7 @@
 #include "model/gguf_file.h"
 #include "model/library_abort.h"
 #include "model/library_log.h"
+#include "model/processor.h"
 #include "model/utf8.h"
 
 namespace kvant {
@@ -115,6 +116,7 @@ Status check_vocabulary(const GgufFile& file) {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
+  KVANT_RETURN_IF_ERROR(check_processor());
   quiet_library_log();
   {
     const auto file = GgufFile::open(path);
