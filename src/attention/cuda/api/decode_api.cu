@@ -245,14 +245,14 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
 }
 
 // Kernels that follow one another overlap the end of one with the set-up of the next.
-cudaError_t launch(const void* kernel, const Gpu& gpu, int shared_bytes, SeveralArgs& args,
+cudaError_t launch(const void* kernel, int copying_warps, const Gpu& gpu, int shared_bytes, SeveralArgs& args,
                    cudaStream_t stream) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(gpu.multiprocessors);
-  config.blockDim = dim3((args.consumer_warps + 1) * kLanes);
+  config.blockDim = dim3((args.consumer_warps + copying_warps) * kLanes);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
@@ -331,7 +331,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const int shared_bytes = lay_out_shared(kernel, gpu, 1 << plan.sharers_log2, &args);
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  return error == cudaSuccess ? launch(function, gpu, shared_bytes, args, stream) : error;
+  const int copying_warps = function == plan.kernel->by_warpgroups.function ? kWarpgroupWarps : 1;
+  return error == cudaSuccess ? launch(function, copying_warps, gpu, shared_bytes, args, stream) : error;
 }
 
 // All launches of a layer of short sequences of which some is sealed.

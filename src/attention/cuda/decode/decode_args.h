@@ -24,6 +24,7 @@ KVANT_HOST_DEVICE constexpr int max_consumer_warps(int head_dim) {
 KVANT_HOST_DEVICE constexpr int channel_warps(int head_dim) {
   return code_blocks(head_dim);
 }
+inline constexpr int kWarpgroupWarps = 4;
 inline constexpr int kMaxStages = 8;
 inline constexpr int kFewUnits = 24;    // of a CTA: what precedes and follows them is much of its time
 inline constexpr int kPaddedGroup = 8;  // query heads of a KV head in a launch: the columns of a product

@@ -55,10 +55,15 @@ struct RingReader {
     } while (load_shared(rings.last_unit(index)) != last);
     return INT_MAX;
   }
+  __device__ const unsigned char* slot() const { return first + stage * rings.slot_bytes; }
   __device__ const unsigned char* wait() const {
     barrier_wait(rings.full(index, stage), parity);
-    return first + stage * rings.slot_bytes;
+    return slot();
   }
+  // Without waiting: the number of the unit that begins in the slot, or that of a unit before, and whether
+  // the slot is full.
+  __device__ int noted_unit() const { return load_shared(rings.unit(index, stage)); }
+  __device__ bool is_full() const { return barrier_test(rings.full(index, stage), parity); }
   // This lane has read what it needs; the slot is free when all have said so.
   __device__ void release() {
     release_kept(stage);
@@ -357,8 +362,12 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
         if (segment.first < sealed_end) {
           typename Pair::State state(args, segment, lane);
           if constexpr (requires { &Pair::State::begin; }) state.begin(shared, query, lane);
-          for (; (number = ring.next_unit(last)) < end; last = number)
-            Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
+          if constexpr (requires { Pair::kLooksAhead; }) {
+            last = Pair::attend_to_pages(args, shared, segment, last, end, lane, ring, state);
+          } else {
+            for (; (number = ring.next_unit(last)) < end; last = number)
+              Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
+          }
           if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
           if constexpr (requires { &Pair::State::own_query; }) query = state.own_query(lane);
           Pair::finish(state, lane, acc);
@@ -428,6 +437,15 @@ requires requires {
 }
 inline constexpr bool kRunsHere<Pair> = Pair::kForHopper == Architecture::kWarpgroupProducts;
 
+// Whether consumer warps are warpgroups. Then the copying warp is one of a warpgroup, too, whose other warps
+// have nothing to do, and the registers that these don't need are the consumers'.
+template <class Pair>
+inline constexpr bool kInWarpgroups = requires {
+  Pair::kRegisters;
+};
+template <class Pair>
+inline constexpr int kCopyingWarps = kInWarpgroups<Pair> ? kWarpgroupWarps : 1;
+
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared) {
   constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
@@ -436,15 +454,23 @@ __device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared
   rings.init((kRingWarps<Pair, D> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
   if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kRingWarps<Pair, D>) {
+    if constexpr (kInWarpgroups<Pair>) take_registers<Pair::kRegisters>();
     consume<Pair, D>(args, shared, rings);
   } else {
+    if constexpr (kInWarpgroups<Pair>) {
+      give_up_registers<Pair::kRegistersOfCopier>();
+      if (threadIdx.x / kLanes % kCopyingWarps<Pair> != 0) {
+        __syncthreads();
+        return;
+      }
+    }
     copy_pages<Pair, D>(args, shared, rings);
   }
 }
 
 // Args: DecodeArgs, or SeveralArgs.
 template <class Pair, int D, class Args>
-__global__ void __launch_bounds__((max_warps<Pair>() + 1) * kLanes, 1)
+__global__ void __launch_bounds__((max_warps<Pair>() + kCopyingWarps<Pair>)*kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   if constexpr (kRunsHere<Pair>) run_warp<Pair, D>(args, shared);

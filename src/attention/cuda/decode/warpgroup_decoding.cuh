@@ -52,8 +52,12 @@ struct WarpgroupDecoding : Groups {
   using Key = typename Groups::Key;
   using Value = typename Groups::Value;
   static constexpr bool kForHopper = true;
+  static constexpr bool kLooksAhead = true;
+  static constexpr int kRegisters = 224, kRegistersOfCopier = 56;
   static constexpr int kTiles = kTokenTiles / kColumnSets;  // of tokens, of a warp
   static constexpr int kMTiles = D / 16 / kColumnSets;      // of channels, of a warp
+  static constexpr int kSteps = kTokenTiles;                // of either's products
+  static_assert(kSteps == D / 16);
   using Queries = SharedQueries<D, kColumnSets, Key::kOrder>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
@@ -66,7 +70,8 @@ struct WarpgroupDecoding : Groups {
   static constexpr int kScaledAt = 0;
   static constexpr int kOffsetsAt = D / 16 * ColumnOperand::kTileBytes;
   static constexpr int kWeightsAt = kOffsetsAt + ColumnOperand::kHalfBytes;
-  static constexpr int kToldAt = kWeightsAt + kTokenTiles * ColumnOperand::kTileBytes;
+  static constexpr int kPageBytes = kWeightsAt + kTokenTiles * ColumnOperand::kTileBytes;
+  static constexpr int kToldAt = 2 * kPageBytes;
   static constexpr int kTold = kColumnSets * kColumnSets * kPaddedGroup;  // numbers
   static constexpr int kGroupBytes = (kToldAt + 2 * kTold * 4 + 127) / 128 * 128;
   static constexpr int kWarpBytes = kGroupBytes / kColumnSets;
@@ -135,47 +140,76 @@ struct WarpgroupDecoding : Groups {
     }
   };
 
+  // The pages whose numbers, within the CTA's range, lie between `last` and `end`. Returns the last one's.
   template <class Part>
-  static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* tables,
-                                                const Part& segment, int page, const Query<D>&, int lane,
-                                                RingReader& ring, State& state) {
+  static __device__ __forceinline__ int attend_to_pages(const DecodeArgs& args, unsigned char* tables,
+                                                        const Part& segment, int last, int end, int lane,
+                                                        RingReader& ring, State& state) {
+    int number = ring.next_unit(last);
+    // Votes tell the compiler that all lanes go the same way, as in consume.
+    if (__any_sync(~0U, number < end) == 0) return last;
     const int first_tile = part_of_lane(lane) * kTiles;
+    int page_at = 0;  // where the group has the page's queries and weights
     const unsigned char* keys = ring.wait();
-    const auto key_codes = Key::load(keys, first_tile, lane);
-    Key::prepare(keys, State::sharer(), state.queries(), state.of_group() + kScaledAt,
-                 state.of_group() + kOffsetsAt, lane);
-    await_values(state);
+    const typename Key::Part own(state.queries(), State::sharer(), lane);
+    const Factors factors(state, lane);
+    prepare(keys, own, page_at, lane, state);
+    // No page is before the first one.
+    typename Value::Codes value_codes;
+    value_codes.clear();
+    clear_weights(page_at ^ kPageBytes, lane, state);
+    float unit = 1;
     publish_to_wgmma();
     named_barrier(state.barrier(), kColumnSets * kLanes);
-    ring.release();
-    ColumnTiles<kTiles> s;
-    Key::multiply(key_codes, ColumnOperand(state.address(kScaledAt)),
-                  ColumnOperand::of_eight(state.address(kOffsetsAt)), s);
-    if (may_be_masked(args, segment, page)) mask(args, segment, page, first_tile, lane, s);
-    const unsigned char* values = ring.wait();
-    Tokens tokens(args, tables, values, first_tile, lane);
-    const Factors factors(state, lane);
-    const bool rises = weigh(s, factors, tokens, lane, state);
-    publish_to_wgmma();
-    const auto value_codes = Value::load(values, part_of_lane(lane) * kMTiles, lane);
-    if (named_barrier_any(state.barrier(), kColumnSets * kLanes, rises)) {
-      raise(s, factors, lane, state);
-      weigh_again(s, factors, tokens, rises, lane, state);
+    bool more;
+    do {
+      const auto key_codes = Key::load(keys, first_tile, lane);
+      const bool is_masked = may_be_masked(args, segment, segment.unit_of(number));
+      if (unit != 1) multiply_all(state.out, 1 / kLargestSharedWeight);
+      const ColumnOperand scaled(state.address(page_at + kScaledAt));
+      const ColumnOperand weights(state.address((page_at ^ kPageBytes) + kWeightsAt));
+      ColumnTiles<kTiles> s;
+      multiply<0, kSteps / 2>(value_codes, weights, state.out, key_codes, scaled, s);
+      ring.release();
+      const unsigned char* values = ring.wait();
+      const int values_stage = ring.stage;
+      ring.keep();
+      int next = ring.noted_unit();
+      const bool is_there = ring.is_full();
+      multiply<kSteps / 2, kSteps>(value_codes, weights, state.out, key_codes, scaled, s);
+      Key::add_offsets(ColumnOperand::of_eight(state.address(page_at + kOffsetsAt)), s);
+      hold_values(state);
+      if (unit != 1) multiply_all(state.out, unit);
+      if (is_masked) mask(args, segment, segment.unit_of(number), first_tile, lane, s);
+      if (next <= number) next = ring.next_unit(number);
+      more = __any_sync(~0U, next < end) != 0;
+      if (more && !is_there) ring.wait();
+      // Where no page follows, of what is in the slot: without branches, this and the weights are made in
+      // turns.
+      keys = ring.slot();
+      prepare(keys, own, page_at ^ kPageBytes, lane, state);
+      const Tokens tokens(args, tables, values, first_tile, lane);
+      const bool rises = weigh(s, factors, tokens, page_at, lane, state);
       publish_to_wgmma();
-      named_barrier(state.barrier(), kColumnSets * kLanes);
-    }
-    if (tokens.unit != 1) multiply_all(state.out, tokens.inverse_unit());
-    ring.release();
-    Value::add(value_codes, ColumnOperand(state.address(kWeightsAt)), state.out);
-    if (tokens.unit != 1) {
-      await_values(state);
-      multiply_all(state.out, tokens.unit);
-    }
+      value_codes = Value::load(values, part_of_lane(lane) * kMTiles, lane);
+      unit = tokens.unit;
+      if (named_barrier_any(state.barrier(), kColumnSets * kLanes, rises)) {
+        raise(s, factors, lane, state);
+        weigh_again(s, factors, tokens, rises, page_at, lane, state);
+        publish_to_wgmma();
+        named_barrier(state.barrier(), kColumnSets * kLanes);
+      }
+      ring.release_kept(values_stage);
+      last = number;
+      number = next;
+      page_at ^= kPageBytes;
+    } while (more);
+    add_last_values(value_codes, unit, page_at ^ kPageBytes, state);
+    return last;
   }
 
   // Hands over to the accumulator what the warp's own columns have of all channels.
   static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
-    await_values(state);
     const int own = State::sharer();
     auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
     named_barrier(state.barrier(), kColumnSets * kLanes);  // all have read the last weights
@@ -212,8 +246,45 @@ struct WarpgroupDecoding : Groups {
     return State::sharer() ^ lane / 8;
   }
 
-  static __device__ __forceinline__ void await_values(State& state) {
+  static __device__ __forceinline__ void prepare(const unsigned char* keys, const typename Key::Part& own,
+                                                 int page_at, int lane, const State& state) {
+    unsigned char* const page = state.of_group() + page_at;
+    Key::prepare(keys, State::sharer(), own, page + kScaledAt, page + kOffsetsAt, lane);
+  }
+  static __device__ __forceinline__ void clear_weights(int page_at, int lane, const State& state) {
+    auto* const weights = reinterpret_cast<uint4*>(state.of_group() + page_at + kWeightsAt) + lane;
+    constexpr int kPieces = kTokenTiles * ColumnOperand::kTileBytes / 16 / (kColumnSets * kLanes);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
+  }
+  // Some steps of the products of a page's values and weights, and of the next page's keys and queries, in
+  // turns: a product need not wait for the one before.
+  template <int First, int Last>
+  static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
+                                                  const ColumnOperand& weights, ColumnTiles<kMTiles>& out,
+                                                  const typename Key::Codes& keys,
+                                                  const ColumnOperand& scaled, ColumnTiles<kTiles>& s) {
+#pragma unroll
+    for (int k = First; k < Last; ++k) {
+      values.template multiply<true>(k, out, weights);
+      if (k == 0)
+        keys.template multiply<false>(k, s, scaled);
+      else
+        keys.template multiply<true>(k, s, scaled);
+    }
+  }
+  static __device__ __forceinline__ void add_last_values(const typename Value::Codes& codes, float unit,
+                                                         int page_at, State& state) {
+    if (unit != 1) multiply_all(state.out, 1 / kLargestSharedWeight);
+    const ColumnOperand weights(state.address(page_at + kWeightsAt));
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) codes.template multiply<true>(k, state.out, weights);
     await_columns<0>();
+    hold_values(state);
+    if (unit != 1) multiply_all(state.out, unit);
+  }
+  static __device__ __forceinline__ void hold_values(State& state) {
 #pragma unroll
     for (auto& tile : state.out) hold_columns(tile);
   }
@@ -250,21 +321,21 @@ struct WarpgroupDecoding : Groups {
 
   // Leaves the weights of the warp's tokens and adds them to its sums, unless some are too large: then true.
   static __device__ __forceinline__ bool weigh(const ColumnTiles<kTiles>& s, const Factors& factors,
-                                               const Tokens& tokens, int lane, State& state) {
+                                               const Tokens& tokens, int page_at, int lane, State& state) {
     std::uint32_t largest = 0;  // halves
     float sums[kColumnSets][4];
-    weigh_into(s, factors, tokens, lane, state, largest, sums);
+    weigh_into(s, factors, tokens, page_at, lane, state, largest, sums);
     const bool rises = are_too_large(largest);
     if (!rises) add_sums(sums, state);
     return rises;
   }
   // The same when no weight is. counts: they are to be added to the sums.
   static __device__ __forceinline__ void weigh_again(const ColumnTiles<kTiles>& s, const Factors& factors,
-                                                     const Tokens& tokens, bool counts, int lane,
+                                                     const Tokens& tokens, bool counts, int page_at, int lane,
                                                      State& state) {
     std::uint32_t largest = 0;
     float sums[kColumnSets][4];
-    weigh_into(s, factors, tokens, lane, state, largest, sums);
+    weigh_into(s, factors, tokens, page_at, lane, state, largest, sums);
     if (counts) add_sums(sums, state);
   }
   static __device__ __forceinline__ void add_sums(const float (&more)[kColumnSets][4], State& state) {
@@ -276,9 +347,10 @@ struct WarpgroupDecoding : Groups {
   }
   // The weights of the warp's tokens, the largest of them, and their sums.
   static __device__ __forceinline__ void weigh_into(const ColumnTiles<kTiles>& s, const Factors& factors,
-                                                    const Tokens& tokens, int lane, const State& state,
-                                                    std::uint32_t& largest, float (&sums)[kColumnSets][4]) {
-    const std::uint32_t to = shared_address(state.of_group()) + kWeightsAt + lane * 16 +
+                                                    const Tokens& tokens, int page_at, int lane,
+                                                    const State& state, std::uint32_t& largest,
+                                                    float (&sums)[kColumnSets][4]) {
+    const std::uint32_t to = shared_address(state.of_group()) + page_at + kWeightsAt + lane * 16 +
                              State::sharer() * (kTiles * ColumnOperand::kTileBytes);
     std::uint32_t packed[kTiles][2][kColumnSets];
 #pragma unroll

@@ -279,6 +279,19 @@ __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
+// How many registers this warp has from now on, as have all of its warpgroup (sm_90a): as many as a CTA's
+// other warpgroups have given up may be taken.
+template <int N>
+__device__ __forceinline__ void take_registers() {
+  if constexpr (Architecture::kWarpgroupProducts)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void give_up_registers() {
+  if constexpr (Architecture::kWarpgroupProducts)
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 // Waits until the kernels before this one are over and what they wrote can be seen. On sm_80 kernels begin no
 // earlier.
 __device__ __forceinline__ void wait_for_predecessors() {

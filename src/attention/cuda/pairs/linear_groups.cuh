@@ -39,25 +39,27 @@ template <int Bits, int Tiles>
 struct PageCodes {
   TileCodes<Bits> of[Tiles];
 
+  PageCodes() = default;
   // mixed: bits by which the contraction tiles of this lane differ from those of others.
   __device__ __forceinline__ PageCodes(const unsigned char* page, int first_tile, int mixed, int lane) {
     const unsigned char* codes = page + TileCodes<Bits>::offset(first_tile, lane);
 #pragma unroll
     for (int k = 0; k < Tiles; ++k) of[k].load(codes + (k ^ mixed) * TileCodes<Bits>::kBytes);
   }
-  // All products but the last contraction tile's are waited for.
-  template <bool Accumulate>
-  __device__ __forceinline__ void multiply(ColumnTiles<2>& sums, const ColumnOperand& b) const {
+  __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int k = 0; k < Tiles; ++k) {
-      TwoTiles tiles;
-      of[k].visit([&](int m, auto a0, auto a1, auto a2, auto a3) { tiles.set(m, a0, a1, a2, a3); });
-      if (k == 0 && !Accumulate)
-        tiles.multiply<false>(sums, b[k]);
-      else
-        tiles.multiply<true>(sums, b[k]);
-      await_columns<1>();
+    for (auto& tile : of) {
+#pragma unroll
+      for (std::uint32_t& word : tile.words) word = 0;
     }
+  }
+  // The products of contraction tile k, to which the sums are added or not. Those before are waited for.
+  template <bool Accumulate>
+  __device__ __forceinline__ void multiply(int k, ColumnTiles<2>& sums, const ColumnOperand& b) const {
+    TwoTiles tiles;
+    of[k].visit([&](int m, auto a0, auto a1, auto a2, auto a3) { tiles.set(m, a0, a1, a2, a3); });
+    tiles.multiply<Accumulate>(sums, b[k]);
+    await_columns<1>();
   }
 };
 
@@ -72,9 +74,17 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   // What products with the codes of a row must be multiplied by. row: 0 for g, 1 for g + 8.
   static constexpr __host__ __device__ float unit(int tile, int row) { return code_unit<Bits>(tile, row); }
 
-  // A warp's part of the page's queries, two contraction tiles, and of what zeros add.
-  static __device__ __forceinline__ void prepare(const unsigned char* page, int part,
-                                                 const SharedQueries<D, kColumnSets, kOrder>& queries,
+  // A warp's part of the queries: two contraction tiles.
+  struct Part {
+    uint4 of[2][kColumnSets / 2];
+    __device__ __forceinline__ Part(const SharedQueries<D, kColumnSets, kOrder>& queries, int part,
+                                    int lane) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of[i / 2][i % 2] = queries.rows(2 * part + i / 2, i % 2, lane);
+    }
+  };
+  // A warp's part of the page's queries and of what zeros add.
+  static __device__ __forceinline__ void prepare(const unsigned char* page, int part, const Part& queries,
                                                  unsigned char* scaled, unsigned char* offsets, int lane) {
     const unsigned char* parameters = page + kCodes + lane % 4 * (D / 2) + part * 16;
     const uint4 scale = *reinterpret_cast<const uint4*>(parameters);
@@ -83,7 +93,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
     const std::uint32_t to = shared_address(scaled) + part * (2 * ColumnOperand::kTileBytes) + lane * 16;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint4 q01 = queries.rows(2 * part + i, 0, lane), q23 = queries.rows(2 * part + i, 1, lane);
+      const uint4 q01 = queries.of[i][0], q23 = queries.of[i][1];
       const std::uint32_t first = i == 0 ? scale.x : scale.z, second = i == 0 ? scale.y : scale.w;
       zero.add(0, q01, i == 0 ? z.x : z.z, i == 0 ? z.y : z.w);
       zero.add(1, q23, i == 0 ? z.x : z.z, i == 0 ? z.y : z.w);
@@ -108,10 +118,8 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, 0, lane);
   }
-  // s: products of all columns with the tokens of two tiles.
-  static __device__ __forceinline__ void multiply(const Codes& codes, const ColumnOperand& scaled,
-                                                  std::uint64_t offsets, ColumnTiles<2>& s) {
-    codes.template multiply<false>(s, scaled);
+  // What zeros add to all columns' products with the tokens of two tiles. All products are waited for.
+  static __device__ __forceinline__ void add_offsets(std::uint64_t offsets, ColumnTiles<2>& s) {
     TwoTiles units;
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
@@ -131,11 +139,6 @@ struct TokenValueGroups : TokenValueStrips<Bits, D> {
   // As rows of weights are mixed of tokens (part_of_lane), those of rows 2t and 2t + 1 are lane t's.
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, lane % 4 * 2, lane);
-  }
-  // Adds products of all tokens' weights and the channels of two tiles.
-  static __device__ __forceinline__ void add(const Codes& codes, const ColumnOperand& weights,
-                                             ColumnTiles<2>& out) {
-    codes.template multiply<true>(out, weights);
   }
 };
 
