@@ -147,6 +147,7 @@ template <int Bits, int D>
 struct ProgressivePair : NoTables {
   using Strips = ProgressiveStrips<Bits, D>;
   static constexpr bool kSealed = true;
+  static constexpr bool kHastensQueries = false;
   using Key = ProgressiveKey<Bits, D>;
   using Value = ProgressiveValue<Bits, D>;
 };

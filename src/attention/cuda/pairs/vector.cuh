@@ -237,6 +237,7 @@ template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D,
 struct VectorPair {
   using Strips = VectorStrips<VectorPair, D>;
   static constexpr bool kSealed = true;
+  static constexpr bool kHastensQueries = false;
   static constexpr bool kTablesPerHead = true;
   using KeyTable = CodebookTable<KeyChannels, KeyBits>;
   using ValueTable = CodebookTable<ValueChannels, ValueBits>;
