@@ -21,6 +21,7 @@ from kvant.paged.constants import ModelShape, read_constants
 from kvant.paged.model_state import ModelState, Step
 from kvant.paged.recipes import parse_recipe, without_constants
 from kvant.torch import Layer, Lengths, TorchLibrary
+from kvant.torch.library import current
 
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
@@ -116,7 +117,7 @@ class KvantCache(Cache):
             if not self._library.serves(device):
                 raise ValueError(f"KvantCache is for NVIDIA GPUs, and the model is on {device}: model.to(\"cuda\")")
             self._device = device
-        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        return current(device)
 
     def attend(self, layer: KvantLayer, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
                mask: torch.Tensor | None, softmax_scale: float) -> torch.Tensor:

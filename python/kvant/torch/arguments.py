@@ -7,18 +7,18 @@ import contextlib
 
 import torch
 
-from kvant.torch.library import TorchLibrary
+from kvant.torch.library import TorchLibrary, current
 
 
 def on_one_gpu(library: TorchLibrary, **tensors: torch.Tensor) -> contextlib.AbstractContextManager:
-    """Makes the GPU on which all of them lie the current one, whose stream the library is called on."""
+    """Makes the GPU on which all of them lie the current one."""
     device = next(iter(tensors.values())).device
     for name, x in tensors.items():
         if not library.serves(x.device):
             raise ValueError(f"kvant: {name} is on {x.device}, and the library is for NVIDIA GPUs")
         if x.device != device:
             raise ValueError(f"kvant: {name} is on {x.device}, and {next(iter(tensors))} on {device}: they must be on one GPU")
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    return current(device)
 
 
 def shaped(**tensors: tuple[torch.Tensor, tuple[int | None, ...]]) -> None:
@@ -30,14 +30,13 @@ def shaped(**tensors: tuple[torch.Tensor, tuple[int | None, ...]]) -> None:
 
 
 def typed(dtype: torch.dtype, **tensors: torch.Tensor) -> None:
-    """With neighbours in the last dimension side by side."""
     for name, x in tensors.items():
         if x.dtype != dtype:
             raise TypeError(f"kvant: {name} is {x.dtype}; it must be {dtype}")
-        dense(**{name: x})
 
 
 def dense(**tensors: torch.Tensor) -> None:
+    """With neighbours in the last dimension side by side."""
     for name, x in tensors.items():
         if x.shape[-1] > 1 and x.stride(-1) != 1:
             raise ValueError(f"kvant: {name} has gaps in its last dimension (strides {list(x.stride())}): {name}.contiguous()")

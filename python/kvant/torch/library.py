@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 import torch
@@ -43,6 +44,11 @@ def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = Fals
                    value_row_stride=values.stride(0), value_head_stride=values.stride(1), key_hadamard=key_hadamard,
                    value_hadamard=value_hadamard, type=type_of(keys), key_channels=keys.shape[2], value_channels=values.shape[2],
                    **members)
+
+
+def current(device: torch.device) -> contextlib.AbstractContextManager:
+    """Makes a GPU the current one, on whose stream the library is called."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 class TorchLibrary(Library):

@@ -39,11 +39,13 @@ def _check_pages(pool: torch.Tensor, table: torch.Tensor, n_seqs: int | None = N
                  what: str = "sealed") -> None:
     typed(torch.uint8, **{what + "_pool": pool})
     typed(torch.int32, **{what + "_table": table})
+    dense(**{what + "_pool": pool, what + "_table": table})
     shaped(**{what + "_pool": (pool, (None,)), what + "_table": (table, (n_seqs, n_kv_heads, None))})
 
 
 def _check_counts(n: int, **counts: torch.Tensor) -> None:
     typed(torch.int32, **counts)
+    dense(**counts)
     shaped(**{name: (x, (n,)) for name, x in counts.items()})
 
 
@@ -77,9 +79,7 @@ def merge(into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other
     F32 [n_tokens, n_heads]."""
     shaped(into=(into, (None, None, None)), other=(other, tuple(into.shape)))
     shaped(into_lse=(into_lse, tuple(into.shape[:2])), other_lse=(other_lse, tuple(into.shape[:2])))
-    for name, x in (("into_lse", into_lse), ("other_lse", other_lse)):
-        if x.dtype != torch.float32:
-            raise TypeError(f"kvant: {name} is {x.dtype}; it must be torch.float32")
+    typed(torch.float32, into_lse=into_lse, other_lse=other_lse)
     dense(into=into, other=other)
     if into.numel():
         with on_one_gpu(library(), into=into, into_lse=into_lse, other=other, other_lse=other_lse):

@@ -42,11 +42,10 @@ __device__ inline int inclusive_sum(int x) {
 // So many units more.
 inline constexpr int kSegmentUnits = 8;
 
+// The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
 // Where CTAs have few units, as many CTAs as there are sequences and heads are left without work, if the
 // others then get up to an eighth more: on their multiprocessors the next layer begins while the last CTA of
 // each sequence and head still combines. (By up to 10 %; with 64 units it costs 3 %.)
-
-// The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
 __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
   const int maximum = equal_share + kSegmentUnits;
