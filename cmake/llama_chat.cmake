@@ -1,4 +1,4 @@
-# What llama.cpp has for chats, for `kvant serve`: chat templates with tools, JSON schemas as grammars, and parsers of
+# What llama.cpp has for chats: chat templates with tools, JSON schemas as grammars, and parsers of
 # answers with tool calls: a part of its `common` library, whose sources `make setup` puts beside its libraries. The
 # rest of that library it needs little: src/llama_chat/common_parts.cc has that.
 find_path(KVANT_LLAMA_CHAT chat.cpp PATHS ${CMAKE_SOURCE_DIR}/.venv/include/llama-chat NO_DEFAULT_PATH)

@@ -11,7 +11,7 @@
 
 #include "model/tokenizer.h"
 #include "serve/api_error.h"
-#include "serve/chat_template.h"
+#include "chat/chat_template.h"
 #include "serve/request.h"
 
 namespace kvant {

@@ -9,7 +9,7 @@
 
 #include "model/tokenizer.h"
 #include "serve/answer_stream.h"
-#include "serve/chat_template.h"
+#include "chat/chat_template.h"
 
 namespace kvant {
 

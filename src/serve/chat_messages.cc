@@ -133,11 +133,6 @@ Result<std::unique_ptr<Grammar>> answer_grammar(const TemplatedChat& chat, const
 
 }  // namespace
 
-void ChatHistory::add(const std::string& role, const std::string& text) {
-  messages.push_back({role, text});
-  json.push_back({{"role", role}, {"content", text}});
-}
-
 ChatHistory read_messages(JsonFields& fields) {
   ChatHistory conversation;
   read_template_values(fields, conversation);

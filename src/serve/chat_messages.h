@@ -5,20 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include "chat/chat_history.h"
+#include "chat/chat_template.h"
 #include "serve/api_request.h"
-#include "serve/chat_template.h"
 #include "serve/json_fields.h"
 
 namespace kvant {
-
-struct ChatHistory {
-  std::vector<ChatMessage> messages;
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();  // the same, as the API has them
-  bool calls_tools = false;  // some are calls or what they gave, which `messages` can't say
-  nlohmann::ordered_json template_values = nlohmann::ordered_json::object();  // that the template may ask for
-
-  void add(const std::string& role, const std::string& text);
-};
 
 // Reads `messages` and `chat_template_kwargs`. What is wrong or not supported (anything but text and tools)
 // becomes the error of `fields`.

@@ -24,7 +24,8 @@ bool has_function(const ChatTools& tools, const std::string& name) {
                              [&](const Json& tool) { return tool.at("function").at("name") == name; });
 }
 
-void read_tool(const Json& json, const std::string& where, JsonFields& fields, ChatTools& tools) {
+void read_tool(const Json& json, const std::string& where, JsonFields& fields, ChatTools& tools,
+               SchemaSum& schemas) {
   JsonFields tool(json, where);
   tool.accept_only("type", {"function"}, "tools are functions");
   const Json* described = tool.value("function");
@@ -33,7 +34,7 @@ void read_tool(const Json& json, const std::string& where, JsonFields& fields, C
   fields.fail(tool.error());
   if (fields.error()) return;
   JsonFields function(*described, where + ".function");
-  add_function(function, "parameters", where + ".function", tools);
+  add_function(function, "parameters", where + ".function", tools, schemas);
   fields.fail(function.error());
 }
 
@@ -64,7 +65,8 @@ void read_choice(JsonFields& fields, ChatTools& tools) {
 
 }  // namespace
 
-void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools) {
+void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
+                  SchemaSum& schemas) {
   Json description = Json::object();
   const std::string name = function.text("name").value_or("");
   if (!is_tool_name(name)) {
@@ -81,7 +83,7 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
                                   : *schema;
   function.boolean("strict");  // arguments are always held to their schema
   if (schema != nullptr) {
-    if (const Status status = check_schema(*schema, where + "." + schema_key, tools.schemas); !status.ok())
+    if (const Status status = check_schema(*schema, where + "." + schema_key, schemas); !status.ok())
       function.fail(schema_key, status.error().message);
   }
   function.refuse_others();
@@ -98,11 +100,12 @@ void choose_function(const std::string& name, const std::string& where, JsonFiel
 
 ChatTools read_tools(JsonFields& fields) {
   ChatTools tools;
+  SchemaSum schemas;
   if (const Json* list = fields.value("tools")) {
     if (!list->is_array() || list->size() > kMaxTools)
       fields.fail("tools", fmt::format("'tools' must be a list of at most {} tools", kMaxTools));
     for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i)
-      read_tool((*list)[i], fmt::format("tools[{}]", i), fields, tools);
+      read_tool((*list)[i], fmt::format("tools[{}]", i), fields, tools, schemas);
   }
   if (fields.error()) return tools;
   read_choice(fields, tools);

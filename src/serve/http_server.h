@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "model/tokenizer.h"
-#include "serve/chat_template.h"
+#include "chat/chat_template.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 

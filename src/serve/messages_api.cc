@@ -146,6 +146,7 @@ void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
 
 ChatTools read_messages_tools(JsonFields& fields) {
   ChatTools tools;
+  SchemaSum schemas;
   if (const Json* list = fields.value("tools")) {
     if (!list->is_array() || list->size() > kMaxTools)
       fields.fail("tools", fmt::format("'tools' must be a list of at most {} tools", kMaxTools));
@@ -154,7 +155,7 @@ ChatTools read_messages_tools(JsonFields& fields) {
       JsonFields tool((*list)[i], where);
       tool.accept_only("type", {"custom"}, "the server has no tools of its own");
       tool.value("cache_control");
-      add_function(tool, "input_schema", where, tools);
+      add_function(tool, "input_schema", where, tools, schemas);
       fields.fail(tool.error());
     }
   }

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "model/tokenizer.h"
-#include "serve/chat_template.h"
+#include "chat/chat_template.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "model/tokenizer.h"
-#include "serve/chat_template.h"
+#include "chat/chat_template.h"
 
 namespace httplib {
 class Server;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "serve/answer_stream.h"
-#include "serve/chat_template.h"
+#include "chat/chat_template.h"
 
 namespace kvant {
 

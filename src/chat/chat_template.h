@@ -4,58 +4,16 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "chat/chat_tools.h"
+#include "chat/completion_parser.h"
 #include "model/grammar.h"
 #include "model/tokenizer.h"
-#include "serve/schema_check.h"
 
 namespace kvant {
-
-// More of a tool call.
-struct ToolCallPart {
-  int index = 0;          // of the call in its answer
-  std::string id, name;   // only with the first part of a call
-  std::string arguments;  // JSON; all parts together are an object
-};
-
-// What more of an answer's text says.
-struct AnswerDelta {
-  std::string text;
-  std::vector<ToolCallPart> calls;
-};
-
-// ToolAnswer: reads an answer that may call tools, while it comes.
-class ToolAnswer {
- public:
-  virtual ~ToolAnswer() = default;
-  virtual AnswerDelta add(const std::string& text) = 0;
-  virtual AnswerDelta finish() = 0;  // after the last text: what was held back
-  virtual bool has_calls() const = 0;
-  // Whether the only call that is wanted is whole: what the answer goes on with, nobody is told.
-  virtual bool is_complete() const = 0;
-};
-
-// How answers to a request are read.
-class ToolFormat {
- public:
-  virtual ~ToolFormat() = default;
-  virtual std::unique_ptr<ToolAnswer> read() const = 0;  // an answer
-};
-
-struct ChatTools {
-  enum class Choice { automatic, required, none };
-  nlohmann::ordered_json functions = nlohmann::ordered_json::array();  // as the OpenAI API has them
-  Choice choice = Choice::automatic;
-  std::string only;              // required: this one; empty: any
-  SchemaSum schemas;             // of their arguments
-  std::optional<bool> parallel;  // several calls in an answer; not said: as the template has it
-
-  bool may_be_called() const { return !functions.empty() && choice != Choice::none; }
-};
 
 struct TemplatedChat {
   std::string prompt;

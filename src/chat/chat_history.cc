@@ -1,0 +1,10 @@
+#include "chat/chat_history.h"
+
+namespace kvant {
+
+void ChatHistory::add(const std::string& role, const std::string& text) {
+  messages.push_back({role, text});
+  json.push_back({{"role", role}, {"content", text}});
+}
+
+}  // namespace kvant
