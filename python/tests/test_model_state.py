@@ -197,10 +197,10 @@ class Steps(unittest.TestCase):
 
     def test_blocks_that_vllm_has_padded_are_refused_before_anything_is_written(self):
         rng = np.random.default_rng(8)
-        server, a, b = Server(PLAIN, n_blocks=6), Request(140, rng), Request(140, rng)
+        server, a, b = Server(PLAIN, n_blocks=24), Request(140, rng), Request(140, rng)
         n_bytes = server.layout.block_bytes
-        for padded, message in ((torch.zeros(6, 3 * n_bytes, dtype=torch.uint8)[:, :n_bytes], f"{3 * n_bytes} bytes apart"),
-                                (torch.zeros(6, 2 * n_bytes, dtype=torch.uint8), f"blocks of {2 * n_bytes} bytes")):
+        for padded, message in ((torch.zeros(24, 3 * n_bytes, dtype=torch.uint8)[:, :n_bytes], f"{3 * n_bytes} bytes apart"),
+                                (torch.zeros(24, 2 * n_bytes, dtype=torch.uint8), f"blocks of {2 * n_bytes} bytes")):
             server.state.layers[1].kv_cache = padded
             with self.assertRaisesRegex(RuntimeError, f"the cache of layer 1 .*{message}"):
                 server.step([(a, 130), (b, 130)])
