@@ -28,19 +28,26 @@ void replace_root(std::string& gbnf, const std::string& root) {
 class LibraryTemplate : public ChatTemplate {
  public:
   LibraryTemplate(const Tokenizer& tokenizer, common_chat_templates_ptr templates, bool replaces)
-      : tokenizer_(tokenizer), templates_(std::move(templates)), replaces_(replaces) {}
+      : tokenizer_(tokenizer),
+        templates_(std::move(templates)),
+        words_(template_words(common_chat_templates_source(templates_.get()))),
+        replaces_(replaces) {}
 
   bool is_there() const override { return common_chat_templates_was_explicit(templates_.get()); }
   bool replaces_the_models() const override { return replaces_; }
 
   bool has_tools() const override { return can("supports_tools") && can("supports_tool_calls"); }
 
-  Result<TemplatedChat> apply(const Json& messages, const ChatTools& tools,
-                              const Json& values) const override {
+  Result<TemplatedChat> apply(const Json& messages, const ChatTools& tools, const Json& given_values,
+                              const ThinkingOptions& thinking) const override {
     try {
       common_chat_templates_inputs inputs;
+      Json values = given_values;
+      set_thinking(thinking.wish, words_, values);
       for (const auto& [name, value] : values.items()) inputs.chat_template_kwargs[name] = value.dump();
       inputs.enable_thinking = values.value("enable_thinking", true);  // the library asks for it by itself
+      inputs.reasoning_format =
+          thinking.splits_thoughts ? COMMON_REASONING_FORMAT_AUTO : COMMON_REASONING_FORMAT_NONE;
       inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages.dump()));
       inputs.tools = functions(tools.functions, "");
       inputs.tool_choice =
@@ -48,7 +55,12 @@ class LibraryTemplate : public ChatTemplate {
       inputs.parallel_tool_calls = tools.parallel.value_or(can("supports_parallel_tool_calls"));
       common_chat_params params = common_chat_templates_apply(templates_.get(), inputs);
       TemplatedChat chat{.prompt = params.prompt, .stops = params.additional_stops};
-      if (!tools.may_be_called()) return chat;
+      CompletionReading reading{.splits_thoughts = thinking.splits_thoughts,
+                                .one_call = tools.parallel == false};
+      if (!tools.may_be_called()) {
+        chat.format = read_by_library(params, reading);
+        return chat;
+      }
       if (!tools.only.empty()) {
         inputs.tools = functions(tools.functions, tools.only);
         params = common_chat_templates_apply(templates_.get(), inputs);
@@ -65,8 +77,12 @@ class LibraryTemplate : public ChatTemplate {
         }
       } else {
         chat.grammar = waiting_rules(params);
+        reading.untagged_functions = tools.functions;
+        // A template whose calls have no mark: the library would take any bracket for a call.
+        inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
+        if (params.grammar.empty()) params = common_chat_templates_apply(templates_.get(), inputs);
       }
-      chat.format = read_by_library(params, /*one_call=*/tools.parallel == false);
+      chat.format = read_by_library(params, reading);
       return chat;
     } catch (const std::exception& e) {
       std::string why = e.what();
@@ -118,6 +134,7 @@ class LibraryTemplate : public ChatTemplate {
 
   const Tokenizer& tokenizer_;
   common_chat_templates_ptr templates_;
+  TemplateWords words_;
   bool replaces_;
 };
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "chat/chat_tools.h"
 #include "chat/completion_parser.h"
+#include "chat/thinking_switch.h"
 #include "model/grammar.h"
 #include "model/tokenizer.h"
 
@@ -20,7 +21,7 @@ struct TemplatedChat {
   GrammarRules grammar;
   std::string grammar_start;                 // of the prompt's end, what the grammar begins with
   std::vector<std::string> stops;            // that end an answer
-  std::shared_ptr<const ToolFormat> format;  // null: an answer is text
+  std::shared_ptr<const ToolFormat> format;  // that completions are read by
 };
 
 class ChatTemplate {
@@ -34,9 +35,10 @@ class ChatTemplate {
   virtual bool replaces_the_models() const = 0;
   virtual bool has_tools() const = 0;
   // messages: as the OpenAI API has them, their content a text. values: an object of what else the template
-  // may ask for, such as enable_thinking.
+  // may ask for. thinking: becomes such values, and says where thoughts go.
   virtual Result<TemplatedChat> apply(const nlohmann::ordered_json& messages, const ChatTools& tools,
-                                      const nlohmann::ordered_json& values) const = 0;
+                                      const nlohmann::ordered_json& values,
+                                      const ThinkingOptions& thinking = {}) const = 0;
 };
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Reads a model's completion while it comes: what is text, and what is a call of a tool.
+// Reads a model's completion while it comes: what is a thought, what is text, and what is a call of a tool.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,9 @@ struct ToolCallPart {
 
 // What more of a completion's text says.
 struct AnswerDelta {
-  std::string text;
-  std::vector<ToolCallPart> calls;
+  std::string thought = {};  // before the text
+  std::string text = {};
+  std::vector<ToolCallPart> calls = {};
 };
 
 // ToolAnswer: reads a completion that may call tools, while the completion comes.

@@ -3,12 +3,19 @@
 #include <chat.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
-#include <nlohmann/json.hpp>
+#include <iterator>
+#include <optional>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json_reader.h"
+#include "chat/thought_tags.h"
+#include "chat/untagged_calls.h"
 
 namespace kvant {
 namespace {
@@ -20,7 +27,7 @@ std::string new_call_id() {
   return fmt::format("call_{:08x}{:08x}{:08x}", random(), random(), random());
 }
 
-// The same with U+FFFD for bytes that are not UTF-8, as clients see them: the library stops at such.
+// The same with U+FFFD for bytes that are not UTF-8, as clients see them: the library stops at such bytes.
 std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
@@ -55,93 +62,222 @@ class BracketDepth {
   bool is_too_deep_ = false, in_string_ = false, after_backslash_ = false;
 };
 
-class LibraryAnswer : public ToolAnswer {
+// What the library needs to read a completion.
+struct LibraryFormat {
+  common_chat_parser_params params;
+  std::vector<std::string> thought_ends;
+};
+
+std::size_t after_spaces(const std::string& text, std::size_t at) {
+  return std::min(text.find_first_not_of(" \t\r\n", at), text.size());
+}
+
+// Reads a completion by the library's parser of the template's format, which reads all of the text anew each
+// time.
+class LibraryParse {
  public:
-  LibraryAnswer(const common_chat_parser_params& format, bool one_call)
-      : format_(format), one_call_(one_call) {}
+  explicit LibraryParse(const LibraryFormat& format) : format_(format) {}
 
-  AnswerDelta add(const std::string& text) override {
-    const std::string more = readable(text);
-    text_ += more;
-    if (is_too_deep()) return {.text = more};
-    depth_.add(text);
-    return is_too_deep() ? rest_as_text(more) : advance(/*is_partial=*/true);
+  std::vector<common_chat_msg_diff> add(const std::string& text) {
+    text_ += text;
+    return advance(/*is_partial=*/true);
   }
+  std::vector<common_chat_msg_diff> finish() { return advance(/*is_partial=*/false); }
+  bool has_calls() const { return !message_.tool_calls.empty(); }
 
-  // What is no call after all, or one that was cut, was text.
-  AnswerDelta finish() override {
-    if (is_too_deep()) return {};
-    const std::size_t shown = message_.content.size();
-    AnswerDelta rest = advance(/*is_partial=*/false);
-    if (!has_calls() && text_.starts_with(message_.content)) rest.text = text_.substr(shown);
-    return rest;
+  // After finish(): the end of the text, where it does not have the template's form: the completion was cut,
+  // or the model has left the form.
+  std::string unread() const {
+    const std::string& begin = format_.params.generation_prompt;
+    common_peg_parse_context context(begin + text_, COMMON_PEG_PARSE_FLAG_LENIENT);
+    const common_peg_parse_result parsed = format_.params.parser.parse(context);
+    if (parsed.success()) {
+      const std::string rest = text_.substr(parsed.end > begin.size() ? parsed.end - begin.size() : 0);
+      return after_spaces(rest, 0) == rest.size() ? "" : rest;
+    }
+    return has_calls() ? "" : after_content();
   }
-
-  bool has_calls() const override { return !message_.tool_calls.empty(); }
-  bool is_complete() const override { return one_call_ && message_.tool_calls.size() > 1; }
 
  private:
-  // What reads calls, calls itself for each bracket.
-  bool is_too_deep() const { return depth_.is_too_deep(); }
-
-  AnswerDelta rest_as_text(const std::string& more) const {
-    const bool begins_with_shown = !has_calls() && text_.starts_with(message_.content);
-    return {.text = begins_with_shown ? text_.substr(message_.content.size()) : more};
+  // The text after what the message has of it, where that stands in the text as it is.
+  std::string after_content() const {
+    std::size_t at = 0;
+    if (!message_.reasoning_content.empty()) {
+      at = std::string::npos;
+      for (const std::string& end : format_.thought_ends) {
+        const std::size_t found = text_.find(end);
+        if (found != std::string::npos) at = std::min(at, found + end.size());
+      }
+      if (at == std::string::npos) return "";
+    }
+    const std::string& shown = message_.content;
+    if (text_.compare(at, shown.size(), shown) != 0) at = after_spaces(text_, at);
+    return text_.compare(at, shown.size(), shown) == 0 ? text_.substr(at + shown.size()) : "";
   }
 
-  AnswerDelta advance(bool is_partial) {
-    AnswerDelta delta;
+  std::vector<common_chat_msg_diff> advance(bool is_partial) {
     try {
-      common_chat_msg message = common_chat_parse(text_, is_partial, format_);
+      common_chat_msg message = common_chat_parse(text_, is_partial, format_.params);
       message.set_tool_call_ids(ids_, new_call_id);
-      for (const common_chat_msg_diff& diff : common_chat_msg_diff::compute_diffs(message_, message)) {
-        delta.text += diff.content_delta;
-        if (diff.tool_call_index == std::string::npos || (one_call_ && diff.tool_call_index > 0)) continue;
-        const common_chat_tool_call& call = diff.tool_call_delta;
-        delta.calls.push_back({static_cast<int>(diff.tool_call_index), call.name.empty() ? "" : call.id,
-                               call.name, call.arguments});
-      }
+      auto diffs = common_chat_msg_diff::compute_diffs(message_, message);
       message_ = std::move(message);
-      failed_ = false;
+      return diffs;
     } catch (const std::exception&) {
-      failed_ = true;  // so far it can't be read: more text may make it right
+      return {};  // so far it can't be read: more text may make it right
     }
+  }
+
+  const LibraryFormat& format_;
+  std::string text_;
+  common_chat_msg message_;  // that it says so far
+  std::vector<std::string> ids_;
+};
+
+struct Format {
+  std::optional<LibraryFormat> library;  // nothing: the text is the completion
+  bool has_thought_tags = false;
+  CompletionReading reading;
+};
+
+class Reader : public ToolAnswer {
+ public:
+  explicit Reader(std::shared_ptr<const Format> format) : format_(std::move(format)) {
+    if (format_->library) parse_.emplace(*format_->library);
+    if (format_->has_thought_tags) tags_.emplace();
+    if (!format_->reading.untagged_functions.empty()) untagged_.emplace(format_->reading.untagged_functions);
+  }
+
+  AnswerDelta add(const std::string& text) override {
+    AnswerDelta delta;
+    add_text(readable(text), delta);
+    return trimmed(std::move(delta));
+  }
+
+  AnswerDelta finish() override {
+    AnswerDelta delta;
+    if (tags_) {
+      ThoughtTags::Split split = tags_->finish();
+      delta.thought += split.thought;
+      add_content_form(split.text, delta);
+    }
+    if (parse_ && !depth_.is_too_deep()) {
+      take(parse_->finish(), delta);
+      add_content(parse_->unread(), delta);
+    }
+    if (untagged_) take(untagged_->finish(/*is_call_next=*/false), delta);
+    return trimmed(std::move(delta));
+  }
+
+  bool has_calls() const override { return n_calls_ > 0; }
+  bool is_complete() const override { return format_->reading.one_call && n_calls_ > 1; }
+
+ private:
+  void add_text(const std::string& text, AnswerDelta& delta) {
+    if (!tags_) return add_content_form(text, delta);
+    const ThoughtTags::Split split = tags_->add(text);
+    delta.thought += split.thought;
+    add_content_form(split.text, delta);
+  }
+
+  // Text in the template's form. What reads calls, calls itself for each bracket: from where there are too
+  // many, all is text.
+  void add_content_form(const std::string& text, AnswerDelta& delta) {
+    if (!parse_) return add_content(text, delta);
+    const bool was_too_deep = depth_.is_too_deep();
+    depth_.add(text);
+    if (was_too_deep) {
+      delta.text += text;
+    } else if (!depth_.is_too_deep()) {
+      take(parse_->add(text), delta);
+    } else {
+      const std::string before = parse_->unread();
+      if (untagged_) take(untagged_->finish(/*is_call_next=*/false), delta);
+      delta.text += before + text;
+    }
+  }
+
+  void take(const std::vector<common_chat_msg_diff>& diffs, AnswerDelta& delta) {
+    for (const common_chat_msg_diff& diff : diffs) {
+      delta.thought += diff.reasoning_content_delta;
+      add_content(diff.content_delta, delta);
+      if (diff.tool_call_index == std::string::npos) continue;
+      if (untagged_) take(untagged_->finish(/*is_call_next=*/true), delta);
+      untagged_.reset();
+      if (!n_untagged_) n_untagged_ = n_calls_;
+      const common_chat_tool_call& call = diff.tool_call_delta;
+      add_call({*n_untagged_ + static_cast<int>(diff.tool_call_index), call.name.empty() ? "" : call.id,
+                call.name, call.arguments},
+               delta);
+    }
+  }
+
+  void add_content(const std::string& text, AnswerDelta& delta) {
+    if (untagged_) return take(untagged_->add(text), delta);
+    delta.text += text;
+  }
+
+  void take(const UntaggedCalls::Found& found, AnswerDelta& delta) {
+    delta.text += found.text;
+    for (const WrittenCall& call : found.calls)
+      add_call({n_calls_, new_call_id(), call.name, call.arguments}, delta);
+  }
+
+  void add_call(ToolCallPart part, AnswerDelta& delta) {
+    n_calls_ = std::max(n_calls_, part.index + 1);
+    if (format_->reading.one_call && part.index > 0) return;
+    delta.calls.push_back(std::move(part));
+  }
+
+  AnswerDelta trimmed(AnswerDelta delta) {
+    delta.thought = edges_.thought(delta.thought);
+    delta.text = edges_.text(delta.text);
     return delta;
   }
 
-  const common_chat_parser_params& format_;
-  bool one_call_;
-  std::string text_;
+  std::shared_ptr<const Format> format_;
+  std::optional<ThoughtTags> tags_;
+  std::optional<LibraryParse> parse_;
+  std::optional<UntaggedCalls> untagged_;
   BracketDepth depth_;
-  common_chat_msg message_;  // that it says so far
-  std::vector<std::string> ids_;
-  bool failed_ = false;
+  ThoughtEdges edges_;
+  int n_calls_ = 0;                // that have begun
+  std::optional<int> n_untagged_;  // calls before the first with the template's marks
 };
 
-class LibraryFormat : public ToolFormat, public std::enable_shared_from_this<LibraryFormat> {
+class SharedFormat : public ToolFormat {
  public:
-  LibraryFormat(const common_chat_params& params, bool one_call) : format_(params), one_call_(one_call) {
-    if (!params.parser.empty()) format_.parser.load(params.parser);
-  }
-
-  std::unique_ptr<ToolAnswer> read() const override {
-    struct Kept : LibraryAnswer {
-      Kept(std::shared_ptr<const LibraryFormat> format)
-          : LibraryAnswer(format->format_, format->one_call_), format_(std::move(format)) {}
-      std::shared_ptr<const LibraryFormat> format_;
-    };
-    return std::make_unique<Kept>(shared_from_this());
-  }
+  explicit SharedFormat(Format format) : format_(std::make_shared<Format>(std::move(format))) {}
+  std::unique_ptr<ToolAnswer> read() const override { return std::make_unique<Reader>(format_); }
 
  private:
-  common_chat_parser_params format_;
-  bool one_call_;  // more are not told of: not all of the library's grammars keep answers from making them
+  std::shared_ptr<const Format> format_;
 };
+
+// Whether a text is its own completion in that format: then the library need not read it.
+bool is_plain(const LibraryFormat& format) {
+  const std::string text = "text";
+  try {
+    const common_chat_msg message = common_chat_parse(text, /*is_partial=*/false, format.params);
+    return message.content == text && message.reasoning_content.empty();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 }  // namespace
 
-std::shared_ptr<const ToolFormat> read_by_library(const common_chat_params& params, bool one_call) {
-  return std::make_shared<LibraryFormat>(params, one_call);
+std::shared_ptr<const ToolFormat> read_by_library(const common_chat_params& params,
+                                                  CompletionReading reading) {
+  LibraryFormat library{.params = params, .thought_ends = params.thinking_end_tags};
+  library.params.reasoning_format =
+      reading.splits_thoughts ? COMMON_REASONING_FORMAT_AUTO : COMMON_REASONING_FORMAT_NONE;
+  if (!params.parser.empty()) library.params.parser.load(params.parser);
+  Format format;
+  format.has_thought_tags = reading.splits_thoughts && !params.supports_thinking;
+  format.reading = std::move(reading);
+  const bool has_form = !params.grammar.empty() || params.supports_thinking || !is_plain(library);
+  if (has_form) format.library = std::move(library);
+  return std::make_shared<SharedFormat>(std::move(format));
 }
 
 }  // namespace kvant

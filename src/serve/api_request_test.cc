@@ -149,10 +149,8 @@ TEST(ApiRequest, ReadsMessagesOfText) {
   EXPECT_EQ(wrong_parameter(messages({{"role", "king"}, {"content", "x"}})), "messages[0].role");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}})), "messages[0].content");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", 5}})), "messages[0].content");
-  EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", "x"}, {"name", "me"}})),
-            "messages[0].name");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", {{{"type", "image_url"}}}}})),
-            "content.type");
+            "messages[0].content[0].type");
   EXPECT_EQ(wrong_parameter(messages("x")), "");
 }
 

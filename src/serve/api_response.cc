@@ -152,12 +152,15 @@ Json ApiResponse::chunk(int number, const AnswerPart& part) {
   Choice& c = choice(number);
   const AnswerDelta more = read_part(c.reader.get(), part);
   const bool is_last = part.end != GenerationEnd::none;
-  if (c.started && !is_last && more.text.empty() && more.calls.empty() && part.tokens.empty()) return nullptr;
+  const bool has_news =
+      !more.thought.empty() || !more.text.empty() || !more.calls.empty() || !part.tokens.empty();
+  if (c.started && !is_last && !has_news) return nullptr;
   Json json = {{"index", number}};
   if (is_chat_) {
     Json delta = Json::object();
     if (!c.started) delta["role"] = "assistant";
-    if (!more.text.empty() || !c.started) delta["content"] = more.text;
+    if (!more.thought.empty()) delta["reasoning_content"] = more.thought;
+    if (!more.text.empty() || (!c.started && more.thought.empty())) delta["content"] = more.text;
     for (const ToolCallPart& call : more.calls) delta["tool_calls"].push_back(call_delta(call));
     json["delta"] = std::move(delta);
   } else {
@@ -182,6 +185,7 @@ Json ApiResponse::usage_chunk(const TokenUsage& usage) const {
 void ApiResponse::add(int number, const AnswerPart& part) {
   Choice& c = choice(number);
   AnswerDelta more = read_part(c.reader.get(), part);
+  c.thought += more.thought;
   c.text += more.text;
   join_calls(std::move(more.calls), c.calls);
   c.tokens.insert(c.tokens.end(), part.tokens.begin(), part.tokens.end());
@@ -198,6 +202,7 @@ Json ApiResponse::whole(const TokenUsage& usage) const {
       const bool is_call_alone = c.text.empty() && !c.calls.empty();
       json["message"] = {
           {"role", "assistant"}, {"content", is_call_alone ? Json() : Json(c.text)}, {"refusal", nullptr}};
+      if (!c.thought.empty()) json["message"]["reasoning_content"] = c.thought;
       for (const ToolCallPart& call : c.calls) json["message"]["tool_calls"].push_back(whole_call(call));
     } else {
       json["text"] = c.text;

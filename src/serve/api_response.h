@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "model/tokenizer.h"
 #include "serve/answer_stream.h"
-#include "chat/chat_template.h"
 
 namespace kvant {
 
@@ -39,7 +39,7 @@ class ApiResponse {
 
  private:
   struct Choice {
-    std::string text;
+    std::string thought, text;
     std::vector<ToolCallPart> calls;     // whole: complete ones
     std::unique_ptr<ToolAnswer> reader;  // null: the text is the answer
     std::vector<ReportedToken> tokens;

@@ -2,79 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "base/json_reader.h"
+#include "serve/chat_turns.h"
+#include "serve/thinking_fields.h"
 
 namespace kvant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// A text, or the texts of an array of parts.
-std::string content_text(JsonFields& message, bool may_be_missing) {
-  const Json* content = message.value("content");
-  if (content == nullptr) {
-    if (may_be_missing) return "";
-    message.fail("content", "a message has no content: give a text");
-    return "";
-  }
-  if (content->is_string()) return content->get<std::string>();
-  std::string text;
-  if (!content->is_array()) message.fail("content", "a message's content must be a text or a list of parts");
-  for (const Json& json : *content) {
-    JsonFields part(json, "content");
-    part.accept_only("type", {"text"}, "only parts of text can be read");
-    text += part.text("text").value_or("");
-    part.refuse_others();
-    message.fail(part.error());
-  }
-  return text;
-}
-
-Json read_tool_call(const Json& json, const std::string& where, JsonFields& message) {
-  JsonFields call(json, where);
-  call.accept_only("type", {"function"}, "tools are functions");
-  const std::string id = call.text("id").value_or("");
-  call.value("index");  // of a stream's parts, which some clients leave in
-  const Json* called = call.value("function");
-  if (called == nullptr) call.fail("function", fmt::format("'{}.function' is missing", where));
-  call.refuse_others();
-  message.fail(call.error());
-  if (message.error()) return nullptr;
-  JsonFields function(*called, where + ".function");
-  const std::string name = function.text("name").value_or("");
-  const std::string arguments = function.text("arguments").value_or("{}");
-  if (const auto parsed = parse_json(arguments); !parsed.ok() || !parsed->is_object())
-    function.fail("arguments", fmt::format("'{}.function.arguments' must be a JSON object as a text", where));
-  function.refuse_others();
-  message.fail(function.error());
-  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
-}
-
-void read_message(const Json& json, const std::string& where, JsonFields& fields, ChatHistory& into) {
-  JsonFields message(json, where);
-  std::string role = message.text("role").value_or("");
-  if (role == "developer") role = "system";
-  if (role != "system" && role != "user" && role != "assistant" && role != "tool")
-    message.fail("role", fmt::format("'{}.role' must be system, user, assistant or tool", where));
-  const Json* calls = message.value("tool_calls");
-  if (calls != nullptr && (!calls->is_array() || (!calls->empty() && role != "assistant")))
-    message.fail("tool_calls", fmt::format("'{}.tool_calls' must be a list, of an assistant", where));
-  const bool has_calls = calls != nullptr && calls->is_array() && !calls->empty();
-  into.add(role, content_text(message, has_calls));
-  Json& written = into.json.back();
-  for (std::size_t i = 0; has_calls && i < calls->size() && !message.error(); ++i)
-    written["tool_calls"].push_back(
-        read_tool_call((*calls)[i], fmt::format("{}.tool_calls[{}]", where, i), message));
-  if (role == "tool") {
-    written["tool_call_id"] = message.text("tool_call_id").value_or("");
-    if (const auto name = message.text("name")) written["name"] = *name;
-  }
-  into.calls_tools = into.calls_tools || has_calls || role == "tool";
-  // What an answer had beside its text, when a client sends it back.
-  message.accept_only("annotations", {Json::array()}, "only text is read");
-  message.refuse_others();
-  fields.fail(message.error());
-}
 
 constexpr const char* kNoTools =
     "the model's chat template has no tools: start the server with --chat-template FILE, with one that has";
@@ -99,7 +33,7 @@ Result<TemplatedChat> run_template(const ChatHistory& conversation, const ChatTo
                                    const ChatTemplate* chat_template) {
   const bool with_tools = tools.may_be_called() || conversation.calls_tools;
   if (chat_template == nullptr || (with_tools && !chat_template->has_tools())) return error("{}", kNoTools);
-  return chat_template->apply(conversation.json, tools, conversation.template_values);
+  return chat_template->apply(conversation.json, tools, conversation.template_values, conversation.thinking);
 }
 
 // As llama.cpp knows it by heart, unless that doesn't do.
@@ -113,7 +47,7 @@ Result<TemplatedChat> fill_template(const ChatHistory& conversation, const ChatT
   auto text = tokenizer.chat_prompt(conversation.messages);
   if (text.ok()) return TemplatedChat{.prompt = std::move(text).value()};
   if (chat_template == nullptr || !chat_template->is_there()) return text.error();
-  return chat_template->apply(conversation.json, tools, conversation.template_values);
+  return chat_template->apply(conversation.json, tools, conversation.template_values, conversation.thinking);
 }
 
 // The grammar at the answer's start.
@@ -136,13 +70,14 @@ Result<std::unique_ptr<Grammar>> answer_grammar(const TemplatedChat& chat, const
 ChatHistory read_messages(JsonFields& fields) {
   ChatHistory conversation;
   read_template_values(fields, conversation);
+  conversation.thinking = read_chat_thinking(fields);
   const Json* json = fields.value("messages");
   if (json == nullptr || !json->is_array() || json->empty()) {
     fields.fail("messages", "'messages' must be a list of messages, one at least");
     return conversation;
   }
   for (std::size_t i = 0; i < json->size() && !fields.error(); ++i)
-    read_message((*json)[i], fmt::format("messages[{}]", i), fields, conversation);
+    read_chat_turn((*json)[i], fmt::format("messages[{}]", i), fields, conversation);
   return conversation;
 }
 

@@ -10,6 +10,8 @@
 #include "serve/chat_messages.h"
 #include "serve/chat_tools.h"
 #include "serve/json_fields.h"
+#include "serve/messages_turns.h"
+#include "serve/thinking_fields.h"
 #include "serve/tool_answer.h"
 
 namespace kvant {
@@ -19,107 +21,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kMaxTemperature = 2;
 
-// --- requests ---
-
-// The text of a block of text.
-std::string block_text(JsonFields& block) {
-  block.accept_only("type", {"text"}, "only blocks of text and of tools can be read");
-  return block.text("text").value_or("");
-}
-
-// Calls read(block, type, where) for each block of a list.
-template <class Read>
-void read_blocks(const Json& blocks, const std::string& where, JsonFields& fields, Read read) {
-  for (std::size_t i = 0; i < blocks.size() && !fields.error(); ++i) {
-    const std::string block_name = fmt::format("{}[{}]", where, i);
-    JsonFields block(blocks[i], block_name);
-    block.value("cache_control");
-    const Json* type = block.value("type");
-    read(block, type == nullptr || !type->is_string() ? "" : type->get<std::string>(), block_name);
-    block.refuse_others();
-    fields.fail(block.error());
-  }
-}
-
-// A text, or the texts of a list of blocks.
-std::string blocks_text(const Json* content, const std::string& where, JsonFields& fields) {
-  if (content != nullptr && content->is_string()) return content->get<std::string>();
-  std::string text;
-  if (content == nullptr || !content->is_array())
-    fields.fail(where, fmt::format("'{}' must be a text or a list of blocks", where));
-  if (fields.error()) return text;
-  read_blocks(*content, where, fields,
-              [&](JsonFields& block, const std::string&, const std::string&) { text += block_text(block); });
-  return text;
-}
-
-Json tool_use_call(JsonFields& block, const std::string& where) {
-  const std::string id = block.text("id").value_or(""), name = block.text("name").value_or("");
-  const Json* input = block.value("input");
-  if (input != nullptr && !input->is_object())
-    block.fail("input", fmt::format("'{}.input' must be an object", where));
-  return {{"id", id},
-          {"type", "function"},
-          {"function", {{"name", name}, {"arguments", input == nullptr ? "{}" : input->dump()}}}};
-}
-
-// What a tool gave is a turn of its own, before what the user says with it.
-void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& conversation) {
-  const Json* content = block.value("content");
-  const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);
-  const bool is_error = block.boolean("is_error").value_or(false);
-  conversation.add("tool", is_error ? "error: " + text : text);
-  conversation.json.back()["tool_call_id"] = block.text("tool_use_id").value_or("");
-  conversation.calls_tools = true;
-}
-
-void read_turn(const Json& json, const std::string& where, JsonFields& fields, ChatHistory& conversation) {
-  JsonFields message(json, where);
-  const std::string role = message.text("role").value_or("");
-  if (role != "user" && role != "assistant")
-    message.fail("role", fmt::format("'{}.role' must be user or assistant", where));
-  const Json* content = message.value("content");
-  message.refuse_others();
-  fields.fail(message.error());
-  if (fields.error()) return;
-  if (content == nullptr || !content->is_array())
-    return conversation.add(role, blocks_text(content, where + ".content", fields));
-  std::string text;
-  bool has_text = false;
-  Json calls = Json::array();
-  const auto read = [&](JsonFields& block, const std::string& type, const std::string& block_name) {
-    if (type == "tool_use" && role == "assistant") {
-      calls.push_back(tool_use_call(block, block_name));
-    } else if (type == "tool_result" && role == "user") {
-      add_tool_result(block, block_name, conversation);
-    } else {
-      text += block_text(block);
-      has_text = true;
-    }
-  };
-  read_blocks(*content, where + ".content", fields, read);
-  if (!has_text && calls.empty() && !content->empty()) return;  // what tools gave alone
-  conversation.add(role, text);
-  if (calls.empty()) return;
-  conversation.json.back()["tool_calls"] = std::move(calls);
-  conversation.calls_tools = true;
-}
-
-ChatHistory read_conversation(JsonFields& fields) {
-  ChatHistory conversation;
-  if (const Json* system = fields.value("system"))
-    conversation.add("system", blocks_text(system, "system", fields));
-  const Json* list = fields.value("messages");
-  if (list == nullptr || !list->is_array() || list->empty()) {
-    fields.fail("messages", "'messages' must be a list of messages, one at least");
-    return conversation;
-  }
-  for (std::size_t i = 0; i < list->size() && !fields.error(); ++i)
-    read_turn((*list)[i], fmt::format("messages[{}]", i), fields, conversation);
-  if (!fields.error() && conversation.messages.back().role == "assistant")
-    fields.fail("messages", "the last message must be the user's: answers can't be begun for the model");
-  return conversation;
-}
+// Clients give thoughts back only with a signature. The server doesn't check it: thoughts are text to it.
+constexpr const char* kSignature = "kvant";
 
 // --- tools ---
 
@@ -227,10 +130,10 @@ ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenize
                                      const ChatTemplate* chat_template) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  const ChatHistory conversation = read_conversation(fields);
+  ChatHistory conversation = read_conversation(fields);
+  conversation.thinking = read_messages_thinking(fields);
   GenerationRequest prompt = read_options(fields, request);
   const ChatTools tools = read_messages_tools(fields);
-  fields.accept_only("thinking", {Json::object({{"type", "disabled"}})}, "answers are text alone");
   fields.accept_only("service_tier", {"auto", "standard_only"}, "there is one tier");
   fields.refuse_others();
   if (fields.error()) return *fields.error();
@@ -261,6 +164,7 @@ AnswerDelta MessagesResponse::read(const AnswerPart& part) {
 
 void MessagesResponse::add(const AnswerPart& part) {
   AnswerDelta more = read(part);
+  thought_ += more.thought;
   text_ += more.text;
   join_calls(std::move(more.calls), calls_);
 }
@@ -277,7 +181,10 @@ Json MessagesResponse::stop_json() const {
 
 Json MessagesResponse::whole(const TokenUsage& usage) const {
   Json content = Json::array();
-  if (!text_.empty() || calls_.empty()) content.push_back({{"type", "text"}, {"text", text_}});
+  if (!thought_.empty())
+    content.push_back({{"type", "thinking"}, {"thinking", thought_}, {"signature", kSignature}});
+  if (!text_.empty() || (calls_.empty() && thought_.empty()))
+    content.push_back({{"type", "text"}, {"text", text_}});
   for (const ToolCallPart& call : calls_) {
     // Of an answer that was cut, the arguments may be.
     auto parsed = parse_json(call.arguments);
@@ -303,8 +210,11 @@ std::string MessagesResponse::open_block(Json block, int call) {
 
 std::string MessagesResponse::close_block() {
   if (open_block_ == kNoBlock) return "";
+  std::string events;
+  if (open_block_ == kThoughtBlock)
+    events = block_delta({{"type", "signature_delta"}, {"signature", kSignature}});
   open_block_ = kNoBlock;
-  return event("content_block_stop", {{"index", n_blocks_ - 1}});
+  return events + event("content_block_stop", {{"index", n_blocks_ - 1}});
 }
 
 std::string MessagesResponse::block_delta(Json delta) const {
@@ -328,6 +238,11 @@ std::string MessagesResponse::start_events(const TokenUsage& usage) {
 std::string MessagesResponse::part_events(const AnswerPart& part) {
   const AnswerDelta more = read(part);
   std::string events;
+  if (!more.thought.empty()) {
+    if (open_block_ != kThoughtBlock)
+      events += open_block({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, kThoughtBlock);
+    events += block_delta({{"type", "thinking_delta"}, {"thinking", more.thought}});
+  }
   if (!more.text.empty()) {
     if (open_block_ != kTextBlock) events += open_block({{"type", "text"}, {"text", ""}}, kTextBlock);
     events += block_delta({{"type", "text_delta"}, {"text", more.text}});
@@ -345,7 +260,10 @@ std::string MessagesResponse::part_events(const AnswerPart& part) {
 }
 
 std::string MessagesResponse::end_events(const TokenUsage& usage) {
-  return close_block() + event("message_delta", {{"delta", stop_json()}, {"usage", usage_json(usage)}}) +
+  // As the whole completion, a stream has one block at least.
+  std::string events = n_blocks_ == 0 ? open_block({{"type", "text"}, {"text", ""}}, kTextBlock) : "";
+  events += close_block();
+  return events + event("message_delta", {{"delta", stop_json()}, {"usage", usage_json(usage)}}) +
          event("message_stop", Json::object());
 }
 

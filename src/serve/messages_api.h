@@ -45,13 +45,13 @@ class MessagesResponse {
   std::string block_delta(nlohmann::ordered_json delta) const;
   nlohmann::ordered_json stop_json() const;
 
-  static constexpr int kNoBlock = -2, kTextBlock = -1;  // else the number of a tool call
+  static constexpr int kNoBlock = -3, kThoughtBlock = -2, kTextBlock = -1;  // else the number of a tool call
 
   std::string model_, id_;
   std::shared_ptr<const ToolFormat> tool_format_;
   std::unique_ptr<ToolAnswer> reader_;  // null: the text is the answer
   std::vector<std::string> stops_;      // a template's own are no news to the client
-  std::string text_;
+  std::string thought_, text_;
   std::vector<ToolCallPart> calls_;  // whole
   AnswerPart last_;
   int n_blocks_ = 0;           // of a stream, so far

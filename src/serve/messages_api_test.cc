@@ -63,13 +63,13 @@ TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
   EXPECT_EQ(wrong_parameter(Json::object()), "accepted");
   EXPECT_EQ(wrong_parameter({{"max_tokens", nullptr}}), "max_tokens");
   EXPECT_EQ(wrong_parameter({{"messages", Json::array()}}), "messages");
-  EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "system"}, {"content", "x"}}}}}), "messages[0].role");
+  EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "tool"}, {"content", "x"}}}}}), "messages[0].role");
   EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "user"}, {"content", 5}}}}}), "messages[0].content");
   EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "user"}, {"content", {{{"type", "image"}}}}}}}}),
             "messages[0].content[0].type");
   EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "assistant"}, {"content", "x"}}}}}), "messages");
   EXPECT_EQ(wrong_parameter({{"tools", {{{"name", "f"}}}}}), "tools");
-  EXPECT_EQ(wrong_parameter({{"thinking", {{"type", "enabled"}}}}), "thinking");
+  EXPECT_EQ(wrong_parameter({{"thinking", {{"type", "sometimes"}}}}), "thinking.type");
   EXPECT_EQ(wrong_parameter({{"system", 3}}), "system");
   EXPECT_EQ(wrong_parameter({{"metadata", 3}}), "");
   EXPECT_EQ(wrong_parameter({{"top_p", 0}}), "top_p");

@@ -6,10 +6,11 @@
 namespace kvant {
 
 AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part) {
-  if (reader == nullptr) return {part.text, {}};
+  if (reader == nullptr) return {.text = part.text};
   AnswerDelta delta = reader->add(part.text);
   if (part.end == GenerationEnd::none) return delta;
   AnswerDelta rest = reader->finish();
+  delta.thought += rest.thought;
   delta.text += rest.text;
   std::ranges::move(rest.calls, std::back_inserter(delta.calls));
   return delta;

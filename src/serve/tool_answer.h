@@ -1,4 +1,4 @@
-// Answers that may call tools, read as they come: what both APIs do with a part of one.
+// Completions that may have thoughts and tool calls, read as they come: what both APIs do with a part of one.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// What a part says, and with the last one what was held back. reader: null: the text is the answer.
+// What a part says, and with the last one what was held back. reader: null: the text is the completion.
 AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part);
 
 // Adds parts of calls to the calls that they belong to.

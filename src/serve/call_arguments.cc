@@ -1,0 +1,39 @@
+#include "serve/call_arguments.h"
+
+#include <optional>
+
+#include "base/json_reader.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
+// The object that a text is the JSON of; nothing: the text is something else.
+std::optional<Json> object_of(const std::string& text) {
+  auto parsed = parse_json(text);
+  if (!parsed.ok()) return std::nullopt;
+  // Some clients encode the text once more.
+  if (parsed->is_string()) parsed = parse_json(parsed->get<std::string>());
+  if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
+  return std::move(parsed).value();
+}
+
+}  // namespace
+
+std::string call_arguments(const Json* value) {
+  if (value == nullptr || value->is_null()) return "{}";
+  if (value->is_object()) return value->dump();
+  if (value->is_string()) {
+    const auto& text = value->get_ref<const std::string&>();
+    if (is_blank(text) || text == "null") return "{}";
+    if (const auto object = object_of(text)) return text.front() == '"' ? object->dump() : text;
+  }
+  return Json{{"arguments", *value}}.dump();
+}
+
+}  // namespace kvant

@@ -1,0 +1,15 @@
+// The arguments of a tool call in a conversation's history, as chat templates need them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace kvant {
+
+// The text of a JSON object, whatever a client sent, because a refused call would end its conversation.
+// An object, or the text of one, stays as it is. Null and an empty text become {}. Anything else, such as the
+// text of a call that a token limit has cut, becomes {"arguments": VALUE}: the model still sees what it
+// wrote. value: null: the client sent none.
+std::string call_arguments(const nlohmann::ordered_json* value);
+
+}  // namespace kvant

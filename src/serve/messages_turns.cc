@@ -1,0 +1,130 @@
+#include "serve/messages_turns.h"
+
+#include <fmt/format.h>
+
+#include "serve/call_arguments.h"
+#include "serve/message_parts.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Calls read(block, type, where) for each block of a list.
+template <class Read>
+void read_blocks(const Json& blocks, const std::string& where, JsonFields& fields, Read read) {
+  for (std::size_t i = 0; i < blocks.size() && !fields.error(); ++i) {
+    const std::string block_name = fmt::format("{}[{}]", where, i);
+    JsonFields block(blocks[i], block_name);
+    const std::string type = block.text("type").value_or("");
+    if (!block.error()) read(block, type, block_name);
+    fields.fail(block.error());
+  }
+}
+
+// The text of a block of text; of a tool that a search has found: its name.
+std::string block_text(JsonFields& block, const std::string& type, const std::string& where) {
+  if (type == "text") return block.text("text").value_or("");
+  if (type == "tool_reference") return block.text("tool_name").value_or("");
+  refuse_part(block, type, where);
+  return "";
+}
+
+// A text, or the texts of a list of blocks.
+std::string blocks_text(const Json* content, const std::string& where, JsonFields& fields) {
+  if (content != nullptr && content->is_string()) return content->get<std::string>();
+  std::string text;
+  if (content == nullptr || !content->is_array())
+    fields.fail(where, fmt::format("'{}' must be a text or a list of blocks", where));
+  if (fields.error()) return text;
+  read_blocks(*content, where, fields,
+              [&](JsonFields& block, const std::string& type, const std::string& block_name) {
+                text += block_text(block, type, block_name);
+              });
+  return text;
+}
+
+Json tool_use_call(JsonFields& block) {
+  const std::string id = block.text("id").value_or(""), name = block.text("name").value_or("");
+  return {{"id", id},
+          {"type", "function"},
+          {"function", {{"name", name}, {"arguments", call_arguments(block.value("input"))}}}};
+}
+
+// What a tool gave is a turn of its own, before what the user says with it.
+void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& conversation) {
+  const Json* content = block.value("content");
+  const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);
+  const bool is_error = block.boolean("is_error").value_or(false);
+  conversation.add("tool", is_error ? "error: " + text : text);
+  conversation.json.back()["tool_call_id"] = block.text("tool_use_id").value_or("");
+  conversation.calls_tools = true;
+}
+
+// What the blocks of a turn come to, beside the results of tools.
+struct Turn {
+  MessageText said;
+  bool has_text = false;
+  Json calls = Json::array();
+};
+
+void read_block(JsonFields& block, const std::string& type, const std::string& where, const std::string& role,
+                Turn& turn, ChatHistory& conversation) {
+  if (type == "tool_use" && role == "assistant") {
+    turn.calls.push_back(tool_use_call(block));
+  } else if (type == "thinking" && role == "assistant") {
+    add_thought(block.text("thinking").value_or(""), turn.said.thought);
+  } else if (type == "redacted_thinking" && role == "assistant") {
+    // Nobody but its author can read it.
+  } else if (type == "tool_result" && role == "user") {
+    add_tool_result(block, where, conversation);
+  } else {
+    turn.said.text += block_text(block, type, where);
+    turn.has_text = true;
+  }
+}
+
+void read_turn(const Json& json, const std::string& where, JsonFields& fields, ChatHistory& conversation) {
+  JsonFields message(json, where);
+  const std::string role = message.text("role").value_or("");
+  if (role != "user" && role != "assistant" && role != "system")
+    message.fail("role", fmt::format("'{}.role' must be user, assistant or system", where));
+  const Json* content = message.value("content");
+  fields.fail(message.error());
+  if (fields.error()) return;
+  if (content == nullptr || !content->is_array())
+    return conversation.add(role, blocks_text(content, where + ".content", fields));
+  Turn turn;
+  read_blocks(*content, where + ".content", fields,
+              [&](JsonFields& block, const std::string& type, const std::string& block_name) {
+                read_block(block, type, block_name, role, turn, conversation);
+              });
+  const bool is_result_alone = role == "user" && !turn.has_text && !content->empty();
+  if (is_result_alone) return;
+  conversation.add(role, turn.said.text);
+  Json& written = conversation.json.back();
+  if (!turn.said.thought.empty()) written["reasoning_content"] = turn.said.thought;
+  if (turn.calls.empty()) return;
+  written["tool_calls"] = std::move(turn.calls);
+  conversation.calls_tools = true;
+}
+
+}  // namespace
+
+ChatHistory read_conversation(JsonFields& fields) {
+  ChatHistory conversation;
+  if (const Json* system = fields.value("system"))
+    conversation.add("system", blocks_text(system, "system", fields));
+  const Json* list = fields.value("messages");
+  if (list == nullptr || !list->is_array() || list->empty()) {
+    fields.fail("messages", "'messages' must be a list of messages, one at least");
+    return conversation;
+  }
+  for (std::size_t i = 0; i < list->size() && !fields.error(); ++i)
+    read_turn((*list)[i], fmt::format("messages[{}]", i), fields, conversation);
+  if (!fields.error() && conversation.messages.back().role == "assistant")
+    fields.fail("messages", "the last message must be the user's: answers can't be begun for the model");
+  return conversation;
+}
+
+}  // namespace kvant

@@ -1,0 +1,16 @@
+// What requests say about a model's thoughts: how much it is to think, and where the thoughts go.
+#pragma once
+
+#include "chat/thinking_switch.h"
+#include "serve/json_fields.h"
+
+namespace kvant {
+
+// Of the OpenAI API: `reasoning_effort`, and what other servers added: `reasoning` (OpenRouter), `thinking`
+// (DeepSeek), `enable_thinking` (Qwen) and `reasoning_format` (llama-server). What is wrong becomes the error
+// of `fields`.
+ThinkingOptions read_chat_thinking(JsonFields& fields);
+// Of Anthropic's: `thinking` and `output_config.effort`.
+ThinkingOptions read_messages_thinking(JsonFields& fields);
+
+}  // namespace kvant
