@@ -195,6 +195,25 @@ class Steps(unittest.TestCase):
             server.step([(a, 1)])
         self.assertEqual([arguments.args[0] for arguments in call.call_args_list][:N_LAYERS], N_LAYERS * ["seal_pages"])
 
+    def test_blocks_that_vllm_has_padded_are_refused_before_anything_is_written(self):
+        rng = np.random.default_rng(8)
+        server, a, b = Server(PLAIN, n_blocks=24), Request(140, rng), Request(140, rng)
+        n_bytes = server.layout.block_bytes
+        for padded, message in ((torch.zeros(24, 3 * n_bytes, dtype=torch.uint8)[:, :n_bytes], f"{3 * n_bytes} bytes apart"),
+                                (torch.zeros(24, 2 * n_bytes, dtype=torch.uint8), f"blocks of {2 * n_bytes} bytes")):
+            server.state.layers[1].kv_cache = padded
+            with self.assertRaisesRegex(RuntimeError, f"the cache of layer 1 .*{message}"):
+                server.step([(a, 130), (b, 130)])
+            self.assertFalse(padded.any())
+
+    def test_blocks_are_checked_again_when_they_are_laid_out_anew(self):
+        server, a = Server(PLAIN), Request(140, np.random.default_rng(8))
+        server.step([(a, 10)])
+        server.state.start(server.state.cache.library, 8, 1024, server.device)
+        server.state.layers[0].kv_cache = torch.zeros(64, 2 * server.layout.block_bytes, dtype=torch.uint8)
+        with self.assertRaisesRegex(RuntimeError, "the cache of layer 0"):
+            server.step([(a, 1)])
+
     def test_constants_of_another_number_of_layers_are_refused(self):
         constants = constants_of(CODEBOOKS)
         fewer = replace(constants, codebooks=replace(constants.codebooks, keys=constants.codebooks.keys[:1]))

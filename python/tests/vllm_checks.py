@@ -367,6 +367,10 @@ class Layers(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "this model has no others"):
             self.specs(vllm_config)
 
+    def test_hybrid_models_are_refused_when_their_first_attention_layer_is_made(self):
+        with self.assertRaisesRegex(NotImplementedError, "kvant does not support hybrid models"):
+            layer(self.use(supported(is_hybrid=True)), 0)
+
     def test_layers_of_other_kinds_are_refused(self):
         class Chunked(attention.Attention):
             def get_kv_cache_spec(self, vllm_config):
@@ -434,6 +438,7 @@ class Refusals(unittest.TestCase):
         drafts = simple(method="eagle3", num_speculative_tokens=4)
         for changed, sentence in (
                 (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
+                (dict(is_hybrid=True), "hybrid models, whose other layers keep a recurrent state"),
                 (dict(data_parallel_size=2), "data parallelism"), (dict(use_ubatching=True), "microbatches"),
                 (dict(enable_sleep_mode=True), "sleep mode"),
                 (dict(pipeline_parallel_size=2), "pipeline parallelism"),

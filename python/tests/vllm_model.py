@@ -61,7 +61,7 @@ def supported(**changed):
         speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True, additional_config={},
         parallel_config=dict(rank=0, use_ubatching=False, data_parallel_size=1, pipeline_parallel_size=1, tensor_parallel_size=1, decode_context_parallel_size=1,
                              prefill_context_parallel_size=1),
-        model_config=dict(enable_sleep_mode=False, max_model_len=131072, is_mm_prefix_lm=False, dtype=torch.bfloat16,
+        model_config=dict(enable_sleep_mode=False, max_model_len=131072, is_mm_prefix_lm=False, is_hybrid=False, dtype=torch.bfloat16,
                           hf_text_config=None, get_total_num_kv_heads=None, get_head_size=None, model=""),
         cache_config=dict(kv_cache_dtype_skip_layers=[], prefix_match_unit=None, cache_dtype="kvant_4bit", sliding_window=None,
                           block_size=PAGE, skip_page_size_padded=None, calculate_kv_scales=False, enable_prefix_caching=True),

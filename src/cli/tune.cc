@@ -198,6 +198,8 @@ Command add_tune_command(CLI::App& program) {
   auto options = std::make_shared<TuneOptions>();
   CLI::App* command = program.add_subcommand("tune", "find the best formats for a model and a size");
   add_model_options(*command, options->common, /*many_recipes=*/false);
+  command->get_option("--kv")->description(
+      "where to start: a recipe with a ladder and a budget (default: kvant-3bit)");
   add_device_option(*command, options->common);
   for (const char* of_plans : {"--strict", "--verbose"})  // which are what is looked for
     command->remove_option(command->get_option(of_plans));

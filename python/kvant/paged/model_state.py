@@ -72,6 +72,7 @@ class ModelState:
         self._step: Step | None = None
         self._max_model_len = 0
         self._is_announced = False
+        self._has_checked_blocks = False
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Before the first step, and again whenever vLLM lays out the cache anew."""
@@ -85,6 +86,7 @@ class ModelState:
                              f"{' and soft-capped scores' if self.softcap else ''}")
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
         self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
+        self._has_checked_blocks = False
 
     def add(self, kind: str, common) -> Step:
         """kind: "sealed" or "tail"; common: vLLM's CommonAttentionMetadata."""
@@ -111,6 +113,8 @@ class ModelState:
         if self._guard is not None:
             self._guard.tell()
         layers = [layer.kv_cache for layer in self.layers]
+        if not self._has_checked_blocks:
+            self._check_blocks(layers)
         cache.place_layers(layers)
         self._filled.seal(layers)
         step.n_rows = common.num_actual_tokens
@@ -131,6 +135,17 @@ class ModelState:
             if self._guard is not None:
                 step.check = self._guard.choose(plan, table[n:])
                 step.checked = self.layers[step.check.layer].kv_cache.data_ptr() if step.check else 0
+
+    def _check_blocks(self, layers: list[torch.Tensor]) -> None:
+        """layers: the blocks of each. Kernels compute addresses from block_bytes alone, so another stride would reach into the
+        blocks of other layers."""
+        for number, blocks in enumerate(layers):
+            block_bytes, stride = blocks[:1].nbytes, blocks.stride(0) * blocks.element_size()
+            if block_bytes != self.layout.block_bytes or stride != block_bytes or not blocks[:1].is_contiguous():
+                raise RuntimeError(f"kvant: vLLM has laid out the cache of layer {number} in blocks of {block_bytes} bytes, "
+                                   f"{stride} bytes apart, and kvant's blocks are {self.layout.block_bytes} bytes without gaps: "
+                                   "this model is not supported")
+        self._has_checked_blocks = True
 
     def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
         n = step.n_decodes
