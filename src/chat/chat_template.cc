@@ -5,25 +5,13 @@
 #include <algorithm>
 #include <exception>
 
+#include "chat/call_grammar.h"
 #include "chat/library_completion_parser.h"
 
 namespace kvant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Of a grammar: the line of its first rule.
-std::string root_of(const std::string& gbnf) {
-  const std::size_t at = gbnf.starts_with("root ::=") ? 0 : gbnf.find("\nroot ::=") + 1;
-  return gbnf.substr(at, gbnf.find('\n', at) - at);
-}
-
-// The library lets text of any length go before a call that is required. Where it would wait for a call's
-// beginning if there need be none, the rules of that beginning are the root: then an answer starts with it.
-void replace_root(std::string& gbnf, const std::string& root) {
-  const std::string old = root_of(gbnf);
-  gbnf.replace(gbnf.find(old), old.size(), root);
-}
 
 class LibraryTemplate : public ChatTemplate {
  public:
@@ -66,15 +54,12 @@ class LibraryTemplate : public ChatTemplate {
         params = common_chat_templates_apply(templates_.get(), inputs);
       }
       if (tools.choice == ChatTools::Choice::required) {
-        const std::string begins_with_call = params.grammar_lazy ? root_of(params.grammar) : "";
+        const common_chat_params optional = std::move(params);
         inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
         params = common_chat_templates_apply(templates_.get(), inputs);
-        chat.grammar = {.gbnf = params.grammar};
-        if (begins_with_call.empty()) {
-          chat.grammar_start = params.generation_prompt;
-        } else {
-          replace_root(chat.grammar.gbnf, begins_with_call);
-        }
+        CallGrammar grammar = required_call_grammar(params, optional, thinking.splits_thoughts);
+        chat.grammar = {.gbnf = std::move(grammar.gbnf)};
+        chat.grammar_start = std::move(grammar.start);
       } else {
         chat.grammar = waiting_rules(params);
         reading.untagged_functions = tools.functions;
@@ -103,6 +88,7 @@ class LibraryTemplate : public ChatTemplate {
   // That hold where a call begins.
   GrammarRules waiting_rules(const common_chat_params& params) const {
     GrammarRules rules{.gbnf = params.grammar};
+    rules.trigger.thought = {params.thinking_start_tag, params.thinking_end_tags, ends_in_thought(params)};
     for (const common_grammar_trigger& trigger : params.grammar_triggers) {
       switch (trigger.type) {
         case COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN:

@@ -1,6 +1,7 @@
 #include "model/grammar_trigger.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace kvant {
 namespace {
@@ -30,24 +31,53 @@ Result<GrammarTrigger> GrammarTrigger::make(const GrammarTriggerRules& rules) {
   if (!trigger.patterns_.empty())
     trigger.max_kept_bytes_ = std::max(trigger.max_kept_bytes_, kMaxPatternBytes);
   trigger.trigger_tokens_ = rules.tokens;
+  trigger.tags_ = rules.thought;
+  if (!rules.thought.start.empty()) trigger.thought_ = rules.thought.has_begun ? Thought::in : Thought::maybe;
+  for (const std::string& end : rules.thought.ends)
+    trigger.max_kept_bytes_ = std::max(trigger.max_kept_bytes_, end.size());
   trigger.is_awaited_ =
       !trigger.words_.empty() || !trigger.patterns_.empty() || !trigger.trigger_tokens_.empty();
   return trigger;
 }
 
 std::vector<GrammarTrigger::Token> GrammarTrigger::add(std::int32_t token, const std::string& text) {
+  tokens_.emplace_back(token, text);
+  text_ += text;
+  if (!leave_thought()) {
+    keep_the_end();
+    return {};
+  }
   if (std::ranges::find(trigger_tokens_, token) != trigger_tokens_.end()) {
     is_awaited_ = false;
     return {{token, text}};
   }
-  tokens_.emplace_back(token, text);
-  text_ += text;
   if (const std::size_t start = start_of_trigger(); start != std::string::npos) {
     is_awaited_ = false;
     return tokens_from(start);
   }
   keep_the_end();
   return {};
+}
+
+bool GrammarTrigger::leave_thought() {
+  if (thought_ == Thought::maybe) {
+    const std::size_t at = std::min(text_.find_first_not_of(" \t\r\n"), text_.size());
+    const std::string_view begin = std::string_view(text_).substr(at);
+    if (begin.starts_with(tags_.start)) {
+      thought_ = Thought::in;
+    } else if (!tags_.start.starts_with(begin)) {
+      thought_ = Thought::none;
+    }
+  }
+  if (thought_ != Thought::in) return true;
+  std::size_t end = std::string::npos;
+  for (const std::string& tag : tags_.ends) end = std::min(end, text_.find(tag));
+  if (end == std::string::npos) return false;
+  thought_ = Thought::none;
+  tokens_ = tokens_from(end);
+  text_.erase(0, end);
+  is_cut_ = true;
+  return true;
 }
 
 std::size_t GrammarTrigger::start_of_trigger() const {

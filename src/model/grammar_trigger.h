@@ -12,12 +12,20 @@
 
 namespace kvant {
 
+// The thought that a completion may begin with: text in which nothing is a trigger.
+struct GrammarThought {
+  std::string start;              // the tag that a thought begins with; empty: there are no thoughts
+  std::vector<std::string> ends;  // what ends a thought; may itself be a trigger
+  bool has_begun = false;         // before the completion
+};
+
 // Where a grammar holds only from a certain text on: what comes before is free. Empty: from the start.
 struct GrammarTriggerRules {
   std::vector<std::string> words;  // from their first letter on
   // Regular expressions: from the first group's match on. What they match ends within kMaxPatternBytes.
   std::vector<std::string> patterns;
   std::vector<std::int32_t> tokens;
+  GrammarThought thought = {};
 
   bool empty() const { return words.empty() && patterns.empty() && tokens.empty(); }
 };
@@ -39,6 +47,10 @@ class GrammarTrigger {
     std::regex regex;
     bool is_whole;  // it begins and ends where the text does
   };
+  enum class Thought { none, maybe, in };
+
+  // Whether text_ may have a trigger: it is not within a thought. A thought that has ended is taken away.
+  bool leave_thought();
   // In text_; npos: nowhere.
   std::size_t start_of_trigger() const;
   std::size_t start_of_match(const Pattern& pattern) const;
@@ -48,6 +60,8 @@ class GrammarTrigger {
   std::vector<std::string> words_;
   std::vector<Pattern> patterns_;
   std::vector<std::int32_t> trigger_tokens_;
+  GrammarThought tags_;
+  Thought thought_ = Thought::none;
   std::size_t max_kept_bytes_ = 0;
   bool is_awaited_ = false;
   std::vector<Token> tokens_;  // the latest, with which a trigger may have begun

@@ -81,5 +81,26 @@ TEST(GrammarTrigger, RefusesWhatIsNoPattern) {
   EXPECT_FALSE(GrammarTrigger::make({.patterns = {"(a"}}).ok());
 }
 
+TEST(GrammarTrigger, IsNotAwaitedWithinAThought) {
+  const GrammarTriggerRules rules{
+      .words = {"<call>"}, .tokens = {9}, .thought = {"<think>", {"</think>"}, false}};
+  GrammarTrigger optional = trigger(rules);
+  EXPECT_EQ(add(optional, {"\n<th", "ink> a <call>", " b", " </thi", "nk> c", " <ca", "ll>{"}),
+            (Tokens{{5, "<ca"}, {6, "ll>{"}}));
+  GrammarTrigger by_token = trigger(rules);
+  EXPECT_TRUE(by_token.add(1, "<think>").empty());
+  EXPECT_TRUE(by_token.add(9, "<call>").empty());
+  add_long_text(by_token);
+  EXPECT_TRUE(by_token.add(2, "</think>").empty());
+  EXPECT_EQ(by_token.add(9, "<call>"), (Tokens{{9, "<call>"}}));
+  GrammarTrigger none = trigger(rules);
+  EXPECT_EQ(add(none, {"<thin air>", " <think> ", "<call>"}), (Tokens{{2, "<call>"}}));
+  GrammarTriggerRules begun_rules = rules;
+  begun_rules.thought.has_begun = true;
+  begun_rules.thought.ends.push_back("<call>");  // of templates whose thoughts may end so
+  GrammarTrigger begun = trigger(begun_rules);
+  EXPECT_EQ(add(begun, {"a", " b <call>", "{"}), (Tokens{{1, "<call>"}}));
+}
+
 }  // namespace
 }  // namespace kvant
