@@ -217,12 +217,15 @@ class Model:
 
     def generate(self, prompt: str | npt.ArrayLike, *, max_tokens: int = -1, stop: str | Sequence[str] | None = (),
                  temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05, seed: int = 0,
+                 presence_penalty: float = 0.0, frequency_penalty: float = 0.0, repeat_penalty: float = 1.0,
                  logprobs: bool = False) -> Answer:
         """What follows a text, or tokens [n]. The prompt is read at once; the answer is made as it is asked for.
 
         max_tokens: -1: until the model ends. stop: texts that end the answer and don't belong to it. temperature: 0: always the
         likeliest token; otherwise one of the top_k likeliest (0: all), of the smallest set with the probability top_p, of
-        those at least min_p times as likely as the likeliest; the same seed draws the same."""
+        those at least min_p times as likely as the likeliest; the same seed draws the same. presence_penalty and
+        frequency_penalty are subtracted from the logit of a token that the answer has, once and for each time that it has it;
+        repeat_penalty divides the positive logits of the last 64 tokens of prompt and answer, and multiplies negative ones."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_array(prompt)
         stops = [] if stop is None or stop == "" else [_text("a stop text", x) for x in _several(stop)]
         if "" in stops:
@@ -230,6 +233,9 @@ class Model:
         return Answer(_engine.Answer(self._model, tokens, _checked("max_tokens", max_tokens, -1, _MAX_TOKENS), stops,
                                      bool(logprobs), _number("temperature", temperature),
                                      _checked("top_k", top_k, -1, _MAX_TOKENS), _number("top_p", top_p), _number("min_p", min_p),
+                                     _number("presence_penalty", presence_penalty),
+                                     _number("frequency_penalty", frequency_penalty),
+                                     _number("repeat_penalty", repeat_penalty),
                                      _checked("seed", seed, 0, 2**32 - 1)), bool(logprobs), self._process)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Answer:

@@ -44,6 +44,12 @@ TEST(JsonReader, SaysWhereTheTextStopsBeingJson) {
     EXPECT_NE(refusal(wrong).find("not valid JSON"), std::string::npos) << wrong;
 }
 
+TEST(JsonReader, LeavesOutAByteOrderMark) {
+  const auto json = parse_json("\xef\xbb\xbf{\"a\": 5}");
+  ASSERT_TRUE(json.ok()) << json.error().message;
+  EXPECT_EQ(*json, (nlohmann::ordered_json{{"a", 5}}));
+}
+
 TEST(JsonReader, GivesMembersOfTheRightTypeOnly) {
   const auto json =
       parse_json(R"({"t": "x", "n": 2.5, "v": [1, 2], "mixed": [1, "2"], "none": null})").value();

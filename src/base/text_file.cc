@@ -5,8 +5,16 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 namespace kvant {
+namespace {
+
+// Some editors begin a file with it to say that it is UTF-8 (Unicode 15, section 23.8). It is no part of the
+// text.
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+}  // namespace
 
 Result<std::string> read_text_file(const std::string& path) {
   if (path == "-") return read_text_file("/dev/stdin");
@@ -18,8 +26,10 @@ Result<std::string> read_text_file(const std::string& path) {
   if (file) text << file.rdbuf();
   if (!file || file.bad())
     return error("cannot read '{}': {}", path, errno != 0 ? std::strerror(errno) : "not a file");
-  if (text.str().empty()) return error("the file '{}' is empty", path);
-  return text.str();
+  std::string read = std::move(text).str();
+  if (read.starts_with(kByteOrderMark)) read.erase(0, kByteOrderMark.size());
+  if (read.empty()) return error("the file '{}' is empty", path);
+  return read;
 }
 
 }  // namespace kvant

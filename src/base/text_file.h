@@ -7,7 +7,8 @@
 
 namespace kvant {
 
-// The whole file at `path`; "-": the standard input. Errors: it cannot be read, or is empty.
+// The whole file at `path`, without a byte order mark at its start; "-": the standard input. Errors: it
+// cannot be read, or is empty.
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace kvant

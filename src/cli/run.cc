@@ -427,6 +427,24 @@ Command add_run_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--min-p", options->sampling.min_p, "least probability relative to the likeliest")
       ->capture_default_str();
+  PenaltyOptions& penalties = options->sampling.penalties;
+  command
+      ->add_option("--repeat-penalty", penalties.repeat,
+                   "make the last tokens of prompt and generation less likely; 1: not")
+      ->capture_default_str();
+  command
+      ->add_option("--repeat-last-n", penalties.repeat_last_n,
+                   "tokens that --repeat-penalty looks back on; -1: all")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->capture_default_str();
+  command
+      ->add_option("--presence-penalty", penalties.presence,
+                   "subtracted from the logits of tokens that were generated before")
+      ->capture_default_str();
+  command
+      ->add_option("--frequency-penalty", penalties.frequency,
+                   "the same for each time that a token was generated")
+      ->capture_default_str();
   command->add_option("-s,--seed", options->sampling.seed, "seed of the sampler")->capture_default_str();
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));

@@ -24,6 +24,7 @@
 #include "serve/scheduler.h"
 #include "serve/scheduler_memory.h"
 #include "serve/serve_loop.h"
+#include "serve/server_log.h"
 #include "task/session.h"
 #include "task/session_coding.h"
 
@@ -47,7 +48,8 @@ constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
-  std::string alias;  // the model's name; empty: its file's
+  std::vector<std::string> aliases;  // the model's names; none: its file's
+  bool any_model = false;
   std::string memory;
   std::string compare;   // a second recipe; empty: none
   std::string sessions;  // folder; empty: none are kept
@@ -95,9 +97,15 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
     for (const PlanRow& row : session.report(plan).rows) names.insert(row.kernel);
     return names;
   }();
-  const std::string model =
-      options.alias.empty() ? std::filesystem::path(options.common.model).stem().string() : options.alias;
-  return {.model = compared ? model + ":" + label(plan.recipe) : model,
+  std::vector<std::string> names = options.aliases;
+  std::erase(names, "");
+  if (names.empty()) names.push_back(std::filesystem::path(options.common.model).stem().string());
+  if (compared) {
+    for (std::string& name : names) name += ":" + label(plan.recipe);
+  }
+  return {.model = names.front(),
+          .aliases = {names.begin() + 1, names.end()},
+          .any_model = options.any_model,
           .model_path = options.common.model,
           .description = engine.description(),
           .fingerprint = engine.fingerprint(),
@@ -309,7 +317,9 @@ Status serve(const ServeOptions& options) {
 
   ServeLoop loop(std::move(schedulers.front()),
                  schedulers.size() > 1 ? std::move(schedulers.back()) : nullptr);
+  ServerLog log(LogFormat::text);
   HttpOptions http = options.http;
+  http.log = &log;
   http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
   http.connections = static_cast<int>(infos.size()) * (options.parallel + options.queue) + kSpareConnections;
   HttpServer server(loop, engine.tokenizer(), std::move(*chat_template), infos, http);
@@ -350,8 +360,13 @@ Command add_serve_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--api-key", options->http.api_key, "key that clients must show (also KVANT_API_KEY)")
       ->envname("KVANT_API_KEY");
-  command->add_option("-a,--alias", options->alias,
-                      "the model's name in requests and answers (default: the file's)");
+  command
+      ->add_option("-a,--alias", options->aliases,
+                   "the model's name in requests and answers, or several separated by commas (default: the "
+                   "file's)")
+      ->delimiter(',');
+  command->add_flag("--any-model", options->any_model,
+                    "answer requests for models of other names, too, with this one");
   command
       ->add_option("-c,--ctx-size", options->context,
                    "max tokens of a prompt and its answer (default: what the model was trained for)")

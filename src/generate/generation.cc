@@ -11,6 +11,12 @@ void GeneratedText::append(GeneratedText more) {
   std::move(more.tokens.begin(), more.tokens.end(), std::back_inserter(tokens));
 }
 
+ReportedToken reported_token(std::span<const float> logits, std::int32_t token, int alternatives) {
+  ReportedToken reported{.chosen = {token, log_probability(logits, token)}};
+  if (alternatives > 0) reported.alternatives = likeliest_tokens(logits, alternatives);
+  return reported;
+}
+
 Generation::Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
                        std::shared_ptr<Grammar> grammar)
     : tokenizer_(tokenizer),
@@ -27,6 +33,7 @@ GeneratedText Generation::next(std::span<const float> logits, std::optional<Shad
     end_ = grammar_->is_exhausted() ? GenerationEnd::lost : GenerationEnd::stuck;
     return show(text_.finish());
   }
+  sampler_.accept(token_);
   if (tokenizer_.ends_generation(token_)) {
     end_ = GenerationEnd::finished;
     return show(text_.finish());
@@ -35,11 +42,8 @@ GeneratedText Generation::next(std::span<const float> logits, std::optional<Shad
   const std::string piece = tokenizer_.piece(token_);
   n_bytes_ += piece.size();
   if (options_.wants_probabilities) {
-    held_.push_back({n_bytes_,
-                     {{token_, log_probability(logits, token_)},
-                      options_.alternatives > 0 ? likeliest_tokens(logits, options_.alternatives)
-                                                : std::vector<TokenProbability>(),
-                      shadow}});
+    held_.push_back({n_bytes_, reported_token(logits, token_, options_.alternatives)});
+    held_.back().token.shadow = shadow;
   }
   std::string text = text_.add(piece);
   if (text_.stopped()) {

@@ -40,10 +40,13 @@ struct ShadowToken {
 
 // A token of the answer with its probabilities.
 struct ReportedToken {
-  TokenProbability chosen;
-  std::vector<TokenProbability> alternatives;  // the likeliest first
-  std::optional<ShadowToken> shadow;           // where there is one
+  TokenProbability chosen = {};
+  std::vector<TokenProbability> alternatives = {};  // the likeliest first
+  std::optional<ShadowToken> shadow = {};           // where there is one
 };
+
+// A token with these logits before it. alternatives: how many.
+ReportedToken reported_token(std::span<const float> logits, std::int32_t token, int alternatives);
 
 // What one more token adds to what can be shown.
 struct GeneratedText {

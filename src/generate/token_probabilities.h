@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 namespace kvant {
+
+// Of the first token of a text, before which there is nothing.
+inline constexpr double kNoProbability = std::numeric_limits<double>::quiet_NaN();
 
 struct TokenProbability {
   std::int32_t token = 0;

@@ -4,13 +4,21 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
+#include "model/token_penalties.h"
 
 struct llama_sampler;
 struct llama_token_data_array;
 
 namespace kvant {
+
+// What is added to the logit of a token. -infinity: the token is drawn only where there is no other.
+struct TokenBias {
+  std::int32_t token = 0;
+  float bias = 0;
+};
 
 struct SamplerOptions {
   float temperature = 0;   // 0: the most likely token, always
@@ -18,6 +26,18 @@ struct SamplerOptions {
   float top_p = 0.95F;     // the smallest set of tokens with at least this probability; 1: all
   float min_p = 0.05F;     // tokens at least this likely relative to the most likely one; 0: all
   std::uint32_t seed = 0;  // the same seed and logits give the same tokens
+  float typical_p =
+      1;  // the tokens whose surprise is nearest to the expected one, up to this probability; 1: all
+  float top_n_sigma = 0;  // logits within so many standard deviations of the largest one; 0: all
+  // Exclude top choices: with this probability, of the tokens above the threshold only the least likely
+  // stays.
+  float xtc_probability = 0;
+  float xtc_threshold = 0.1F;
+  // The temperature follows the entropy within +- this range.
+  float dynatemp_range = 0;
+  float dynatemp_exponent = 1;
+  PenaltyOptions penalties = {};
+  std::vector<TokenBias> bias = {};  // in any order; biases of one token add up
 };
 
 class Grammar;
@@ -28,17 +48,28 @@ class Sampler {
   static Result<std::unique_ptr<Sampler>> make(const SamplerOptions& options);
   ~Sampler();
 
+  // A completion of this prompt begins: penalties count anew.
+  void begin(std::span<const std::int32_t> prompt) { penalties_.begin(prompt); }
+  // The completion goes on with this token. What is picked is not yet accepted.
+  void accept(std::int32_t token) { penalties_.accept(token); }
+
   // logits [n_vocab].
   std::int32_t pick(std::span<const float> logits);
   // A token that the grammar allows; -1: there is none. One that pick() would have taken stays.
   std::int32_t pick(std::span<const float> logits, const Grammar& grammar);
 
  private:
-  explicit Sampler(llama_sampler* chain);
+  Sampler(llama_sampler* chain, const SamplerOptions& options);
   struct Candidates;
+  std::span<const float> biased(std::span<const float> logits);
   llama_token_data_array candidates(std::span<const float> logits);
+  llama_token_data_array allowed(std::span<const float> logits, const Grammar& grammar);
   std::int32_t draw(llama_token_data_array candidates);
   llama_sampler* chain_;
+  bool has_penalties_;
+  TokenPenalties penalties_;
+  std::vector<TokenBias> bias_;
+  std::vector<float> logits_;  // [n_vocab], with bias and penalties
   std::unique_ptr<Candidates> candidates_;
 };
 

@@ -67,5 +67,68 @@ TEST(Sampler, RefusesValuesOutOfRange) {
   for (const SamplerOptions& options : bad) EXPECT_FALSE(Sampler::make(options).ok());
 }
 
+// The probabilities are those of an independent softmax of the changed logits.
+TEST(Sampler, DrawsWithBiasAndPenalties) {
+  SamplerOptions options{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5};
+  options.bias = {{1, -0.5F}, {3, -INFINITY}, {1, -0.25F}};
+  options.penalties = {.presence = 0.7F, .frequency = 0.2F, .repeat = 1.5F, .repeat_last_n = 3};
+  auto sampler = Sampler::make(options).value();
+  sampler->begin(std::vector<std::int32_t>{2, 4});
+  for (const int token : {0, 0}) sampler->accept(token);  // the last three: 4, 0, 0
+  std::vector<double> expected(kLogits.begin(), kLogits.end());
+  expected[0] = expected[0] * 1.5 - 0.7 - 2 * 0.2;  // all logits are negative
+  expected[4] *= 1.5;
+  expected[1] -= 0.75;
+  double sum = 0;
+  for (double& p : expected) sum += p = std::exp(p);
+  sum -= expected[3];
+  expected[3] = 0;
+  std::vector<double> share(kLogits.size());
+  for (int i = 0; i < 20000; ++i) share[sampler->pick(kLogits)] += 1.0 / 20000;
+  for (std::size_t i = 0; i < share.size(); ++i) EXPECT_NEAR(share[i], expected[i] / sum, 0.02) << i;
+}
+
+TEST(Sampler, GreedyDecodingHasBiasAndPenaltiesToo) {
+  SamplerOptions options{.temperature = 0};
+  options.penalties.presence = 1;
+  auto sampler = Sampler::make(options).value();
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < 3; ++i) {
+    tokens.push_back(sampler->pick(kLogits));
+    sampler->accept(tokens.back());
+  }
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{1, 3, 1}));  // log .5 - 1 is above log .1, log .3 - 1 below
+  options = {.temperature = 0};
+  options.bias = {{2, 100}};
+  EXPECT_EQ(Sampler::make(options).value()->pick(kLogits), 2);
+  for (int t = 0; t < 5; ++t) options.bias.push_back({t, -INFINITY});
+  EXPECT_EQ(Sampler::make(options).value()->pick(kLogits), 1);  // a bias against all is none
+}
+
+TEST(Sampler, CutsByTypicalityAndDeviation) {
+  const auto kept = [](const SamplerOptions& options) {
+    const auto share = frequencies(options, 2000);
+    std::set<std::size_t> tokens;
+    for (std::size_t i = 0; i < share.size(); ++i) {
+      if (share[i] > 0) tokens.insert(i);
+    }
+    return tokens;
+  };
+  using Tokens = std::set<std::size_t>;
+  SamplerOptions options{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  // The entropy is 1.24: nearest are log .3 (1.20) and then log .5 (.69), log .1 (2.30).
+  options.typical_p = 0.5F;
+  EXPECT_EQ(kept(options), (Tokens{1, 3}));
+  options.typical_p = 0.2F;
+  EXPECT_EQ(kept(options), (Tokens{3}));
+  options.typical_p = 1;
+  options.top_n_sigma = 1;  // the deviation of the logits is .94
+  EXPECT_EQ(kept(options), (Tokens{1, 3}));
+  options.top_n_sigma = 0;
+  options.xtc_probability = 1;  // of .5, .3 and .1 the last one stays
+  options.xtc_threshold = 0.08F;
+  EXPECT_EQ(kept(options), (Tokens{0, 2, 4}));
+}
+
 }  // namespace
 }  // namespace kvant

@@ -37,6 +37,7 @@ class GgufTokenizer : public Tokenizer {
     }
     if (n < 0) return error("the tokenizer of '{}' failed on the text", path_);
     tokens.resize(n);
+    if (add_special && parse_special) drop_second_start(tokens);
     return tokens;
   }
 
@@ -86,6 +87,13 @@ class GgufTokenizer : public Tokenizer {
   const llama_model* library_model() const override { return model_.get(); }
 
  private:
+  // A text that writes the model's first token itself is not to get another.
+  void drop_second_start(std::vector<std::int32_t>& tokens) const {
+    const std::int32_t start = llama_vocab_bos(vocab_);
+    const bool is_double = llama_vocab_get_add_bos(vocab_) && tokens.size() > 1 && tokens[0] == start;
+    if (is_double && tokens[1] == start) tokens.erase(tokens.begin());
+  }
+
   std::string path_;
   ModelPointer model_;
   const llama_vocab* vocab_;

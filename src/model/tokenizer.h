@@ -24,7 +24,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // add_special: the model's BOS (and EOS) as it was trained with; parse_special: "<|im_start|>" in the
-  // text becomes that token. An error when the text is not UTF-8.
+  // text becomes that token, and a BOS that the text begins with is the only one. An error when the text is not
+  // UTF-8.
   virtual Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
                                                    bool parse_special) const = 0;
   virtual std::string piece(std::int32_t token) const = 0;     // may be a part of a UTF-8 character

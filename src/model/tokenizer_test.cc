@@ -37,6 +37,15 @@ TEST_F(TinyTokenizer, ReadsSpecialTokensOnlyWhenAsked) {
   EXPECT_FALSE(tokenizer_->ends_generation(1));
 }
 
+TEST_F(TinyTokenizer, AddsNoSecondBeginOfText) {
+  const auto once = tokenizer_->encode("<s>abc", /*add_special=*/true, /*parse_special=*/true).value();
+  EXPECT_EQ(once.front(), 1);
+  EXPECT_NE(once.at(1), 1);
+  EXPECT_EQ(once, tokenizer_->encode("<s>abc", /*add_special=*/false, /*parse_special=*/true).value());
+  // Plain text that looks like the token is text.
+  EXPECT_GT(tokenizer_->encode("<s>abc", true, false).value().size(), once.size());
+}
+
 TEST_F(TinyTokenizer, RefusesTextThatIsNotUtf8) {
   const auto tokens = tokenizer_->encode("abc\xff", false, false);
   ASSERT_FALSE(tokens.ok());

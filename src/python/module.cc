@@ -117,14 +117,22 @@ void bind_answer(nb::module_& m) {
           "__init__",
           [](PythonAnswer* answer, std::shared_ptr<PythonModel> model, const Tokens& prompt, int max_tokens,
              const std::vector<std::string>& stop, bool logprobs, float temperature, int top_k, float top_p,
-             float min_p, std::uint32_t seed) {
+             float min_p, float presence_penalty, float frequency_penalty, float repeat_penalty,
+             std::uint32_t seed) {
             const AnswerOptions options{
                 {.max_tokens = max_tokens, .stops = stop, .wants_probabilities = logprobs},
-                {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p, .seed = seed}};
+                {.temperature = temperature,
+                 .top_k = top_k,
+                 .top_p = top_p,
+                 .min_p = min_p,
+                 .seed = seed,
+                 .penalties = {.presence = presence_penalty,
+                               .frequency = frequency_penalty,
+                               .repeat = repeat_penalty}}};
             new (answer) PythonAnswer(std::move(model), {"", to_vector(prompt)}, options);
           },
           "model"_a, "prompt"_a, "max_tokens"_a, "stop"_a, "logprobs"_a, "temperature"_a, "top_k"_a,
-          "top_p"_a, "min_p"_a, "seed"_a)
+          "top_p"_a, "min_p"_a, "presence_penalty"_a, "frequency_penalty"_a, "repeat_penalty"_a, "seed"_a)
       .def("next",
            [](PythonAnswer& answer) -> nb::object {
              const auto shown = answer.next();

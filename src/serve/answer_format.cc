@@ -34,16 +34,16 @@ std::string read_response_format(const Json& json, JsonFields& fields) {
     named.boolean("strict");
     const Json* schema = named.value("schema");
     if (wrapped != nullptr) {
-      named.refuse_others();
-      format.fail(named.error());
+      named.leave_others();
+      format.take(named);
       grammar = grammar_of(schema == nullptr ? Json() : *schema, "json_schema",
                            "response_format.json_schema.schema", format);
     }
   } else if (type != "text") {
     format.fail("type", "'response_format.type' must be text, json_object or json_schema");
   }
-  format.refuse_others();
-  fields.fail(format.error());
+  format.leave_others();
+  fields.take(format);
   return grammar;
 }
 

@@ -19,7 +19,8 @@ class AnswerGuard {
  public:
   // shadow: its sequence, which is the caller's. sampling: the answer's. logits: the shadow's after the
   // prompt.
-  AnswerGuard(SequenceId shadow, const SamplerOptions& sampling, std::vector<float> logits);
+  AnswerGuard(SequenceId shadow, const SamplerOptions& sampling, std::span<const std::int32_t> prompt,
+              std::vector<float> logits);
 
   SequenceId shadow() const { return shadow_; }
   // The shadow's, of the newest token.

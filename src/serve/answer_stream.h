@@ -18,10 +18,11 @@ namespace kvant {
 // More of one of the answers to a prompt.
 struct AnswerPart {
   int answer = 0;  // 0 .. n - 1
-  std::string text;
-  std::vector<ReportedToken> tokens;
+  std::string text = {};
+  std::vector<ReportedToken> tokens = {};
   GenerationEnd end = GenerationEnd::none;  // otherwise: the last part of this answer
   std::string stop = {};                    // the stop text that has ended it; empty: none
+  bool is_prompt = false;                   // it is the prompt, which begins the answer
 };
 
 // What a guard has seen of an answer (answer_guard.h).

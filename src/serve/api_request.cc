@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "serve/answer_format.h"
 #include "serve/chat_messages.h"
 #include "serve/chat_tools.h"
 #include "serve/json_fields.h"
+#include "serve/parameter_rule.h"
+#include "serve/sampling_fields.h"
 #include "serve/session_folder.h"
 
 namespace kvant {
@@ -18,27 +19,21 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxAnswers = 128;
 constexpr int kMaxAlternatives = 20;
-constexpr double kHottest = 100;
 
 // --- what both endpoints have ---
 
-SamplerOptions read_sampling(JsonFields& fields) {
-  SamplerOptions sampling;  // the API's defaults: as the model says
-  sampling.temperature = static_cast<float>(fields.number("temperature", 0, kHottest).value_or(1));
-  sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1).value_or(1));
-  sampling.min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
-  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, INT32_MAX).value_or(0));
-  const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
-  sampling.seed = seed ? static_cast<std::uint32_t>(*seed) : std::random_device()();
-  return sampling;
-}
-
-int read_max_tokens(JsonFields& fields) {
-  const auto max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
-  const auto newer_name = fields.integer("max_completion_tokens", 1, INT32_MAX);
-  if (max_tokens && newer_name && *max_tokens != *newer_name)
-    fields.fail("max_tokens", "'max_tokens' and 'max_completion_tokens' differ: give one of them");
-  return static_cast<int>(max_tokens ? *max_tokens : newer_name.value_or(-1));
+// Names of the longest completion, which OpenAI's API has changed and llama-server has its own for. -1: none
+// is given. lowest: the shortest that may be wanted.
+int read_max_tokens(JsonFields& fields, int lowest) {
+  std::optional<std::int64_t> wanted;
+  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
+    fields.means_default(name, {-1, -2});  // llama-server: no limit, and up to the context's end
+    const auto tokens = fields.integer(name, lowest, INT32_MAX);
+    if (wanted && tokens && *wanted != *tokens)
+      fields.fail(name, fmt::format("'{}' differs from 'max_tokens': give one of them", name));
+    if (tokens) wanted = tokens;
+  }
+  return static_cast<int>(wanted.value_or(-1));
 }
 
 void read_stream(JsonFields& fields, ApiRequest& request) {
@@ -48,41 +43,26 @@ void read_stream(JsonFields& fields, ApiRequest& request) {
   if (!request.stream) fields.fail("stream_options", "'stream_options' needs 'stream': true");
   JsonFields options(*json, "stream_options");
   request.include_usage = options.boolean("include_usage").value_or(false);
-  options.refuse_others();
-  fields.fail(options.error());
-}
-
-// What kvant doesn't do (yet). A value that asks for nothing is taken: clients send their defaults.
-void refuse_unsupported(JsonFields& fields) {
-  fields.accept_only("presence_penalty", {0}, "answers are drawn without penalties");
-  fields.accept_only("frequency_penalty", {0}, "answers are drawn without penalties");
-  fields.accept_only("repeat_penalty", {1}, "answers are drawn without penalties");
-  fields.accept_only("logit_bias", {Json::object()}, "answers are drawn without a bias");
-  fields.accept_only("cache_prompt", {true}, "what is read of prompts is always kept");
-  fields.accept_only("store", {false}, "answers are not stored");
-  fields.accept_only("metadata", {Json::object()}, "answers are not stored");
-  fields.accept_only("service_tier", {"auto", "default"}, "there is one tier");
+  options.leave_others();
+  fields.take(options);
 }
 
 // The options of all answers to one request. Reads all parameters but the prompt and `logprobs`.
-GenerationRequest read_common(JsonFields& fields, ApiRequest& request) {
+GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
+                              ApiRequest& request) {
   GenerationRequest common;
   request.model = fields.text("model").value_or("");
-  common.sampling = read_sampling(fields);
-  if (common.sampling.top_p <= 0) fields.fail("top_p", "'top_p' must be above 0 and at most 1");
+  common.sampling = read_sampling(fields, tokenizer, limits.n_vocab);
   common.n_answers = static_cast<int>(fields.integer("n", 1, kMaxAnswers).value_or(1));
-  common.generation.max_tokens = read_max_tokens(fields);
   common.generation.stops = fields.texts("stop", kMaxStops);
   const auto user = fields.text("user"), user_now = fields.text("safety_identifier");
   common.client = user.value_or(user_now.value_or(""));
-  fields.text("prompt_cache_key");  // what is kept of prompts is found by their tokens
   common.guard = fields.boolean("guard").value_or(false);
   if (const auto session = fields.text("session")) {
     if (!is_session_name(*session)) fields.fail("session", kSessionNameRule);
     common.session = *session;
   }
   read_stream(fields, request);
-  refuse_unsupported(fields);
   return common;
 }
 
@@ -105,6 +85,7 @@ void wants_probabilities(ApiRequest& request, GenerationRequest& common, int alt
 // --- chat ---
 
 void read_chat_probabilities(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
+  fields.means_default("logprobs", {0});
   const bool wanted = fields.boolean("logprobs").value_or(false);
   const auto alternatives = fields.integer("top_logprobs", 0, kMaxAlternatives);
   if (alternatives && *alternatives > 0 && !wanted)
@@ -119,11 +100,26 @@ bool is_tokens(const Json& json) {
          std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_number_integer(); });
 }
 
-std::vector<std::int32_t> read_prompt(const Json& json, const Tokenizer& tokenizer, const ApiLimits& limits,
+// How the text of a prompt becomes tokens: as the client's template, in which control tokens are meant,
+// unless it says otherwise.
+struct PromptReading {
+  bool add_special = true;
+  bool parse_special = true;
+};
+
+PromptReading read_prompt_reading(JsonFields& fields) {
+  PromptReading reading;
+  reading.add_special = fields.boolean("add_special_tokens").value_or(true);
+  reading.parse_special = fields.boolean("parse_special").value_or(true);
+  return reading;
+}
+
+std::vector<std::int32_t> read_prompt(const Json& json, const PromptReading& reading,
+                                      const Tokenizer& tokenizer, const ApiLimits& limits,
                                       JsonFields& fields) {
   std::vector<std::int32_t> tokens;
   if (json.is_string()) {
-    auto encoded = tokenizer.encode(json.get<std::string>(), /*add_special=*/true, /*parse_special=*/false);
+    auto encoded = tokenizer.encode(json.get<std::string>(), reading.add_special, reading.parse_special);
     if (encoded.ok()) return std::move(encoded).value();
     fields.fail("prompt", encoded.error().message);
   } else if (is_tokens(json)) {
@@ -142,20 +138,48 @@ std::vector<std::int32_t> read_prompt(const Json& json, const Tokenizer& tokeniz
   return tokens;
 }
 
-std::vector<std::vector<std::int32_t>> read_prompts(JsonFields& fields, const Tokenizer& tokenizer,
-                                                    const ApiLimits& limits) {
-  std::vector<std::vector<std::int32_t>> prompts;
+struct TextPrompt {
+  std::vector<std::int32_t> tokens;
+  std::string text;  // empty: the client gave tokens
+};
+
+TextPrompt read_text_prompt(const Json& json, const PromptReading& reading, const Tokenizer& tokenizer,
+                            const ApiLimits& limits, JsonFields& fields) {
+  return {read_prompt(json, reading, tokenizer, limits, fields),
+          json.is_string() ? json.get<std::string>() : ""};
+}
+
+std::vector<TextPrompt> read_prompts(JsonFields& fields, const PromptReading& reading,
+                                     const Tokenizer& tokenizer, const ApiLimits& limits) {
+  std::vector<TextPrompt> prompts;
   const Json* json = fields.value("prompt");
   if (json == nullptr) {
-    fields.fail("prompt", "there is no 'prompt'");
+    fields.fail("prompt", "there is no 'prompt'", kMissingParameter);
   } else if (!json->is_array() || is_tokens(*json)) {
-    prompts.push_back(read_prompt(*json, tokenizer, limits, fields));
+    prompts.push_back(read_text_prompt(*json, reading, tokenizer, limits, fields));
   } else if (json->empty() || json->size() > limits.max_prompts) {
-    fields.fail("prompt", fmt::format("'prompt' must list 1 to {} prompts", limits.max_prompts));
+    fields.fail("prompt",
+                fmt::format("'prompt' lists {} prompts, and a request has 1 to {}: send others in requests "
+                            "of their own",
+                            json->size(), limits.max_prompts));
   } else {
-    for (const Json& item : *json) prompts.push_back(read_prompt(item, tokenizer, limits, fields));
+    for (const Json& item : *json)
+      prompts.push_back(read_text_prompt(item, reading, tokenizer, limits, fields));
   }
   return prompts;
+}
+
+// How long completions may be and whether they repeat their prompt: to score a text, no token need be
+// generated.
+void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
+  common.generation.max_tokens = read_max_tokens(fields, 0);
+  fields.means_default("logprobs", {false});
+  if (const auto alternatives = fields.integer("logprobs", 0, kMaxAlternatives))
+    wants_probabilities(request, common, static_cast<int>(*alternatives));
+  common.echo = fields.boolean("echo").value_or(false);
+  if (common.wants_prompt_probabilities() && !common.session.empty())
+    fields.fail("echo",
+                "a session does not keep the probabilities of its prompt: ask without 'session' or 'echo'");
 }
 
 }  // namespace
@@ -164,20 +188,17 @@ ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, c
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
   const ChatHistory conversation = read_messages(fields);
-  GenerationRequest common = read_common(fields, request);
+  GenerationRequest common = read_common(fields, tokenizer, limits, request);
+  common.generation.max_tokens = read_max_tokens(fields, 1);
   read_chat_probabilities(fields, request, common);
   const ChatTools tools = read_tools(fields);
-  const char* older = "give 'tools', which are newer";
-  fields.accept_only("functions", {Json::array()}, older);
-  fields.accept_only("function_call", {"none", "auto"}, older);
   const AnswerFormat format = read_answer_format(fields);
   if (!format.gbnf.empty() && tools.may_be_called())
     fields.fail(format.parameter,
                 fmt::format("'{}' holds answers to a format, and tools to another: ask without "
                             "'tools', or with 'tool_choice': \"none\"",
                             format.parameter));
-  fields.accept_only("modalities", {Json::array({"text"})}, "answers are text");
-  fields.refuse_others();
+  apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
   if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
     return *std::move(failure);
@@ -191,25 +212,23 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
                                        const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request;
-  GenerationRequest common = read_common(fields, request);
-  if (const auto alternatives = fields.integer("logprobs", 0, kMaxAlternatives))
-    wants_probabilities(request, common, static_cast<int>(*alternatives));
-  fields.accept_only("best_of", {1, common.n_answers}, "all answers are given: use 'n'");
-  fields.accept_only("echo", {false}, "the prompt is not repeated");
-  fields.accept_only("suffix", {""}, "text is only continued at its end");
+  GenerationRequest common = read_common(fields, tokenizer, limits, request);
+  read_completion_extent(fields, request, common);
+  fields.means_default("best_of", {common.n_answers});
   const AnswerFormat format = read_answer_format(fields);
-  std::vector<std::vector<std::int32_t>> prompts = read_prompts(fields, tokenizer, limits);
+  const PromptReading reading = read_prompt_reading(fields);
+  std::vector<TextPrompt> prompts = read_prompts(fields, reading, tokenizer, limits);
+  common.text_has_special_tokens = reading.parse_special;
   if (!common.session.empty() && prompts.size() > 1)
     fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");
-  if (const Json* prompt = fields.value("prompt"); prompt != nullptr && prompt->is_string())
-    common.text = prompt->get<std::string>();
-  fields.refuse_others();
+  apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
   if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
     return *std::move(failure);
-  for (auto& prompt : prompts) {
+  for (TextPrompt& prompt : prompts) {
     request.prompts.push_back(common);
-    request.prompts.back().prompt = std::move(prompt);
+    request.prompts.back().prompt = std::move(prompt.tokens);
+    request.prompts.back().text = std::move(prompt.text);
   }
   return request;
 }

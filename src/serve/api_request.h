@@ -1,4 +1,5 @@
-// Requests of the OpenAI API, from JSON: what is wrong or not supported is refused, never ignored.
+// Requests of the OpenAI API, from JSON. What is wrong is refused; parameters that kvant does not have follow
+// one rule (parameter_rule.h).
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,14 @@
 #include <variant>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "model/tokenizer.h"
 #include "serve/api_error.h"
-#include "chat/chat_template.h"
 #include "serve/request.h"
 
 namespace kvant {
+
+class ServerLog;
 
 inline constexpr std::size_t kMaxStops = 16;  // texts that end an answer, of a request
 
@@ -34,7 +37,8 @@ struct ApiRequest {
 struct ApiLimits {
   int n_vocab = 0;
   const ChatTemplate* chat_template = nullptr;  // null: there are no tools
-  std::size_t max_prompts = 16;                 // of a list
+  std::size_t max_prompts = 2048;               // of a list
+  ServerLog* log = nullptr;                     // for hints; null: none
 };
 
 using ParsedRequest = std::variant<ApiRequest, ApiError>;

@@ -12,6 +12,7 @@
 #include "serve/api_request.h"
 #include "serve/json_fields.h"
 #include "serve/messages_api.h"
+#include "serve/messages_error.h"
 
 namespace {
 
@@ -77,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_parsed(kvant::parse_messages_request(*body, kTokenizer));
   kvant::JsonFields fork(*body);
   (void)fork.text("to");
-  fork.refuse_others();
+  fork.leave_others();
   if (fork.error()) check_error(*fork.error());
   return 0;
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/json_reader.h"
 #include "serve/serve_fixture.h"
 
@@ -12,6 +14,15 @@ using Json = nlohmann::ordered_json;
 
 const testing::FakeTokenizer kTokenizer;
 const ApiLimits kLimits{.n_vocab = 64, .max_prompts = 3};
+
+// Says how it was asked.
+class ToldTokenizer : public testing::FakeTokenizer {
+ public:
+  Result<std::vector<std::int32_t>> encode(const std::string&, bool add_special,
+                                           bool parse_special) const override {
+    return std::vector<std::int32_t>{add_special, parse_special};
+  }
+};
 
 Json with(Json body, const Json& more) {
   body.update(more);
@@ -57,7 +68,7 @@ TEST(ApiRequest, TakesWhatIsAskedFor) {
                                             {"top_p", 0.9},
                                             {"top_k", 7},
                                             {"min_p", 0.1},
-                                            {"seed", -1},
+                                            {"seed", 4294967295},
                                             {"n", 3},
                                             {"max_completion_tokens", 9},
                                             {"stop", {"a", "b"}},
@@ -96,7 +107,6 @@ TEST(ApiRequest, NamesTheParameterThatIsWrong) {
                                                 {"n", 1000000},
                                                 {"max_tokens", 0},
                                                 {"max_tokens", 1e30},
-                                                {"stop", {""}},
                                                 {"stop", 5},
                                                 {"stream", 1},
                                                 {"logprobs", 3},
@@ -107,19 +117,31 @@ TEST(ApiRequest, NamesTheParameterThatIsWrong) {
                                                 {"tools", 5},
                                                 {"tool_choice", "required"},
                                                 {"grammar", "root ::= \"a\""},
-                                                {"presence_penalty", 1},
-                                                {"logit_bias", {{"5", 1}}},
-                                                {"no_such_thing", 1},
+                                                {"presence_penalty", "much"},
+                                                {"repeat_penalty", 0},
+                                                {"repeat_last_n", -2},
+                                                {"typical_p", 0},
+                                                {"logit_bias", 5},
+                                                {"logit_bias", {{"64", 1}}},
+                                                {"logit_bias", {{"-1", 1}}},
+                                                {"logit_bias", {{"5", "x"}}},
+                                                {"logit_bias", {{"5", true}}},
+                                                {"logit_bias", {{{"5", 1}}}},
+                                                {"logit_bias", {{18446744073709551615U, 1}}},
+                                                {"logit_bias", {{1.5, 1}}},
                                                 {"stream_options", {{"include_usage", true}}},
-                                                {"cache_prompt", false},
-                                                {"prompt_cache_key", 5},
+                                                {"audio", {{"voice", "x"}}},
+                                                {"modalities", {"text", "audio"}},
+                                                {"mirostat", 3},
+                                                {"guided_regex", "a+"},
+                                                {"max_new_tokens", 5},
                                                 {"functions", {1}}};
   for (const auto& [key, value] : wrong)
     EXPECT_EQ(wrong_parameter(chat({{key, value}})), key) << value.dump();
   EXPECT_EQ(wrong_parameter(chat({{"seed", 18446744073709551615U}})), "seed");
 }
 
-TEST(ApiRequest, TakesValuesThatAskForNothing) {
+TEST(ApiRequest, TakesValuesThatMeanTheDefault) {
   for (const auto& [key, value] :
        std::vector<std::pair<const char*, Json>>{{"tools", nullptr},
                                                  {"tools", Json::array()},
@@ -128,13 +150,105 @@ TEST(ApiRequest, TakesValuesThatAskForNothing) {
                                                  {"presence_penalty", 0},
                                                  {"frequency_penalty", 0.0},
                                                  {"logit_bias", Json::object()},
-                                                 {"store", false},
-                                                 {"cache_prompt", true},
-                                                 {"prompt_cache_key", "a"},
-                                                 {"no_such_thing", nullptr},
+                                                 {"temperature", nullptr},
+                                                 {"top_k", -1},
+                                                 {"top_k", 0.0},
+                                                 {"n", 1.0},
                                                  {"stop", nullptr},
-                                                 {"max_tokens", nullptr}})
+                                                 {"stop", ""},
+                                                 {"stop", {""}},
+                                                 {"stop", Json::array()},
+                                                 {"logprobs", false},
+                                                 {"logprobs", 0},
+                                                 {"top_logprobs", 0},
+                                                 {"modalities", {"text"}},
+                                                 {"function_call", "auto"},
+                                                 {"functions", Json::array()},
+                                                 {"typical_p", 1.0},
+                                                 {"mirostat", 0},
+                                                 {"dry_multiplier", 0},
+                                                 {"top_n_sigma", -1},
+                                                 {"use_beam_search", false},
+                                                 {"ignore_eos", false},
+                                                 {"guided_json", ""},
+                                                 {"audio", nullptr}})
     EXPECT_EQ(wrong_parameter(chat({{key, value}})), "accepted") << key << value.dump();
+  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"})
+    EXPECT_EQ(accepted(chat({{name, -1}})).prompts.at(0).generation.max_tokens, -1) << name;
+  EXPECT_EQ(accepted(chat({{"n_predict", 7.0}})).prompts.at(0).generation.max_tokens, 7);
+  EXPECT_EQ(wrong_parameter(chat({{"max_tokens", 5}, {"n_predict", 7}})), "n_predict");
+  EXPECT_EQ(accepted(chat({{"stop", {"", "a"}}})).prompts.at(0).generation.stops,
+            std::vector<std::string>{"a"});
+  EXPECT_NE(accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed,
+            accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed);  // any
+}
+
+TEST(ApiRequest, TakesHintsWhateverTheySay) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, Json>>{{"store", true},
+                                                 {"metadata", {{"a", "b"}}},
+                                                 {"service_tier", "flex"},
+                                                 {"prompt_cache_key", "a"},
+                                                 {"prompt_cache_retention", "24h"},
+                                                 {"prediction", {{"type", "content"}}},
+                                                 {"cache_prompt", false},
+                                                 {"id_slot", 3},
+                                                 {"no_such_thing", 1}})
+    EXPECT_EQ(wrong_parameter(chat({{key, value}})), "accepted") << key << value.dump();
+}
+
+TEST(ApiRequest, ReadsPenaltiesUnderAllNames) {
+  const auto penalties = [](const Json& more) {
+    return accepted(chat(more)).prompts.at(0).sampling.penalties;
+  };
+  const PenaltyOptions openai = penalties({{"presence_penalty", 0.5}, {"frequency_penalty", -1}});
+  EXPECT_EQ(openai.presence, 0.5F);
+  EXPECT_EQ(openai.frequency, -1);
+  EXPECT_FALSE(openai.repeats());
+  EXPECT_FALSE(penalties(Json::object()).any());
+  EXPECT_EQ(penalties({{"repeat_penalty", 1.5}}).repeat, 1.5F);
+  EXPECT_EQ(penalties({{"repeat_penalty", 1.5}}).repeat_last_n, 64);
+  EXPECT_EQ(penalties({{"repeat_penalty", 1.5}, {"repeat_last_n", 7}}).repeat_last_n, 7);
+  EXPECT_EQ(penalties({{"repetition_penalty", 1.5}}).repeat, 1.5F);
+  EXPECT_EQ(penalties({{"repetition_penalty", 1.5}}).repeat_last_n, -1);
+  EXPECT_EQ(wrong_parameter(chat({{"repeat_penalty", 1.5}, {"repetition_penalty", 2}})),
+            "repetition_penalty");
+}
+
+TEST(ApiRequest, ReadsBiasesInAllForms) {
+  const auto biases = [](const Json& json) {
+    std::vector<std::pair<std::int32_t, float>> read;
+    const ApiRequest request = accepted(chat({{"logit_bias", json}}));
+    for (const TokenBias& bias : request.prompts.at(0).sampling.bias)
+      read.emplace_back(bias.token, bias.bias);
+    return read;
+  };
+  using Biases = std::vector<std::pair<std::int32_t, float>>;
+  EXPECT_EQ(biases({{"5", -100}, {"6", 1.5}}), (Biases{{5, -100}, {6, 1.5F}}));
+  EXPECT_EQ(biases({{"ab", 2}}), (Biases{{26, 2}, {27, 2}}));
+  EXPECT_EQ(biases(Json::parse(R"([[5, 1], ["b", false], ["7", 2.5]])")),
+            (Biases{{5, 1}, {27, -INFINITY}, {7, 2.5F}}));
+  const auto endless = accepted(chat({{"ignore_eos", true}})).prompts.at(0).sampling.bias;
+  ASSERT_EQ(endless.size(), 1U);
+  EXPECT_EQ(endless[0].token, testing::kFakeEnd);
+  EXPECT_EQ(endless[0].bias, -INFINITY);
+}
+
+TEST(ApiRequest, ReadsTheSamplersOfLlamaServer) {
+  const SamplerOptions sampling = accepted(chat({{"typical_p", 0.9},
+                                                 {"top_n_sigma", 2},
+                                                 {"xtc_probability", 0.5},
+                                                 {"xtc_threshold", 0.2},
+                                                 {"dynatemp_range", 0.3},
+                                                 {"dynatemp_exponent", 2}}))
+                                      .prompts.at(0)
+                                      .sampling;
+  EXPECT_EQ(sampling.typical_p, 0.9F);
+  EXPECT_EQ(sampling.top_n_sigma, 2);
+  EXPECT_EQ(sampling.xtc_probability, 0.5F);
+  EXPECT_EQ(sampling.xtc_threshold, 0.2F);
+  EXPECT_EQ(sampling.dynatemp_range, 0.3F);
+  EXPECT_EQ(sampling.dynatemp_exponent, 2);
 }
 
 TEST(ApiRequest, ReadsMessagesOfText) {
@@ -166,9 +280,33 @@ TEST(ApiRequest, ReadsPromptsOfTextAndTokens) {
   for (const Json& wrong : {Json(nullptr), Json(5), Json(Json::array()), Json({64}), Json({-1}), Json({1.5}),
                             Json({"a", "b", "c", "d"}), Json({{{"a", 1}}}), Json({18446744073709551615U})})
     EXPECT_EQ(wrong_parameter(completion({{"prompt", wrong}})), "prompt") << wrong.dump();
-  EXPECT_EQ(wrong_parameter(completion({{"echo", true}})), "echo");
   EXPECT_EQ(wrong_parameter(completion({{"best_of", 4}})), "best_of");
   EXPECT_EQ(wrong_parameter(completion({{"best_of", 4}, {"n", 4}})), "accepted");
+  EXPECT_EQ(wrong_parameter(completion({{"logprobs", false}})), "accepted");
+}
+
+TEST(ApiRequest, ReadsControlTokensInPromptsUnlessToldOtherwise) {
+  using Tokens = std::vector<std::int32_t>;
+  const auto read = [](Json body) {
+    body["prompt"] = "<|im_start|>user";
+    return accepted(parse_completion_request(body, ToldTokenizer(), kLimits)).prompts.at(0);
+  };
+  EXPECT_EQ(read(Json::object()).prompt, (Tokens{1, 1}));
+  EXPECT_TRUE(read(Json::object()).text_has_special_tokens);
+  EXPECT_EQ(read({{"parse_special", false}}).prompt, (Tokens{1, 0}));
+  EXPECT_FALSE(read({{"parse_special", false}}).text_has_special_tokens);
+  EXPECT_EQ(read({{"add_special_tokens", false}}).prompt, (Tokens{0, 1}));
+}
+
+TEST(ApiRequest, ScoresTextsWithoutGenerating) {
+  const ApiRequest request = accepted(completion({{"echo", true}, {"logprobs", 1}, {"max_tokens", 0}}));
+  EXPECT_TRUE(request.wants_probabilities);
+  EXPECT_TRUE(request.prompts.at(0).wants_prompt_probabilities());
+  EXPECT_EQ(request.prompts.at(0).generation.max_tokens, 0);
+  EXPECT_EQ(request.prompts.at(0).text, "hi");
+  EXPECT_FALSE(accepted(completion({{"echo", true}})).prompts.at(0).wants_prompt_probabilities());
+  EXPECT_EQ(wrong_parameter(completion({{"echo", true}, {"logprobs", 1}, {"session", "s"}})), "echo");
+  EXPECT_EQ(wrong_parameter(chat({{"echo", true}})), "echo");
 }
 
 TEST(ApiRequest, RefusesABodyThatIsNoObject) {

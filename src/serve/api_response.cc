@@ -5,6 +5,7 @@
 #include <chrono>
 #include <random>
 
+#include "serve/text_logprobs.h"
 #include "serve/tool_answer.h"
 
 namespace kvant {
@@ -109,7 +110,7 @@ Json ApiResponse::shadow_token(const ShadowToken& shadow) const {
   return {{"token", tokenizer_.piece(shadow.token)}, {"kld", shadow.kld}};
 }
 
-Json ApiResponse::chat_probabilities(const std::vector<ReportedToken>& tokens) const {
+Json ApiResponse::chat_probabilities(std::span<const ReportedToken> tokens) const {
   Json content = Json::array();
   for (const ReportedToken& token : tokens) {
     Json entry = chat_token(token.chosen);
@@ -122,30 +123,22 @@ Json ApiResponse::chat_probabilities(const std::vector<ReportedToken>& tokens) c
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// first_byte: of the answer, where the first token's text begins.
-Json ApiResponse::text_probabilities(const std::vector<ReportedToken>& tokens, std::size_t first_byte) const {
-  Json result = {{"tokens", Json::array()},
-                 {"token_logprobs", Json::array()},
-                 {"top_logprobs", Json::array()},
-                 {"text_offset", Json::array()}};
-  for (const ReportedToken& token : tokens) {
-    const std::string piece = tokenizer_.piece(token.chosen.token);
-    Json alternatives = Json::object();
-    for (const TokenProbability& other : token.alternatives)
-      alternatives[tokenizer_.piece(other.token)] = other.log_probability;
-    result["tokens"].push_back(piece);
-    result["token_logprobs"].push_back(token.chosen.log_probability);
-    result["top_logprobs"].push_back(std::move(alternatives));
-    result["text_offset"].push_back(first_byte);
-    if (token.shadow) result["guard"].push_back(shadow_token(*token.shadow));
-    first_byte += piece.size();
-  }
-  return result;
+// The prompt's first tokens may not be in its text: a token that the model begins all texts with, or a space.
+void ApiResponse::start_echo(const AnswerPart& part, Choice& choice) const {
+  if (!part.is_prompt) return;
+  std::string spelled;
+  for (const ReportedToken& token : part.tokens) spelled += tokenizer_.piece(token.chosen.token);
+  if (spelled.ends_with(part.text)) choice.offset = begun_characters(part.text) - begun_characters(spelled);
 }
 
-Json ApiResponse::probabilities(const std::vector<ReportedToken>& tokens, std::size_t first_byte) const {
+Json ApiResponse::probabilities(std::span<const ReportedToken> tokens, std::int64_t& offset) const {
   if (!wants_probabilities_) return nullptr;
-  return is_chat_ ? chat_probabilities(tokens) : text_probabilities(tokens, first_byte);
+  if (is_chat_) return chat_probabilities(tokens);
+  Json result = text_logprobs(tokenizer_, tokens, offset);
+  for (const ReportedToken& token : tokens) {
+    if (token.shadow) result["guard"].push_back(shadow_token(*token.shadow));
+  }
+  return result;
 }
 
 Json ApiResponse::chunk(int number, const AnswerPart& part) {
@@ -167,8 +160,8 @@ Json ApiResponse::chunk(int number, const AnswerPart& part) {
     json["text"] = part.text;
   }
   c.started = true;
-  json["logprobs"] = probabilities(part.tokens, c.text_bytes);
-  for (const ReportedToken& token : part.tokens) c.text_bytes += tokenizer_.piece(token.chosen.token).size();
+  start_echo(part, c);
+  json["logprobs"] = probabilities(part.tokens, c.offset);
   json["finish_reason"] = finish_reason(c, part.end);
   Json result = envelope(is_chat_ ? "chat.completion.chunk" : "text_completion");
   result["choices"] = Json::array({std::move(json)});
@@ -188,6 +181,7 @@ void ApiResponse::add(int number, const AnswerPart& part) {
   c.thought += more.thought;
   c.text += more.text;
   join_calls(std::move(more.calls), c.calls);
+  start_echo(part, c);
   c.tokens.insert(c.tokens.end(), part.tokens.begin(), part.tokens.end());
   c.end = part.end;
 }
@@ -207,7 +201,8 @@ Json ApiResponse::whole(const TokenUsage& usage) const {
     } else {
       json["text"] = c.text;
     }
-    json["logprobs"] = probabilities(c.tokens, 0);
+    std::int64_t offset = c.offset;
+    json["logprobs"] = probabilities(c.tokens, offset);
     json["finish_reason"] = finish_reason(c, c.end);
     result["choices"].push_back(std::move(json));
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,19 +45,17 @@ class ApiResponse {
     std::unique_ptr<ToolAnswer> reader;  // null: the text is the answer
     std::vector<ReportedToken> tokens;
     GenerationEnd end = GenerationEnd::none;
-    bool started = false;        // in a stream: its first chunk was sent
-    std::size_t text_bytes = 0;  // of the tokens that were reported in chunks
+    bool started = false;     // in a stream: its first chunk was sent
+    std::int64_t offset = 0;  // characters before the tokens that come next (text_logprobs.h)
   };
   Choice& choice(int number);
   static nlohmann::ordered_json finish_reason(const Choice& choice, GenerationEnd end);
   nlohmann::ordered_json envelope(const char* object) const;
-  nlohmann::ordered_json probabilities(const std::vector<ReportedToken>& tokens,
-                                       std::size_t first_byte) const;
+  void start_echo(const AnswerPart& part, Choice& choice) const;
+  nlohmann::ordered_json probabilities(std::span<const ReportedToken> tokens, std::int64_t& offset) const;
   nlohmann::ordered_json shadow_token(const ShadowToken& shadow) const;
   nlohmann::ordered_json chat_token(const TokenProbability& token) const;
-  nlohmann::ordered_json chat_probabilities(const std::vector<ReportedToken>& tokens) const;
-  nlohmann::ordered_json text_probabilities(const std::vector<ReportedToken>& tokens,
-                                            std::size_t first_byte) const;
+  nlohmann::ordered_json chat_probabilities(std::span<const ReportedToken> tokens) const;
 
   const Tokenizer& tokenizer_;
   bool is_chat_;

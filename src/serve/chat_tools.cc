@@ -30,12 +30,12 @@ void read_tool(const Json& json, const std::string& where, JsonFields& fields, C
   tool.accept_only("type", {"function"}, "tools are functions");
   const Json* described = tool.value("function");
   if (described == nullptr) tool.fail("function", fmt::format("'{}.function' is missing", where));
-  tool.refuse_others();
-  fields.fail(tool.error());
+  tool.leave_others();
+  fields.take(tool);
   if (fields.error()) return;
   JsonFields function(*described, where + ".function");
   add_function(function, "parameters", where + ".function", tools, schemas);
-  fields.fail(function.error());
+  fields.take(function);
 }
 
 void read_choice(JsonFields& fields, ChatTools& tools) {
@@ -47,14 +47,14 @@ void read_choice(JsonFields& fields, ChatTools& tools) {
     JsonFields choice(*json, "tool_choice");
     choice.accept_only("type", {"function"}, "tools are functions");
     const Json* function = choice.value("function");
-    choice.refuse_others();
-    fields.fail(choice.error());
+    choice.leave_others();
+    fields.take(choice);
     if (function == nullptr) fields.fail("tool_choice", "'tool_choice.function' is missing");
     if (fields.error()) return;
     JsonFields named(*function, "tool_choice.function");
     const std::string name = named.text("name").value_or("");
-    named.refuse_others();
-    fields.fail(named.error());
+    named.leave_others();
+    fields.take(named);
     choose_function(name, "tool_choice", fields, tools);
   } else {
     fields.fail("tool_choice", "'tool_choice' must be auto, none, required, or name a function");
@@ -86,7 +86,7 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
     if (const Status status = check_schema(*schema, where + "." + schema_key, schemas); !status.ok())
       function.fail(schema_key, status.error().message);
   }
-  function.refuse_others();
+  function.leave_others();
   tools.functions.push_back({{"type", "function"}, {"function", std::move(description)}});
 }
 

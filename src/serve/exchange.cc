@@ -3,17 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 namespace kvant {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{5};  // between two looks at the answers to several prompts
+
+ApiError api_error(const Refusal& refusal) {
+  switch (refusal.reason) {
+    case Refusal::Reason::busy:
+      return {.status = 503, .message = refusal.message, .retry_seconds = refusal.retry_seconds};
+    case Refusal::Reason::conflict:
+      return {.status = 409, .message = refusal.message, .retry_seconds = refusal.retry_seconds};
+    case Refusal::Reason::too_long:
+      return context_overflow({refusal.prompt_tokens, refusal.context});
+    case Refusal::Reason::wrong:
+      break;
+  }
+  return {.message = refusal.message};
+}
+
+}  // namespace
 
 std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
                                     const std::string& client) {
   const int recipe = recipe_of(served, request.model);
-  if (recipe < 0) {
-    ApiError unknown = unknown_model(request.model, served);
-    unknown.parameter = "model";
-    return unknown;
-  }
+  if (recipe < 0) return unknown_model(request.model, served);
   for (GenerationRequest& prompt : request.prompts) {
     if (recipe > 0 && !prompt.session.empty()) {
       return ApiError{.message = fmt::format("sessions go on with the model '{}' only, not with '{}'",
@@ -23,21 +39,16 @@ std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerI
     prompt.recipe = recipe;
     prompt.client = client + "/" + prompt.client;
   }
+  request.model = answering_name(served[recipe], request.model);
   return recipe;
 }
 
 std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loop, ApiRequest request) {
   auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers);
-  for (GenerationRequest& prompt : request.prompts) {
-    auto stream = std::make_shared<AnswerStream>();
-    const std::optional<Refusal> refusal = loop.submit(std::move(prompt), stream);
-    if (refusal && refusal->reason == Refusal::Reason::busy)
-      return ApiError{.status = 503, .message = refusal->message, .retry_seconds = refusal->retry_seconds};
-    if (refusal && refusal->reason == Refusal::Reason::conflict)
-      return ApiError{.status = 409, .message = refusal->message, .retry_seconds = refusal->retry_seconds};
-    if (refusal) return ApiError{.message = refusal->message};
-    exchange->streams_.push_back(std::move(stream));
-  }
+  for (std::size_t i = 0; i < request.prompts.size(); ++i)
+    exchange->streams_.push_back(std::make_shared<AnswerStream>());
+  const std::optional<Refusal> refusal = loop.submit(std::move(request.prompts), exchange->streams_);
+  if (refusal) return api_error(*refusal);
   return exchange;
 }
 
@@ -47,17 +58,20 @@ Exchange::~Exchange() {
 
 AnswerStream::Next Exchange::read(std::chrono::milliseconds patience, int& choice, AnswerPart& part) {
   using Next = AnswerStream::Next;
+  const bool is_one = streams_.size() == 1;
   std::size_t n_closed = 0;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     const std::size_t s = (next_ + i) % streams_.size();
-    const Next next = streams_[s]->read(patience / streams_.size(), part);
+    const Next next = streams_[s]->read(is_one ? patience : std::chrono::milliseconds(0), part);
     if (next == Next::closed) ++n_closed;
     if (next != Next::part) continue;
     choice = static_cast<int>(s) * n_answers_ + part.answer;
     next_ = (s + 1) % streams_.size();
     return Next::part;
   }
-  return n_closed == streams_.size() ? Next::closed : Next::nothing_yet;
+  if (n_closed == streams_.size()) return Next::closed;
+  if (!is_one) std::this_thread::sleep_for(std::min(patience, kPause));
+  return Next::nothing_yet;
 }
 
 std::optional<ApiError> Exchange::failure() const {

@@ -19,8 +19,8 @@ namespace kvant {
 // How often a waiting thread looks whether its client is still there.
 inline constexpr std::chrono::milliseconds kPatience{50};
 
-// Sets whose the prompts are, and which of the recipes that are served is to answer them. Returns which, or
-// an error: none can.
+// Sets whose the prompts are, which of the recipes that are served is to answer them, and the model's name as
+// the answers have it. Returns which recipe, or an error: none can.
 std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
                                     const std::string& client);
 

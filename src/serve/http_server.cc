@@ -76,13 +76,14 @@ class HttpServer::Routes {
   using Parse = ParsedRequest (*)(const Json&, const Tokenizer&, const ApiLimits&);
 
   void add_routes();
+  ApiLimits limits() const;
   httplib::Server::HandlerResponse check(const Request& request, Response& response) const;
   void generate(const Request& request, Response& response, Parse parse);
   void answer(const Request& request, Response& response, const std::shared_ptr<Exchange>& exchange,
               ApiResponse whole) const;
   void stream(Response& response, const std::shared_ptr<Exchange>& exchange, ApiResponse chunks,
               bool include_usage) const;
-  Json model_json(int recipe) const;
+  Json model_json(int recipe, const std::string& name) const;
   Json kv_json(int recipe) const;
   void models(const Request& request, Response& response) const;
   void props(Response& response) const;
@@ -122,14 +123,14 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
   server_.set_error_handler([](const Request& request, Response& response) {
     if (!response.body.empty()) return;
     const int status = response.status;
-    send(response,
+    send(request, response,
          ApiError{.status = status,
                   .message = status == 404   ? "there is nothing at " + request.path
                              : status == 413 ? std::string("the body is larger than this server takes")
                                              : std::string("the request is not one that HTTP allows")});
   });
-  server_.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
-    send(response, ApiError{.status = 500, .message = "the server failed at this request"});
+  server_.set_exception_handler([](const Request& request, Response& response, const std::exception_ptr&) {
+    send(request, response, ApiError{.status = 500, .message = "the server failed at this request"});
   });
   add_routes();
 }
@@ -143,7 +144,10 @@ void HttpServer::Routes::add_routes() {
   });
   server_.Get("/v1/models", [this](const Request&, Response& response) {
     Json data = Json::array();
-    for (std::size_t i = 0; i < served_.size(); ++i) data.push_back(model_json(static_cast<int>(i)));
+    for (std::size_t i = 0; i < served_.size(); ++i) {
+      for (const std::string& name : names_of(served_[i]))
+        data.push_back(model_json(static_cast<int>(i), name));
+    }
     send(response, Json{{"object", "list"}, {"data", std::move(data)}});
   });
   server_.Get(R"(/v1/models/(.+))",
@@ -151,7 +155,7 @@ void HttpServer::Routes::add_routes() {
   server_.Get("/health", [this](const Request&, Response& response) { health(response); });
   server_.Get("/metrics", [this](const Request&, Response& response) { metrics(response); });
   server_.Get("/props", [this](const Request&, Response& response) { props(response); });
-  add_messages_route(server_, loop_, tokenizer_, chat_template_.get(), served_);
+  add_messages_route(server_, loop_, tokenizer_, limits(), served_);
   add_template_route(server_, tokenizer_, chat_template_.get());
   add_cache_route(server_, loop_, served_);
   add_page_routes(server_);
@@ -181,21 +185,25 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
       !is_authorized(options_.api_key, request.get_header_value("Authorization")) &&
       !equal_in_constant_time(options_.api_key, request.get_header_value("x-api-key"))) {
     response.set_header("WWW-Authenticate", "Bearer");
-    send(response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
+    send(request, response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
     return Server::HandlerResponse::Handled;
   }
   if (options_.api_key.empty() && is_loopback(url_host(options_.host)) &&
       !is_loopback(request.get_header_value("Host"))) {
-    send(response,
+    send(request, response,
          ApiError{.status = 403, .message = "without an API key this server answers to localhost only"});
     return Server::HandlerResponse::Handled;
   }
   if (request.method == "POST" && !request.get_header_value("Content-Type").starts_with(kJsonType)) {
-    send(response,
+    send(request, response,
          ApiError{.status = 415, .message = "the body must be JSON: send 'Content-Type: application/json'"});
     return Server::HandlerResponse::Handled;
   }
   return Server::HandlerResponse::Unhandled;
+}
+
+ApiLimits HttpServer::Routes::limits() const {
+  return {.n_vocab = served_.front().n_vocab, .chat_template = chat_template_.get(), .log = options_.log};
 }
 
 // --- answers ---
@@ -203,15 +211,14 @@ httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& reques
 void HttpServer::Routes::generate(const Request& request, Response& response, Parse parse) {
   const auto body = parse_json(request.body);
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
-  ParsedRequest parsed =
-      parse(*body, tokenizer_, {.n_vocab = served_.front().n_vocab, .chat_template = chat_template_.get()});
+  ParsedRequest parsed = parse(*body, tokenizer_, limits());
   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
   auto& wanted = std::get<ApiRequest>(parsed);
   const auto recipe = address(wanted, served_, request.remote_addr);
   if (const auto* unknown = std::get_if<ApiError>(&recipe)) return send(response, *unknown);
   const ServerInfo& info = served_[std::get<int>(recipe)];
-  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, wanted.tool_format, info.model,
-                      info.fingerprint + "-" + info.recipe);
+  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, wanted.tool_format,
+                      wanted.model, info.fingerprint + "-" + info.recipe);
   const bool streams = wanted.stream, include_usage = wanted.include_usage;
   auto started = Exchange::start(loop_, std::move(wanted));
   if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
@@ -255,8 +262,8 @@ void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchan
 
 // --- about the server ---
 
-Json HttpServer::Routes::model_json(int recipe) const {
-  return {{"id", served_[recipe].model},
+Json HttpServer::Routes::model_json(int recipe, const std::string& name) const {
+  return {{"id", name},
           {"object", "model"},
           {"created", 0},
           {"owned_by", "kvant"},
@@ -267,7 +274,7 @@ Json HttpServer::Routes::model_json(int recipe) const {
 void HttpServer::Routes::models(const Request& request, Response& response) const {
   const std::string name = request.matches[1];
   const int recipe = recipe_of(served_, name);
-  if (recipe >= 0) return send(response, model_json(recipe));
+  if (recipe >= 0) return send(response, model_json(recipe, answering_name(served_[recipe], name)));
   send(response, unknown_model(name, served_));
 }
 
@@ -340,7 +347,7 @@ void HttpServer::Routes::tokenize(const Request& request, Response& response) co
   const bool add_special = fields.boolean("add_special").value_or(false);
   const bool parse_special = fields.boolean("parse_special").value_or(true);
   const bool with_pieces = fields.boolean("with_pieces").value_or(false);
-  fields.refuse_others();
+  fields.leave_others();
   if (fields.error()) return send(response, *fields.error());
   const auto tokens = tokenizer_.encode(*content, add_special, parse_special);
   if (!tokens.ok())
@@ -362,7 +369,7 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
   JsonFields fields(*body);
   const auto tokens = numbers_member(*body, "tokens");
   fields.value("tokens");
-  fields.refuse_others();
+  fields.leave_others();
   if (!tokens) fields.fail("tokens", "'tokens' must be a list of tokens");
   std::string text;
   for (const double token : tokens.value_or(std::vector<double>())) {

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/result.h"
-#include "model/tokenizer.h"
 #include "chat/chat_template.h"
+#include "model/tokenizer.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
+#include "serve/server_log.h"
 
 namespace kvant {
 
@@ -20,6 +21,7 @@ struct HttpOptions {
   std::string api_key;              // empty: everybody may ask
   std::size_t max_body = 16 << 20;  // bytes
   int connections = 64;             // that are served at the same time
+  ServerLog* log = nullptr;         // outlives the server; null: none
 };
 
 // The address as URLs have it: IPv6 in brackets.

@@ -44,6 +44,8 @@ struct Job {
   int n_read = 0;
   std::vector<int> keep_at;
 
+  std::vector<ReportedToken> prompt_report = {};  // of the tokens read so far, where they are wanted
+
   // With a guard: its shadow, which reads the prompt first.
   SequenceId shadow = 0;
   std::int64_t shadow_bytes = 0;  // that it takes at most; 0: there is none

@@ -3,8 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvant {
+namespace {
+
+constexpr std::size_t kMaxHints = 32;     // of a request that are remembered
+constexpr std::size_t kMaxHintName = 80;  // bytes
+
+// The numbers of list elements left out: "tools[3].type" and "tools[4].type" are one name.
+std::string without_numbers(const std::string& name) {
+  std::string plain;
+  bool in_brackets = false;
+  for (const char c : name) {
+    if (c == ']') in_brackets = false;
+    if (!in_brackets) plain += c;
+    if (c == '[') in_brackets = true;
+  }
+  return plain;
+}
+
+}  // namespace
 
 JsonFields::JsonFields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
   if (!json.is_object())
@@ -13,17 +32,29 @@ JsonFields::JsonFields(const Json& json, std::string where) : json_(json), where
   if (!where_.empty()) where_ += '.';
 }
 
-void JsonFields::fail(const std::string& key, std::string message) {
-  if (!error_) error_ = ApiError{.message = std::move(message), .parameter = where_ + key};
+void JsonFields::fail(const std::string& key, std::string message, const char* code) {
+  if (!error_) error_ = ApiError{.message = std::move(message), .parameter = where_ + key, .code = code};
 }
 
 void JsonFields::fail(const std::optional<ApiError>& error) {
   if (!error_) error_ = error;
 }
 
+void JsonFields::take(const JsonFields& part) {
+  fail(part.error());
+  for (const std::string& hint : part.hints()) add_hint(hint);
+}
+
+void JsonFields::add_hint(std::string name) {
+  name = without_numbers(name);
+  if (name.size() > kMaxHintName) name = name.substr(0, kMaxHintName) + "...";
+  if (hints_.size() < kMaxHints && std::ranges::find(hints_, name) == hints_.end())
+    hints_.push_back(std::move(name));
+}
+
 const JsonFields::Json* JsonFields::value(const char* key) {
   read_.insert(key);
-  if (!json_.is_object()) return nullptr;
+  if (!json_.is_object() || default_.contains(key)) return nullptr;
   const auto found = json_.find(key);
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -42,7 +73,13 @@ std::optional<double> JsonFields::number(const char* key, double low, double hig
 std::optional<std::int64_t> JsonFields::integer(const char* key, std::int64_t low, std::int64_t high) {
   const Json* json = value(key);
   if (json == nullptr) return std::nullopt;
-  if (json->is_number_integer()) {
+  if (json->is_number_float()) {  // some clients write every number with a fraction
+    constexpr double kExact = 1LL << 53;
+    const double number = json->get<double>();
+    if (number == std::floor(number) && std::abs(number) <= kExact && number >= static_cast<double>(low) &&
+        number <= static_cast<double>(high))
+      return static_cast<std::int64_t>(number);
+  } else if (json->is_number_integer()) {
     const bool too_large = json->is_number_unsigned() && json->get<std::uint64_t>() > INT64_MAX;
     const std::int64_t integer = too_large ? INT64_MAX : json->get<std::int64_t>();
     if (!too_large && integer >= low && integer <= high) return integer;
@@ -55,7 +92,7 @@ std::optional<bool> JsonFields::boolean(const char* key) {
   const Json* json = value(key);
   if (json == nullptr) return std::nullopt;
   if (json->is_boolean()) return json->get<bool>();
-  fail(key, fmt::format("'{}{}' must be true or false", where_, key));
+  fail(key, fmt::format("'{}{}' must be true or false", where_, key), kInvalidType);
   return std::nullopt;
 }
 
@@ -63,36 +100,49 @@ std::optional<std::string> JsonFields::text(const char* key) {
   const Json* json = value(key);
   if (json == nullptr) return std::nullopt;
   if (json->is_string()) return json->get<std::string>();
-  fail(key, fmt::format("'{}{}' must be a text", where_, key));
+  fail(key, fmt::format("'{}{}' must be a text", where_, key), kInvalidType);
   return std::nullopt;
 }
 
 std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_count) {
   const Json* json = value(key);
   if (json == nullptr) return {};
-  const auto is_text = [](const Json& item) {
-    return item.is_string() && !item.get_ref<const std::string&>().empty();
-  };
-  if (is_text(*json)) return {json->get<std::string>()};
-  if (json->is_array() && json->size() <= max_count && std::all_of(json->begin(), json->end(), is_text))
-    return json->get<std::vector<std::string>>();
-  fail(key, fmt::format("'{}{}' must be a text, or a list of at most {}, none of them empty", where_, key,
-                        max_count));
+  std::vector<std::string> texts;
+  if (json->is_string()) {
+    texts.push_back(json->get<std::string>());
+  } else if (json->is_array() &&
+             std::all_of(json->begin(), json->end(), [](const Json& item) { return item.is_string(); })) {
+    texts = json->get<std::vector<std::string>>();
+  } else {
+    fail(key, fmt::format("'{}{}' must be a text, or a list of at most {} texts", where_, key, max_count),
+         kInvalidType);
+  }
+  std::erase(texts, "");
+  if (texts.size() <= max_count) return texts;
+  fail(key,
+       fmt::format("'{}{}' has {} texts, and at most {} are taken", where_, key, texts.size(), max_count));
   return {};
+}
+
+void JsonFields::means_default(const char* key, const std::vector<Json>& values) {
+  const Json* json = value(key);
+  // The library compares an unsigned number with a signed one by its bits.
+  const bool is_huge =
+      json != nullptr && json->is_number_unsigned() && json->get<std::uint64_t>() > INT64_MAX;
+  if (json != nullptr && !is_huge && std::ranges::find(values, *json) != values.end()) default_.insert(key);
+  if (!default_.contains(key)) read_.erase(key);
 }
 
 void JsonFields::accept_only(const char* key, const std::vector<Json>& harmless, const char* why) {
   const Json* json = value(key);
   if (json == nullptr || std::ranges::find(harmless, *json) != harmless.end()) return;
-  fail(key, fmt::format("'{}{}' is not supported: {}", where_, key, why));
+  fail(key, fmt::format("'{}{}' is not supported: {}", where_, key, why), kUnsupportedParameter);
 }
 
-void JsonFields::refuse_others() {
+void JsonFields::leave_others() {
   if (!json_.is_object()) return;
   for (const auto& [key, json] : json_.items()) {
-    if (!json.is_null() && !read_.contains(key)) {
-      fail(key, fmt::format("'{}{}' is not a parameter that kvant knows: leave it out", where_, key));
-    }
+    if (!json.is_null() && !read_.contains(key)) add_hint(where_ + key);
   }
 }
 

@@ -1,5 +1,5 @@
-// JsonFields: the members of a JSON object that a client sent, read one by one. The first that is wrong is
-// the answer to the client; so is one that nobody has read: nothing is ignored.
+// JsonFields: the members of a JSON object that a client sent, read one by one. The first wrong member is the
+// error of the request. A member that nobody reads is a hint: the request goes on without it.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +26,34 @@ class JsonFields {
   std::optional<std::int64_t> integer(const char* key, std::int64_t low, std::int64_t high);
   std::optional<bool> boolean(const char* key);
   std::optional<std::string> text(const char* key);
-  // A text, or an array of at most that many; none may be empty.
+  // A text, or an array of at most that many. Empty texts are left out: they say nothing.
   std::vector<std::string> texts(const char* key, std::size_t max_count);
   // Any value; null where it is missing or null.
   const Json* value(const char* key);
 
-  // A parameter that kvant doesn't have, or not yet: only values that change nothing are taken.
+  // Values of a member that mean the same as leaving it out. Call it before the member is read.
+  void means_default(const char* key, const std::vector<Json>& values);
+  // A parameter that kvant does not have: only these values are taken, for they change nothing.
   void accept_only(const char* key, const std::vector<Json>& harmless, const char* why);
-  // Refuses members that were not read.
-  void refuse_others();
+  bool was_read(const char* key) const { return read_.contains(key); }
+  // Takes the members that were not read as hints.
+  void leave_others();
+  // Their names, with where they were found: "metadata", "tools[].defer_loading". A bounded number.
+  const std::vector<std::string>& hints() const { return hints_; }
 
-  void fail(const std::string& key, std::string message);
+  void fail(const std::string& key, std::string message, const char* code = kInvalidValue);
   void fail(const std::optional<ApiError>& error);  // of a part of it
+  // The error and the hints of an object within this one.
+  void take(const JsonFields& part);
   const std::optional<ApiError>& error() const { return error_; }
 
  private:
+  void add_hint(std::string name);
+
   const Json& json_;
   std::string where_;
-  std::set<std::string> read_;
+  std::set<std::string> read_, default_;
+  std::vector<std::string> hints_;
   std::optional<ApiError> error_;
 };
 

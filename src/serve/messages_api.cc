@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "base/json_reader.h"
 #include "serve/api_response.h"
@@ -11,6 +10,8 @@
 #include "serve/chat_tools.h"
 #include "serve/json_fields.h"
 #include "serve/messages_turns.h"
+#include "serve/parameter_rule.h"
+#include "serve/sampling_fields.h"
 #include "serve/thinking_fields.h"
 #include "serve/tool_answer.h"
 
@@ -18,8 +19,6 @@ namespace kvant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr double kMaxTemperature = 2;
 
 // Clients give thoughts back only with a signature. The server doesn't check it: thoughts are text to it.
 constexpr const char* kSignature = "kvant";
@@ -33,7 +32,7 @@ void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
   const std::string type = choice.text("type").value_or("");
   const std::string name = choice.text("name").value_or("");
   if (const auto single = choice.boolean("disable_parallel_tool_use")) tools.parallel = !*single;
-  choice.refuse_others();
+  choice.leave_others();
   if (type == "none") {
     tools.choice = ChatTools::Choice::none;
   } else if (type == "any") {
@@ -44,7 +43,7 @@ void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
   } else if (type != "auto") {
     choice.fail("type", "'tool_choice.type' must be auto, any, tool or none");
   }
-  fields.fail(choice.error());
+  fields.take(choice);
 }
 
 ChatTools read_messages_tools(JsonFields& fields) {
@@ -59,35 +58,43 @@ ChatTools read_messages_tools(JsonFields& fields) {
       tool.accept_only("type", {"custom"}, "the server has no tools of its own");
       tool.value("cache_control");
       add_function(tool, "input_schema", where, tools, schemas);
-      fields.fail(tool.error());
+      fields.take(tool);
     }
   }
   if (!fields.error()) read_messages_tool_choice(fields, tools);
   return tools;
 }
 
-GenerationRequest read_options(JsonFields& fields, ApiRequest& request) {
+GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
+                               ApiRequest& request) {
   GenerationRequest options;
   request.model = fields.text("model").value_or("");
   request.stream = fields.boolean("stream").value_or(false);
-  SamplerOptions& sampling = options.sampling;
-  sampling.temperature = static_cast<float>(fields.number("temperature", 0, kMaxTemperature).value_or(1));
-  sampling.top_p = static_cast<float>(fields.number("top_p", 0, 1).value_or(1));
-  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, INT32_MAX).value_or(0));
-  sampling.min_p = 0;
-  sampling.seed = std::random_device()();
-  if (sampling.top_p <= 0) fields.fail("top_p", "'top_p' must be above 0 and at most 1");
+  options.sampling = read_sampling(fields, tokenizer, limits.n_vocab);
   const auto max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
-  if (!max_tokens) fields.fail("max_tokens", "'max_tokens' is missing: say how long the answer may be");
+  if (!max_tokens)
+    fields.fail("max_tokens", "'max_tokens' is missing: say how long the message may be", kMissingParameter);
   options.generation.max_tokens = static_cast<int>(max_tokens.value_or(1));
   options.generation.stops = fields.texts("stop_sequences", kMaxStops);
   options.guard = fields.boolean("guard").value_or(false);
   if (const Json* metadata = fields.value("metadata")) {
     JsonFields about(*metadata, "metadata");
     options.client = about.text("user_id").value_or("");
-    fields.fail(about.error());
+    about.leave_others();
+    fields.take(about);
   }
   return options;
+}
+
+// `output_config` has an effort, which is read with the thoughts, and a format, which is no hint.
+void refuse_output_format(JsonFields& fields) {
+  const Json* json = fields.value("output_config");
+  if (json == nullptr) return;
+  JsonFields config(*json, "output_config");
+  config.value("effort");
+  config.accept_only("format", {}, "describe the format in the prompt, or give a tool that has it");
+  config.leave_others();
+  fields.take(config);
 }
 
 // --- answers ---
@@ -101,23 +108,6 @@ Json usage_json(const TokenUsage& usage) {
   return json;
 }
 
-const char* error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 413:
-      return "request_too_large";
-    case 503:
-      return "overloaded_error";
-    default:
-      return status >= 500 ? "api_error" : "invalid_request_error";
-  }
-}
-
 std::string event(const char* type, Json data) {
   Json json = {{"type", type}};
   json.update(data);
@@ -126,27 +116,21 @@ std::string event(const char* type, Json data) {
 
 }  // namespace
 
-ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenizer,
-                                     const ChatTemplate* chat_template) {
+ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
   ChatHistory conversation = read_conversation(fields);
   conversation.thinking = read_messages_thinking(fields);
-  GenerationRequest prompt = read_options(fields, request);
+  GenerationRequest prompt = read_options(fields, tokenizer, limits, request);
   const ChatTools tools = read_messages_tools(fields);
-  fields.accept_only("service_tier", {"auto", "standard_only"}, "there is one tier");
-  fields.refuse_others();
+  refuse_output_format(fields);
+  apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
   request.stops = prompt.generation.stops;
-  if (auto failure = set_chat_prompt(conversation, tools, tokenizer, chat_template, request, prompt))
+  if (auto failure = set_chat_prompt(conversation, tools, tokenizer, limits.chat_template, request, prompt))
     return *std::move(failure);
   request.prompts.push_back(std::move(prompt));
   return request;
-}
-
-std::string messages_error(const ApiError& error) {
-  return response_text(
-      {{"type", "error"}, {"error", {{"type", error_type(error.status)}, {"message", error.message}}}});
 }
 
 MessagesResponse::MessagesResponse(std::string model, std::shared_ptr<const ToolFormat> tool_format,
@@ -265,10 +249,6 @@ std::string MessagesResponse::end_events(const TokenUsage& usage) {
   events += close_block();
   return events + event("message_delta", {{"delta", stop_json()}, {"usage", usage_json(usage)}}) +
          event("message_stop", Json::object());
-}
-
-std::string messages_error_event(const ApiError& error) {
-  return "event: error\n" + sse_event(messages_error(error));
 }
 
 }  // namespace kvant

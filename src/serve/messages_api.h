@@ -1,4 +1,4 @@
-// Anthropic's Messages API (POST /v1/messages): requests from JSON, answers and errors in its format.
+// Anthropic's Messages API (POST /v1/messages): requests from JSON, messages in its format.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,10 @@
 
 namespace kvant {
 
-// The messages in the model's chat template. What is wrong or not supported is refused, never ignored;
-// `cache_control` and `metadata` are taken: prompts that begin alike are read once anyway.
-// chat_template: null: there are no tools.
+// The messages in the model's chat template. What is wrong is refused; parameters that kvant does not have
+// follow one rule (parameter_rule.h).
 ParsedRequest parse_messages_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
-                                     const ChatTemplate* chat_template = nullptr);
-
-// The body of an error: {"type": "error", "error": {"type", "message"}}.
-std::string messages_error(const ApiError& error);
+                                     const ApiLimits& limits = {});
 
 // An answer, whole or as the events of a stream. Parts are added in order.
 class MessagesResponse {
@@ -57,8 +53,5 @@ class MessagesResponse {
   int n_blocks_ = 0;           // of a stream, so far
   int open_block_ = kNoBlock;  // the one that goes on
 };
-
-// An event that tells of a failure half-way.
-std::string messages_error_event(const ApiError& error);
 
 }  // namespace kvant

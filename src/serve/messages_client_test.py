@@ -94,6 +94,8 @@ class Messages(unittest.TestCase):
         for body, headers, status, kind in ((ask(), {"x-api-key": KEY}, 200, None), (ask(), {}, 401, "authentication_error"),
                                             (ask(), {"x-api-key": "another"}, 401, "authentication_error"),
                                             (ask(model="another"), None, 404, "not_found_error"),
+                                            (ask(model="claude-haiku-4-5"), None, 200, None),
+                                            (ask(messages=[{"role": "user", "content": "word " * 9000}]), None, 400, "invalid_request_error"),
                                             (ask(tools=[{"name": "f"}]), None, 400, "invalid_request_error"),
                                             ({"messages": MESSAGES}, None, 400, "invalid_request_error")):
             with self.subTest(status=status, headers=headers):
@@ -103,6 +105,8 @@ class Messages(unittest.TestCase):
                     error = json.loads(text)
                     self.assertEqual((error["type"], error["error"]["type"]), ("error", kind))
                     self.assertTrue(error["error"]["message"])
+        self.assertRegex(SERVER.request("/v1/messages", ask(messages=[{"role": "user", "content": "word " * 9000}]))[1],
+                         r"prompt is too long: \d+ tokens > 2048 maximum")
 
     def test_counts_the_tokens_of_a_prompt(self):
         request = {"messages": MESSAGES, "system": "Be brief."}

@@ -8,6 +8,7 @@
 #include "serve/exchange.h"
 #include "serve/http_reply.h"
 #include "serve/messages_api.h"
+#include "serve/messages_error.h"
 
 namespace kvant {
 namespace {
@@ -15,15 +16,9 @@ namespace {
 using httplib::Request;
 using httplib::Response;
 
-void refuse(Response& response, const ApiError& error) {
-  response.status = error.status;
-  if (error.retry_seconds > 0) response.set_header("Retry-After", std::to_string(error.retry_seconds));
-  response.set_content(messages_error(error), kJsonType);
-}
-
 void answer(const Request& request, Response& response, Exchange& exchange, MessagesResponse whole) {
   if (!read_answers(request, exchange, [&](int, const AnswerPart& part) { whole.add(part); })) return;
-  if (const auto failure = exchange.failure()) return refuse(response, *failure);
+  if (const auto failure = exchange.failure()) return send(request, response, *failure);
   response.set_content(response_text(whole.whole(exchange.usage())), kJsonType);
 }
 
@@ -40,44 +35,52 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
            }});
 }
 
+// Clients have names of Anthropic's models built in, such as that of a smaller one for titles: the model that
+// is served stands for all of them.
+std::variant<int, ApiError> address_message(ApiRequest& request, std::span<const ServerInfo> served,
+                                            const std::string& client) {
+  if (recipe_of(served, request.model) < 0 && request.model.starts_with("claude-")) request.model.clear();
+  return address(request, served, client);
+}
+
 // What the prompt of the same request to /v1/messages would have. It needn't say how long the answer may be.
 void count_tokens(const Request& request, Response& response, const Tokenizer& tokenizer,
-                  const ChatTemplate* chat_template, std::span<const ServerInfo> served) {
+                  const ApiLimits& limits, std::span<const ServerInfo> served) {
   auto body = parse_json(request.body);
-  if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
+  if (!body.ok()) return send(request, response, ApiError{.message = body.error().message});
   if (body->is_object()) body->emplace("max_tokens", 1);
-  ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+  ParsedRequest parsed = parse_messages_request(*body, tokenizer, limits);
+  if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(request, response, *wrong);
   auto& wanted = std::get<ApiRequest>(parsed);
-  const auto recipe = address(wanted, served, request.remote_addr);
-  if (const auto* unknown = std::get_if<ApiError>(&recipe)) return refuse(response, *unknown);
+  const auto recipe = address_message(wanted, served, request.remote_addr);
+  if (const auto* unknown = std::get_if<ApiError>(&recipe)) return send(request, response, *unknown);
   send(response, {{"input_tokens", wanted.prompts.front().prompt.size()}});
 }
 
 }  // namespace
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
-                        const ChatTemplate* chat_template, std::span<const ServerInfo> served) {
+                        const ApiLimits& limits, std::span<const ServerInfo> served) {
   add_post_route(server, "/v1/messages/count_tokens",
-                 [&tokenizer, chat_template, served](const Request& request, Response& response) {
-                   count_tokens(request, response, tokenizer, chat_template, served);
+                 [&tokenizer, limits, served](const Request& request, Response& response) {
+                   count_tokens(request, response, tokenizer, limits, served);
                  });
   add_post_route(server, "/v1/messages",
-                 [&loop, &tokenizer, chat_template, served](const Request& request, Response& response) {
+                 [&loop, &tokenizer, limits, served](const Request& request, Response& response) {
                    const auto body = parse_json(request.body);
-                   if (!body.ok()) return refuse(response, ApiError{.message = body.error().message});
-                   ParsedRequest parsed = parse_messages_request(*body, tokenizer, chat_template);
-                   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return refuse(response, *wrong);
+                   if (!body.ok()) return send(request, response, ApiError{.message = body.error().message});
+                   ParsedRequest parsed = parse_messages_request(*body, tokenizer, limits);
+                   if (const auto* wrong = std::get_if<ApiError>(&parsed))
+                     return send(request, response, *wrong);
                    auto& wanted = std::get<ApiRequest>(parsed);
-                   const auto recipe = address(wanted, served, request.remote_addr);
+                   const auto recipe = address_message(wanted, served, request.remote_addr);
                    if (const auto* unknown = std::get_if<ApiError>(&recipe))
-                     return refuse(response, *unknown);
-                   MessagesResponse message(served[std::get<int>(recipe)].model, wanted.tool_format,
-                                            wanted.stops);
+                     return send(request, response, *unknown);
+                   MessagesResponse message(wanted.model, wanted.tool_format, wanted.stops);
                    const bool streams = wanted.stream;
                    auto started = Exchange::start(loop, std::move(wanted));
                    if (const auto* refused = std::get_if<ApiError>(&started))
-                     return refuse(response, *refused);
+                     return send(request, response, *refused);
                    const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
                    if (streams) {
                      stream(response, exchange, std::move(message));

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "model/tokenizer.h"
-#include "chat/chat_template.h"
+#include "serve/api_request.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 
@@ -14,8 +14,8 @@ class Server;
 
 namespace kvant {
 
-// All outlive the server. chat_template: null: there are no tools.
+// All outlive the server, and so does what `limits` points to.
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
-                        const ChatTemplate* chat_template, std::span<const ServerInfo> served);
+                        const ApiLimits& limits, std::span<const ServerInfo> served);
 
 }  // namespace kvant

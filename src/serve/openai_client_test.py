@@ -172,18 +172,39 @@ class Chat(unittest.TestCase):
 
     def test_refuses_what_it_does_not_have(self):
         for wrong in ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
-                      {"response_format": {"type": "xml"}}, {"presence_penalty": 0.5}, {"logit_bias": {"5": 1}},
+                      {"response_format": {"type": "xml"}}, {"presence_penalty": "much"}, {"logit_bias": {"-5": 1}},
                       {"temperature": -1}, {"n": 0}, {"max_tokens": 0}, {"top_logprobs": 2}, {"messages": []},
                       {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]},
                       {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-                      {"extra_body": {"something": 1}}, {"stop": [""]}):
+                      {"modalities": ["text", "audio"]}, {"extra_body": {"dry_multiplier": 1}}):
             with self.subTest(wrong), self.assertRaises(openai.BadRequestError) as raised:
                 self.chat(**wrong)
             self.assertTrue(raised.exception.body["message"])
-        with self.assertRaises(openai.NotFoundError):
+            self.assertIsInstance(raised.exception.code, str)
+        self.assertEqual((raised.exception.code, raised.exception.param), ("unsupported_parameter", "dry_multiplier"))
+        with self.assertRaises(openai.NotFoundError) as raised:
             self.chat(model="another")
-        with self.assertRaises(openai.BadRequestError):
+        self.assertEqual(raised.exception.code, "model_not_found")
+        with self.assertRaises(openai.BadRequestError) as raised:
             self.chat(messages=[{"role": "user", "content": "word " * 4 * CONTEXT}])
+        self.assertEqual(raised.exception.code, "context_length_exceeded")
+        self.assertIn(f"maximum context length is {CONTEXT} tokens", raised.exception.message)
+
+    def test_takes_hints_and_values_that_mean_the_default(self):
+        plain = self.chat(temperature=0).choices[0].message.content
+        hinted = self.chat(temperature=0, store=True, metadata={"a": "b"}, service_tier="auto", prompt_cache_key="k", stop=[""],
+                           presence_penalty=0, extra_body={"top_k": -1, "nobody_knows": 1, "mirostat": 0})
+        self.assertEqual(hinted.choices[0].message.content, plain)
+
+    def test_penalties_and_biases_change_what_is_drawn(self):
+        def tokens(**options):
+            answer = self.chat(**{"temperature": 0, "logprobs": True, "max_tokens": 24, **options})
+            return [token.token for token in answer.choices[0].logprobs.content]
+        plain = tokens()
+        distinct = tokens(frequency_penalty=100)
+        self.assertEqual(len(set(distinct)), len(distinct))
+        first = SERVER.json("POST", "/tokenize", {"content": plain[0]})["tokens"][0]
+        self.assertNotEqual(tokens(logit_bias={str(first): -100}, max_tokens=1), plain[:1])
 
 
 class Completions(unittest.TestCase):
@@ -221,12 +242,38 @@ class Completions(unittest.TestCase):
         self.assertEqual(len(found.token_logprobs), answer.usage.completion_tokens)
         self.assertEqual(found.text_offset[0], 0)
         for token, probability, top in zip(found.tokens, found.token_logprobs, found.top_logprobs):
-            self.assertLessEqual(len(top), 2)
-            if token in top:
-                self.assertAlmostEqual(top[token], probability, places=9)
+            self.assertLessEqual(len(top), 3)  # the chosen one is always among them
+            self.assertAlmostEqual(top[token], probability, places=9)
+
+    def test_scores_a_prompt(self):
+        prompt = SERVER.json("POST", "/tokenize", {"content": "The quick brown fox jumps over the lazy dog. " * 8})["tokens"]
+        scored = self.complete(prompt, echo=True, logprobs=1, max_tokens=0, temperature=0)
+        found = scored.choices[0].logprobs
+        self.assertEqual((len(found.tokens), found.token_logprobs[0], scored.usage.completion_tokens), (len(prompt), None, 0))
+        self.assertEqual("".join(found.tokens), scored.choices[0].text)
+        self.assertEqual(found.text_offset, [len("".join(found.tokens[:i])) for i in range(len(prompt))])
+        for n in (1, 30, 70):  # the same as when the prompt ends before the token
+            (top,) = self.complete(prompt[:n], logprobs=20, max_tokens=1).choices[0].logprobs.top_logprobs
+            if found.tokens[n] in top:
+                self.assertAlmostEqual(top[found.tokens[n]], found.token_logprobs[n], delta=0.05)
+        longer = self.complete(prompt, echo=True, logprobs=1, max_tokens=2, temperature=0).choices[0]
+        self.assertEqual(longer.logprobs.token_logprobs[1:len(prompt)], found.token_logprobs[1:])
+        self.assertEqual(len(longer.logprobs.tokens), len(prompt) + 2)
+
+    def test_reads_control_tokens_unless_told_otherwise(self):
+        prompt = "<|im_start|>user\nHi<|im_end|>\n"
+        read = self.complete(prompt, max_tokens=1).usage.prompt_tokens
+        self.assertEqual(read, len(SERVER.json("POST", "/tokenize", {"content": prompt})["tokens"]))
+        self.assertGreater(self.complete(prompt, max_tokens=1, extra_body={"parse_special": False}).usage.prompt_tokens, read)
+
+    def test_takes_many_prompts(self):
+        prompts = [f"{i} and" for i in range(60)]  # more than may wait
+        whole = self.complete(prompts, max_tokens=2, temperature=0)
+        self.assertEqual(len(whole.choices), 60)
+        self.assertEqual(whole.choices[59].text, self.complete(prompts[59], max_tokens=2, temperature=0).choices[0].text)
 
     def test_refuses_what_it_does_not_have(self):
-        for wrong in ({"echo": True}, {"suffix": "end"}, {"best_of": 3}, {"prompt": [10**9]}, {"prompt": []},
+        for wrong in ({"best_of": 3}, {"prompt": [10**9]}, {"prompt": []},
                       {"prompt": {"a": 1}}, {"logprobs": 100}):
             with self.subTest(wrong), self.assertRaises(openai.BadRequestError):
                 self.complete(**{"prompt": "x", **wrong})

@@ -30,6 +30,12 @@ int RequestQueue::size() const {
   return static_cast<int>(n);
 }
 
+int RequestQueue::clients_requests() const {
+  int n = 0;
+  for_each([&](const Job& job) { n += job.request.follows ? 0 : 1; });
+  return n;
+}
+
 void RequestQueue::for_each(const std::function<void(const Job&)>& visit) const {
   for (const Line& line : lines_) std::ranges::for_each(line.jobs, visit);
 }

@@ -22,6 +22,7 @@ class RequestQueue {
 
   bool empty() const { return lines_.empty(); }
   int size() const;
+  int clients_requests() const;  // the same, where all prompts of one request count once
   void for_each(const std::function<void(const Job&)>& visit) const;  // client by client
 
  private:

@@ -204,7 +204,7 @@ void Scheduler::decode_and_read(bool beside_answers) {
   for (const PromptPart& part : parts) read_part(part);
 }
 
-// The logits are those of the answers, and then of the prompts that end.
+// The logits are those of the answers, and then of the prompts that end or whose probabilities are wanted.
 Status Scheduler::run_together(std::span<const Row> rows, std::span<const PromptPart> parts) {
   std::vector<std::int32_t> tokens;
   tokens.reserve(rows.size());  // the inputs point into it
@@ -217,26 +217,26 @@ Status Scheduler::run_together(std::span<const Row> rows, std::span<const Prompt
   for (const PromptPart& part : parts) {
     const auto of_part =
         std::span<const std::int32_t>(part.job->request.prompt).subspan(part.job->n_read, part.n_tokens);
-    inputs.push_back(
-        {part.job->sequence, of_part, /*is_prompt=*/true, part.is_last ? part.n_tokens - 1 : part.n_tokens});
+    inputs.push_back({part.job->sequence, of_part, /*is_prompt=*/true, part.n_tokens - part.n_logits});
     n_read += part.n_tokens;
-    n_logit_rows += part.is_last ? 1 : 0;
+    n_logit_rows += part.n_logits;
   }
+  const std::size_t n_vocab = engine_.n_vocab();
+  logits_.resize(std::max(logits_.size(), n_logit_rows * n_vocab));
   const auto start = std::chrono::steady_clock::now();
   KVANT_RETURN_IF_ERROR(decode_shadows(rows));
   KVANT_RETURN_IF_ERROR(run(inputs, n_logit_rows));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   if (!rows.empty() && n_read > 0) pace_.add(n_read, taken.count() + shadow_reading_.seconds);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
-  const std::size_t n_vocab = engine_.n_vocab();
   auto logits = std::span<const float>(logits_);
   for (const Row& row : rows) {
     if (row.job->state != JobState::done) take_token(row, logits.first(n_vocab));
     logits = logits.subspan(n_vocab);
   }
   for (const PromptPart& part : parts) {
-    end_part(part, logits.first(part.is_last ? n_vocab : 0));
-    if (part.is_last) logits = logits.subspan(n_vocab);
+    end_part(part, logits.first(part.n_logits * n_vocab));
+    logits = logits.subspan(part.n_logits * n_vocab);
   }
   return {};
 }

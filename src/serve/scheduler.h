@@ -154,6 +154,7 @@ class Scheduler {
     Job* job;
     int n_tokens;
     bool is_last;
+    int n_logits;  // of its last tokens
   };
 
   Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
@@ -177,6 +178,7 @@ class Scheduler {
   void decode(std::span<const Row> rows);
   void decode_batch(std::span<const Row> rows);
   Status decode_shadows(std::span<const Row> rows);
+  void start_echo(Job& job);
   void take_token(const Row& row, std::span<const float> logits);
   void keep_session(const Job& job, Answer& answer);
 
@@ -186,6 +188,7 @@ class Scheduler {
   std::optional<PromptPart> next_part(Job& job, int wanted);
   int read_part(const PromptPart& part);
   void end_part(const PromptPart& part, std::span<const float> logits);
+  void report_prompt(Job& job, int n_tokens, std::span<const float> logits) const;
   int fail_reading(Job& job, const Error& failure);
   bool has_unread_shadow(const Job& job) const;
   int read_shadow(Job& job, int wanted);
@@ -229,7 +232,7 @@ class Scheduler {
   RequestQueue queue_;
   std::list<Job> jobs_;        // admitted, oldest first
   std::list<Job*> readers_;    // of them, those that read their prompt; the first is next
-  std::vector<float> logits_;  // [batch_, n_vocab]
+  std::vector<float> logits_;  // [batch_, n_vocab] at least
   std::int64_t promised_ = 0;  // bytes that admitted requests take at most
   int running_ = 0;            // their answers
   std::int64_t next_id_ = 1;

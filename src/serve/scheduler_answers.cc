@@ -31,6 +31,7 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
     sampling.seed += static_cast<std::uint32_t>(i);
     auto sampler = Sampler::make(sampling);
     KVANT_CHECK(sampler.ok(), "a sampler that was refused too late");
+    (*sampler)->begin(job.request.prompt);
     SequenceId sequence = job.sequence;
     if (i > 0) {
       KVANT_RETURN_IF_ERROR(with_room_now([&]() -> Status {
@@ -48,10 +49,27 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
     answer.sampler = std::move(*sampler);
     answer.generation = std::move(generation);
     if (job.request.guard)
-      answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, std::move(job.shadow_logits));
+      answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, job.request.prompt,
+                                                   std::move(job.shadow_logits));
+  }
+  if (job.request.echo) start_echo(job);
+  if (job.request.generation.max_tokens == 0) {
+    for (int i = 0; i < n; ++i) job.stream->write({.answer = i, .end = GenerationEnd::length});
+    if (!job.request.session.empty()) keep_session(job, job.answers.front());
+    close(job);
+    return {};
   }
   for (int i = 0; i < n && job.state != JobState::done; ++i) take_token({&job, &job.answers[i], i}, logits);
   return {};
+}
+
+// The prompt's text, as it came or as its tokens spell it, at the start of each completion.
+void Scheduler::start_echo(Job& job) {
+  std::string text = job.request.text;
+  for (std::size_t i = 0; i < job.request.prompt.size() && job.request.text.empty(); ++i)
+    text += engine_.tokenizer().piece(job.request.prompt[i]);
+  for (int i = 0; i < job.request.n_answers; ++i)
+    job.stream->write({.answer = i, .text = text, .tokens = job.prompt_report, .is_prompt = true});
 }
 
 std::vector<Scheduler::Row> Scheduler::running_rows() {

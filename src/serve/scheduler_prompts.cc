@@ -5,6 +5,13 @@
 #include "serve/scheduler.h"
 
 namespace kvant {
+namespace {
+
+// Tokens that a step reads of a prompt whose probabilities are wanted: each has logits of the whole
+// vocabulary.
+constexpr int kReportedStep = 64;
+
+}  // namespace
 
 bool Scheduler::is_answering() const {
   return std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
@@ -88,9 +95,12 @@ std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) 
     if (!job.has_sequence) return {};  // its session, or its beginning, is still being read
     job.stream->begin(job.usage);
   }
+  const bool reports = job.request.wants_prompt_probabilities();
+  if (reports) wanted = std::min(wanted, kReportedStep);
   int n = next_prompt_step(job.n_read, job.usage.prompt, wanted);
   if (!job.keep_at.empty()) n = std::min(n, job.keep_at.front() - job.n_read);
-  return PromptPart{&job, n, job.n_read + n == job.usage.prompt};
+  const bool is_last = job.n_read + n == job.usage.prompt;
+  return PromptPart{&job, n, is_last, reports ? n : static_cast<int>(is_last)};
 }
 
 // Returns how many tokens were read.
@@ -99,15 +109,28 @@ int Scheduler::read_part(const PromptPart& part) {
   return done.ok() ? part.n_tokens : fail_reading(*part.job, done.error());
 }
 
+// Of the tokens that come next in it: the first token of all has no probability. logits [n_tokens, n_vocab].
+void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> logits) const {
+  const std::vector<std::int32_t>& prompt = job.request.prompt;
+  std::vector<ReportedToken>& report = job.prompt_report;
+  if (report.empty()) report.push_back({.chosen = {prompt.front(), kNoProbability}});
+  const std::size_t n_vocab = engine_.n_vocab();
+  for (int i = 0; i < n_tokens && report.size() < prompt.size(); ++i)
+    report.push_back(reported_token(logits.subspan(i * n_vocab, n_vocab), prompt[report.size()],
+                                    job.request.generation.alternatives));
+}
+
 // It has been read.
 void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) {
   Job& job = *part.job;
   progress_ = true;
+  if (job.request.wants_prompt_probabilities()) report_prompt(job, part.n_tokens, logits);
   job.n_read += part.n_tokens;
   counters_.prompt_tokens += part.n_tokens;
   if (!job.keep_at.empty() && job.n_read == job.keep_at.front()) keep_beginning(job);
   if (!part.is_last) return;
-  if (const Status begun = start_answers(job, logits); !begun.ok()) answer_failure(job, begun.error());
+  if (const Status begun = start_answers(job, logits.last(engine_.n_vocab())); !begun.ok())
+    answer_failure(job, begun.error());
 }
 
 // What the session's rows were made of is not all prompts: no beginning of it is kept for others.
@@ -134,7 +157,9 @@ Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
   if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
+  const bool must_read_all = job.request.wants_prompt_probabilities();  // which are not kept
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
+    if (must_read_all) return {};
     auto found = prefixes_.find(job.request.prompt, /*may_wait=*/job.prefix_file.empty());
     if (!found.ok()) return found.error();
     match = std::move(*found);

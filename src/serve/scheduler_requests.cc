@@ -40,10 +40,14 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   if (auto refusal = match_session(request)) return refuse(std::move(*refusal));
   const int n_prompt = static_cast<int>(request.prompt.size());
   if (n_prompt >= options_.context) {
-    return refuse(wrong(
+    Refusal too_long = wrong(
         error("the prompt has {} tokens, which leaves no room for an answer in a context of {}: shorten it, "
               "or start the server with a larger -c",
-              n_prompt, options_.context)));
+              n_prompt, options_.context));
+    too_long.reason = Refusal::Reason::too_long;
+    too_long.prompt_tokens = n_prompt;
+    too_long.context = options_.context;
+    return refuse(std::move(too_long));
   }
   if (request.n_answers > options_.parallel) {
     return refuse(wrong(error("{} answers are wanted of a server that makes {} at a time", request.n_answers,
@@ -60,7 +64,6 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
         wrong(error("a guard compares free answers, and this one is held to a format or to tools: ask "
                     "without the one or the other")));
   int& max_tokens = request.generation.max_tokens;
-  if (max_tokens == 0) return refuse(wrong(error("an answer of 0 tokens is wanted: ask for 1 at least")));
   const int room = options_.context - n_prompt;
   max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
   const std::int64_t bytes = most_bytes(request);
@@ -85,10 +88,10 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   job.bytes = bytes;
   job.usage.prompt = n_prompt;
   const bool must_wait = !queue_.empty() || !has_room(job);
-  if (must_wait && queue_.size() >= options_.queue) {
-    const int patience = static_cast<int>(counters_.request.mean() * queue_.size() / options_.parallel);
-    return refuse({Refusal::Reason::busy,
-                   fmt::format("{} requests wait already: try again later", queue_.size()),
+  if (const int waiting = queue_.clients_requests();
+      must_wait && !job.request.follows && waiting >= options_.queue) {
+    const int patience = static_cast<int>(counters_.request.mean() * waiting / options_.parallel);
+    return refuse({Refusal::Reason::busy, fmt::format("{} requests wait already: try again later", waiting),
                    std::clamp(patience, 1, kLongestRetry)});
   }
   if (!job.request.session.empty()) sessions_->begin(job.request.session);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 
@@ -98,6 +100,99 @@ GenerationRequest request(Tokens prompt, int max_tokens, const std::string& clie
   request.sampling = {.temperature = 1, .seed = 7};
   request.generation.max_tokens = max_tokens;
   return request;
+}
+
+// The probabilities are those of a softmax over the fake engine's logits, computed here.
+TEST(Scheduler, EchoesThePromptWithItsProbabilities) {
+  Bench bench({.parallel = 2});
+  const Tokens prompt = prompt_of(300);
+  EXPECT_TRUE(bench.ask(request(prompt, 1)).closed);  // what is kept of it has no probabilities
+  for (const int max_tokens : {0, 3}) {
+    GenerationRequest echo = request(prompt, max_tokens);
+    echo.echo = echo.generation.wants_probabilities = true;
+    echo.generation.alternatives = 2;
+    echo.n_answers = 2;
+    const auto stream = bench.submit(echo);
+    bench.run();
+    std::map<int, std::vector<ReportedToken>> tokens;
+    std::map<int, std::string> texts;
+    std::map<int, GenerationEnd> ends;
+    AnswerPart part;
+    while (stream->read(std::chrono::milliseconds(0), part) == AnswerStream::Next::part) {
+      tokens[part.answer].insert(tokens[part.answer].end(), part.tokens.begin(), part.tokens.end());
+      texts[part.answer] += part.text;
+      ends[part.answer] = part.end;
+    }
+    ASSERT_EQ(tokens.size(), 2U);
+    for (const auto& [answer, reported] : tokens) {
+      ASSERT_EQ(reported.size(), prompt.size() + max_tokens);
+      EXPECT_EQ(texts[answer].size(), prompt.size() + max_tokens);
+      EXPECT_EQ(ends[answer], GenerationEnd::length);
+      EXPECT_TRUE(std::isnan(reported[0].chosen.log_probability));
+      for (std::size_t i = 1; i < reported.size(); ++i) {
+        std::vector<float> logits(kFakeVocabulary);
+        FakeEngine::fill(logits.data(), static_cast<int>(i), reported[i - 1].chosen.token);
+        double sum = 0;
+        for (const float logit : logits) sum += std::exp(logit);
+        const std::int32_t token = reported[i].chosen.token;
+        if (i < prompt.size()) EXPECT_EQ(token, prompt[i]);
+        ASSERT_NEAR(reported[i].chosen.log_probability, logits[token] - std::log(sum), 1e-4) << i;
+        ASSERT_EQ(reported[i].alternatives.size(), 2U);
+        ASSERT_EQ(reported[i].alternatives[0].token, std::ranges::max_element(logits) - logits.begin());
+      }
+    }
+  }
+}
+
+TEST(Scheduler, EchoesThePromptAlone) {
+  Bench bench;
+  GenerationRequest echo = request(prompt_of(200), 2);
+  echo.echo = true;
+  const Reply given = bench.ask(echo);
+  echo.text = "as it came";
+  EXPECT_EQ(bench.ask(echo).texts.at(0), "as it came" + given.texts.at(0).substr(200));
+  EXPECT_GT(bench.ask(echo).usage.cached, 0);
+}
+
+TEST(Scheduler, ReadsAPromptWithoutGenerating) {
+  Bench bench;
+  const Reply reply = bench.ask(request(prompt_of(20), 0));
+  EXPECT_TRUE(reply.closed);
+  EXPECT_EQ(reply.texts.at(0), "");
+  EXPECT_EQ(reply.ends.at(0), GenerationEnd::length);
+  EXPECT_EQ(reply.usage.prompt, 20);
+  EXPECT_EQ(reply.usage.generated, 0);
+}
+
+// All choices have the same logits at first; each counts what it has said itself.
+TEST(Scheduler, EachChoiceCountsItsOwnPenalties) {
+  Bench bench({.parallel = 3});
+  GenerationRequest several = request(prompt_of(20), 40);
+  several.sampling = {.temperature = 0};
+  several.sampling.penalties = {.presence = 50, .repeat = 1};
+  several.n_answers = 3;
+  const Reply reply = bench.ask(several);
+  ASSERT_EQ(reply.texts.size(), 3U);
+  EXPECT_EQ(reply.texts.at(0), reply.texts.at(1));
+  EXPECT_EQ(reply.texts.at(0), reply.texts.at(2));
+  several.n_answers = 1;
+  EXPECT_EQ(bench.ask(several).texts.at(0), reply.texts.at(0));
+}
+
+TEST(Scheduler, PromptsOfOneRequestCountOnceInTheQueue) {
+  Bench bench({.parallel = 1, .queue = 1});
+  std::vector<std::shared_ptr<AnswerStream>> streams = {bench.submit(request(prompt_of(9), 5))};
+  for (int i = 0; i < 20; ++i) {
+    GenerationRequest prompt = request(prompt_of(5, i), 3);
+    prompt.follows = i > 0;
+    streams.push_back(bench.submit(std::move(prompt)));
+    EXPECT_FALSE(bench.refusal) << i;
+  }
+  bench.submit(request(prompt_of(4), 3));
+  ASSERT_TRUE(bench.refusal.has_value());
+  EXPECT_EQ(bench.refusal->reason, Refusal::Reason::busy);
+  bench.run();
+  for (const auto& stream : streams) EXPECT_TRUE(read_all(*stream).closed);
 }
 
 TEST(Scheduler, AnswersSeveralAtATimeAsEachAlone) {
@@ -254,16 +349,18 @@ TEST(Scheduler, RefusesWhatCanNeverBeServed) {
            !bench.refusal->message.empty();
   };
   EXPECT_TRUE(refused(request({}, 5)));
-  EXPECT_TRUE(refused(request(prompt_of(512), 5)));
+  EXPECT_FALSE(refused(request(prompt_of(512), 5)));
+  EXPECT_EQ(bench.refusal->reason, Refusal::Reason::too_long);
+  EXPECT_EQ(bench.refusal->prompt_tokens, 512);
+  EXPECT_EQ(bench.refusal->context, 512);
   EXPECT_FALSE(refused(request(prompt_of(511), 5)));
-  EXPECT_TRUE(refused(request(prompt_of(5), 0)));
   GenerationRequest five = request(prompt_of(5), 5);
   five.n_answers = 5;
   EXPECT_TRUE(refused(five));
   GenerationRequest cold = request(prompt_of(5), 5);
   cold.sampling.temperature = -1;
   EXPECT_TRUE(refused(cold));
-  EXPECT_EQ(bench.scheduler().status().counters.refused, 5);
+  EXPECT_EQ(bench.scheduler().status().counters.refused, 4);
 }
 
 TEST(Scheduler, CutsAnAnswerAtTheEndOfTheContext) {

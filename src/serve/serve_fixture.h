@@ -77,10 +77,18 @@ class FakeEngine : public Engine {
     steps.push_back(record);
     int row = 0;
     for (const EngineInput& input : inputs) {
-      if (input.first_logits == static_cast<int>(input.tokens.size())) continue;
-      fill(logits.row(row++), cache.length(input.sequence), input.tokens.back());
+      const int n = static_cast<int>(input.tokens.size()), before = cache.length(input.sequence) - n;
+      for (int i = input.first_logits; i < n; ++i) fill(logits.row(row++), before + i + 1, input.tokens[i]);
     }
     return {};
+  }
+
+  // Of a sequence of that length whose newest token it is. logits [kFakeVocabulary].
+  static void fill(float* logits, int length, std::int32_t newest) {
+    std::mt19937 random(length * 1009 + newest);
+    std::normal_distribution<float> normal;
+    for (int t = 0; t < kFakeVocabulary; ++t) logits[t] = 2 * normal(random);
+    logits[kFakeEnd] = logits[kFakeUnsaid] = -100;  // answers end by their maximum
   }
 
   int most_decoded = 31;
@@ -89,14 +97,6 @@ class FakeEngine : public Engine {
   std::vector<StepRecord> steps;
 
  private:
-  // Of the length and the newest token.
-  static void fill(float* logits, int length, std::int32_t newest) {
-    std::mt19937 random(length * 1009 + newest);
-    std::normal_distribution<float> normal;
-    for (int t = 0; t < kFakeVocabulary; ++t) logits[t] = 2 * normal(random);
-    logits[kFakeEnd] = logits[kFakeUnsaid] = -100;  // answers end by their maximum
-  }
-
   Geometry geometry_;
   FakeTokenizer tokenizer_;
 };

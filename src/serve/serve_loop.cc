@@ -96,13 +96,26 @@ bool ServeLoop::between_steps(std::function<void()> action) {
 }
 
 std::optional<Refusal> ServeLoop::submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream) {
+  std::vector<GenerationRequest> one;
+  one.push_back(std::move(request));
+  return submit(std::move(one), {std::move(stream)});
+}
+
+std::optional<Refusal> ServeLoop::submit(std::vector<GenerationRequest> prompts,
+                                         const std::vector<std::shared_ptr<AnswerStream>>& streams) {
   const Refusal ending{Refusal::Reason::busy, "the server is ending", 1};
   if (refuses_) return ending;
-  const int recipe = request.recipe;
-  if (request.n_answers <= options_[recipe].parallel) request.clone_grammar();  // others are refused
+  for (GenerationRequest& prompt : prompts) {
+    prompt.follows = &prompt != prompts.data();
+    if (prompt.n_answers <= options_[prompt.recipe].parallel) prompt.clone_grammar();  // others are refused
+  }
   std::optional<Refusal> refusal;
-  const bool asked =
-      between_steps([&] { refusal = schedulers_[recipe]->submit(std::move(request), std::move(stream)); });
+  const bool asked = between_steps([&] {
+    for (std::size_t i = 0; i < prompts.size() && !refusal; ++i) {
+      const int recipe = prompts[i].recipe;
+      refusal = schedulers_[recipe]->submit(std::move(prompts[i]), streams[i]);
+    }
+  });
   return asked ? refusal : ending;
 }
 

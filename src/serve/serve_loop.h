@@ -27,6 +27,10 @@ class ServeLoop {
 
   // Thread-safe. All wait for the end of the step that runs.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
+  // All prompts of a client's request: of one recipe, each with its stream. They count as one in the queue.
+  // Refused: the streams of those that were taken before are to be cancelled.
+  std::optional<Refusal> submit(std::vector<GenerationRequest> prompts,
+                                const std::vector<std::shared_ptr<AnswerStream>>& streams);
   // recipe: 0, or 1 for the one that is compared.
   SchedulerStatus status(int recipe = 0);
   CacheView cache_view(int recipe = 0);

@@ -88,7 +88,7 @@ class SessionRoutes {
     const std::string to = given.value_or("");
     if (!given) fields.fail("to", "'to' must be the name of the new session");
     if (!is_session_name(to)) fields.fail("to", kSessionNameRule);
-    fields.refuse_others();
+    fields.leave_others();
     if (fields.error()) return send(response, *fields.error());
     await(to, response,
           [&](Scheduler& scheduler, SessionDone done) { scheduler.fork_session(name, to, std::move(done)); });

@@ -20,7 +20,7 @@ Result<std::string> prompt_of(const std::string& body, const Tokenizer& tokenize
   JsonFields fields(*json);
   const ChatHistory conversation = read_messages(fields);
   const ChatTools tools = read_tools(fields);
-  fields.refuse_others();
+  fields.leave_others();
   if (fields.error()) return Error{fields.error()->message};
   return chat_text(conversation, tools, tokenizer, chat_template);
 }

@@ -193,7 +193,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
                      {"messages", {{{"role", "user"}, {"content", "hi"}}}},
                      {"tools", {{{"name", "weather"}, {"input_schema", kWeather["parameters"]}}}},
                      {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}};
-  ParsedRequest parsed = parse_messages_request(body, engine_->tokenizer(), templates_[1].get());
+  ParsedRequest parsed = parse_messages_request(body, engine_->tokenizer(), {.chat_template = templates_[1].get()});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
   const auto& wanted = std::get<ApiRequest>(parsed);
   MessagesResponse whole("m", wanted.tool_format), events("m", wanted.tool_format);
@@ -228,7 +228,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
   next["messages"].push_back(
       {{"role", "user"},
        {"content", {{{"type", "tool_result"}, {"tool_use_id", message["content"][2]["id"]}}}}});
-  parsed = parse_messages_request(next, engine_->tokenizer(), templates_[1].get());
+  parsed = parse_messages_request(next, engine_->tokenizer(), {.chat_template = templates_[1].get()});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
   EXPECT_NE(
       std::get<ApiRequest>(parsed).prompts[0].text.find("<think>\nSo.\n</think>\n\nI look.\n<tool_call>"),

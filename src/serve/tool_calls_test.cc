@@ -220,7 +220,7 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
       {"messages", {{{"role", "user"}, {"content", "hi"}}}},
       {"tools", {{{"name", "weather"}, {"input_schema", kParameters}}}},
       {"tool_choice", {{"type", "tool"}, {"name", "weather"}, {"disable_parallel_tool_use", true}}}};
-  ParsedRequest parsed = parse_messages_request(body, engine_->tokenizer(), template_->get());
+  ParsedRequest parsed = parse_messages_request(body, engine_->tokenizer(), {.chat_template = template_->get()});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
   auto& wanted = std::get<ApiRequest>(parsed);
   wanted.prompts.front().sampling.seed = 1;  // some answers draw more than 900 tokens
@@ -247,7 +247,7 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
       {{"role", "user"},
        {"content",
         {{{"type", "tool_result"}, {"tool_use_id", answer["content"][0]["id"]}, {"content", "sunny"}}}}});
-  parsed = parse_messages_request(next, engine_->tokenizer(), template_->get());
+  parsed = parse_messages_request(next, engine_->tokenizer(), {.chat_template = template_->get()});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
   const std::string& text = std::get<ApiRequest>(parsed).prompts[0].text;
   EXPECT_NE(text.find("<tool_response>\nsunny\n</tool_response>"), std::string::npos) << text;

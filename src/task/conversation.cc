@@ -70,6 +70,7 @@ void Conversation::begin_answer(GenerationOptions options) {
   end_.reset();
   if (answer_->end() == GenerationEnd::length) end_ = AnswerEnd::length;  // of no tokens
   is_ahead_ = false;
+  sampler_->begin(tokens_);
 }
 
 Result<GeneratedText> Conversation::next() {
