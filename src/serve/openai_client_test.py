@@ -252,10 +252,9 @@ class Completions(unittest.TestCase):
         self.assertEqual((len(found.tokens), found.token_logprobs[0], scored.usage.completion_tokens), (len(prompt), None, 0))
         self.assertEqual("".join(found.tokens), scored.choices[0].text)
         self.assertEqual(found.text_offset, [len("".join(found.tokens[:i])) for i in range(len(prompt))])
-        for n in (1, 30, 70):  # the same as when the prompt ends before the token
-            (top,) = self.complete(prompt[:n], logprobs=20, max_tokens=1).choices[0].logprobs.top_logprobs
-            if found.tokens[n] in top:
-                self.assertAlmostEqual(top[found.tokens[n]], found.token_logprobs[n], delta=0.05)
+        for n in (40, 70):  # as when the prompt ends before the token, but for the rounding of products of few rows
+            (top,) = self.complete(prompt[:n], logprobs=20, max_tokens=1, extra_body={"ignore_eos": True}).choices[0].logprobs.top_logprobs
+            self.assertAlmostEqual(top[found.tokens[n]], found.token_logprobs[n], delta=0.1)
         longer = self.complete(prompt, echo=True, logprobs=1, max_tokens=2, temperature=0).choices[0]
         self.assertEqual(longer.logprobs.token_logprobs[1:len(prompt)], found.token_logprobs[1:])
         self.assertEqual(len(longer.logprobs.tokens), len(prompt) + 2)
