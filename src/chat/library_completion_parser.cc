@@ -76,7 +76,10 @@ std::size_t after_spaces(const std::string& text, std::size_t at) {
 // time.
 class LibraryParse {
  public:
-  explicit LibraryParse(const LibraryFormat& format) : format_(format) {}
+  // What the prompt has of the message is no news.
+  explicit LibraryParse(const LibraryFormat& format) : format_(format) {
+    if (format.params.is_continuation) (void)advance(/*is_partial=*/true);
+  }
 
   std::vector<common_chat_msg_diff> add(const std::string& text) {
     text_ += text;
@@ -271,6 +274,7 @@ std::shared_ptr<const ToolFormat> read_by_library(const common_chat_params& para
   LibraryFormat library{.params = params, .thought_ends = params.thinking_end_tags};
   library.params.reasoning_format =
       reading.splits_thoughts ? COMMON_REASONING_FORMAT_AUTO : COMMON_REASONING_FORMAT_NONE;
+  library.params.is_continuation = reading.continues;
   if (!params.parser.empty()) library.params.parser.load(params.parser);
   Format format;
   format.has_thought_tags = reading.splits_thoughts && !params.supports_thinking;

@@ -14,6 +14,7 @@ namespace kvant {
 struct CompletionReading {
   bool splits_thoughts = true;  // else thoughts stay in the text, with their tags
   bool one_call = false;        // clients aren't told of more
+  bool continues = false;       // the prompt has the message's beginning, which clients have
   // The tools that may be called without the template's marks as well; empty: none.
   nlohmann::ordered_json untagged_functions = nlohmann::ordered_json::array();
 };

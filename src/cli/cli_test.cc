@@ -635,6 +635,21 @@ TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
   expect_user_error(with({"--system", "be brief"}), "--system has no place");
 }
 
+// As programs, not by what they look like: no other engine knows this template by heart.
+TEST_F(Cli, RunsTheChatTemplateThatItIsGiven) {
+  write("said.jinja",
+        "{% set all = namespace(said='') %}{% for m in messages %}{% set all.said = all.said ~ m.content %}"
+        "{% endfor %}{{ all.said }} and more");
+  write("refuses.jinja", "{{ raise_exception('only poems') }}");
+  const std::string said = path("said.jinja");
+  const Outcome raw = run_model("run", {"-p", "abc and more", "--raw", "-n", "3"});
+  const Outcome single = run_model("run", {"-p", "abc", "-n", "3", "--chat-template", said});
+  const Outcome chat = run_model("run", {"-cnv", "-p", "abc", "-n", "3", "--chat-template", said});
+  EXPECT_EQ(single.out, raw.out) << single.err;
+  EXPECT_TRUE(chat.out.starts_with(raw.out)) << chat.err;
+  expect_user_error(run_model("run", {"-p", "abc", "--chat-template", path("refuses.jinja")}), "only poems");
+}
+
 TEST_F(Cli, APromptIsNotCutAtAByteOfValueZero) {
   write("zero.txt", std::string("abc\0def", 7));
   expect_user_error(run_model("run", {"-f", path("zero.txt"), "-n", "2"}), "a byte of value 0, at 3");

@@ -132,12 +132,7 @@ Result<std::vector<std::vector<std::int32_t>>> Report::prompts(const Tokenizer& 
   if (!file.ok()) return file.error();
   const auto lines = parse_prompts(*file);
   if (!lines.ok()) return lines.error();
-  for (const std::string& line : *lines) {
-    auto tokens = encode_prompt(tokenizer, line);
-    if (!tokens.ok()) return tokens.error();
-    encoded.push_back(std::move(tokens).value());
-  }
-  return encoded;
+  return encode_prompts(tokenizer, *lines);
 }
 
 Status Report::measure_limits(const EvalStage& stage, const std::string& text) {

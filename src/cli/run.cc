@@ -15,6 +15,7 @@
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/warn.h"
+#include "chat/chat_turn.h"
 #include "cli/command.h"
 #include "cli/guard_option.h"
 #include "cli/model_options.h"
@@ -22,8 +23,8 @@
 #include "eval/cache_size.h"
 #include "eval/guard_report.h"
 #include "eval/report_json.h"
-#include "generate/chat_turn.h"
 #include "model/tokenizer.h"
+#include "model/utf8.h"
 #include "task/conversation.h"
 #include "task/prompt.h"
 #include "task/session_coding.h"
@@ -34,7 +35,8 @@ namespace {
 struct RunOptions {
   ModelOptions common;
   std::string prompt, file, system, guard;
-  std::string session;  // file; empty: none
+  std::string chat_template;  // file; empty: the model's own
+  std::string session;        // file; empty: none
   std::string session_coding = kPlainCoding;
   int n = -1;
   int context = 0;
@@ -82,6 +84,8 @@ class Run {
   Status single();
   Result<std::string> prompt_text() const;
   Result<Prompt> prompt() const;
+  Result<Prompt> next_prompt(const std::string& message) const;
+  Status open_chat_template();
   Status read_and_generate(const Prompt& prompt);
   void warn_of_divergence();
   Result<Prompt> turn(bool& restart);
@@ -99,7 +103,8 @@ class Run {
   bool warned_of_divergence_ = false;
   int context_ = 0;
   std::unique_ptr<Conversation> conversation_;
-  std::vector<ChatMessage> messages_;
+  std::shared_ptr<const ChatTemplate> chat_template_;  // null: --raw, or the model has none
+  ChatHistory history_;
   std::string seen_;       // the text of the chat that the cache holds, if it began here
   std::string generated_;  // the newest
   SessionIdentity identity_;
@@ -119,18 +124,33 @@ Result<Prompt> Run::prompt() const {
   auto text = prompt_text();
   if (!text.ok()) return text.error();
   const Tokenizer& tokenizer = session_.engine().tokenizer();
-  if (options_.raw) return encode_text(tokenizer, *text, /*add_special=*/!goes_on(), /*parse_special=*/false);
-  if (goes_on()) {
-    auto turn = next_turn(tokenizer, *text);
-    if (!turn.ok()) return turn.error();
-    return encode_text(tokenizer, *turn, /*add_special=*/false, /*parse_special=*/true);
+  if (chat_template_ == nullptr)
+    return encode_text(tokenizer, *text, /*add_special=*/!goes_on(), /*parse_special=*/false);
+  return goes_on() ? next_prompt(*text) : message_prompt(*chat_template_, options_.system, *text);
+}
+
+// A message after a session's text.
+Result<Prompt> Run::next_prompt(const std::string& message) const {
+  KVANT_RETURN_IF_ERROR(check_message_text("the text", message));
+  auto turn = next_turn(*chat_template_, message);
+  if (!turn.ok()) return turn.error();
+  return Prompt{std::move(turn->text), std::move(turn->tokens)};
+}
+
+// A prompt for a model without a template is continued as it is; a chat needs one.
+Status Run::open_chat_template() {
+  const Tokenizer& tokenizer = session_.engine().tokenizer();
+  if (options_.raw) return {};
+  if (options_.chat_template.empty() && !options_.chat && !ChatTemplate::is_in(tokenizer)) {
+    const std::string missing = fmt::format("'{}' has no chat template", options_.common.model);
+    if (!options_.system.empty()) return error("--system has no place: {}", missing);
+    warn(missing + ": the prompt is continued as it is, as with --raw");
+    return {};
   }
-  const auto templated = tokenizer.chat_prompt(std::vector{ChatMessage{"user", "q"}});
-  if (!templated.ok()) {
-    if (!options_.system.empty()) return error("--system has no place: {}", templated.error().message);
-    warn(templated.error().message + ": it is continued as it is, as with --raw");
-  }
-  return message_prompt(tokenizer, options_.system, *text);
+  auto opened = ChatTemplate::open(tokenizer, options_.chat_template);
+  if (!opened.ok()) return opened.error();
+  chat_template_ = std::move(opened).value();
+  return {};
 }
 
 // --- the session's file ---
@@ -229,24 +249,20 @@ Status Run::single() {
 // What brings the cache from what it has seen to the start of the next turn's generation. restart: the
 // template does not go on from there, so the cache must start again.
 Result<Prompt> Run::turn(bool& restart) {
-  const Tokenizer& tokenizer = session_.engine().tokenizer();
-  if (goes_on()) {
-    const auto text = next_turn(tokenizer, messages_.back().text);
-    if (!text.ok()) return text.error();
-    return encode_text(tokenizer, *text, /*add_special=*/false, /*parse_special=*/true);
-  }
-  auto text = tokenizer.chat_prompt(messages_);
-  if (!text.ok()) return text.error();
-  restart = seen_.empty() || !text->starts_with(seen_);
-  auto turn = encode_text(tokenizer, restart ? *text : text->substr(seen_.size()), /*add_special=*/restart,
-                          /*parse_special=*/true);
-  seen_ = std::move(text).value();
-  return turn;
+  if (goes_on()) return next_prompt(history_.json.back()["content"]);
+  auto chat = chat_template_->write(history_.json);
+  if (!chat.ok()) return chat.error();
+  restart = seen_.empty() || !chat->text.starts_with(seen_);
+  const std::size_t from = restart ? 0 : seen_.size();
+  auto tokens = chat_template_->encode(*chat, from);
+  if (!tokens.ok()) return tokens.error();
+  seen_ = chat->text;
+  return Prompt{chat->text.substr(from), std::move(*tokens)};
 }
 
 Status Run::chat() {
   KVANT_RETURN_IF_ERROR(check_context(0));
-  if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+  if (!options_.system.empty()) history_.add("system", options_.system);
   std::string line = options_.prompt;
   if (!options_.file.empty()) {
     auto text = prompt_text();
@@ -260,7 +276,7 @@ Status Run::chat() {
       if (isatty(STDIN_FILENO) == 1) fmt::print(stderr, "> ");
       if (!std::getline(std::cin, line) || line.empty() || interrupted) break;
     }
-    messages_.push_back({"user", line});
+    history_.add("user", line);
     line.clear();
     const std::string seen = seen_;
     bool restart = false;
@@ -270,7 +286,7 @@ Status Run::chat() {
     const Status room = conversation_->check_room(static_cast<int>(asked->tokens.size()));
     if (!room.ok() && isatty(STDIN_FILENO) == 1) {  // who types can say it in fewer words
       warn(room.error().message + "; the chat goes on without it");
-      messages_.pop_back();
+      history_.json.erase(history_.json.size() - 1);
       seen_ = restart ? "" : seen;
       continue;
     }
@@ -283,7 +299,7 @@ Status Run::chat() {
       seen_.clear();
     }
     interrupted = false;
-    messages_.push_back({"assistant", generated_});
+    history_.add("assistant", generated_);
     if (!seen_.empty()) seen_ += generated_;
   }
   fmt::print(stderr, "\n");
@@ -300,6 +316,7 @@ Status Run::start() {
     KVANT_RETURN_IF_ERROR(open_session());
     KVANT_RETURN_IF_ERROR(learn_coding());
   }
+  KVANT_RETURN_IF_ERROR(open_chat_template());
   watch_interrupts();
   return options_.chat ? chat() : single();
 }
@@ -368,9 +385,11 @@ Status run(const RunOptions& options) {
   if (!options.chat && options.prompt.empty() && options.file.empty()) {
     return error("nothing to generate from: give a prompt with -p or -f, or chat with -cnv");
   }
-  if (options.raw && (options.chat || !options.system.empty())) {
+  if (options.raw && (options.chat || !options.system.empty() || !options.chat_template.empty())) {
     return error("{} needs the chat template, which --raw leaves out: leave one of them out",
-                 options.chat ? "-cnv" : "--system");
+                 options.chat              ? "-cnv"
+                 : !options.system.empty() ? "--system"
+                                           : "--chat-template");
   }
   KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto guard_every = parse_guard(options.guard);
@@ -399,6 +418,8 @@ Command add_run_command(CLI::App& program) {
       ->add_option("-f,--file", options->file, "read the prompt from this file; -: from the standard input")
       ->excludes(prompt);
   command->add_option("--system", options->system, "system message of the chat template");
+  command->add_option("--chat-template", options->chat_template,
+                      "file with a chat template (Jinja) instead of the model's own");
   command->add_flag("--cnv,--conversation", options->chat,
                     "chat: read turns from the standard input (also -cnv)");
   command->add_flag(

@@ -257,20 +257,12 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session
   return shared;
 }
 
-// Null: the model's own can't be run. Chats without tools may do without.
+// Null: the model has none, or one that can't be run. Completions of texts do without.
 Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string& file,
                                                                const Tokenizer& tokenizer) {
-  std::string source;
-  if (!file.empty()) {
-    auto text = read_text_file(file);
-    if (!text.ok()) return text.error();
-    source = std::move(text).value();
-    if (source.empty()) return error("the chat template '{}' is empty", file);
-  }
-  auto made = ChatTemplate::make(tokenizer, source);
-  if (made.ok()) return made;
-  if (!file.empty()) return error("'{}': {}", file, made.error().message);
-  fmt::print(stderr, "kvant: no tools: {}\n", made.error().message);
+  auto opened = ChatTemplate::open(tokenizer, file);
+  if (opened.ok() || !file.empty()) return opened;
+  fmt::print(stderr, "kvant: no chats: {}\n", opened.error().message);
   return std::shared_ptr<const ChatTemplate>();
 }
 

@@ -19,7 +19,6 @@ class Letters : public Tokenizer {
   }
   std::string piece(std::int32_t token) const override { return kPieces[token]; }
   bool ends_generation(std::int32_t token) const override { return token == kEnd; }
-  Result<std::string> chat_prompt(std::span<const ChatMessage>) const override { return error("not needed"); }
 };
 
 std::vector<float> logits_of(std::int32_t token) {

@@ -237,7 +237,8 @@ class TinyModelWriter {
     gguf_set_val_u32(header_.get(), "tokenizer.ggml.unknown_token_id", 0);
     gguf_set_val_str(header_.get(), "tokenizer.chat_template",
                      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
-                     "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}");
+                     "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+                     "{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}");
   }
 
   // Rows of n_in values, quantized and dequantized by ggml.

@@ -55,35 +55,6 @@ class GgufTokenizer : public Tokenizer {
 
   bool ends_generation(std::int32_t token) const override { return llama_vocab_is_eog(vocab_, token); }
 
-  Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const override {
-    const char* chat_template = llama_model_chat_template(model_.get(), nullptr);
-    if (chat_template == nullptr) {
-      return error("'{}' has no chat template: it cannot chat, give it a plain prompt", path_);
-    }
-    std::vector<llama_chat_message> chat;
-    std::size_t bytes = 1024;
-    for (const ChatMessage& m : messages) {
-      // Before the template moves its bytes. What the model wrote itself may be cut inside a character.
-      if (m.role != "assistant") KVANT_RETURN_IF_ERROR(check_message_text("the text", m.text));
-      chat.push_back({m.role.c_str(), m.text.c_str()});
-      bytes += 2 * (m.role.size() + m.text.size());
-    }
-    if (bytes > INT_MAX / 2) return error("a conversation of {} bytes is too long for one prompt", bytes);
-    std::string prompt(bytes, '\0');
-    const auto apply = [&] {
-      return llama_chat_apply_template(chat_template, chat.data(), chat.size(), /*add_ass=*/true,
-                                       prompt.data(), static_cast<std::int32_t>(prompt.size()));
-    };
-    std::int32_t n = apply();
-    if (n > static_cast<std::int32_t>(prompt.size())) {
-      prompt.resize(n);
-      n = apply();
-    }
-    if (n < 0) return error("kvant does not know the chat template of '{}'; give it a plain prompt", path_);
-    prompt.resize(n);
-    return prompt;
-  }
-
   const llama_model* library_model() const override { return model_.get(); }
 
  private:

@@ -1,9 +1,8 @@
-// Text to tokens and back, and chat templates, as the model's file defines them (llama.cpp's vocabulary).
+// Text to tokens and back, as the model's file defines them (llama.cpp's vocabulary).
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,11 +11,6 @@
 struct llama_model;
 
 namespace kvant {
-
-struct ChatMessage {
-  std::string role;  // "system", "user", "assistant"
-  std::string text;
-};
 
 class Tokenizer {
  public:
@@ -30,9 +24,6 @@ class Tokenizer {
                                                    bool parse_special) const = 0;
   virtual std::string piece(std::int32_t token) const = 0;     // may be a part of a UTF-8 character
   virtual bool ends_generation(std::int32_t token) const = 0;  // end of text, end of turn
-  // The prompt for a conversation, ending where the assistant's answer starts; an error when the model has
-  // no chat template that llama.cpp knows.
-  virtual Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const = 0;
   // llama.cpp's, without weights; null: it has none.
   virtual const llama_model* library_model() const { return nullptr; }
 };

@@ -52,23 +52,10 @@ TEST_F(TinyTokenizer, RefusesTextThatIsNotUtf8) {
   EXPECT_NE(tokens.error().message.find("byte 3 (0xff)"), std::string::npos) << tokens.error().message;
 }
 
-TEST_F(TinyTokenizer, RefusesMessagesThatTheTemplateWouldCut) {
-  const auto prompt = tokenizer_->chat_prompt(std::vector{ChatMessage{"user", std::string("abc\0def", 7)}});
-  ASSERT_FALSE(prompt.ok());
-  EXPECT_NE(prompt.error().message.find("a byte of value 0, at 3"), std::string::npos);
-}
-
 TEST_F(TinyTokenizer, GivesNothingForTokensThatAreNotThere) {
   EXPECT_EQ(tokenizer_->piece(-1), "");
   EXPECT_EQ(tokenizer_->piece(1 << 30), "");
   EXPECT_TRUE(tokenizer_->encode("", false, false).value().empty());
-}
-
-TEST_F(TinyTokenizer, WritesTheConversationInTheModelsTemplate) {
-  const ChatMessage messages[] = {{"system", "be brief"}, {"user", std::string(3000, 'x')}};
-  EXPECT_EQ(tokenizer_->chat_prompt(messages).value(),
-            "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\n" + std::string(3000, 'x') +
-                "<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST(Tokenizer, SaysWhenThereIsNone) {

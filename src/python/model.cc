@@ -34,6 +34,16 @@ std::shared_ptr<PythonModel> PythonModel::open(const SessionOptions& options, co
   return model;
 }
 
+// Python's lock keeps other threads out.
+Result<std::shared_ptr<const ChatTemplate>> PythonModel::chat_template() {
+  if (chat_template_ == nullptr) {
+    auto opened = ChatTemplate::open(tokenizer(), "");
+    if (!opened.ok()) return opened.error();
+    chat_template_ = std::move(opened).value();
+  }
+  return chat_template_;
+}
+
 std::vector<double> PythonModel::score(const std::vector<std::int32_t>& tokens) {
   return run([&] { return score_tokens(session_->engine(), session_->backend(), plan_, tokens); });
 }

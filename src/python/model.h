@@ -27,6 +27,8 @@ class PythonModel {
   std::shared_ptr<const Plan> plan() const { return plan_; }
   const SessionOptions& options() const { return options_; }
   int context() const { return context_; }  // as asked for; 0: the trained one
+  // The model's own, read when it is first asked for. Errors: see ChatTemplate::open.
+  Result<std::shared_ptr<const ChatTemplate>> chat_template();
 
   std::vector<double> score(const std::vector<std::int32_t>& tokens);
   nlohmann::ordered_json info(int context, int batch);
@@ -44,6 +46,7 @@ class PythonModel {
   int context_ = 0;
   std::atomic<bool> stop_{false};
   std::mutex busy_;
+  std::shared_ptr<const ChatTemplate> chat_template_;
 };
 
 struct AnswerOptions {

@@ -95,10 +95,11 @@ void bind_model(nb::module_& m) {
            })
       .def(
           "chat_prompt",
-          [](const PythonModel& model, const std::vector<std::pair<std::string, std::string>>& messages) {
-            std::vector<ChatMessage> chat;
-            for (const auto& [role, text] : messages) chat.push_back({role, text});
-            return to_array(value_or_raise(chat_prompt(model.tokenizer(), chat)).tokens);
+          [](PythonModel& model, const std::vector<std::pair<std::string, std::string>>& messages) {
+            ChatHistory history;
+            for (const auto& [role, text] : messages) history.add(role, text);
+            const auto chat_template = value_or_raise(model.chat_template());
+            return to_array(value_or_raise(chat_prompt(*chat_template, history)).tokens);
           },
           "messages"_a)
       .def(

@@ -36,7 +36,7 @@ struct ApiRequest {
 // What a server takes.
 struct ApiLimits {
   int n_vocab = 0;
-  const ChatTemplate* chat_template = nullptr;  // null: there are no tools
+  const ChatTemplate* chat_template = nullptr;  // null: the model has none
   std::size_t max_prompts = 2048;               // of a list
   ServerLog* log = nullptr;                     // for hints; null: none
 };

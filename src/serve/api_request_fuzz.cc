@@ -36,11 +36,6 @@ class ByteTokenizer final : public kvant::Tokenizer {
   }
   std::string piece(std::int32_t token) const override { return {static_cast<char>(token)}; }
   bool ends_generation(std::int32_t token) const override { return token == 0; }
-  kvant::Result<std::string> chat_prompt(std::span<const kvant::ChatMessage> messages) const override {
-    std::string text;
-    for (const kvant::ChatMessage& message : messages) text += message.role + ": " + message.text + "\n";
-    return text;
-  }
 
  private:
   std::unique_ptr<kvant::Tokenizer> vocabulary_;
@@ -68,14 +63,16 @@ void check_parsed(const kvant::ParsedRequest& parsed) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const ByteTokenizer kTokenizer;
+  static const auto kTemplate = kvant::ChatTemplate::open(kTokenizer, "").value();
   const auto body = kvant::parse_json({reinterpret_cast<const char*>(data), size});
   if (!body.ok()) {
     check(!body.error().message.empty());
     return 0;
   }
-  check_parsed(kvant::parse_chat_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
+  check_parsed(kvant::parse_chat_request(*body, kTokenizer,
+                                         {.n_vocab = kVocabulary, .chat_template = kTemplate.get()}));
   check_parsed(kvant::parse_completion_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
-  check_parsed(kvant::parse_messages_request(*body, kTokenizer));
+  check_parsed(kvant::parse_messages_request(*body, kTokenizer, {.chat_template = kTemplate.get()}));
   kvant::JsonFields fork(*body);
   (void)fork.text("to");
   fork.leave_others();

@@ -13,7 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const testing::FakeTokenizer kTokenizer;
-const ApiLimits kLimits{.n_vocab = 64, .max_prompts = 3};
+const testing::FakeChatTemplate kTemplate;
+const ApiLimits kLimits{.n_vocab = 64, .chat_template = &kTemplate, .max_prompts = 3};
 
 // Says how it was asked.
 class ToldTokenizer : public testing::FakeTokenizer {

@@ -13,9 +13,9 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kNoTools =
     "the model's chat template has no tools: start the server with --chat-template FILE, with one that has";
 
-constexpr const char* kNoValues =
-    "'chat_template_kwargs' are for a chat template that is run, and the model has none: leave them out, or "
-    "start the server with --chat-template FILE";
+constexpr const char* kNoTemplate =
+    "the model's file has no chat template: start the server with --chat-template FILE, or ask "
+    "/v1/completions";
 
 // Reads what a template may ask for beside the messages.
 void read_template_values(JsonFields& fields, ChatHistory& conversation) {
@@ -28,25 +28,11 @@ void read_template_values(JsonFields& fields, ChatHistory& conversation) {
   conversation.template_values = *values;
 }
 
-// What needs a template that is run: tools, what they gave, values for it, or a template of the user's.
-Result<TemplatedChat> run_template(const ChatHistory& conversation, const ChatTools& tools,
-                                   const ChatTemplate* chat_template) {
-  const bool with_tools = tools.may_be_called() || conversation.calls_tools;
-  if (chat_template == nullptr || (with_tools && !chat_template->has_tools())) return error("{}", kNoTools);
-  return chat_template->apply(conversation.json, tools, conversation.template_values, conversation.thinking);
-}
-
-// As llama.cpp knows it by heart, unless that doesn't do.
 Result<TemplatedChat> fill_template(const ChatHistory& conversation, const ChatTools& tools,
-                                    const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
-  const bool has_values = !conversation.template_values.empty();
-  if (has_values && (chat_template == nullptr || !chat_template->is_there())) return error("{}", kNoValues);
-  if (tools.may_be_called() || conversation.calls_tools || has_values ||
-      (chat_template != nullptr && chat_template->replaces_the_models()))
-    return run_template(conversation, tools, chat_template);
-  auto text = tokenizer.chat_prompt(conversation.messages);
-  if (text.ok()) return TemplatedChat{.prompt = std::move(text).value()};
-  if (chat_template == nullptr || !chat_template->is_there()) return text.error();
+                                    const ChatTemplate* chat_template) {
+  if (chat_template == nullptr) return error("{}", kNoTemplate);
+  const bool with_tools = tools.may_be_called() || conversation.calls_tools;
+  if (with_tools && !chat_template->has_tools()) return error("{}", kNoTools);
   return chat_template->apply(conversation.json, tools, conversation.template_values, conversation.thinking);
 }
 
@@ -82,8 +68,8 @@ ChatHistory read_messages(JsonFields& fields) {
 }
 
 Result<std::string> chat_text(const ChatHistory& conversation, const ChatTools& tools,
-                              const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
-  auto chat = fill_template(conversation, tools, tokenizer, chat_template);
+                              const ChatTemplate* chat_template) {
+  auto chat = fill_template(conversation, tools, chat_template);
   if (!chat.ok()) return chat.error();
   return std::move(chat->prompt);
 }
@@ -92,10 +78,8 @@ std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const C
                                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                                         ApiRequest& api_request, GenerationRequest& request) {
   const char* parameter = tools.may_be_called() ? "tools" : "messages";
-  auto chat = fill_template(conversation, tools, tokenizer, chat_template);
+  auto chat = fill_template(conversation, tools, chat_template);
   if (!chat.ok()) return ApiError{.message = chat.error().message, .parameter = parameter};
-  auto tokens = tokenizer.encode(chat->prompt, /*add_special=*/true, /*parse_special=*/true);
-  if (!tokens.ok()) return ApiError{.message = tokens.error().message, .parameter = parameter};
   if (!chat->grammar.empty()) {
     auto grammar = answer_grammar(*chat, tokenizer);
     if (!grammar.ok()) return ApiError{.message = grammar.error().message, .parameter = parameter};
@@ -103,8 +87,8 @@ std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const C
   }
   request.generation.stops.insert(request.generation.stops.end(), chat->stops.begin(), chat->stops.end());
   api_request.tool_format = chat->format;
-  request.prompt = std::move(tokens).value();
-  request.text = std::move(chat->prompt);
+  request.prompt = std::move(chat->tokens);
+  if (!chat->quotes_tokens) request.text = std::move(chat->prompt);  // sessions read tokens from texts
   request.text_has_special_tokens = true;
   return std::nullopt;
 }

@@ -17,14 +17,13 @@ namespace kvant {
 ChatHistory read_messages(JsonFields& fields);
 
 // The request's prompt: the chat template of the messages and tools, as text and as tokens, and with tools
-// what the answer may be. Or why there is none. chat_template: null: there is only what llama.cpp makes of
-// the model's.
+// what the completion may be. Or why there is none. chat_template: null: the model has none.
 std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const ChatTools& tools,
                                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                                         ApiRequest& api_request, GenerationRequest& request);
 
 // The prompt's text alone.
 Result<std::string> chat_text(const ChatHistory& conversation, const ChatTools& tools,
-                              const Tokenizer& tokenizer, const ChatTemplate* chat_template);
+                              const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -156,7 +156,7 @@ void HttpServer::Routes::add_routes() {
   server_.Get("/metrics", [this](const Request&, Response& response) { metrics(response); });
   server_.Get("/props", [this](const Request&, Response& response) { props(response); });
   add_messages_route(server_, loop_, tokenizer_, limits(), served_);
-  add_template_route(server_, tokenizer_, chat_template_.get());
+  add_template_route(server_, chat_template_.get());
   add_cache_route(server_, loop_, served_);
   add_page_routes(server_);
   server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });

@@ -11,11 +11,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const testing::FakeTokenizer kTokenizer;
+const testing::FakeChatTemplate kTemplate;
 
 ParsedRequest parsed(const Json& more) {
   Json body = {{"max_tokens", 5}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
   body.update(more);
-  return parse_messages_request(body, kTokenizer);
+  return parse_messages_request(body, kTokenizer, {.chat_template = &kTemplate});
 }
 // The parameter that is named as wrong; "accepted" if none is.
 std::string wrong_parameter(const Json& more) {
@@ -59,6 +60,13 @@ TEST(MessagesRequest, PutsSystemAndBlocksIntoTheChatTemplate) {
   EXPECT_TRUE(r.guard);
 }
 
+TEST(MessagesRequest, TakesTheBeginningOfACompletion) {
+  EXPECT_EQ(wrong_parameter({{"messages",
+                              {{{"role", "user"}, {"content", "hi"}},
+                               {{"role", "assistant"}, {"content", "The sum is"}}}}}),
+            "accepted");
+}
+
 TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
   EXPECT_EQ(wrong_parameter(Json::object()), "accepted");
   EXPECT_EQ(wrong_parameter({{"max_tokens", nullptr}}), "max_tokens");
@@ -67,7 +75,6 @@ TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
   EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "user"}, {"content", 5}}}}}), "messages[0].content");
   EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "user"}, {"content", {{{"type", "image"}}}}}}}}),
             "messages[0].content[0].type");
-  EXPECT_EQ(wrong_parameter({{"messages", {{{"role", "assistant"}, {"content", "x"}}}}}), "messages");
   EXPECT_EQ(wrong_parameter({{"tools", {{{"name", "f"}}}}}), "tools");
   EXPECT_EQ(wrong_parameter({{"thinking", {{"type", "sometimes"}}}}), "thinking.type");
   EXPECT_EQ(wrong_parameter({{"system", 3}}), "system");

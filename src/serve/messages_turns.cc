@@ -122,8 +122,6 @@ ChatHistory read_conversation(JsonFields& fields) {
   }
   for (std::size_t i = 0; i < list->size() && !fields.error(); ++i)
     read_turn((*list)[i], fmt::format("messages[{}]", i), fields, conversation);
-  if (!fields.error() && conversation.messages.back().role == "assistant")
-    fields.fail("messages", "the last message must be the user's: answers can't be begun for the model");
   return conversation;
 }
 

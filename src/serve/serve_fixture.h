@@ -8,6 +8,7 @@
 #include "attention/attention.h"
 #include "base/check.h"
 #include "cache/cache_fixture.h"
+#include "chat/chat_template.h"
 #include "model/engine.h"
 #include "model/tokenizer.h"
 
@@ -29,10 +30,25 @@ class FakeTokenizer : public Tokenizer {
   }
   std::string piece(std::int32_t token) const override { return {static_cast<char>('a' + token % 26)}; }
   bool ends_generation(std::int32_t token) const override { return token == kFakeEnd; }
-  Result<std::string> chat_prompt(std::span<const ChatMessage> messages) const override {
-    std::string text;
-    for (const ChatMessage& message : messages) text += message.role + ":" + message.text + "\n";
-    return text;
+};
+
+// A line for each message, without an engine of templates.
+class FakeChatTemplate : public ChatTemplate {
+ public:
+  bool has_tools() const override { return false; }
+  Result<TemplatedChat> apply(const nlohmann::ordered_json& messages, const ChatTools&,
+                              const nlohmann::ordered_json&, const ThinkingOptions&) const override {
+    const ChatText chat = write(messages).value();
+    return TemplatedChat{.prompt = chat.text, .tokens = encode(chat, 0).value()};
+  }
+  Result<ChatText> write(const nlohmann::ordered_json& messages) const override {
+    ChatText chat;
+    for (const auto& message : messages)
+      chat.text += message["role"].get<std::string>() + ":" + message["content"].get<std::string>() + "\n";
+    return chat;
+  }
+  Result<std::vector<std::int32_t>> encode(const ChatText& chat, std::size_t from) const override {
+    return FakeTokenizer().encode(chat.text.substr(from), true, true);
   }
 };
 

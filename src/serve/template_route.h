@@ -2,7 +2,6 @@
 // llama.cpp's server has it.
 #pragma once
 
-#include "model/tokenizer.h"
 #include "chat/chat_template.h"
 
 namespace httplib {
@@ -11,8 +10,7 @@ class Server;
 
 namespace kvant {
 
-// All outlive the server. chat_template: null: there are no tools.
-void add_template_route(httplib::Server& server, const Tokenizer& tokenizer,
-                        const ChatTemplate* chat_template);
+// The template outlives the server; null: the model has none.
+void add_template_route(httplib::Server& server, const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -51,7 +51,8 @@ class Thoughts : public testing::TinyScheduler {
   static void SetUpTestSuite() {
     TinyScheduler::SetUpTestSuite();
     for (const bool opens : {false, true})
-      templates_[opens ? 1 : 0] = ChatTemplate::make(engine_->tokenizer(), template_source(opens)).value();
+      templates_[opens ? 1 : 0] =
+          ChatTemplate::make(engine_->tokenizer(), template_source(opens), "the template").value();
   }
   static void TearDownTestSuite() {
     for (auto& chat_template : templates_) chat_template.reset();

@@ -155,13 +155,9 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::greedy(Running& running,
   if (!prompts.ok()) return prompts.error();
   const auto maximum = static_cast<std::size_t>(suite_.chunks);
   if (maximum > 0 && prompts->size() > maximum) prompts->resize(maximum);
-  std::vector<std::vector<std::int32_t>> encoded;
-  for (const std::string& prompt : *prompts) {
-    auto tokens = encode_prompt(running.stage.session.engine().tokenizer(), prompt);
-    if (!tokens.ok()) return tokens.error();
-    encoded.push_back(std::move(tokens).value());
-  }
-  const auto result = run_greedy(running.stage, encoded, options_.generated_tokens);
+  const auto encoded = encode_prompts(running.stage.session.engine().tokenizer(), *prompts);
+  if (!encoded.ok()) return encoded.error();
+  const auto result = run_greedy(running.stage, *encoded, options_.generated_tokens);
   if (!result.ok()) return result.error();
   running.show(greedy_table(*result));
   return std::vector<Json>{greedy_to_json(*result, running.stage.model)};

@@ -11,22 +11,22 @@ Result<Prompt> encode_text(const Tokenizer& tokenizer, std::string text, bool ad
   return Prompt{std::move(text), std::move(*tokens)};
 }
 
-Result<Prompt> chat_prompt(const Tokenizer& tokenizer, std::span<const ChatMessage> messages) {
-  auto text = tokenizer.chat_prompt(messages);
-  if (!text.ok()) return text.error();
-  return encode_text(tokenizer, std::move(*text), /*add_special=*/true, /*parse_special=*/true);
+Result<Prompt> chat_prompt(const ChatTemplate& chat_template, const ChatHistory& history) {
+  auto chat = chat_template.write(history.json);
+  if (!chat.ok()) return chat.error();
+  auto tokens = chat_template.encode(*chat);
+  if (!tokens.ok()) return tokens.error();
+  return Prompt{std::move(chat->text), std::move(*tokens)};
 }
 
-Result<Prompt> message_prompt(const Tokenizer& tokenizer, const std::string& system,
+Result<Prompt> message_prompt(const ChatTemplate& chat_template, const std::string& system,
                               const std::string& message) {
   KVANT_RETURN_IF_ERROR(check_message_text("the system message", system));
   KVANT_RETURN_IF_ERROR(check_message_text("the text", message));
-  std::vector<ChatMessage> messages;
-  if (!system.empty()) messages.push_back({"system", system});
-  messages.push_back({"user", message});
-  auto prompt = tokenizer.chat_prompt(messages);
-  if (!prompt.ok()) return encode_text(tokenizer, message, /*add_special=*/true, /*parse_special=*/false);
-  return encode_text(tokenizer, std::move(*prompt), /*add_special=*/true, /*parse_special=*/true);
+  ChatHistory history;
+  if (!system.empty()) history.add("system", system);
+  history.add("user", message);
+  return chat_prompt(chat_template, history);
 }
 
 }  // namespace kvant

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "chat/chat_history.h"
+#include "chat/chat_template.h"
 #include "model/tokenizer.h"
 
 namespace kvant {
@@ -19,12 +20,11 @@ struct Prompt {
 // A text as it is; see Tokenizer::encode.
 Result<Prompt> encode_text(const Tokenizer& tokenizer, std::string text, bool add_special,
                            bool parse_special);
-// A conversation in the model's chat template, up to where the assistant's answer starts. Errors: see
-// Tokenizer::chat_prompt.
-Result<Prompt> chat_prompt(const Tokenizer& tokenizer, std::span<const ChatMessage> messages);
-// A user's message after a system message (empty: none); for a model without a chat template the message as
-// it is.
-Result<Prompt> message_prompt(const Tokenizer& tokenizer, const std::string& system,
+// A conversation in a chat template, up to where the assistant's turn goes on. Errors: see
+// ChatTemplate::write.
+Result<Prompt> chat_prompt(const ChatTemplate& chat_template, const ChatHistory& history);
+// A user's message after a system message (empty: none).
+Result<Prompt> message_prompt(const ChatTemplate& chat_template, const std::string& system,
                               const std::string& message);
 
 }  // namespace kvant

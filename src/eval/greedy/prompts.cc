@@ -5,7 +5,10 @@
 #include <sstream>
 
 #include "base/json_reader.h"
+#include "chat/chat_history.h"
+#include "chat/chat_template.h"
 #include "model/tokenizer.h"
+#include "model/utf8.h"
 
 namespace kvant {
 namespace {
@@ -22,6 +25,15 @@ Result<std::string> prompt_of(const std::string& line, int number) {
     if (auto prompt = text_member(*object, key)) return *prompt;
   }
   return error("line {} of the prompts is no JSON object with a \"prompt\" or a \"question\"", number);
+}
+
+Result<std::vector<std::int32_t>> encode_message(const ChatTemplate& chat_template,
+                                                 const std::string& message) {
+  ChatHistory history;
+  history.add("user", message);
+  const auto chat = chat_template.write(history.json);
+  if (!chat.ok()) return chat.error();
+  return chat_template.encode(*chat);
 }
 
 }  // namespace
@@ -41,11 +53,24 @@ Result<std::vector<std::string>> parse_prompts(const std::string& text) {
   return prompts;
 }
 
-Result<std::vector<std::int32_t>> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt) {
-  const ChatMessage message{"user", prompt};
-  const auto templated = tokenizer.chat_prompt({&message, 1});
-  if (!templated.ok()) return tokenizer.encode(prompt, /*add_special=*/true, /*parse_special=*/false);
-  return tokenizer.encode(*templated, /*add_special=*/true, /*parse_special=*/true);
+Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const Tokenizer& tokenizer,
+                                                              const std::vector<std::string>& prompts) {
+  std::shared_ptr<const ChatTemplate> chat_template;
+  if (ChatTemplate::is_in(tokenizer)) {
+    auto opened = ChatTemplate::open(tokenizer, "");
+    if (!opened.ok()) return opened.error();
+    chat_template = std::move(opened).value();
+  }
+  std::vector<std::vector<std::int32_t>> encoded;
+  for (const std::string& prompt : prompts) {
+    KVANT_RETURN_IF_ERROR(check_message_text("a prompt", prompt));
+    auto tokens = chat_template == nullptr
+                      ? tokenizer.encode(prompt, /*add_special=*/true, /*parse_special=*/false)
+                      : encode_message(*chat_template, prompt);
+    if (!tokens.ok()) return tokens.error();
+    encoded.push_back(std::move(tokens).value());
+  }
+  return encoded;
 }
 
 }  // namespace kvant

@@ -16,7 +16,9 @@ class Tokenizer;
 // line is left.
 Result<std::vector<std::string>> parse_prompts(const std::string& text);
 
-// A prompt's tokens, inside the model's chat template if it has one. An error when it is not UTF-8.
-Result<std::vector<std::int32_t>> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt);
+// The prompts' tokens, each prompt inside the model's chat template if the model has one. Errors: a prompt is
+// not UTF-8; see ChatTemplate::write.
+Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const Tokenizer& tokenizer,
+                                                              const std::vector<std::string>& prompts);
 
 }  // namespace kvant

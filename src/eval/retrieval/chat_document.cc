@@ -3,22 +3,28 @@
 #include <algorithm>
 #include <cmath>
 
+#include "chat/chat_history.h"
 #include "model/tokenizer.h"
 
 namespace kvant {
 
 ChatEncoder::ChatEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer), after_("\n") {
+  auto opened = ChatTemplate::open(tokenizer, "");
+  if (!opened.ok()) return;
   const std::string marker = "[the document and its question]";
-  const ChatMessage message{"user", marker};
-  const auto prompt = tokenizer.chat_prompt({&message, 1});
-  const std::size_t at = prompt.ok() ? prompt->find(marker) : std::string::npos;
+  ChatHistory history;
+  history.add("user", marker);
+  const auto prompt = (*opened)->write(history.json);
+  const std::size_t at = prompt.ok() ? prompt->text.find(marker) : std::string::npos;
   if (at == std::string::npos) return;
-  before_ = prompt->substr(0, at);
-  after_ = prompt->substr(at + marker.size());
+  template_ = std::move(opened).value();
+  before_ = prompt->text.substr(0, at);
+  after_ = prompt->text.substr(at + marker.size());
 }
 
 Result<Tokens> ChatEncoder::opening(const std::string& introduction) const {
-  auto tokens = tokenizer_.encode(before_, /*add_special=*/true, /*parse_special=*/true);
+  auto tokens = template_ == nullptr ? tokenizer_.encode("", /*add_special=*/true, /*parse_special=*/true)
+                                     : template_->encode({before_, {}});
   if (!tokens.ok()) return tokens.error();
   const Tokens first_line = plain(introduction);
   tokens->insert(tokens->end(), first_line.begin(), first_line.end());

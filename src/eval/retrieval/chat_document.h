@@ -1,9 +1,11 @@
 // A document with sentences put into it as the message of a chat, and what is asked about it, as tokens.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "eval/retrieval/haystack.h"
 
 namespace kvant {
@@ -24,7 +26,8 @@ class ChatEncoder {
 
  private:
   const Tokenizer& tokenizer_;
-  std::string before_, after_;  // what the chat template puts around a user's message
+  std::shared_ptr<const ChatTemplate> template_;  // null: the model has none
+  std::string before_, after_;                    // what the chat template puts around a user's message
 };
 
 // A sentence at a place in the text, 0: its start, 1: its end.
