@@ -4,9 +4,9 @@ function(kvant_template_tests)
   target_link_libraries(write_prompts PRIVATE kvant_chat)
   target_compile_options(write_prompts PRIVATE $<$<CONFIG:Release>:-O1>)
   add_dependencies(unit_tests write_prompts)
-  if(Python3_Interpreter_FOUND)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)  # where `make setup` puts jinja2
     add_test(NAME Chat.TemplatesAreThoseOfJinja2
-             COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/src/chat/jinja2_comparison_test.py
+             COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python ${CMAKE_SOURCE_DIR}/src/chat/jinja2_comparison_test.py
                      $<TARGET_FILE:write_prompts> ${KVANT_LLAMA_CHAT}/templates)
     set_tests_properties(Chat.TemplatesAreThoseOfJinja2 PROPERTIES LABELS unit TIMEOUT 300 SKIP_RETURN_CODE 77)
   endif()
