@@ -1,13 +1,13 @@
-// kvant's own: K and V rotated by a Hadamard matrix and trellis-coded around the means of each page, four
-// tokens of sink, errors of K shaped by the queries that calibration saw, and the bits spread over layers,
-// heads and sides by what it found each to be worth (docs/lab has the measurements that led here). The tail
-// and the sink are kept in 8 bits, in groups of 16 with a minimum: larger or symmetric groups cost 2 to 6 %
-// of kvant-4bit's divergence; what that saves went to the sealed pages. Budgets leave room for the tail: all
-// together stay within half a bit above the name's at 8192 tokens. Where nothing was calibrated, k and v are
-// what every layer and head gets: the ladder's best format within the budget.
+// kvant's own recipes (docs/lab has the measurements that led here). A Hadamard matrix rotates K and V, and a
+// trellis codes them around the means of each page. Four tokens of sink stay unquantized. The queries that
+// calibration saw shape the errors of K, and bits are spread over layers, heads and sides by what calibration
+// found each to be worth. Tail and sink are BF16: 8-bit rows have no page mean, so on models with large
+// constant channels of K (Qwen2's biases) an 8-bit tail more than doubled the divergence of kvant-4bit. Where
+// nothing was calibrated, k and v are what every layer and head gets: the ladder's best format within the
+// budget.
 #include "recipe/builtin.h"
 
-#define KVANT_REST "sink=4,encode=shaped,tail=tok8g16,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"
+#define KVANT_REST "sink=4,encode=shaped,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"
 
 namespace kvant {
 
