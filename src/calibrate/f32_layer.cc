@@ -1,5 +1,6 @@
 #include "calibrate/f32_layer.h"
 
+#include <ggml-backend.h>
 #include <ggml.h>
 
 #include <algorithm>
@@ -20,6 +21,16 @@ struct JoinedPart {
   const ggml_tensor* tensor;
   std::size_t size;
 };
+
+// An F32 vector as the engine has it. Norms of queries and keys are balanced (model/query_key_balance.h),
+// those in the file are not.
+std::vector<float> loaded_values(const ggml_tensor* vector) {
+  if (vector == nullptr) return {};
+  KVANT_CHECK(vector->type == GGML_TYPE_F32, "a norm that wasn't expanded");
+  std::vector<float> values(ggml_nelements(vector));
+  ggml_backend_tensor_get(vector, values.data(), 0, ggml_nbytes(vector));
+  return values;
+}
 
 std::vector<float> joined(const ModelParts& model, std::initializer_list<JoinedPart> parts, int n_threads) {
   const bool none =
@@ -90,8 +101,8 @@ F32Layer f32_layer(const ModelParts& model, int layer, int n_threads) {
   f.qkv_bias = w.qkv != nullptr
                    ? values(w.qkv_bias)
                    : joined(model, {{w.q_bias, n_q}, {w.k_bias, n_kv}, {w.v_bias, n_kv}}, n_threads);
-  f.q_norm = values(w.q_norm);
-  f.k_norm = values(w.k_norm);
+  f.q_norm = loaded_values(w.q_norm);
+  f.k_norm = loaded_values(w.k_norm);
   f.attn_out = values(w.attn_out);
   f.out_bias = values(w.attn_out_bias);
   f.attn_post_norm = values(w.attn_post_norm);

@@ -122,6 +122,7 @@ TinyModel tiny(const Architecture& architecture) {
   TinyModel model;
   model.architecture = architecture.name;
   model.qk_norm = architecture.qk_norm == QkNorm::heads;
+  if (model.qk_norm) model.key_octaves = 2;  // the engine balances them
   model.post_norms = architecture.norms == BlockNorms::around;
   model.fused_gate_up = model.fused_qkv = architecture.fused_gate_up;
   model.qkv_bias = std::string(architecture.name) == "qwen2";

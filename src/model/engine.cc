@@ -34,7 +34,11 @@ class GgufEngine : public Engine {
   int n_vocab() const override { return hparams_.n_vocab; }
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
   std::int64_t host_weight_bytes() const override { return weights_->host_bytes(); }
-  std::string fingerprint() const override { return fmt::format("{:016x}", file_->content_hash()); }
+  std::string fingerprint() const override {
+    // Pages and constants that are kept on disk hold keys as the engine scales them.
+    constexpr std::uint64_t kBalanced = 0x62616c616e636564U;
+    return fmt::format("{:016x}", file_->content_hash() ^ (weights_->balances_keys() ? kBalanced : 0));
+  }
   ModelParts parts() const override { return {*file_, hparams_, *weights_}; }
   int independent_sequences() const override {
     return options_.device != nullptr ? 1 : independent_rows(*weights_, hparams_.n_layers);

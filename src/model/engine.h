@@ -63,7 +63,8 @@ class Engine {
   virtual std::int64_t weight_bytes() const = 0;  // in memory
   // Of these, what a device reads where it lies in the host's memory (EngineOptions::device_layers).
   virtual std::int64_t host_weight_bytes() const = 0;
-  virtual std::string fingerprint() const = 0;  // GgufFile::content_hash
+  // Of the file (GgufFile::content_hash), and whether the engine balances its norms (query_key_balance.h).
+  virtual std::string fingerprint() const = 0;
   virtual ModelParts parts() const = 0;
   // Sequences that may get a token in one step so that each gets the bits that it would get alone. Tries
   // products: not for every step.

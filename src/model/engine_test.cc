@@ -287,6 +287,19 @@ TEST(Engine, ReadsExpertsOfEveryType) {
 }
 
 // Scores depend on distances between positions alone (Su et al. 2021, section 3.2.2).
+// Norms that training left uneven: 32 times as large for keys in some channels, as much smaller for queries.
+// Scores are the same, so a rotated cache must not lose more of them.
+TEST(Engine, GivesTheSameBitsHoweverNormsAreSharedOutBetweenQueriesAndKeys) {
+  TinyModel even{.architecture = "qwen3", .head_dim = 128, .qk_norm = true}, skewed = even;
+  skewed.key_octaves = 5;
+  const auto even_file = write_tiny_model(even), skewed_file = write_tiny_model(skewed);
+  const std::vector<std::int32_t> tokens = random_tokens(300, 5);
+  for (const char* recipe : {"k=bf16,v=bf16", "k=hadamard:tcq2,v=bf16"})
+    EXPECT_EQ(Bench(skewed_file->path(), recipe).logits(tokens, 300),
+              Bench(even_file->path(), recipe).logits(tokens, 300))
+        << recipe;
+}
+
 TEST(PositionOffset, MovesRopeAndNothingElse) {
   const auto file = write_tiny_model({});
   Bench bench(file->path());

@@ -40,7 +40,9 @@ struct TinyModel {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool qk_norm = false;
-  float qk_norm_mean = 1;             // of its weights
+  float qk_norm_mean = 1;  // of its weights
+  int key_octaves =
+      0;  // so much larger keys' norm weights are in every fourth pair of channels, queries' smaller
   bool qk_norm_of_each_head = false;  // every head has weights of its own
   bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
   bool pre_norms = true;
@@ -367,11 +369,21 @@ class TinyModelWriter {
     const int d = head_dim(layer);
     const auto add = [&](const char* name, int n_heads) {
       if (m_.qk_norm) tensor(prefix + name + ".weight", d, 0, m_.qk_norm_mean, 0.2F * m_.qk_norm_mean);
+      if (m_.key_octaves != 0) skew(prefix + name + ".weight", name == std::string("attn_k_norm"));
       if (m_.qk_norm_of_each_head) norm(prefix + name, d, n_heads);
       if (m_.qk_norm_of_rows) norm(prefix + name, d * n_heads);
     };
     add("attn_q_norm", m_.n_heads);
     if (has_kv(layer)) add("attn_k_norm", n_kv_heads(layer));
+  }
+
+  // Channels i and i + d / 2 are a pair.
+  void skew(const std::string& tensor, bool of_keys) {
+    ggml_tensor* t = ggml_get_tensor(context_.get(), tensor.c_str());
+    auto* weights = static_cast<float*>(t->data);
+    for (std::int64_t i = 0; i < t->ne[0]; ++i)
+      if (i % (t->ne[0] / 2) % 4 == 0)
+        weights[i] = std::ldexp(weights[i], of_keys ? m_.key_octaves : -m_.key_octaves);
   }
 
   // Proportional RoPE: frequencies divided by so much that their angles are 0.

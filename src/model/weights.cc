@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/team.h"
+#include "model/query_key_balance.h"
 #include "model/repacking.h"
 
 namespace kvant {
@@ -40,7 +41,8 @@ struct Planned {
   Place place;
   ggml_backend_buffer_type* repacked_type;  // place == repacked
   ggml_tensor** target;
-  bool expands = false;  // place == device or host_of_device: to F32
+  bool expands = false;            // place == device or host_of_device: to F32
+  std::vector<float> values = {};  // instead of the file's; empty: those of the file
 };
 
 void dequantize_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
@@ -320,12 +322,29 @@ class Weights::Loader {
                                                     : Shape{h_.dim(layer), by_head ? n_heads : 1, 1};
       take(tensor, shape, a.needs_qk_norm ? Need::required : Need::optional, Use::vector, target);
     };
+    const std::size_t first = planned_.size();
     add("attn_q_norm", h_.n_heads, &w.q_norm);
     if (h_.has_kv(layer)) {
       add("attn_k_norm", h_.kv_heads(layer), &w.k_norm);
+      if (planned_.size() == first + 2) balance(layer, planned_[first], planned_[first + 1]);
     } else {
       used_.insert(prefix + "attn_k_norm.weight");
     }
+  }
+
+  // A layer that attends to another one's cache has keys of that one's scale, so models that share stay as
+  // they are.
+  void balance(int layer, Planned& queries, Planned& keys) {
+    if (h_.architecture->shares_kv) return;
+    for (Planned* p : {&queries, &keys}) {
+      p->values.resize(ggml_nelements(p->source));
+      dequantize(p->source, file_->tensor_data(p->source), p->values.data(), /*n_threads=*/1);
+      if (p->place == Place::mapped) p->place = Place::dequantized;
+    }
+    const bool turned = h_.rotated[layer] && h_.architecture->qk_norm != QkNorm::rotated_heads;
+    const int n_rot = h_.sliding_window[layer] > 0 ? h_.sliding_n_rot : h_.n_rot;
+    balance_norms(queries.values, keys.values, h_.dim(layer), {turned ? n_rot : 0, h_.rope_neox});
+    weights_.balances_keys_ = true;
   }
 
   // Values that are read, not kept as a tensor; none: it is not there.
@@ -439,7 +458,12 @@ class Weights::Loader {
     KVANT_RETURN_IF_ERROR(
         allocate(some, ggml_backend_cpu_buffer_type(), [](const Planned&) { return GGML_TYPE_F32; }));
     for (const Planned& p : some) {
-      dequantize(p.source, file_->tensor_data(p.source), static_cast<float*>((*p.target)->data), n_threads_);
+      auto* values = static_cast<float*>((*p.target)->data);
+      if (p.values.empty()) {
+        dequantize(p.source, file_->tensor_data(p.source), values, n_threads_);
+      } else {
+        std::ranges::copy(p.values, values);
+      }
     }
     return {};
   }
@@ -470,7 +494,9 @@ class Weights::Loader {
     std::vector<float> values;
     for (const Planned& p : some) {
       const void* from = file_->tensor_data(p.source);
-      if (p.expands) {
+      if (!p.values.empty()) {
+        from = p.values.data();
+      } else if (p.expands) {
         values.resize(ggml_nelements(p.source));
         dequantize(p.source, from, values.data(), n_threads_);
         from = values.data();

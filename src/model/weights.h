@@ -116,8 +116,10 @@ class Weights {
   ggml_tensor* layer_projection_norm() const { return layer_projection_norm_; }  // [n_layer_embd]
   const LayerWeights& layer(int i) const { return layers_[i]; }
 
-  std::int64_t bytes() const { return bytes_; }                // in memory, mapped pages included
-  std::int64_t host_bytes() const { return host_bytes_; }      // that a device reads in the host's memory
+  std::int64_t bytes() const { return bytes_; }            // in memory, mapped pages included
+  std::int64_t host_bytes() const { return host_bytes_; }  // that a device reads in the host's memory
+  // Whether norms of queries and keys differ from the file's (query_key_balance.h).
+  bool balances_keys() const { return balances_keys_; }
   const std::string& type_name() const { return type_name_; }  // of most matrix values in the file: "Q4_1"
 
  private:
@@ -137,6 +139,7 @@ class Weights {
   ggml_tensor* layer_projection_norm_ = nullptr;
   std::vector<LayerWeights> layers_;
   std::int64_t bytes_ = 0, host_bytes_ = 0;
+  bool balances_keys_ = false;
   std::string type_name_;
 };
 
