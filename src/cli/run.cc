@@ -17,6 +17,7 @@
 #include "base/warn.h"
 #include "chat/chat_turn.h"
 #include "cli/command.h"
+#include "cli/draft_option.h"
 #include "cli/guard_option.h"
 #include "cli/model_options.h"
 #include "cli/session_coding_option.h"
@@ -43,6 +44,7 @@ struct RunOptions {
   bool chat = false;
   bool raw = false;
   SamplerOptions sampling;
+  DraftOptions draft;
 };
 
 // Set by Ctrl-C; the only state that a signal handler may reach.
@@ -207,8 +209,10 @@ Status Run::check_context(int prompt_tokens) {
   if (!sampler.ok()) return sampler.error();
   if (guard_every_ > 0) guard_.emplace(session_.backend(), *plan_, GuardSettings{.every = guard_every_});
   AttentionBackend& backend = guard_ ? *guard_ : session_.backend();
-  conversation_ =
-      std::make_unique<Conversation>(session_, backend, plan_, std::move(sampler).value(), context_);
+  // A guard holds on to the rows of every token that the cache has had.
+  const int most_drafted = guard_ ? 0 : options_.draft.most_drafted();
+  conversation_ = std::make_unique<Conversation>(session_, backend, plan_, std::move(sampler).value(),
+                                                 context_, most_drafted);
   return goes_on() ? restore_session() : Status();
 }
 
@@ -332,6 +336,10 @@ Status Run::finish() {
   const auto bf16 = static_cast<double>(bf16_bytes(session_.engine().geometry(), conversation_->length()));
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   decode: {} tokens, {:.1f} tokens/s\n",
              f.prompt_tokens, f.prompt_tps(), f.generated_tokens, f.decode_tps());
+  if (f.drafted_tokens > 0) {
+    fmt::print(stderr, "drafts: {} of {} tokens were right ({:.0f} %)\n", f.accepted_tokens, f.drafted_tokens,
+               100.0 * f.acceptance());
+  }
   fmt::print(
       stderr,
       "KV cache ({}): {} for {} tokens, {:.2f} bits per element on average over the positions of a page; "
@@ -365,6 +373,8 @@ Status Run::finish() {
       {"prompt_tps", f.prompt_tps()},
       {"generated_tokens", f.generated_tokens},
       {"decode_tps", f.decode_tps()},
+      {"drafted_tokens", f.drafted_tokens},
+      {"accepted_tokens", f.accepted_tokens},
       {"kv_bytes", bytes.all()},
       {"kv_bytes_bf16", bf16},
       {"recurrent_bytes", bytes.recurrent},
@@ -432,6 +442,7 @@ Command add_run_command(CLI::App& program) {
           "-c,--ctx-size", options->context,
           "max tokens of prompt and generation (default: what the model was trained for, or what is needed)")
       ->check(CLI::Range(1, 1 << 30));
+  add_draft_options(*command, options->draft);
   add_guard_option(*command, options->guard);
   command->add_option(
       "--session", options->session,

@@ -15,6 +15,7 @@
 #include "base/warn.h"
 #include "calibrate/size_budget.h"
 #include "cli/command.h"
+#include "cli/draft_option.h"
 #include "cli/model_options.h"
 #include "cli/session_coding_option.h"
 #include "eval/cache_size.h"
@@ -61,6 +62,7 @@ struct ServeOptions {
   int queue = 64;
   int prompt_step = 0;  // 0: what suits the device
   bool guard = false;
+  DraftOptions draft;
 };
 
 // Set by Ctrl-C or SIGTERM; the only state that a signal handler may reach.
@@ -185,6 +187,7 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                 {.context = options.context > 0 ? options.context : trained,
                  .parallel = options.parallel,
                  .queue = options.queue,
+                 .most_drafted = options.draft.most_drafted(),
                  .memory = memory}};
   set_prompt_steps(session, options, served.scheduling);
   set_sequence_bytes(*plan, served.scheduling);
@@ -380,6 +383,7 @@ Command add_serve_command(CLI::App& program) {
       "bytes of KV cache, such as 2GiB, for running answers and for prompts that may come again "
       "(default: half of what is free; with --device cuda, of the GPU's memory, four fifths of what is "
       "free beside the model)");
+  add_draft_options(*command, options->draft);
   command->add_flag("--guard", options->guard,
                     "let requests ask for a guard, which compares their answer with that of an unquantized "
                     "cache; it takes part of --memory");

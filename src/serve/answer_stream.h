@@ -37,6 +37,8 @@ struct TokenUsage {
   int prompt = 0;
   int cached = 0;  // of the prompt: not read, since an earlier one began alike
   int generated = 0;
+  int drafted = 0;                  // tokens that were verified in a step with others
+  int accepted = 0;                 // of them, those that were right
   std::optional<GuardTally> guard;  // where one was asked for
 };
 

@@ -17,7 +17,10 @@ Json usage_json(const TokenUsage& usage) {
   Json json = {{"prompt_tokens", usage.prompt},
                {"completion_tokens", usage.generated},
                {"total_tokens", usage.prompt + usage.generated},
-               {"prompt_tokens_details", {{"cached_tokens", usage.cached}}}};
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
+               {"completion_tokens_details",
+                {{"accepted_prediction_tokens", usage.accepted},
+                 {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};
   if (usage.guard) json["guard"] = guard_json(*usage.guard);
   return json;
 }

@@ -92,6 +92,8 @@ TokenUsage Exchange::usage() const {
     total.prompt += usage.prompt;
     total.cached += usage.cached;
     total.generated += usage.generated;
+    total.drafted += usage.drafted;
+    total.accepted += usage.accepted;
     if (!usage.guard) continue;
     if (!total.guard) total.guard.emplace();
     total.guard->tokens += usage.guard->tokens;

@@ -116,6 +116,8 @@ void add_tokens(Text& text) {
   text.counter("prompt_tokens_total", "Tokens of prompts that were read", counted(&C::prompt_tokens));
   text.counter("cached_tokens_total", "Tokens of prompts that were cached", counted(&C::cached_tokens));
   text.counter("generated_tokens_total", "Tokens that were generated", counted(&C::generated_tokens));
+  text.counter("drafted_tokens_total", "Drafted tokens that were verified", counted(&C::drafted_tokens));
+  text.counter("accepted_tokens_total", "Of them, those that were right", counted(&C::accepted_tokens));
   text.counter("prefix_hits_total", "Prompts whose beginning was cached", counted(&C::prefix_hits));
   text.counter("prefix_misses_total", "Prompts that were read from their start", counted(&C::prefix_misses));
   text.counter("steps_total", "Steps of the scheduler", counted(&C::steps));

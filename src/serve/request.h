@@ -22,6 +22,8 @@ struct GenerationRequest {
   // One for each answer: clone_grammar() makes them where there are none. It takes up to seconds for a large
   // one, so nobody should wait for it.
   std::vector<std::shared_ptr<Grammar>> answer_grammars;
+  std::vector<std::int32_t>
+      expected;  // tokens that completions may resemble: drafts are taken from them, too
   // The prompt begins each completion, with its probabilities where those of the completion are wanted.
   bool echo = false;
   bool follows = false;  // one request of a client has several prompts, and this is not the first

@@ -9,6 +9,8 @@ namespace {
 
 // Pages of one size come in slabs, and those of every size may leave one half empty.
 constexpr std::int64_t kPartlyUsedBytes = 32 * static_cast<std::int64_t>(kSlabBytes);
+// Drafted tokens of all answers in a step on a device: more rows take longer there than they are worth.
+constexpr int kMostDeviceDrafts = 64;
 
 }  // namespace
 
@@ -60,6 +62,8 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
       options_(std::move(options)),
       on_device_(plan->device != nullptr),
       batch_(on_device_ ? options_.parallel : engine.independent_sequences()),
+      most_rows_(on_device_ ? batch_ + std::min(options_.most_drafted * options_.parallel, kMostDeviceDrafts)
+                            : batch_),
       pace_(options_.prompt_step, options_.answer_pause, options_.lone_prompt_step),
       cache_(std::move(plan), options_.memory),
       shadows_(options_.shadow_plan == nullptr
@@ -70,7 +74,7 @@ Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<
                     ? nullptr
                     : std::make_unique<SessionStore>(cache_, engine.tokenizer(), std::move(sessions))),
       grammar_vocabulary_(Grammar::vocabulary(engine.tokenizer())),
-      logits_(batch_ * engine.n_vocab()) {}
+      logits_(most_rows_ * engine.n_vocab()) {}
 
 std::unique_ptr<PrefixDisk> Scheduler::prefix_disk() {
   if (options_.prefix_folder == nullptr) return nullptr;
@@ -199,6 +203,7 @@ void Scheduler::decode_and_read(bool beside_answers) {
   const std::vector<Row> rows = running_rows();
   const std::vector<PromptPart> parts = next_parts(beside_answers);
   if (rows.empty() && parts.empty()) return;
+  if (parts.empty()) draft(rows);
   if (run_together(rows, parts).ok()) return;
   decode(rows);
   for (const PromptPart& part : parts) read_part(part);
@@ -206,14 +211,19 @@ void Scheduler::decode_and_read(bool beside_answers) {
 
 // The logits are those of the answers, and then of the prompts that end or whose probabilities are wanted.
 Status Scheduler::run_together(std::span<const Row> rows, std::span<const PromptPart> parts) {
-  std::vector<std::int32_t> tokens;
-  tokens.reserve(rows.size());  // the inputs point into it
+  std::vector<std::vector<std::int32_t>> tokens;  // the inputs point into it
   std::vector<EngineInput> inputs;
+  int n_decoded = 0;
+  bool ends_page = false;
   for (const Row& row : rows) {
-    tokens.push_back(row.answer->generation->token());
-    inputs.push_back({row.answer->sequence, {&tokens.back(), 1}, /*is_prompt=*/false});
+    const Answer& answer = *row.answer;
+    std::vector<std::int32_t>& of_row = tokens.emplace_back(1, answer.generation->token());
+    of_row.insert(of_row.end(), answer.draft.begin(), answer.draft.end());
+    inputs.push_back({answer.sequence, of_row, /*is_prompt=*/false});
+    n_decoded += static_cast<int>(of_row.size());
+    ends_page = ends_page || (cache_.length(answer.sequence) + std::ssize(of_row)) % kPageTokens == 0;
   }
-  int n_read = shadow_reading_.n_tokens, n_logit_rows = static_cast<int>(rows.size());
+  int n_read = shadow_reading_.n_tokens, n_logit_rows = n_decoded;
   for (const PromptPart& part : parts) {
     const auto of_part =
         std::span<const std::int32_t>(part.job->request.prompt).subspan(part.job->n_read, part.n_tokens);
@@ -225,15 +235,19 @@ Status Scheduler::run_together(std::span<const Row> rows, std::span<const Prompt
   logits_.resize(std::max(logits_.size(), n_logit_rows * n_vocab));
   const auto start = std::chrono::steady_clock::now();
   KVANT_RETURN_IF_ERROR(decode_shadows(rows));
+  const auto decoding = std::chrono::steady_clock::now();
   KVANT_RETURN_IF_ERROR(run(inputs, n_logit_rows));
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  const auto end = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> taken = end - start, decoded = end - decoding;
   if (!rows.empty() && n_read > 0) pace_.add(n_read, taken.count() + shadow_reading_.seconds);
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].answer->tokens.push_back(tokens[i]);
-  auto logits = std::span<const float>(logits_);
+  // A step that ends a page seals one: its time says nothing about the others.
+  if (parts.empty() && !ends_page) speculation_.add(n_decoded, decoded.count());
   for (const Row& row : rows) {
-    if (row.job->state != JobState::done) take_token(row, logits.first(n_vocab));
-    logits = logits.subspan(n_vocab);
+    row.answer->tokens.push_back(row.answer->generation->token());
+    row.answer->unverified = static_cast<int>(row.answer->draft.size());
   }
+  auto logits = std::span<const float>(logits_);
+  for (const Row& row : rows) logits = take_tokens(row, logits);
   for (const PromptPart& part : parts) {
     end_part(part, logits.first(part.n_logits * n_vocab));
     logits = logits.subspan(part.n_logits * n_vocab);

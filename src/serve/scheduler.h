@@ -11,6 +11,9 @@
 // device all answers and what is read of prompts are one step of the engine, whose size decides how products
 // are rounded.
 //
+// An answer may get several tokens in a step: those that its draft (generate/ngram_draft.h) was right about.
+// Its tokens are picked from the same logits as without drafts, in the same order.
+//
 // Not thread-safe: see ServeLoop.
 #pragma once
 
@@ -24,6 +27,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "generate/speculation_pace.h"
 #include "model/engine.h"
 #include "serve/histogram.h"
 #include "serve/job.h"
@@ -44,6 +48,7 @@ struct SchedulerOptions {
   // On a device: seconds that a step beside answers may take, if > 0. prompt_step is then what the first
   // reads.
   double answer_pause = 0;
+  int most_drafted = 0;     // tokens of an answer that a step may verify beside its newest one
   std::int64_t memory = 0;  // bytes of the cache; > 0
   // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
   double grammar_seconds = 2;
@@ -65,6 +70,7 @@ struct SchedulerCounters {
   std::int64_t prompt_tokens = 0;  // read
   std::int64_t cached_tokens = 0;  // that need not be
   std::int64_t generated_tokens = 0;
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::int64_t prefix_hits = 0, prefix_misses = 0;
   std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests
   std::int64_t steps = 0;
@@ -175,6 +181,12 @@ class Scheduler {
   // Answers (scheduler_answers.cc).
   Status start_answers(Job& job, std::span<const float> logits);
   std::vector<Row> running_rows();
+  bool drafts_for(const Job& job) const;
+  int most_drafted(const Row& row) const;
+  void draft(std::span<const Row> rows);
+  static void drop_drafts(std::span<const Row> rows);
+  Status take_back(Answer& answer);
+  std::span<const float> take_tokens(const Row& row, std::span<const float> logits);
   void decode(std::span<const Row> rows);
   void decode_batch(std::span<const Row> rows);
   Status decode_shadows(std::span<const Row> rows);
@@ -215,8 +227,10 @@ class Scheduler {
   AttentionBackend& backend_;
   SchedulerOptions options_;
   bool on_device_;
-  std::size_t batch_;  // answers that get a token in one step of the engine, at most
+  std::size_t batch_;      // answers that get a token in one step of the engine, at most
+  std::size_t most_rows_;  // of answers in one step of the engine, drafted tokens included
   PromptPace pace_;
+  SpeculationPace speculation_;
   // What shadows have read of prompts for the step of the engine that comes next: its answers wait for that,
   // too.
   struct {
@@ -232,7 +246,7 @@ class Scheduler {
   RequestQueue queue_;
   std::list<Job> jobs_;        // admitted, oldest first
   std::list<Job*> readers_;    // of them, those that read their prompt; the first is next
-  std::vector<float> logits_;  // [batch_, n_vocab] at least
+  std::vector<float> logits_;  // [most_rows_, n_vocab] at least
   std::int64_t promised_ = 0;  // bytes that admitted requests take at most
   int running_ = 0;            // their answers
   std::int64_t next_id_ = 1;

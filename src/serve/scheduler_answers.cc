@@ -1,7 +1,9 @@
 // Answers: from the prompt's last token to the end, a token in each step.
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
+#include "cache/rewindable_tokens.h"
 #include "serve/scheduler.h"
 
 namespace kvant {
@@ -48,6 +50,11 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
     answer.sequence = sequence;
     answer.sampler = std::move(*sampler);
     answer.generation = std::move(generation);
+    if (drafts_for(job)) {
+      answer.drafter = std::make_unique<NgramDraft>();
+      if (!job.request.expected.empty()) answer.drafter->expect(job.request.expected);
+      answer.drafter->read(job.request.prompt);
+    }
     if (job.request.guard)
       answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, job.request.prompt,
                                                    std::move(job.shadow_logits));
@@ -83,6 +90,39 @@ std::vector<Scheduler::Row> Scheduler::running_rows() {
   return rows;
 }
 
+// Not with a guard: its shadow goes on token by token.
+bool Scheduler::drafts_for(const Job& job) const {
+  return options_.most_drafted > 0 && !job.request.guard && !cache_.plan().geometry.is_recurrent();
+}
+
+int Scheduler::most_drafted(const Row& row) const {
+  const Answer& answer = *row.answer;
+  if (answer.drafter == nullptr) return 0;
+  const int left = row.job->request.generation.max_tokens - answer.generation->n_tokens();
+  return std::max(
+      0, std::min({options_.most_drafted, left - 1, rewindable_tokens(cache_, answer.sequence) - 1}));
+}
+
+// What the next step verifies of each answer's draft.
+void Scheduler::draft(std::span<const Row> rows) {
+  if (options_.most_drafted == 0 || rows.empty()) return;
+  std::vector<Draft> drafts;
+  drafts.reserve(rows.size());
+  for (const Row& row : rows) {
+    const int most = most_drafted(row);
+    drafts.push_back(most > 0 ? row.answer->drafter->propose(most) : Draft());
+  }
+  const std::vector<int> chosen = speculation_.choose(drafts, static_cast<int>(most_rows_));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].answer->draft = std::move(drafts[i].tokens);
+    rows[i].answer->draft.resize(chosen[i]);
+  }
+}
+
+void Scheduler::drop_drafts(std::span<const Row> rows) {
+  for (const Row& row : rows) row.answer->draft.clear();
+}
+
 void Scheduler::decode(std::span<const Row> rows) {
   for (std::size_t first = 0; first < rows.size(); first += batch_)
     decode_batch(rows.subspan(first, std::min(batch_, rows.size() - first)));
@@ -90,7 +130,9 @@ void Scheduler::decode(std::span<const Row> rows) {
 
 // What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.
 void Scheduler::decode_batch(std::span<const Row> rows) {
+  draft(rows);
   if (run_together(rows, {}).ok()) return;
+  drop_drafts(rows);
   for (const Row& row : rows) {
     if (row.job->state == JobState::done) continue;
     const Status done = run_together({&row, 1}, {});
@@ -124,6 +166,36 @@ Status Scheduler::decode_shadows(std::span<const Row> rows) {
   for (std::size_t i = 0; i < guards.size(); ++i)
     guards[i]->set_logits(std::span(logits_).subspan(i * n_vocab, n_vocab));
   return {};
+}
+
+// A token for each row of the answer, as long as its draft is right. Returns the logits of what comes next.
+std::span<const float> Scheduler::take_tokens(const Row& row, std::span<const float> logits) {
+  const std::size_t n_vocab = engine_.n_vocab();
+  Answer& answer = *row.answer;
+  const std::vector<std::int32_t> draft = std::exchange(answer.draft, {});
+  const auto rest = logits.subspan((1 + draft.size()) * n_vocab);
+  if (row.job->state == JobState::done) return rest;
+  counters_.drafted_tokens += std::ssize(draft);
+  row.job->usage.drafted += static_cast<int>(draft.size());
+  for (std::size_t i = 0;; ++i) {
+    take_token(row, logits.subspan(i * n_vocab, n_vocab));
+    if (row.job->state == JobState::done || !answer.is_running()) return rest;
+    const std::int32_t token = answer.generation->token();
+    if (i == draft.size() || draft[i] != token) break;
+    answer.tokens.push_back(token);
+    --answer.unverified;
+    ++counters_.accepted_tokens;
+    ++row.job->usage.accepted;
+  }
+  if (const Status done = take_back(answer); !done.ok()) answer_failure(*row.job, done.error());
+  return rest;
+}
+
+// What the sequence holds of a draft that was wrong.
+Status Scheduler::take_back(Answer& answer) {
+  if (answer.unverified == 0) return {};
+  const int kept = cache_.length(answer.sequence) - std::exchange(answer.unverified, 0);
+  return with_room_now([&] { return cache_.truncate(answer.sequence, kept); });
 }
 
 // The next token of an answer, and with the last one of all its answers the end of the request.
@@ -166,7 +238,11 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
     job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end(),
                        answer.generation->stop()});
-  if (answer.is_running()) return;
+  if (answer.is_running()) {
+    if (answer.drafter != nullptr) answer.drafter->generate(answer.generation->token());
+    return;
+  }
+  if (const Status done = take_back(answer); !done.ok()) return answer_failure(job, done.error());
   if (!job.request.session.empty()) keep_session(job, answer);
   cache_.free(answer.sequence);
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);

@@ -1,8 +1,10 @@
 #include "task/conversation.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/progress.h"
+#include "cache/rewindable_tokens.h"
 #include "generate/prompt_steps.h"
 #include "model/tokenizer.h"
 
@@ -17,25 +19,32 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Drafted tokens that a step may have so that each row gets the bits that it gets alone; on a device the
+// step's size decides how products are rounded anyway.
+int most_verified(const Session& session, int wanted) {
+  if (wanted == 0 || session.device() != nullptr) return wanted;
+  return std::min(wanted, session.engine().independent_sequences() - 1);
+}
+
 }  // namespace
 
 Conversation::Conversation(const Session& session, AttentionBackend& backend,
-                           std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler, int context)
+                           std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler, int context,
+                           int most_drafted)
     : session_(session),
       backend_(backend),
       cache_(std::move(plan), /*byte_limit=*/0),
       sampler_(std::move(sampler)),
       context_(context),
       sequence_(cache_.add()),
-      logits_(session.engine().n_vocab()) {}
+      most_drafted_(most_verified(session, most_drafted)),
+      logits_(static_cast<std::size_t>(1 + most_drafted_) * session.engine().n_vocab()) {}
 
-Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits) {
-  const int n = static_cast<int>(tokens.size());
-  const EngineInput input{sequence_, tokens, is_prompt, want_logits ? n - 1 : n};
-  const MatrixView<float> logits(logits_.data(), want_logits ? 1 : 0, session_.engine().n_vocab());
-  KVANT_RETURN_IF_ERROR(session_.engine().step(cache_, backend_, {&input, 1}, logits));
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  return {};
+// n_logits: of the last tokens.
+Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits) {
+  const EngineInput input{sequence_, tokens, is_prompt, static_cast<int>(tokens.size()) - n_logits};
+  return session_.engine().step(cache_, backend_, {&input, 1},
+                                {logits_.data(), n_logits, session_.engine().n_vocab()});
 }
 
 Status Conversation::check_room(int n_tokens) const {
@@ -55,7 +64,10 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::strin
   const int held = length();
   for (int first = 0; first < n && !interrupted;) {
     const int count = next_prompt_step(held + first, held + n, kPromptChunk);
-    KVANT_RETURN_IF_ERROR(step(tokens.subspan(first, count), /*is_prompt=*/true, first + count == n));
+    const auto some = tokens.subspan(first, count);
+    KVANT_RETURN_IF_ERROR(step(some, /*is_prompt=*/true, first + count == n ? 1 : 0));
+    tokens_.insert(tokens_.end(), some.begin(), some.end());
+    if (most_drafted_ > 0) drafter_.read(some);
     figures_.prompt_tokens += count;
     progress.advance(count);
     first += count;
@@ -66,6 +78,7 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::strin
 }
 
 void Conversation::begin_answer(GenerationOptions options) {
+  max_tokens_ = options.max_tokens;
   answer_.emplace(session_.engine().tokenizer(), *sampler_, std::move(options));
   end_.reset();
   if (answer_->end() == GenerationEnd::length) end_ = AnswerEnd::length;  // of no tokens
@@ -83,37 +96,85 @@ Result<GeneratedText> Conversation::next() {
 // Reads the newest token only when it is needed, so that its text is shown before.
 Result<GeneratedText> Conversation::next_token() {
   KVANT_RETURN_IF_ERROR(read_answered());
-  GeneratedText shown = answer_->next(logits_);
+  const std::size_t n_vocab = session_.engine().n_vocab();
+  GeneratedText shown = answer_->next(std::span(logits_).subspan(n_accepted_ * n_vocab, n_vocab));
   if (answer_->end() == GenerationEnd::finished) {
-    end_ = AnswerEnd::finished;
+    KVANT_RETURN_IF_ERROR(end(AnswerEnd::finished));
     return shown;
   }
   ++figures_.generated_tokens;
   if (length() + 1 >= context_) {
-    end_ = AnswerEnd::context_full;
+    KVANT_RETURN_IF_ERROR(end(AnswerEnd::context_full));
     if (answer_->end() == GenerationEnd::none) shown.append(answer_->cut_off());
     return shown;
   }
   is_ahead_ = true;
   if (answer_->end() == GenerationEnd::length) {
     KVANT_RETURN_IF_ERROR(read_answered());
-    end_ = AnswerEnd::length;
+    KVANT_RETURN_IF_ERROR(end(AnswerEnd::length));
   }
   return shown;
 }
 
 Result<GeneratedText> Conversation::interrupt() {
   KVANT_RETURN_IF_ERROR(read_answered());
-  end_ = AnswerEnd::interrupted;
+  KVANT_RETURN_IF_ERROR(end(AnswerEnd::interrupted));
   return answer_->cut_off();
 }
 
+Status Conversation::end(AnswerEnd how) {
+  end_ = how;
+  return drop_draft();
+}
+
+// The cache holds the token already where it was drafted.
 Status Conversation::read_answered() {
   if (!is_ahead_) return {};
   const std::int32_t token = answer_->token();
-  KVANT_RETURN_IF_ERROR(step({&token, 1}, /*is_prompt=*/false, /*want_logits=*/true));
+  if (most_drafted_ > 0) drafter_.generate(token);
+  if (n_accepted_ < std::ssize(draft_) && draft_[n_accepted_] == token) {
+    ++n_accepted_;
+    ++figures_.accepted_tokens;
+  } else {
+    KVANT_RETURN_IF_ERROR(drop_draft());
+    KVANT_RETURN_IF_ERROR(verify(token));
+  }
+  tokens_.push_back(token);
   text_ += session_.engine().tokenizer().piece(token);
   is_ahead_ = false;
+  return {};
+}
+
+// Max tokens of a draft behind the token that is read next. No step may read beyond the context, or beyond
+// what can be taken back.
+int Conversation::most_drafted() const {
+  if (most_drafted_ == 0 || answer_->end() != GenerationEnd::none) return 0;
+  int most = std::min({most_drafted_, rewindable_tokens(cache_, sequence_) - 1, context_ - length() - 2});
+  if (max_tokens_ >= 0) most = std::min(most, max_tokens_ - answer_->n_tokens() - 1);
+  return std::max(most, 0);
+}
+
+// Reads the token, and with it as much of a draft of what follows as pays.
+Status Conversation::verify(std::int32_t token) {
+  Draft draft = drafter_.propose(most_drafted());
+  draft.tokens.resize(pace_.choose({&draft, 1}, 1 + most_drafted_).front());
+  std::vector<std::int32_t> tokens = {token};
+  tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
+  const int n = static_cast<int>(tokens.size());
+  const auto start = Clock::now();
+  KVANT_RETURN_IF_ERROR(step(tokens, /*is_prompt=*/false, n));
+  // A step that ends a page seals one: its time says nothing about the others.
+  if ((length() + n) % kPageTokens != 0) pace_.add(n, seconds_since(start));
+  figures_.drafted_tokens += n - 1;
+  draft_ = std::move(draft.tokens);
+  return {};
+}
+
+// Takes back what the cache holds beyond tokens_.
+Status Conversation::drop_draft() {
+  if (cache_.length(sequence_) > length()) KVANT_RETURN_IF_ERROR(cache_.truncate(sequence_, length()));
+  draft_.clear();
+  n_accepted_ = 0;
   return {};
 }
 
@@ -133,6 +194,7 @@ void Conversation::restart() {
   sequence_ = cache_.add();
   tokens_.clear();
   text_.clear();
+  drafter_ = {};
 }
 
 Status Conversation::restore(const SessionFile& file) {
@@ -146,6 +208,8 @@ Status Conversation::restore(const SessionFile& file) {
   sequence_ = *sequence;
   tokens_ = std::move(*tokens);
   text_ = std::move(*text);
+  drafter_ = {};
+  if (most_drafted_ > 0) drafter_.read(tokens_);
   return {};
 }
 

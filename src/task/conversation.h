@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "generate/generation.h"
+#include "generate/ngram_draft.h"
+#include "generate/speculation_pace.h"
 #include "session/session_file.h"
 #include "task/session.h"
 
@@ -19,7 +21,13 @@ struct ConversationFigures {
   int generated_tokens = 0;
   double prompt_seconds = 0;
   double decode_seconds = 0;
+  // Tokens that were drafted and verified in a step with others, and those of them that were right.
+  int drafted_tokens = 0;
+  int accepted_tokens = 0;
   double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
+  double acceptance() const {
+    return drafted_tokens > 0 ? static_cast<double>(accepted_tokens) / drafted_tokens : 0;
+  }
   double decode_tps() const { return decode_seconds > 0 ? generated_tokens / decode_seconds : 0; }
 };
 
@@ -28,8 +36,10 @@ enum class AnswerEnd : std::uint8_t { finished, length, context_full, interrupte
 class Conversation {
  public:
   // context: the maximum number of tokens in the sequence. backend: it outlives this, as the session does.
+  // most_drafted: tokens that a step may verify beside the newest one, drafted from what the sequence holds;
+  // 0: none are. On the CPU the completion stays the same, bit for bit.
   Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-               std::unique_ptr<Sampler> sampler, int context);
+               std::unique_ptr<Sampler> sampler, int context, int most_drafted = 0);
 
   // Whether so many more tokens fit into the context, and an answer's first: an error that says by how much
   // not.
@@ -62,13 +72,17 @@ class Conversation {
   Status save(const std::string& path, const SessionIdentity& identity,
               const SequenceCoder* coder = nullptr) const;
 
-  int length() const { return cache_.length(sequence_); }
+  int length() const { return static_cast<int>(tokens_.size()); }
   CacheBytes bytes() const { return cache_.bytes(sequence_); }
   const ConversationFigures& figures() const { return figures_; }
 
  private:
-  Status step(std::span<const std::int32_t> tokens, bool is_prompt, bool want_logits);
+  Status step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits);
   Status read_answered();
+  Status verify(std::int32_t token);
+  int most_drafted() const;
+  Status drop_draft();
+  Status end(AnswerEnd how);
   Result<GeneratedText> next_token();
 
   const Session& session_;
@@ -79,10 +93,18 @@ class Conversation {
   SequenceId sequence_;
   std::vector<std::int32_t> tokens_;  // that it holds
   std::string text_;                  // theirs
-  std::vector<float> logits_;         // [n_vocab], of the newest token
+  int most_drafted_;
+  std::vector<float> logits_;  // [1 + most_drafted_, n_vocab], of the newest tokens
   std::optional<Generation> answer_;
   std::optional<AnswerEnd> end_;
+  int max_tokens_ = -1;    // of the answer; -1: no limit
   bool is_ahead_ = false;  // the answer's newest token is yet to be read
+  NgramDraft drafter_;     // of tokens_
+  SpeculationPace pace_;
+  // The cache holds tokens_ and behind them the draft's tokens from n_accepted_ on. Row n_accepted_ of the
+  // logits is that of the newest of tokens_.
+  std::vector<std::int32_t> draft_;
+  int n_accepted_ = 0;
   ConversationFigures figures_;
 };
 

@@ -1,0 +1,93 @@
+#include "generate/speculation_pace.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvant {
+namespace {
+
+// What each more row is assumed to take of a step's time before larger steps were measured: little, so that
+// they are tried.
+constexpr double kAssumedRow = 0.05;
+// Sizes that have not been used for so many steps are tried anew: the text has grown, or others run beside.
+constexpr long kForgotten = 1024;
+constexpr double kNewest = 0.2;  // weight of the newest step in the mean
+constexpr int kFirstSteps = 2;   // of a size: the first one makes its graph, and does not count
+// Drafts have to promise so much more, since times and chances are estimates.
+constexpr double kMargin = 1.05;
+
+// Steps of few sizes are measured soon, and their graphs are kept.
+int next_size(int n_rows) {
+  return n_rows < 4 ? n_rows + 1 : n_rows < 8 ? (n_rows / 2 + 1) * 2 : (n_rows / 4 + 1) * 4;
+}
+
+}  // namespace
+
+void SpeculationPace::add(int n_rows, double seconds) {
+  ++n_steps_;
+  Measured& m = measured_[n_rows];
+  if (n_steps_ - m.newest > kForgotten) m.n = 0;
+  m.newest = n_steps_;
+  if (++m.n <= kFirstSteps) {
+    m.seconds = seconds;
+  } else {
+    m.seconds += kNewest * (seconds - m.seconds);
+  }
+}
+
+// Between sizes that are known, and beyond them, as along a line.
+double SpeculationPace::seconds(int n_rows) const {
+  int low = 0, below_low = 0;
+  double of_low = 0, of_below_low = 0;
+  for (const auto& [rows, m] : measured_) {
+    if (m.n < kFirstSteps || n_steps_ - m.newest > kForgotten) continue;
+    if (rows == n_rows) return m.seconds;
+    if (rows > n_rows) {
+      if (low == 0) return m.seconds;
+      return of_low + (m.seconds - of_low) * (n_rows - low) / (rows - low);
+    }
+    below_low = std::exchange(low, rows);
+    of_below_low = std::exchange(of_low, m.seconds);
+  }
+  const double of_row =
+      below_low == 0 ? kAssumedRow * of_low : std::max(0.0, (of_low - of_below_low) / (low - below_low));
+  return of_low + of_row * (n_rows - low);
+}
+
+std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most_rows) const {
+  const int n_sequences = static_cast<int>(drafts.size());
+  std::vector<int> chosen(drafts.size(), 0);
+  // Drafted tokens by the chance that they and all before them are right. It falls within a draft.
+  struct Candidate {
+    double odds;
+    int sequence;
+  };
+  std::vector<Candidate> candidates;
+  for (int s = 0; s < n_sequences; ++s) {
+    double odds = 1;
+    for (const double of_token : drafts[s].odds) candidates.push_back({odds *= of_token, s});
+  }
+  const double plain = seconds(n_sequences);
+  if (candidates.empty() || plain == 0) return chosen;
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.odds > b.odds; });
+  const double longest = n_sequences > 1 ? (1 + kMostDelay) * plain : plain * most_rows;
+  double best_rate = kMargin * n_sequences / plain, tokens = n_sequences;
+  std::size_t best = 0;
+  int size = next_size(n_sequences);
+  const int most = std::min<int>(most_rows - n_sequences, static_cast<int>(candidates.size()));
+  for (int n = 1; n <= most; ++n) {
+    tokens += candidates[n - 1].odds;
+    const int rows = n_sequences + n;
+    if (rows < size && n < most) continue;
+    size = next_size(rows);
+    const double taken = seconds(rows);
+    if (taken > longest || tokens / taken <= best_rate) continue;
+    best_rate = tokens / taken;
+    best = n;
+  }
+  for (const Candidate& candidate : std::span(candidates).first(best)) ++chosen[candidate.sequence];
+  return chosen;
+}
+
+}  // namespace kvant

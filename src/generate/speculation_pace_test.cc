@@ -1,0 +1,84 @@
+#include "generate/speculation_pace.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace kvant {
+namespace {
+
+Draft draft_of(int n, double odds) {
+  return {std::vector<std::int32_t>(n, 1), std::vector<double>(n, odds)};
+}
+
+int chosen(const SpeculationPace& pace, int n, double odds, int most_rows = 32) {
+  const Draft draft = draft_of(n, odds);
+  return pace.choose({&draft, 1}, most_rows).front();
+}
+
+SpeculationPace measured(const std::function<double(int)>& seconds) {
+  SpeculationPace pace;
+  for (int i = 0; i < 4; ++i) {
+    for (const int rows : {1, 2, 3, 4, 6, 8, 12, 16}) pace.add(rows, seconds(rows));
+  }
+  return pace;
+}
+
+TEST(SpeculationPace, DraftsNothingBeforeAStepWithoutDraftsWasMeasured) {
+  EXPECT_EQ(chosen(SpeculationPace(), 8, 1.0), 0);
+}
+
+TEST(SpeculationPace, TriesLargerStepsOnceItKnowsThePlainOne) {
+  SpeculationPace pace;
+  for (int i = 0; i < 2; ++i) pace.add(1, 0.01);
+  EXPECT_EQ(chosen(pace, 15, 0.9), 15);
+}
+
+TEST(SpeculationPace, TakesTheNumberWithMostTokensASecond) {
+  // tokens(k) / seconds(1 + k), over all k that make one of the measured sizes.
+  const auto seconds = [](int rows) { return 0.010 + 0.003 * (rows - 1); };
+  const SpeculationPace pace = measured(seconds);
+  for (const double odds : {0.2, 0.5, 0.7, 0.9, 0.99}) {
+    double best_rate = 1.05 / seconds(1);
+    int best = 0;
+    for (const int rows : {2, 3, 4, 6, 8, 12, 16}) {
+      double tokens = 1, so_far = 1;
+      for (int i = 1; i < rows; ++i) tokens += so_far *= odds;
+      if (tokens / seconds(rows) <= best_rate) continue;
+      best_rate = tokens / seconds(rows);
+      best = rows - 1;
+    }
+    EXPECT_EQ(chosen(pace, 15, odds), best) << odds;
+  }
+}
+
+TEST(SpeculationPace, IsOffWhereRowsCostAsMuchAsSteps) {
+  EXPECT_EQ(chosen(measured([](int rows) { return 0.01 * rows; }), 15, 0.95), 0);
+}
+
+TEST(SpeculationPace, PrefersTheSequenceWhoseDraftIsLikelier) {
+  const SpeculationPace pace = measured([](int rows) { return 0.010 + 0.0005 * (rows - 1); });
+  const std::vector<Draft> drafts = {draft_of(6, 0.3), draft_of(6, 0.95)};
+  const std::vector<int> counts = pace.choose(drafts, 6);
+  EXPECT_GT(counts[1], counts[0]);
+  EXPECT_LE(counts[0] + counts[1], 4);
+}
+
+// Whoever drafts nothing waits for the others' rows.
+TEST(SpeculationPace, DelaysOthersByAQuarterAtMost) {
+  const auto seconds = [](int rows) { return 0.010 + 0.001 * rows; };
+  const SpeculationPace pace = measured(seconds);
+  const std::vector<Draft> drafts = {draft_of(15, 0.99), Draft()};
+  const int rows = 2 + pace.choose(drafts, 32).front();
+  EXPECT_GT(rows, 2);
+  EXPECT_LE(seconds(rows), 1.25 * seconds(2));
+}
+
+TEST(SpeculationPace, TriesASizeAgainAfterALongTime) {
+  SpeculationPace pace = measured([](int rows) { return 0.01 * rows; });
+  for (int i = 0; i < 2000; ++i) pace.add(1, 0.01);
+  EXPECT_GT(chosen(pace, 15, 0.95), 0);
+}
+
+}  // namespace
+}  // namespace kvant
