@@ -76,6 +76,29 @@ std::optional<ApiError> set_grammar(const GrammarRules& rules, const char* param
   return std::nullopt;
 }
 
+// The text that a chat's completion may resemble, as in the OpenAI API: {"type": "content", "content": text, or
+// parts of text}. It is a hint: what its tokens are right about comes sooner.
+std::vector<std::int32_t> read_prediction(JsonFields& fields, const Tokenizer& tokenizer) {
+  const Json* json = fields.value("prediction");
+  if (json == nullptr) return {};
+  const Json* content = json->is_object() && json->contains("content") ? &(*json)["content"] : nullptr;
+  std::string text;
+  bool is_text = content != nullptr && (content->is_string() || content->is_array());
+  if (is_text && content->is_string()) text = content->get<std::string>();
+  if (is_text && content->is_array()) {
+    for (const Json& part : *content) {
+      is_text = is_text && part.is_object() && part.contains("text") && part["text"].is_string();
+      if (is_text) text += part["text"].get<std::string>();
+    }
+  }
+  if (!is_text) {
+    fields.fail("prediction", "'prediction' must be {\"type\": \"content\", \"content\": TEXT}");
+    return {};
+  }
+  auto tokens = tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/false);
+  return tokens.ok() ? std::move(tokens).value() : std::vector<std::int32_t>();
+}
+
 void wants_probabilities(ApiRequest& request, GenerationRequest& common, int alternatives) {
   request.wants_probabilities = true;
   common.generation.wants_probabilities = true;
@@ -198,6 +221,7 @@ ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, c
                 fmt::format("'{}' holds answers to a format, and tools to another: ask without "
                             "'tools', or with 'tool_choice': \"none\"",
                             format.parameter));
+  common.expected = read_prediction(fields, tokenizer);
   apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
   if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))

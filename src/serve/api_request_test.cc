@@ -191,7 +191,7 @@ TEST(ApiRequest, TakesHintsWhateverTheySay) {
                                                  {"service_tier", "flex"},
                                                  {"prompt_cache_key", "a"},
                                                  {"prompt_cache_retention", "24h"},
-                                                 {"prediction", {{"type", "content"}}},
+                                                 {"prediction", {{"type", "content"}, {"content", "text"}}},
                                                  {"cache_prompt", false},
                                                  {"id_slot", 3},
                                                  {"no_such_thing", 1}})
