@@ -23,11 +23,12 @@ std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerI
     prompt.recipe = recipe;
     prompt.client = client + "/" + prompt.client;
   }
+  request.model = served[recipe].model;
   return recipe;
 }
 
 std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loop, ApiRequest request) {
-  auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers);
+  auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers, request.model);
   for (GenerationRequest& prompt : request.prompts) {
     auto stream = std::make_shared<AnswerStream>();
     const std::optional<Refusal> refusal = loop.submit(std::move(prompt), stream);

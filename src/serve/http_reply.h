@@ -16,7 +16,10 @@ void send(httplib::Response& response, const nlohmann::ordered_json& json);
 // With the error's status, and when to ask again.
 void send(httplib::Response& response, const ApiError& error);
 
-// What is asked by POST. Who asks by GET, as a browser does, is told so.
+// What is asked by POST, and what by GET (and HEAD). Who asks by another method is told so: 405.
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
+void add_get_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
+// The refusals alone, after the handlers of a path. allowed: "GET, HEAD, DELETE".
+void refuse_other_methods(httplib::Server& server, const std::string& path, const std::string& allowed);
 
 }  // namespace kvant

@@ -37,7 +37,8 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
            [shared_events, exchange] {
              const auto failure = exchange->failure();
              return failure ? messages_error_event(*failure) : shared_events->end_events(exchange->usage());
-           }});
+           },
+       .heartbeat = "event: ping\ndata: {\"type\": \"ping\"}\n\n"});
 }
 
 // What the prompt of the same request to /v1/messages would have. It needn't say how long the answer may be.
