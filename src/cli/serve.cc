@@ -394,7 +394,7 @@ Command add_serve_command(CLI::App& program) {
   command->add_option("--cors", options->cors,
                       "origins of web pages that may ask from a browser, such as https://chat.example, "
                       "separated by commas; *: all (default: none but the server's own page)");
-  command->add_option("--log-format", options->log_format, "how requests are logged on stderr")
+  command->add_option("--log-format", options->log_format, "how requests are logged on stderr: text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command->add_option("-a,--alias", options->alias,

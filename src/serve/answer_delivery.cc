@@ -48,6 +48,7 @@ class Record {
   void end(const Exchange& exchange) {
     if (record_ == nullptr) return;
     count(exchange);
+    record_->generated_tokens = exchange.usage().generated;
     if (exchange.failure()) record_->end = "failed";
   }
 
@@ -62,7 +63,6 @@ class Record {
     const TokenUsage usage = exchange.usage();
     record_->prompt_tokens = usage.prompt;
     record_->cached_tokens = usage.cached;
-    record_->generated_tokens = usage.generated;
   }
 
   RequestRecord* record_;

@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "chat/chat_template.h"
 #include "model/tokenizer.h"
 #include "serve/api_error.h"
-#include "chat/chat_template.h"
 #include "serve/request.h"
 
 namespace kvant {

@@ -95,7 +95,7 @@ bool HttpConnection::receive(int flags) {
   std::array<char, 16 << 10> block;
   ssize_t n = 0;
   do {
-    n = recv(socket_, block.data(), block.size(), flags);
+    n = ::recv(socket_, block.data(), block.size(), flags);
   } while (n < 0 && errno == EINTR);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   if (n <= 0) {
@@ -195,7 +195,7 @@ bool HttpConnection::has_left() {
   const Clock::time_point now = Clock::now();
   if (sent_ahead_ == 0) sign_pause_ = 500ms;
   if (sent_ahead_ > 0 && now < next_sign_) return false;
-  if (send(socket_, &kBeginning[sent_ahead_], 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return true;
+  if (::send(socket_, &kBeginning[sent_ahead_], 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return true;
   ++sent_ahead_;
   next_sign_ = now + sign_pause_;
   sign_pause_ *= 2;
@@ -261,7 +261,7 @@ ssize_t HttpConnection::write(const char* data, std::size_t size) {
   }
   const Clock::time_point end = Clock::now() + time_for(kWriteTime, size);
   while (done < size) {
-    const ssize_t n = send(socket_, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = ::send(socket_, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
       done += static_cast<std::size_t>(n);
       continue;

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "model/tokenizer.h"
 #include "chat/chat_template.h"
+#include "model/tokenizer.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 

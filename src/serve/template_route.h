@@ -2,8 +2,8 @@
 // llama.cpp's server has it.
 #pragma once
 
-#include "model/tokenizer.h"
 #include "chat/chat_template.h"
+#include "model/tokenizer.h"
 
 namespace httplib {
 class Server;
