@@ -20,9 +20,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <thread>
 
 #include "base/float16.h"
+#include "base/machine_limits.h"
 #include "base/text_file.h"
 #include "calibrate/default_text.h"
 #include "calibrate/rope_turns.h"
@@ -66,7 +66,7 @@ Session open_session(const char* model, const char* backend, WeightMode weights)
   SessionOptions options;
   options.model = model;
   options.backend = backend;
-  options.n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.n_threads = usable_threads();
   return take(Session::open(options, weights, 0));
 }
 

@@ -4,13 +4,15 @@
     scripts/soak-serve.py KVANT MODEL                                  64 clients, 30 minutes
     scripts/soak-serve.py KVANT MODEL --minutes 2 --clients 16
 
-First a server that nobody else asks gives the answers to expect: of single requests, and of conversations turn by turn,
-as many as it can in --learn-minutes.
-Then the clients ask for these in random order, of a server whose memory holds a few of them: some leave in the middle
-of an answer, some send what is no request, sessions are saved, restored, forked and deleted between turns. Every whole
-answer has to be the expected one, text and probabilities to the last bit; a session has to have the tokens that it had
-when its newest answer ended. At the end the server gets SIGTERM, has to end by itself, and a new one on the same folder
-has to go on with every session. Printed: what was asked, and the server's memory by time.
+First a server that nobody else asks gives the answers to expect: of single requests to all endpoints with random
+parameters, whole and as streams, and of conversations turn by turn, as many as it can in --learn-minutes. Requests for
+what this server does not have are left out, and named.
+Then the clients ask for these in random order, of a server whose memory holds a few of them: some leave while they
+wait, while their prompt is read or in the middle of an answer, some send what is no request, sessions are saved,
+restored, forked and deleted between turns. Every whole answer has to be the expected one, text and probabilities to the
+last bit; a session has to have the tokens that it had when its newest answer ended. When all have ended, nothing may be
+running or promised any more. At the end the server gets SIGTERM, has to end by itself, and a new one on the same folder
+has to go on with every session. Printed: what was asked, and the server's memory by time, which has to be flat.
 """
 import argparse
 import collections
@@ -43,7 +45,8 @@ class Server:
     def __init__(self, options, folder, memory):
         self.process = subprocess.Popen(
             [options.program, "serve", "-m", options.model, "--port", "0", "-c", str(CONTEXT), "--kv", options.kv, "--parallel", "12",
-             "--queue", "24", "--memory", memory, "--sessions", folder, "-t", str(options.threads)], stderr=subprocess.PIPE, text=True)
+             "--queue", "24", "--memory", memory, "--sessions", folder, "-t", str(options.threads), "--log-format", "json",
+             "--chat-template", str(ROOT / "data/templates/chatml-tools.jinja")], stderr=subprocess.PIPE, text=True)
         self.messages, port = [], None
         while port is None:
             line = self.process.stderr.readline()
@@ -97,16 +100,129 @@ def words(rng, least, most):
     return " ".join(WORDS[first:first + n])
 
 
-def single_requests(n):
-    rng = random.Random(5)
-    requests = []
-    for i in range(n):
-        options = {"max_tokens": rng.randint(1, 24), "temperature": rng.choice([0, 0.8, 1.2]), "seed": i, "logprobs": True}
-        if i % 3 == 0:
-            options["n"] = 2
-        messages = [{"role": "user", "content": words(rng, 3, 300)}]
-        requests.append({"messages": messages, **options})
-    return requests
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 1, "maximum": 99}},
+          "required": ["name", "age"], "additionalProperties": False}
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
+OPENAI_TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
+
+
+def sampling(rng, seed):
+    """Random parameters that completions and chats have in common, each in a part of the requests."""
+    options = {"max_tokens": rng.randint(1, 24), "temperature": rng.choice([0, 0.8, 1.2]), "seed": seed}
+    for name, value in (("top_p", rng.choice([0.5, 0.95])), ("top_k", rng.randint(1, 50)), ("min_p", 0.05), ("stop", [" the", "\n"]),
+                        ("presence_penalty", round(rng.uniform(-1, 1.5), 2)), ("frequency_penalty", round(rng.uniform(-1, 1.5), 2)),
+                        ("repeat_penalty", 1.1), ("logit_bias", {str(rng.randint(5, 900)): rng.choice([-100, -2, 3])}), ("n", 2)):
+        if rng.random() < 0.25:
+            options[name] = value
+    return options
+
+
+def form(rng):
+    """What a chat may be held to, in half of the cases."""
+    return rng.choice([{}, {}, {}, {"grammar": 'root ::= ("yes" | "no") [a-z ]*'},
+                       {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}},
+                       {"tools": [OPENAI_TOOL], "tool_choice": rng.choice(["auto", "required", "none"])}])
+
+
+def random_request(rng, number):
+    """An endpoint and a body for it."""
+    text = words(rng, 3, 300)
+    kind = rng.choice(["chat", "chat", "chat", "completions", "completions", "messages", "responses", "infill", "embeddings"])
+    if kind == "chat":
+        held = form(rng)
+        return "/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **sampling(rng, number), "logprobs": "tools" not in held, **held}
+    if kind == "completions":
+        return "/v1/completions", {"prompt": text if rng.random() < 0.7 else [text, text[:80]], **sampling(rng, number), "logprobs": 1}
+    if kind == "messages":
+        held = rng.choice([{}, {"tools": [{"name": "weather", "input_schema": WEATHER}], "tool_choice": {"type": rng.choice(["auto", "any"])}}])
+        return "/v1/messages", {"messages": [{"role": "user", "content": text}], "system": "Be short.", "max_tokens": rng.randint(1, 24),
+                                "temperature": 0, **held}
+    if kind == "responses":
+        return "/v1/responses", {"input": text, "max_output_tokens": rng.randint(1, 24), "temperature": 0, "store": False}
+    if kind == "infill":
+        return "/infill", {"input_prefix": text[:60], "input_suffix": text[60:120], "n_predict": 8, "temperature": 0}
+    return "/v1/embeddings", {"input": [text, text[:50]]}
+
+
+VOLATILE = {"id", "call_id", "created", "created_at", "completed_at", "usage", "timings", "tokens_cached", "tokens_evaluated", "item_id", "response_id"}
+
+
+def lasting(value):
+    """A response without what differs from time to time."""
+    if isinstance(value, dict):
+        return {k: lasting(v) for k, v in value.items() if k not in VOLATILE}
+    return [lasting(v) for v in value] if isinstance(value, list) else value
+
+
+def of_stream(path, events):
+    """What the events of a stream say together, however they are cut into pieces. None: the stream has not ended."""
+    if path == "/v1/responses":
+        ended = [e["response"] for e in events if e.get("type") in ("response.completed", "response.incomplete")]
+        return lasting(ended[-1]["output"]) if ended else None
+    texts, facts, ended = collections.defaultdict(str), {}, False
+    for event in events:
+        if event == "[DONE]" or event.get("type") == "message_stop":
+            ended = True
+            continue
+        for choice in event.get("choices", []):
+            where, delta = choice["index"], choice.get("delta") or {}
+            texts[where, "text"] += choice.get("text") or delta.get("content") or ""
+            texts[where, "thoughts"] += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls") or []:
+                texts[where, call["index"], "call"] += (call["function"].get("name") or "") + (call["function"].get("arguments") or "")
+            logprobs = choice.get("logprobs") or {}
+            facts.setdefault((where, "logprobs"), []).extend(logprobs.get("token_logprobs") or [t["logprob"] for t in logprobs.get("content") or []])
+            if choice.get("finish_reason"):
+                facts[where, "end"] = choice["finish_reason"]
+        if event.get("type") == "content_block_start":
+            facts[event["index"], "block"] = (event["content_block"]["type"], event["content_block"].get("name"))
+        if event.get("type") == "content_block_delta":
+            texts[event["index"], "block"] += "".join(v for k, v in event["delta"].items() if k != "type" and isinstance(v, str))
+        if event.get("type") == "message_delta":
+            facts["end"] = event["delta"]["stop_reason"]
+    return (dict(texts), facts) if ended else None
+
+
+class Refused(Wrong):
+    """This server does not have what was asked for."""
+
+
+def read_response(server, path, body, rng, stream, leave=False):
+    """What a request is responded, as it can be compared. None: it was refused for now, or left."""
+    if stream:
+        body = {**body, "stream": True}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        if leave and rng.random() < 0.5:  # while it waits, while its prompt is read, or later
+            time.sleep(rng.choice([0, 0.01, 0.1, 1]) * rng.random())
+            return None
+        response = connection.getresponse()
+        if response.status in REFUSED:
+            response.read()
+            return None
+        if response.status in (400, 404):
+            raise Refused(f"{path} {response.read().decode()[:200]}")
+        if response.status != 200 or not response.getheader("x-request-id"):
+            raise Wrong(f"{path} {body}: {response.status} {response.read()}")
+        if not stream:
+            return lasting(json.loads(response.read()))
+        events, end = [], rng.randint(0, 12)
+        for line in response:
+            if not line.startswith(b"data:"):
+                continue
+            data = line.decode()[5:].strip()
+            events.append(data if data == "[DONE]" else json.loads(data))
+            if leave and len(events) > end:
+                return None
+            if isinstance(events[-1], dict) and (events[-1].get("error") or events[-1].get("type") in ("error", "response.failed")):
+                raise Wrong(f"{path} {body}: {data}")
+        whole = of_stream(path, events)
+        if whole is None:
+            raise Wrong(f"{path} {body}: a stream without an end")
+        return whole
+    finally:
+        connection.close()
 
 
 def turn_body(text, turn, session):
@@ -223,16 +339,16 @@ class Client(threading.Thread):
             raise Wrong(what)
 
     def single(self):
-        i = self.rng.randrange(len(self.soak.requests))
-        leave = self.rng.random() < 0.2
-        answer = read_answer(self.server, "/v1/chat/completions", self.soak.requests[i], self.rng, leave)
-        if answer is None:
+        path, body, expected = self.rng.choice(self.soak.requests)
+        stream, leave = self.rng.random() < 0.5 and expected[True] is not None, self.rng.random() < 0.3
+        found = read_response(self.server, path, body, self.rng, stream, leave)
+        if found is None:
             self.counts["left" if leave else "told to come again"] += 1
             if not leave:
                 time.sleep(self.rng.random())
             return
-        self.expect(answer[0] == self.soak.expected[i], f"request {i}: {answer[0]} instead of {self.soak.expected[i]}")
-        self.counts["answers"] += len(answer[0])
+        self.expect(found == expected[stream], f"{path} {body} stream {stream}: {found} instead of {expected[stream]}")
+        self.counts[f"whole responses of {path}"] += 1
 
     # --- its session ---
 
@@ -321,7 +437,6 @@ class Client(threading.Thread):
             (chat, json.dumps({**good, "max_tokens": -rng.randint(2, 9)}).encode(), json_type, {400}),
             (chat, json.dumps({**good, "temperature": "hot"}).encode(), json_type, {400}),
             (chat, json.dumps({**good, "n": 1000}).encode(), json_type, {400}),
-            (chat, json.dumps({**good, "no_such_parameter": 1}).encode(), json_type, {400}),
             (chat, json.dumps({**good, "session": "../../etc/passwd"}).encode(), json_type, {400}),
             ("/v1/completions", json.dumps({"prompt": "word " * 5000}).encode(), json_type, {400}),
             ("/v1/completions", json.dumps({"prompt": [1 << 30]}).encode(), json_type, {400}),
@@ -351,27 +466,36 @@ class Client(threading.Thread):
 class Soak:
     def __init__(self, options):
         self.options, self.failure = options, None
-        self.requests = single_requests(15)
+        self.requests = []  # endpoint, body, what is expected: by whether it is streamed
         self.conversations = [Conversation(i) for i in range(5)]
-        self.server, self.expected, self.deadline = None, [], 0
+        self.server, self.deadline = None, 0
 
     def learn(self):
         """From a server with memory for all, asked by one client, which asks for some of it twice. In a slow build only
         as much as the time allows is learned, and asked for later."""
         with tempfile.TemporaryDirectory() as folder:
-            server, rng, end = Server(self.options, folder, "500MiB"), random.Random(0), time.time() + 60 * self.options.learn_minutes
-            learned = []
+            server, rng = Server(self.options, folder, "500MiB"), random.Random(0)
+            end = time.time() + 60 * self.options.learn_minutes
+            learned, refused, number = [], {}, 0
             for i, conversation in enumerate(self.conversations):
                 if i >= 1 and time.time() > end:
                     break
-                for body in self.requests[3 * i:3 * (i + 1)]:
-                    self.expected.append(read_answer(server, "/v1/chat/completions", body, rng)[0])
-                for body, expected in zip(self.requests, self.expected if i == 0 else []):
-                    if read_answer(server, "/v1/chat/completions", body, rng)[0] != expected:
-                        raise Wrong(f"two lone answers differ: {body}")
+                while len(self.requests) < 12 * (i + 1) and (number < 12 or time.time() < end):
+                    path, body = random_request(rng, number)
+                    number += 1
+                    try:
+                        whole = read_response(server, path, body, rng, stream=False)
+                        if read_response(server, path, body, rng, stream=False) != whole:
+                            raise Wrong(f"two lone responses differ: {path} {body}")
+                        has_stream = path not in ("/v1/embeddings", "/infill")
+                        self.requests.append((path, body, {False: whole, True: read_response(server, path, body, rng, True) if has_stream else None}))
+                    except Refused as reason:
+                        refused[str(reason)] = None
                 conversation.learn(server)
                 learned.append(conversation)
-            self.requests, self.conversations = self.requests[:len(self.expected)], learned
+            for reason in refused:
+                print(f"left out: {reason}")
+            self.conversations = learned
             server.end()
 
     def run(self):
@@ -389,7 +513,7 @@ class Soak:
             resident = self.watch(begin)
             for client in clients:
                 client.join()
-            metrics = self.server.ask("GET", "/metrics")[1].decode() if not self.failure else ""
+            metrics = self.settled() if not self.failure else ""
             if self.failure:
                 self.server.process.terminate()
                 raise Wrong(self.failure + "".join(self.server.messages)[-2000:])
@@ -397,6 +521,18 @@ class Soak:
             self.server.end()
             self.check_sessions(folder, clients)
         self.print_figures(clients, seconds, resident, metrics)
+
+    def settled(self):
+        """The metrics, when nothing runs any more."""
+        end = time.time() + 30
+        while self.server.json("GET", "/slots")[1]:
+            if time.time() > end:
+                raise Wrong("requests whose clients have gone still run")
+            time.sleep(0.1)
+        metrics = self.server.ask("GET", "/metrics")[1].decode()
+        if not re.search(r"(?m)^kvant_cache_promised_bytes 0$", metrics):
+            raise Wrong("memory is promised to nobody")
+        return metrics
 
     def watch(self, begin):
         """The server's memory, by time."""

@@ -57,7 +57,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _threads(threads: int | None) -> int:
-    return min(os.cpu_count() or 1, _MAX_THREADS) if threads is None else _checked("threads", threads, 1, _MAX_THREADS)
+    return min(_engine.usable_threads(), _MAX_THREADS) if threads is None else _checked("threads", threads, 1, _MAX_THREADS)
 
 
 def _backend(device: str, backend: str | None, usual: str) -> str:

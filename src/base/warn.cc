@@ -7,7 +7,8 @@
 namespace kvant {
 
 void warn(const std::string& message) {
-  fmt::print(stderr, "kvant: warning: {}\n", message);
+  // Not fmt::print: it throws where nobody reads, such as at a terminal that is gone.
+  std::fputs(fmt::format("kvant: warning: {}\n", message).c_str(), stderr);
 }
 
 }  // namespace kvant

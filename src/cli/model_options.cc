@@ -1,9 +1,9 @@
 #include "cli/model_options.h"
 
 #include <cstdio>
-#include <thread>
 
 #include "base/json_file.h"
+#include "base/machine_limits.h"
 #include "cli/default_model.h"
 #include "format/format.h"
 
@@ -25,7 +25,7 @@ std::string recipe_help() {
 }  // namespace
 
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
-  options.n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.n_threads = usable_threads();
   const char* kv_help =
       many_recipes ? "KV-cache recipes A,B,C; key=value items belong to the recipe before them. ';' or "
                      "another --kv starts a recipe that has no name"

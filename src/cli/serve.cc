@@ -1,4 +1,5 @@
 // kvant serve: the model behind an HTTP interface.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <set>
 #include <thread>
@@ -22,6 +24,7 @@
 #include "generate/prompt_steps.h"
 #include "recipe/recipe.h"
 #include "serve/http_server.h"
+#include "serve/request_guard.h"
 #include "serve/scheduler.h"
 #include "serve/scheduler_memory.h"
 #include "serve/serve_loop.h"
@@ -32,8 +35,12 @@
 namespace kvant {
 namespace {
 
-// Connections beyond those whose requests run or wait: for those who only look, or are told to come later.
-constexpr int kSpareConnections = 16;
+// Requests beyond those that run or wait: for those who only look, or are told to come later.
+constexpr int kSpareRequests = 64;
+// Connections that are open at the same time, if the system allows for so many files, of which some are
+// others.
+constexpr rlim_t kMostConnections = 65536;
+constexpr rlim_t kOtherFiles = 256;
 // Of a request's body for each token of the context: more than texts and their JSON have.
 constexpr std::size_t kBodyBytesPerToken = 256;
 constexpr std::size_t kSmallestBodyLimit = 1 << 20;
@@ -57,6 +64,8 @@ struct ServeOptions {
   std::string session_coding = kPlainCoding;
   std::string prefix_disk;    // bytes; empty: beginnings of prompts don't go to the disk
   std::string chat_template;  // file; empty: the model's own
+  std::string cors;           // origins; empty: none
+  std::string log_format = "text";
   int context = 0;
   int parallel = 8;
   int queue = 64;
@@ -65,18 +74,45 @@ struct ServeOptions {
   DraftOptions draft;
 };
 
-// Set by Ctrl-C or SIGTERM; the only state that a signal handler may reach.
-std::atomic<bool> end_wanted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+// When the end was wanted, by Ctrl-C, SIGTERM or SIGHUP, in milliseconds of the system's uptime; 0: it is
+// not. The only state that a signal handler may reach.
+std::atomic<std::int64_t> end_wanted{0};
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+// A supervisor or a shell may send one end as several signals: SIGTERM to a program and to its group, SIGHUP
+// after SIGTERM.
+constexpr std::int64_t kSameWish = 500;  // milliseconds
 
 void watch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int signal) {
-    // The second one: whatever the server is at. Files have their names only once they are whole.
-    if (end_wanted.exchange(true)) _exit(128 + signal);
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const std::int64_t milliseconds = std::int64_t{1000} * now.tv_sec + now.tv_nsec / 1000000;
+    std::int64_t first = 0;
+    if (end_wanted.compare_exchange_strong(first, milliseconds)) return;
+    // Again: whatever the server is at. Files have their names only once they are whole. A terminal that
+    // closes says so several times, and nobody is there who means it.
+    if (signal != SIGHUP && milliseconds - first > kSameWish) _exit(128 + signal);
   };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup has it ignored
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, nullptr);  // who reads the messages may go
+}
+
+// How many connections may be open.
+std::size_t raise_file_limit() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kOtherFiles;
+  files.rlim_cur = std::max(files.rlim_cur, std::min(files.rlim_max, kMostConnections + kOtherFiles));
+  setrlimit(RLIMIT_NOFILE, &files);
+  getrlimit(RLIMIT_NOFILE, &files);
+  return std::min(kMostConnections, std::max(files.rlim_cur, 2 * kOtherFiles) - kOtherFiles);
 }
 
 Result<std::int64_t> memory_for_cache(const Session& session, const std::string& given) {
@@ -271,20 +307,21 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
 
 // Until the end is wanted: then requests are refused, and those that were taken are answered, unless it is
 // wanted again.
-void wait_for_end(ServeLoop& loop) {
+void wait_for_end(ServeLoop& loop, ServerLog& log) {
   using namespace std::chrono_literals;
-  while (!end_wanted) std::this_thread::sleep_for(50ms);
+  while (end_wanted == 0) std::this_thread::sleep_for(50ms);
   loop.refuse_requests();
   if (!loop.idle())
-    fmt::print(
-        stderr,
-        "kvant: answering what was asked; again to end at once, without it and without what is not saved\n");
+    log.message("answering what was asked; again to end at once, without it and without what is not saved");
   while (!loop.idle()) std::this_thread::sleep_for(50ms);
 }
 
 Status serve(const ServeOptions& options) {
   const auto recipe = one_recipe(options.common);
   if (!recipe.ok()) return recipe.error();
+  auto cors = CorsPolicy::parse(options.cors);
+  if (!cors.ok()) return error("--cors: {}", cors.error().message);
+  KVANT_RETURN_IF_ERROR(check_address(options.http.host, options.http.port));  // before the model is read
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   const auto memory = memory_for_cache(*session, options.memory);
@@ -312,11 +349,13 @@ Status serve(const ServeOptions& options) {
 
   ServeLoop loop(std::move(schedulers.front()),
                  schedulers.size() > 1 ? std::move(schedulers.back()) : nullptr);
-  ServerLog log(LogFormat::text);
   HttpOptions http = options.http;
-  http.log = &log;
   http.max_body = std::max(kSmallestBodyLimit, kBodyBytesPerToken * context);
-  http.connections = static_cast<int>(infos.size()) * (options.parallel + options.queue) + kSpareConnections;
+  http.requests = static_cast<int>(infos.size()) * (options.parallel + options.queue) + kSpareRequests;
+  http.connections = raise_file_limit();
+  http.cors = std::move(*cors);
+  ServerLog log(options.log_format == "json" ? LogFormat::json : LogFormat::text);
+  http.log = &log;
   HttpServer server(loop, engine.tokenizer(), std::move(*chat_template), infos, http);
   const auto port = server.bind();
   if (!port.ok()) return port.error();
@@ -324,7 +363,7 @@ Status serve(const ServeOptions& options) {
   std::thread listener([&] { server.serve(); });
   announce(infos.front(), options, *port);
   for (std::size_t i = 0; i < infos.size(); ++i) announce_recipe(infos[i], (*recipes)[i].scheduling);
-  wait_for_end(loop);
+  wait_for_end(loop, log);
   loop.end();
   server.stop();
   listener.join();
@@ -355,6 +394,12 @@ Command add_serve_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--api-key", options->http.api_key, "key that clients must show (also KVANT_API_KEY)")
       ->envname("KVANT_API_KEY");
+  command->add_option("--cors", options->cors,
+                      "origins of web pages that may ask from a browser, such as https://chat.example, "
+                      "separated by commas; *: all (default: none but the server's own page)");
+  command->add_option("--log-format", options->log_format, "how requests are logged on stderr: text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   command
       ->add_option("-a,--alias", options->aliases,
                    "the model's name in requests and answers, or several separated by commas (default: the "

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <string>
 
@@ -52,13 +51,6 @@ CacheBytes layer_bytes(const Plan& plan, int layer, int n_tokens) {
 // Bytes that are neither tail nor encoded ahead.
 std::int64_t settled(const CacheBytes& bytes) {
   return bytes.sealed + bytes.protected_tokens + bytes.sink;
-}
-
-// A number from a one-line file ("max" and missing files: 0).
-std::int64_t number_in(const char* path) {
-  std::int64_t value = 0;
-  std::ifstream file(path);
-  return file >> value ? value : 0;
 }
 
 // What a step's pages take beside, in the tails of layers whose caches others share: they last until it ends.
@@ -198,18 +190,6 @@ ConstantSize constant_size(const Plan& plan, int n_tokens) {
   const std::int64_t bytes = constant_bytes(plan);
   return {bytes,
           16.0 * static_cast<double>(bytes) / static_cast<double>(bf16_bytes(plan.geometry, n_tokens))};
-}
-
-std::int64_t available_memory_bytes() {
-  std::int64_t available = 0;
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    if (word == "MemAvailable:" && file >> available) break;
-  }
-  available *= 1024;
-  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max");
-  if (limit > 0) available = std::min(available, limit);
-  return available;
 }
 
 }  // namespace kvant

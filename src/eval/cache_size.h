@@ -61,8 +61,4 @@ struct ConstantSize {
 };
 ConstantSize constant_size(const Plan& plan, int n_tokens);
 
-// Memory that new allocations can have now: MemAvailable, within the control group's limit where one is
-// set. 0: unknown.
-std::int64_t available_memory_bytes();
-
 }  // namespace kvant

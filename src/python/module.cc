@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/machine_limits.h"
 #include "eval/report_json.h"
 #include "python/calibration.h"
 #include "python/interruptible.h"
@@ -227,6 +228,7 @@ void bind_evaluation(nb::module_& m) {
 NB_MODULE(_engine, m) {
   using namespace kvant;
   nanobind::exception<PythonError>(m, "Error", PyExc_RuntimeError);
+  m.def("usable_threads", [] { return usable_threads(); });
   m.def("split_recipes", &split_recipe_list, "list"_a);
   bind_model(m);
   bind_answer(m);

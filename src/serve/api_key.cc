@@ -1,5 +1,7 @@
 #include "serve/api_key.h"
 
+#include <cctype>
+
 namespace kvant {
 
 bool equal_in_constant_time(std::string_view secret, std::string_view shown) {
@@ -12,9 +14,14 @@ bool equal_in_constant_time(std::string_view secret, std::string_view shown) {
 }
 
 bool is_authorized(const std::string& key, std::string_view authorization) {
-  constexpr std::string_view kScheme = "Bearer ";
-  if (!authorization.starts_with(kScheme)) return false;
-  return equal_in_constant_time(key, authorization.substr(kScheme.size()));
+  // The scheme's name may be in any letters (RFC 9110, 11.1).
+  constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() < kScheme.size()) return false;
+  for (std::size_t i = 0; i < kScheme.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return false;
+  }
+  authorization.remove_prefix(kScheme.size());
+  return equal_in_constant_time(key, authorization);
 }
 
 }  // namespace kvant

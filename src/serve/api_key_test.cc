@@ -13,9 +13,10 @@ TEST(ApiKey, IsTheWholeKeyAndNothingElse) {
 }
 
 TEST(ApiKey, ComesInABearerHeader) {
-  EXPECT_TRUE(is_authorized("secret", "Bearer secret"));
+  for (const char* right : {"Bearer secret", "bearer secret", "BEARER secret"})
+    EXPECT_TRUE(is_authorized("secret", right)) << right;
   for (const char* wrong :
-       {"", "secret", "bearer secret", "Basic secret", "Bearer  secret", "Bearer secret "})
+       {"", "secret", "bearer SECRET", "Basic secret", "Bearer  secret", "Bearer secret ", "Bearersecret"})
     EXPECT_FALSE(is_authorized("secret", wrong)) << wrong;
 }
 

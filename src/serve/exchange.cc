@@ -44,7 +44,7 @@ std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerI
 }
 
 std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loop, ApiRequest request) {
-  auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers);
+  auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers, request.model);
   for (std::size_t i = 0; i < request.prompts.size(); ++i)
     exchange->streams_.push_back(std::make_shared<AnswerStream>());
   const std::optional<Refusal> refusal = loop.submit(std::move(request.prompts), exchange->streams_);

@@ -26,7 +26,7 @@ std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerI
 
 class Exchange {
  public:
-  explicit Exchange(int n_answers) : n_answers_(n_answers) {}
+  Exchange(int n_answers, std::string model) : n_answers_(n_answers), model_(std::move(model)) {}
   ~Exchange();  // cancels what has not ended
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -37,13 +37,16 @@ class Exchange {
   // Waits for a part of any answer, about that long. part: `choice` is its number among all answers.
   AnswerStream::Next read(std::chrono::milliseconds patience, int& choice, AnswerPart& part);
 
+  const std::string& model() const { return model_; }  // that answers
+
   // After `closed`.
   std::optional<ApiError> failure() const;
   TokenUsage usage() const;  // so far; of prompts from when they begin to be read
   bool has_begun() const;    // whether all prompts have
 
  private:
-  int n_answers_;                                       // to each prompt
+  int n_answers_;  // to each prompt
+  std::string model_;
   std::vector<std::shared_ptr<AnswerStream>> streams_;  // by prompt
   std::size_t next_ = 0;                                // the stream to be asked first
 };

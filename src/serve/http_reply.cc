@@ -1,5 +1,7 @@
 #include "serve/http_reply.h"
 
+#include <fmt/format.h>
+
 #include "serve/api_response.h"
 #include "serve/messages_error.h"
 
@@ -22,12 +24,28 @@ void send(const httplib::Request& request, httplib::Response& response, const Ap
   response.set_content(messages_error(error), kJsonType);
 }
 
+void refuse_other_methods(httplib::Server& server, const std::string& path, const std::string& allowed) {
+  const auto refuse = [allowed](const httplib::Request& request, httplib::Response& response) {
+    response.set_header("Allow", allowed);
+    send(response, ApiError{.status = 405,
+                            .message = fmt::format("{} is not asked by {}, but by {}", request.path,
+                                                   request.method, allowed)});
+  };
+  if (allowed.find("GET") == std::string::npos) server.Get(path, refuse);
+  if (allowed.find("POST") == std::string::npos) server.Post(path, refuse);
+  if (allowed.find("DELETE") == std::string::npos) server.Delete(path, refuse);
+  server.Put(path, refuse);
+  server.Patch(path, refuse);
+}
+
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler) {
   server.Post(path, std::move(handler));
-  server.Get(path, [path](const httplib::Request&, httplib::Response& response) {
-    response.set_header("Allow", "POST");
-    send(response, ApiError{.status = 405, .message = path + " is asked by POST, with a body of JSON"});
-  });
+  refuse_other_methods(server, path, "POST");
+}
+
+void add_get_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler) {
+  server.Get(path, std::move(handler));
+  refuse_other_methods(server, path, "GET, HEAD");
 }
 
 }  // namespace kvant

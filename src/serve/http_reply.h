@@ -18,7 +18,10 @@ void send(httplib::Response& response, const ApiError& error);
 // The same in the format of the API whose path was asked for: OpenAI's or Anthropic's.
 void send(const httplib::Request& request, httplib::Response& response, const ApiError& error);
 
-// What is asked by POST. Who asks by GET, as a browser does, is told so.
+// What is asked by POST, and what by GET (and HEAD). Who asks by another method is told so: 405.
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
+void add_get_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
+// The refusals alone, after the handlers of a path. allowed: "GET, HEAD, DELETE".
+void refuse_other_methods(httplib::Server& server, const std::string& path, const std::string& allowed);
 
 }  // namespace kvant

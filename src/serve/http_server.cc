@@ -3,18 +3,24 @@
 #include <arpa/inet.h>
 #include <httplib.h>
 
+#include <algorithm>
+#include <array>
+
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
 #include "serve/answer_delivery.h"
 #include "serve/api_key.h"
 #include "serve/api_response.h"
+#include "serve/connection_server.h"
 #include "serve/exchange.h"
 #include "serve/http_reply.h"
 #include "serve/json_fields.h"
+#include "serve/listening.h"
 #include "serve/messages_routes.h"
 #include "serve/metrics_text.h"
 #include "serve/page_routes.h"
+#include "serve/request_guard.h"
 #include "serve/session_routes.h"
 #include "serve/template_route.h"
 
@@ -25,8 +31,8 @@ using Json = nlohmann::ordered_json;
 using httplib::Request;
 using httplib::Response;
 
-constexpr int kIdleSeconds = 5;       // that a connection without a request is kept
-constexpr int kTransferSeconds = 30;  // that reading or writing may stand still
+// Of paths that programs look at again and again: the log has them only where something was wrong.
+constexpr std::array kWatched = {"/health", "/metrics", "/slots", "/cache"};
 
 const char* state_name(JobState state) {
   static constexpr const char* kNames[] = {"waiting", "reading", "generating", "done"};
@@ -49,15 +55,6 @@ Json slot_json(const RequestStatus& request, const ServerInfo& info) {
 
 }  // namespace
 
-bool is_loopback(std::string host) {
-  if (const std::size_t port = host.rfind(':');
-      port != std::string::npos && host.find(']', port) == std::string::npos)
-    host.resize(port);
-  in_addr address{};
-  const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;  // a name may begin with 127., too
-  return host == "localhost" || host == "[::1]" || (is_address && ntohl(address.s_addr) >> 24 == 127);
-}
-
 std::string url_host(const std::string& host) {
   in6_addr address{};
   return inet_pton(AF_INET6, host.c_str(), &address) == 1 ? "[" + host + "]" : host;
@@ -69,7 +66,7 @@ class HttpServer::Routes {
          std::vector<ServerInfo> served, HttpOptions options);
 
   Result<int> bind();
-  void serve() { server_.listen_after_bind(); }
+  void serve() { server_.serve(); }
   void stop() { server_.stop(); }
 
  private:
@@ -78,6 +75,9 @@ class HttpServer::Routes {
   void add_routes();
   ApiLimits limits() const;
   httplib::Server::HandlerResponse check(const Request& request, Response& response) const;
+  // What is wrong with a request, whatever it asks for.
+  std::optional<ApiError> refusal(const Request& request) const;
+  void log(const RequestRecord& record) const;
   void generate(const Request& request, Response& response, Parse parse);
   void answer(const Request& request, Response& response, const std::shared_ptr<Exchange>& exchange,
               ApiResponse whole) const;
@@ -98,7 +98,7 @@ class HttpServer::Routes {
   std::shared_ptr<const ChatTemplate> chat_template_;
   std::vector<ServerInfo> served_;
   HttpOptions options_;
-  httplib::Server server_;
+  ConnectionServer server_;
 };
 
 HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
@@ -108,18 +108,13 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
       tokenizer_(tokenizer),
       chat_template_(std::move(chat_template)),
       served_(std::move(served)),
-      options_(std::move(options)) {
-  const auto connections = static_cast<std::size_t>(options_.connections);
-  server_.new_task_queue = [connections] {
-    return new httplib::ThreadPool(connections, connections, /*max queued*/ connections);
-  };
-  server_.set_payload_max_length(options_.max_body);
-  server_.set_keep_alive_timeout(kIdleSeconds);
-  server_.set_read_timeout(kTransferSeconds);
-  server_.set_write_timeout(kTransferSeconds);
-  server_.set_tcp_nodelay(true);
-  server_.set_pre_routing_handler(
-      [this](const Request& request, Response& response) { return check(request, response); });
+      options_(std::move(options)),
+      server_({.workers = static_cast<std::size_t>(options_.requests),
+               .connections = options_.connections,
+               .max_body = options_.max_body}) {
+  server_.set_normalizer(normalize_request);
+  server_.set_check([this](const Request& request, Response& response) { return check(request, response); });
+  server_.set_done([this](const RequestRecord& record) { log(record); });
   server_.set_error_handler([](const Request& request, Response& response) {
     if (!response.body.empty()) return;
     const int status = response.status;
@@ -142,7 +137,7 @@ void HttpServer::Routes::add_routes() {
   add_post_route(server_, "/v1/completions", [this](const Request& request, Response& response) {
     generate(request, response, parse_completion_request);
   });
-  server_.Get("/v1/models", [this](const Request&, Response& response) {
+  add_get_route(server_, "/v1/models", [this](const Request&, Response& response) {
     Json data = Json::array();
     for (std::size_t i = 0; i < served_.size(); ++i) {
       for (const std::string& name : names_of(served_[i]))
@@ -150,16 +145,16 @@ void HttpServer::Routes::add_routes() {
     }
     send(response, Json{{"object", "list"}, {"data", std::move(data)}});
   });
-  server_.Get(R"(/v1/models/(.+))",
-              [this](const Request& request, Response& response) { models(request, response); });
-  server_.Get("/health", [this](const Request&, Response& response) { health(response); });
-  server_.Get("/metrics", [this](const Request&, Response& response) { metrics(response); });
-  server_.Get("/props", [this](const Request&, Response& response) { props(response); });
+  add_get_route(server_, R"(/v1/models/(.+))",
+                [this](const Request& request, Response& response) { models(request, response); });
+  add_get_route(server_, "/health", [this](const Request&, Response& response) { health(response); });
+  add_get_route(server_, "/metrics", [this](const Request&, Response& response) { metrics(response); });
+  add_get_route(server_, "/props", [this](const Request&, Response& response) { props(response); });
   add_messages_route(server_, loop_, tokenizer_, limits(), served_);
   add_template_route(server_, chat_template_.get());
   add_cache_route(server_, loop_, served_);
   add_page_routes(server_);
-  server_.Get("/slots", [this](const Request&, Response& response) { slots(response); });
+  add_get_route(server_, "/slots", [this](const Request&, Response& response) { slots(response); });
   add_post_route(server_, "/tokenize",
                  [this](const Request& request, Response& response) { tokenize(request, response); });
   add_post_route(server_, "/detokenize",
@@ -168,38 +163,62 @@ void HttpServer::Routes::add_routes() {
 }
 
 Result<int> HttpServer::Routes::bind() {
-  const int port = options_.port == 0 ? server_.bind_to_any_port(options_.host) : options_.port;
-  const bool bound = options_.port == 0 ? port > 0 : server_.bind_to_port(options_.host, port);
-  if (bound) return port;
-  return error(
-      "cannot listen on {}:{}: the port is taken, or the address is not this machine's; choose others "
-      "with --host and --port",
-      url_host(options_.host), options_.port);
+  const auto address = free_address(options_.host, options_.port);
+  if (!address.ok()) return address.error();
+  server_.set_socket_options(share_no_port);
+  const bool any = options_.port == 0;
+  const int port = any ? server_.bind_to_any_port(*address) : options_.port;
+  if (any ? port > 0 : server_.bind_to_port(*address, port)) return port;
+  return port_is_taken(options_.host, options_.port);
+}
+
+std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) const {
+  if (!options_.api_key.empty() && request.path != "/health" && !is_page_path(request.path) &&
+      !is_authorized(options_.api_key, request.get_header_value("Authorization")) &&
+      !equal_in_constant_time(options_.api_key, request.get_header_value("x-api-key")))
+    return ApiError{.status = 401, .message = "the API key is missing or wrong"};
+  // A web page can give its own name this machine's address, but a browser says the name. A program of before
+  // HTTP/1.1 says none.
+  const bool says_host = request.has_header("Host");
+  if (!says_host && request.version != "HTTP/1.0")
+    return ApiError{.status = 400, .message = "the request has no Host, which HTTP/1.1 asks for"};
+  if (options_.api_key.empty() && is_loopback(url_host(options_.host)) && says_host &&
+      !is_loopback(request.get_header_value("Host")))
+    return ApiError{.status = 403, .message = "without an API key this server answers to localhost only"};
+  if (const std::string coding = request.get_header_value("Content-Encoding");
+      !coding.empty() && coding != "identity")
+    return ApiError{
+        .status = 415,
+        .message = fmt::format("this server reads no bodies in '{}': send the JSON as it is, without "
+                               "Content-Encoding",
+                               coding)};
+  if (request.method == "POST" && !is_json(request))
+    return ApiError{.status = 415, .message = "the body must be JSON: send 'Content-Type: application/json'"};
+  return std::nullopt;
 }
 
 // Before a body is read. A web page of somebody else's can make a browser send texts and forms to this
-// machine, but not JSON.
+// machine, but not JSON, unless --cors allows the page to.
 httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& request, Response& response) const {
   using httplib::Server;
-  if (!options_.api_key.empty() && request.path != "/health" && !is_page_path(request.path) &&
-      !is_authorized(options_.api_key, request.get_header_value("Authorization")) &&
-      !equal_in_constant_time(options_.api_key, request.get_header_value("x-api-key"))) {
-    response.set_header("WWW-Authenticate", "Bearer");
-    send(request, response, ApiError{.status = 401, .message = "the API key is missing or wrong"});
+  options_.cors.allow(request, response);
+  if (request.method == "OPTIONS") {  // browsers send no key with it
+    response.status = 204;
+    response.set_header("Allow", "GET, HEAD, POST, DELETE, OPTIONS");
     return Server::HandlerResponse::Handled;
   }
-  if (options_.api_key.empty() && is_loopback(url_host(options_.host)) &&
-      !is_loopback(request.get_header_value("Host"))) {
-    send(request, response,
-         ApiError{.status = 403, .message = "without an API key this server answers to localhost only"});
-    return Server::HandlerResponse::Handled;
-  }
-  if (request.method == "POST" && !request.get_header_value("Content-Type").starts_with(kJsonType)) {
-    send(request, response,
-         ApiError{.status = 415, .message = "the body must be JSON: send 'Content-Type: application/json'"});
-    return Server::HandlerResponse::Handled;
-  }
-  return Server::HandlerResponse::Unhandled;
+  const auto wrong = refusal(request);
+  if (!wrong) return Server::HandlerResponse::Unhandled;
+  if (wrong->status == 401) response.set_header("WWW-Authenticate", "Bearer");
+  send(request, response, *wrong);
+  return Server::HandlerResponse::Handled;
+}
+
+void HttpServer::Routes::log(const RequestRecord& record) const {
+  const bool is_watched =
+      std::ranges::find(kWatched, record.path) != kWatched.end() || is_page_path(record.path);
+  if (options_.log == nullptr || record.method.empty() || (is_watched && record.status < 400)) return;
+  options_.log->request(record);
 }
 
 ApiLimits HttpServer::Routes::limits() const {
@@ -381,6 +400,11 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
   }
   if (fields.error()) return send(response, *fields.error());
   send(response, Json{{"content", text}});
+}
+
+Status check_address(const std::string& host, int port) {
+  const auto address = free_address(host, port);
+  return address.ok() ? Status() : Status(address.error());
 }
 
 HttpServer::HttpServer(ServeLoop& loop, const Tokenizer& tokenizer,

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "chat/chat_template.h"
 #include "model/tokenizer.h"
+#include "serve/cors.h"
 #include "serve/serve_loop.h"
 #include "serve/server_info.h"
 #include "serve/server_log.h"
@@ -20,14 +21,16 @@ struct HttpOptions {
   int port = 8080;                  // 0: any that is free
   std::string api_key;              // empty: everybody may ask
   std::size_t max_body = 16 << 20;  // bytes
-  int connections = 64;             // that are served at the same time
+  int requests = 64;                // that are served at the same time
+  std::size_t connections = 1000;   // that are open at the same time
+  CorsPolicy cors = {};             // whose web pages may ask
   ServerLog* log = nullptr;         // outlives the server; null: none
 };
 
 // The address as URLs have it: IPv6 in brackets.
 std::string url_host(const std::string& host);
-// Whether a host of a URL, with a port or without, is this machine's own, which others don't reach.
-bool is_loopback(std::string host);
+// Whether a server could listen there now. The error says why not.
+Status check_address(const std::string& host, int port);
 
 class HttpServer {
  public:

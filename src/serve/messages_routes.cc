@@ -32,7 +32,8 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
            [shared_events, exchange] {
              const auto failure = exchange->failure();
              return failure ? messages_error_event(*failure) : shared_events->end_events(exchange->usage());
-           }});
+           },
+       .heartbeat = "event: ping\ndata: {\"type\": \"ping\"}\n\n"});
 }
 
 // Clients have names of Anthropic's models built in, such as that of a smaller one for titles: the model that

@@ -88,12 +88,13 @@ bool is_page_path(const std::string& path) {
 
 void add_page_routes(httplib::Server& server) {
   for (const PageFile& file : page_files())
-    server.Get(file.path, [&file](const Request&, Response& response) { send_file(response, file); });
+    add_get_route(server, file.path,
+                  [&file](const Request&, Response& response) { send_file(response, file); });
 }
 
 void add_cache_route(httplib::Server& server, ServeLoop& loop, std::span<const ServerInfo> served) {
   const auto answers = std::make_shared<std::vector<CacheAnswer>>(served.size());
-  server.Get("/cache", [answers, &loop, served](const Request& request, Response& response) {
+  add_get_route(server, "/cache", [answers, &loop, served](const Request& request, Response& response) {
     const std::string model = request.get_param_value("model");
     const int recipe = recipe_of(served, model);
     if (recipe < 0) return send(response, unknown_model(model, served));

@@ -1,10 +1,10 @@
 #include "serve/prefix_disk.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/checksum.h"
 #include "base/page_size.h"
+#include "base/warn.h"
 
 namespace kvant {
 namespace {
@@ -140,8 +140,8 @@ void PrefixDisk::finish_read(const Status& read) {
     return;
   }
   ++status_.failures;
-  fmt::print(stderr, "kvant: warning: the beginning of a prompt in '{}' is damaged, and read anew\n",
-             folder_->file_of(ended.name));
+  warn(fmt::format("the beginning of a prompt in '{}' is damaged, and read anew",
+                   folder_->file_of(ended.name)));
   drop(ended.name);
 }
 
@@ -210,8 +210,7 @@ void PrefixDisk::finish_write(const Status& written, std::int64_t file_bytes) {
 void PrefixDisk::fail_write(const Error& why) {
   ++status_.failures;
   if (!write_failure_)
-    fmt::print(stderr, "kvant: warning: beginnings of prompts don't go to the disk for now: {}\n",
-               why.message);
+    warn(fmt::format("beginnings of prompts don't go to the disk for now: {}", why.message));
   write_failure_ = Clock::now();
 }
 

@@ -21,8 +21,8 @@ struct RequestRecord {
   // Of a completion.
   std::string model = {};  // empty: the request is none
   int prompt_tokens = 0;
-  int cached_tokens = 0;  // of the prompt: not read anew
-  int generated_tokens = 0;
+  int cached_tokens = 0;                     // of the prompt: not read anew
+  std::optional<int> generated_tokens = {};  // none: the client left before they were counted
   std::optional<double> first_token_seconds = {};
   std::string end = {};  // why it ended: "stop", "length", "client left", ...
 };

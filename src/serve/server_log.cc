@@ -68,7 +68,7 @@ std::string log_line(LogFormat format, const std::string& utc, const RequestReco
       json["model"] = record.model;
       json["prompt_tokens"] = record.prompt_tokens;
       json["cached_tokens"] = record.cached_tokens;
-      json["generated_tokens"] = record.generated_tokens;
+      json["generated_tokens"] = record.generated_tokens ? Json(*record.generated_tokens) : Json(nullptr);
       json["first_token_seconds"] =
           record.first_token_seconds ? Json(rounded(*record.first_token_seconds)) : Json(nullptr);
     }
@@ -78,8 +78,9 @@ std::string log_line(LogFormat format, const std::string& utc, const RequestReco
   std::string line = fmt::format("{} {} {} {} {} {:.3f} s", utc, record.client, printable(record.method),
                                  printable(record.path), record.status, record.seconds);
   if (!record.model.empty()) {
-    line += fmt::format(", {}: {} prompt tokens ({} cached), {} generated", printable(record.model),
-                        record.prompt_tokens, record.cached_tokens, record.generated_tokens);
+    line += fmt::format(", {}: {} prompt tokens ({} cached)", printable(record.model), record.prompt_tokens,
+                        record.cached_tokens);
+    if (record.generated_tokens) line += fmt::format(", {} generated", *record.generated_tokens);
     if (record.first_token_seconds)
       line += fmt::format(", the first after {:.3f} s", *record.first_token_seconds);
   }

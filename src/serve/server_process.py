@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -23,13 +24,16 @@ class Server:
     def __init__(self, program, model, recipe="kvant-4bit", *options):
         self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "-c", "2048", "--memory", "300MiB", "--kv", recipe,
                                          "--api-key", KEY, *options], stderr=subprocess.PIPE, text=True)
-        self.url = None
+        self.url, self.messages = None, []  # lines
         while self.url is None:
             line = self.process.stderr.readline()
+            self.messages.append(line)
             if not line:
-                raise RuntimeError("the server has ended")
+                raise RuntimeError(f"the server has ended: {''.join(self.messages)}")
             found = re.search(r"http://127\.0\.0\.1:\d+", line)
             self.url = found and found[0]
+        self.reader = threading.Thread(target=lambda: self.messages.extend(self.process.stderr), daemon=True)
+        self.reader.start()
 
     def request(self, path, body=None, headers=None):
         """Status and text of the answer; POST where there is a body."""
@@ -49,4 +53,5 @@ class Server:
     def end(self):
         self.process.terminate()
         self.process.wait(timeout=60)
+        self.reader.join()
         self.process.stderr.close()

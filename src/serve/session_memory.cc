@@ -1,7 +1,7 @@
 // The memory that sessions take, and how it is had back.
 #include <algorithm>
-#include <cstdio>
 
+#include "base/warn.h"
 #include "serve/session_store.h"
 
 namespace kvant {
@@ -46,7 +46,7 @@ Room SessionStore::make_room(const std::string& needed) {
   for (auto* entry : held) {
     if (entry->second.is_running) continue;
     const std::string name = entry->first;
-    fmt::print(stderr, "kvant: warning: the session '{}' is lost: it can't be written\n", name);
+    warn(fmt::format("the session '{}' is lost: it can't be written", name));
     entry->second.saved_version = ++entry->second.version;  // what its file holds, if there is one
     forget(name);
     return Room::made;

@@ -154,22 +154,24 @@ void add_session_routes(httplib::Server& server, ServeLoop& loop) {
     };
   };
   using Name = const std::string&;
-  server.Get("/v1/sessions", [routes](const Request&, Response& response) { routes.list(response); });
+  add_get_route(server, "/v1/sessions",
+                [routes](const Request&, Response& response) { routes.list(response); });
   server.Get(R"(/v1/sessions/([^/]+))",
              named([routes](Name name, const Request&, Response& response) { routes.get(name, response); }));
   server.Delete(R"(/v1/sessions/([^/]+))", named([routes](Name name, const Request&, Response& response) {
                   routes.remove(name, response);
                 }));
-  server.Post(R"(/v1/sessions/([^/]+)/save)", named([routes](Name name, const Request&, Response& response) {
-                routes.save(name, response);
-              }));
-  server.Post(
-      R"(/v1/sessions/([^/]+)/restore)",
+  refuse_other_methods(server, R"(/v1/sessions/([^/]+))", "GET, HEAD, DELETE");
+  add_post_route(
+      server, R"(/v1/sessions/([^/]+)/save)",
+      named([routes](Name name, const Request&, Response& response) { routes.save(name, response); }));
+  add_post_route(
+      server, R"(/v1/sessions/([^/]+)/restore)",
       named([routes](Name name, const Request&, Response& response) { routes.restore(name, response); }));
-  server.Post(R"(/v1/sessions/([^/]+)/fork)",
-              named([routes](Name name, const Request& request, Response& response) {
-                routes.fork(name, request.body, response);
-              }));
+  add_post_route(server, R"(/v1/sessions/([^/]+)/fork)",
+                 named([routes](Name name, const Request& request, Response& response) {
+                   routes.fork(name, request.body, response);
+                 }));
 }
 
 }  // namespace kvant

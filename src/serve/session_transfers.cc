@@ -1,6 +1,6 @@
 // Sessions on their way to the disk and back.
-#include <cstdio>
 
+#include "base/warn.h"
 #include "serve/session_store.h"
 
 namespace kvant {
@@ -167,7 +167,7 @@ void SessionStore::write_now(const std::string& name, Session& session) {
   if (written.ok()) {
     session.saved_version = session.version;
   } else {
-    fmt::print(stderr, "kvant: warning: the session '{}' is lost: {}\n", name, written.error().message);
+    warn(fmt::format("the session '{}' is lost: {}", name, written.error().message));
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "chat/chat_template.h"
+#include "model/tokenizer.h"
 
 namespace httplib {
 class Server;

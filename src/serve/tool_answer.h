@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "serve/answer_stream.h"
 #include "chat/chat_template.h"
+#include "serve/answer_stream.h"
 
 namespace kvant {
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "attention/device_backend.h"
+#include "base/machine_limits.h"
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/warn.h"

@@ -58,7 +58,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *,
     tokens, bos = _tokens_of(tokenizer, text, shape.n_vocab)
     _check_writable(path)
     with reading(model):
-        made = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or os.cpu_count() or 1)
+        made = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or _engine.usable_threads())
     made.write(os.fspath(path.absolute()))
     return path
 

@@ -1,0 +1,85 @@
+// ConnectionServer: cpp-httplib's server with any number of connections. One thread waits for all clients
+// that send nothing, or not yet all of a request; a thread of a pool serves a request when it is there.
+#pragma once
+
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "serve/http_connection.h"
+#include "serve/request_context.h"
+
+namespace kvant {
+
+struct ConnectionLimits {
+  std::size_t workers = 64;             // requests that are served at the same time
+  std::size_t connections = 1000;       // when there are more, the one that is idle longest is closed
+  std::chrono::seconds keep_alive{75};  // that a connection without a request is kept
+  std::size_t max_body = 16 << 20;      // bytes
+};
+
+class ConnectionServer final : public httplib::Server {
+ public:
+  using Done = std::function<void(const RequestRecord&)>;
+
+  explicit ConnectionServer(const ConnectionLimits& limits);
+  ~ConnectionServer() override;
+
+  // What may change a request before it is routed: other spellings of the same path, say. Called by several
+  // threads, as `check` and `done` are.
+  void set_normalizer(std::function<void(httplib::Request&)> normalize) { normalize_ = std::move(normalize); }
+  // Before a body is read (httplib's pre-routing handler).
+  void set_check(HandlerWithResponse check) { check_ = std::move(check); }
+  // After each response.
+  void set_done(Done done) { done_ = std::move(done); }
+
+  // Serves what binds have prepared until stop(), and until the requests that are served then have been.
+  void serve();
+
+ private:
+  struct Serving {
+    httplib::Request* request = nullptr;
+    RequestContext context;
+  };
+  using ConnectionPointer = std::shared_ptr<HttpConnection>;
+
+  bool process_and_close_socket(socket_t socket) override;
+  HandlerResponse begin(const httplib::Request& request, httplib::Response& response);
+  void serve_requests(const ConnectionPointer& connection);
+  bool serve_request(HttpConnection& connection);  // false: it was the connection's last one
+  void give_back(ConnectionPointer connection);    // to the thread that waits
+
+  void wait_for_clients();
+  void wait_for(ConnectionPointer connection);
+  void take(int socket);
+  void look_at(int socket);
+  void close_overdue();
+  void make_room();
+
+  ConnectionLimits limits_;
+  std::function<void(httplib::Request&)> normalize_;
+  HandlerWithResponse check_;
+  Done done_;
+
+  std::mutex serving_mutex_;
+  std::map<const httplib::Request*, Serving> serving_;  // by request
+
+  std::atomic<bool> ending_{false};
+  int epoll_ = -1, wake_ = -1;
+  std::atomic<std::size_t> n_connections_{0};
+  std::mutex returned_mutex_;
+  std::vector<ConnectionPointer> returned_;             // to be waited for
+  std::unordered_map<int, ConnectionPointer> waiting_;  // by socket; the waiting thread's
+  std::unique_ptr<httplib::ThreadPool> workers_;
+  std::thread waiter_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,336 @@
+#include "serve/connection_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+namespace kvant {
+namespace connection_server_test {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// A client that sends bytes as it likes.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~Client() { leave(); }
+  Client(Client&& other) noexcept
+      : socket_(std::exchange(other.socket_, -1)), text_(std::move(other.text_)) {}
+  Client& operator=(Client&&) = delete;
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void leave() {
+    if (socket_ >= 0) close(std::exchange(socket_, -1));
+  }
+  void stop_sending() const { shutdown(socket_, SHUT_WR); }
+  void say(std::string_view text) const {
+    EXPECT_EQ(send(socket_, text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
+  }
+  void get(const std::string& path, const std::string& headers = "") const {
+    say("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+  }
+
+  // What comes until `end` has come, or the server has closed the connection, or time is up.
+  std::string hear(std::string_view end, std::chrono::milliseconds patience = 5s) {
+    const auto limit = Clock::now() + patience;
+    while (text_.find(end) == std::string::npos) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now());
+      pollfd state{.fd = socket_, .events = POLLIN, .revents = 0};
+      if (left <= 0ms || poll(&state, 1, static_cast<int>(left.count())) <= 0) break;
+      std::array<char, 4096> block;
+      const ssize_t n = recv(socket_, block.data(), block.size(), 0);
+      if (n <= 0) {
+        closed_ = true;
+        break;
+      }
+      text_.append(block.data(), static_cast<std::size_t>(n));
+    }
+    const std::size_t found = text_.find(end);
+    std::string heard = text_.substr(0, found == std::string::npos ? found : found + end.size());
+    text_.erase(0, heard.size());
+    return heard;
+  }
+  // Whether the server closes the connection in that time.
+  bool is_closed(std::chrono::milliseconds patience = 3s) {
+    hear("what no server says", patience);
+    return closed_;
+  }
+
+ private:
+  int socket_;
+  std::string text_;
+  bool closed_ = false;
+};
+
+constexpr const char* kHello = "hello from the server";
+
+class ConnectionServerTest : public ::testing::Test {
+ protected:
+  void start(ConnectionLimits limits = {.workers = 2}) {
+    server_ = std::make_unique<ConnectionServer>(limits);
+    server_->Get("/hello", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content(kHello, "text/plain");
+    });
+    server_->Post("/echo", [](const httplib::Request& request, httplib::Response& response) {
+      response.set_content("[" + request.body + "]", "text/plain");
+    });
+    // Waits for its client to leave.
+    server_->Post("/wait", [this](const httplib::Request& request, httplib::Response& response) {
+      ++n_waiting_;
+      const auto begin = Clock::now();
+      while (seconds_since(begin) < wait_seconds_ && !has_left_) {
+        std::this_thread::sleep_for(10ms);
+        if (request.is_connection_closed()) has_left_ = true;
+      }
+      response.set_content(kHello, "text/plain");
+    });
+    server_->set_done([this](const RequestRecord& record) {
+      const std::lock_guard lock(mutex_);
+      records_.push_back(record);
+    });
+    port_ = server_->bind_to_any_port("127.0.0.1");
+    ASSERT_GT(port_, 0);
+    thread_ = std::thread([this] { server_->serve(); });
+  }
+  void TearDown() override { stop(); }
+  void stop() {
+    if (!thread_.joinable()) return;
+    server_->stop();
+    thread_.join();
+  }
+  Client client() const { return Client(port_); }
+  std::vector<RequestRecord> records() {
+    const std::lock_guard lock(mutex_);
+    return records_;
+  }
+
+  std::unique_ptr<ConnectionServer> server_;
+  int port_ = 0;
+  std::thread thread_;
+  std::atomic<int> n_waiting_{0};
+  std::atomic<bool> has_left_{false};
+  double wait_seconds_ = 2;
+  std::mutex mutex_;
+  std::vector<RequestRecord> records_;
+};
+
+TEST_F(ConnectionServerTest, KeepsConnectionsForTheNextRequest) {
+  start();
+  Client one = client();
+  for (int i = 0; i < 3; ++i) {
+    one.get("/hello");
+    EXPECT_NE(one.hear(kHello).find("200 OK"), std::string::npos);
+  }
+  one.get("/hello", "Connection: close\r\n");
+  one.hear(kHello);
+  EXPECT_TRUE(one.is_closed());
+  Client old = client();
+  old.say("GET /hello HTTP/1.0\r\n\r\n");
+  EXPECT_NE(old.hear(kHello).find("200 OK"), std::string::npos);
+  EXPECT_TRUE(old.is_closed());
+}
+
+TEST_F(ConnectionServerTest, ClosesAfterAnErrorThatSaysSo) {
+  start();
+  Client one = client();
+  one.get("/nothing");
+  EXPECT_NE(one.hear("\r\n\r\n").find("Connection: close"), std::string::npos);
+  EXPECT_TRUE(one.is_closed());
+}
+
+TEST_F(ConnectionServerTest, AnswersRequestsThatAreSentAtOnceInTheirOrder) {
+  start();
+  Client one = client();
+  std::string all;
+  for (int i = 0; i < 20; ++i)
+    all += "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n" + std::to_string(10 + i);
+  one.say(all);
+  for (int i = 0; i < 20; ++i) {
+    const std::string wanted = "[" + std::to_string(10 + i) + "]";
+    EXPECT_NE(one.hear(wanted).find(wanted), std::string::npos) << i;
+  }
+}
+
+TEST_F(ConnectionServerTest, ReadsBodiesHoweverTheyCome) {
+  start();
+  Client slow = client();
+  for (const char* piece :
+       {"POST /echo HT", "TP/1.1\r\nHost: x\r", "\nCONTENT-length: 9\r\n\r", "\nabc", "def", "ghi"}) {
+    slow.say(piece);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_NE(slow.hear("]").find("[abcdefghi]"), std::string::npos);
+
+  Client chunked = client();
+  chunked.say("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+  std::this_thread::sleep_for(20ms);
+  chunked.say("2\r\nde\r\n0\r\n\r\n");
+  EXPECT_NE(chunked.hear("]").find("[abcde]"), std::string::npos);
+  chunked.get("/hello");  // the connection goes on behind it
+  EXPECT_NE(chunked.hear(kHello).find("200 OK"), std::string::npos);
+
+  Client asks_first = client();
+  asks_first.say("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+  EXPECT_NE(asks_first.hear("\r\n\r\n").find("100 Continue"), std::string::npos);
+  asks_first.say("abc");
+  EXPECT_NE(asks_first.hear("]").find("[abc]"), std::string::npos);
+}
+
+TEST_F(ConnectionServerTest, RefusesBodiesThatAreTooLarge) {
+  start({.workers = 2, .max_body = 1000});
+  Client one = client();
+  one.say("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + std::string(100000, 'x'));
+  EXPECT_NE(one.hear("\r\n\r\n").find(" 413 "), std::string::npos);
+}
+
+// Idle clients and those that send a byte now and then take no thread.
+TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  setrlimit(RLIMIT_NOFILE, &files);
+  const int n = files.rlim_cur >= 2500 ? 1000 : static_cast<int>(files.rlim_cur) / 3;
+  start({.workers = 2, .connections = 2000});
+  std::vector<Client> idle;
+  for (int i = 0; i < n; ++i) {
+    idle.push_back(client());
+    if (i % 4 == 0)
+      idle.back().say("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");  // never whole
+    if (i % 4 == 1) idle.back().say("GET /hello HT");
+    if (i % 100 == 2) {
+      idle.back().get("/hello");
+      idle.back().hear(kHello);
+    }
+  }
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = Clock::now();
+    Client one = client();
+    one.get("/hello");
+    EXPECT_NE(one.hear(kHello).find("200 OK"), std::string::npos);
+    EXPECT_LT(seconds_since(begin), 1.0);
+  }
+  idle[4].say("cde");  // the rest
+  EXPECT_NE(idle[4].hear("]").find("[abcde]"), std::string::npos);
+}
+
+TEST_F(ConnectionServerTest, ClosesConnectionsThatAreIdleForLong) {
+  start({.workers = 2, .keep_alive = 1s});
+  Client one = client();
+  one.get("/hello");
+  one.hear(kHello);
+  EXPECT_FALSE(one.is_closed(500ms));
+  EXPECT_TRUE(one.is_closed(3s));
+}
+
+TEST_F(ConnectionServerTest, MakesRoomByClosingTheConnectionThatIsIdleLongest) {
+  start({.workers = 2, .connections = 3});
+  std::vector<Client> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(client());
+    clients.back().get("/hello");
+    clients.back().hear(kHello);
+    std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_TRUE(clients[0].is_closed());
+  for (int i = 1; i < 4; ++i) {
+    clients[i].get("/hello");
+    EXPECT_NE(clients[i].hear(kHello).find("200 OK"), std::string::npos) << i;
+  }
+}
+
+constexpr const char* kWait = "POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+
+TEST_F(ConnectionServerTest, NoticesAClientThatLeaves) {
+  start();
+  wait_seconds_ = 5;
+  Client one = client();
+  one.say(kWait);
+  while (n_waiting_ == 0) std::this_thread::sleep_for(1ms);
+  const auto begin = Clock::now();
+  one.leave();
+  while (!has_left_ && seconds_since(begin) < 5) std::this_thread::sleep_for(1ms);
+  EXPECT_LT(seconds_since(begin), 1.0);
+}
+
+TEST_F(ConnectionServerTest, NoticesAClientThatLeavesBehindAnotherRequest) {
+  start();
+  wait_seconds_ = 5;
+  Client one = client();
+  one.say(std::string(kWait) + kWait);
+  while (n_waiting_ == 0) std::this_thread::sleep_for(1ms);
+  one.leave();
+  const auto begin = Clock::now();
+  while (!has_left_ && seconds_since(begin) < 5) std::this_thread::sleep_for(1ms);
+  EXPECT_LT(seconds_since(begin), 1.0);
+}
+
+// It has sent all that it wants to send, and reads.
+TEST_F(ConnectionServerTest, TakesAClientThatOnlyStopsSendingForPresent) {
+  start();
+  wait_seconds_ = 0.8;  // long enough for two bytes of the response ahead
+  for (const char* version : {"1.1", "1.0"}) {
+    Client one = client();
+    one.say(std::string("POST /wait HTTP/") + version + "\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    one.stop_sending();
+    const std::string heard = one.hear(kHello);
+    EXPECT_EQ(heard.find("HTTP/1.1 200 OK\r\n"), 0U) << heard;
+    EXPECT_NE(heard.find(kHello), std::string::npos);
+  }
+  EXPECT_FALSE(has_left_);
+}
+
+TEST_F(ConnectionServerTest, TellsOfEachRequestOnce) {
+  start();
+  Client one = client();
+  one.get("/hello", "X-Request-Id: from-a-proxy.1\r\n");
+  EXPECT_NE(one.hear(kHello).find("x-request-id: from-a-proxy.1"), std::string::npos);
+  one.get("/hello", "X-Request-Id: two words\r\n");
+  EXPECT_NE(one.hear(kHello).find("x-request-id: req-"), std::string::npos);
+  one.get("/nothing");
+  EXPECT_TRUE(one.is_closed());
+  stop();
+  const std::vector<RequestRecord> all = records();
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].id, "from-a-proxy.1");
+  EXPECT_EQ(all[0].method, "GET");
+  EXPECT_EQ(all[0].path, "/hello");
+  EXPECT_EQ(all[0].client, "127.0.0.1");
+  EXPECT_EQ(all[0].status, 200);
+  EXPECT_EQ(all[2].status, 404);
+}
+
+TEST_F(ConnectionServerTest, EndsWithAllItsConnections) {
+  start();
+  std::vector<Client> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(client());
+  clients[0].say(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");  // a thread waits for it
+  clients[1].say("GET /he");
+  std::this_thread::sleep_for(50ms);
+  const auto begin = Clock::now();
+  stop();
+  EXPECT_LT(seconds_since(begin), 3.0);
+  for (Client& each : clients) EXPECT_TRUE(each.is_closed());
+}
+
+}  // namespace connection_server_test
+}  // namespace kvant

@@ -1,0 +1,300 @@
+#include "serve/http_connection.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+namespace kvant {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kRequestTime = 30s;   // that a request may take to arrive,
+constexpr std::size_t kPace = 4096;  // and a second more for each of so many bytes
+constexpr auto kWriteTime = 30s;     // the same for what is written
+constexpr auto kClosingTime = 2s;
+constexpr std::size_t kMostDiscarded = 32 << 20;  // bytes
+constexpr std::size_t kLargestHead = 64 << 10;    // bytes; httplib refuses a larger one
+constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
+constexpr std::string_view kBeginning = "HTTP/1.1 ";
+
+std::chrono::seconds time_for(std::chrono::seconds least, std::size_t n_bytes) {
+  return least + std::chrono::seconds(n_bytes / kPace);
+}
+
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// The value of the first field of that name (in small letters) in a head; empty: there is none.
+std::string_view field(std::string_view head, std::string_view name) {
+  while (!head.empty()) {
+    const std::size_t end = std::min(head.find('\n'), head.size() - 1);
+    std::string_view line = head.substr(0, end);
+    head.remove_prefix(end + 1);
+    if (line.size() <= name.size() || line[name.size()] != ':') continue;
+    if (!std::equal(name.begin(), name.end(), line.begin(), [](char a, char b) { return a == lower(b); }))
+      continue;
+    line.remove_prefix(name.size() + 1);
+    const std::size_t first = line.find_first_not_of(" \t");
+    if (first == std::string_view::npos) return {};
+    return line.substr(first, line.find_last_not_of(" \t\r") + 1 - first);
+  }
+  return {};
+}
+
+std::string address_of(const sockaddr_storage& address, int& port) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    port = ntohs(v4.sin_port);
+    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+  } else if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    port = ntohs(v6.sin6_port);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+short state_of(int socket, short events) {
+  pollfd state{.fd = socket, .events = events, .revents = 0};
+  return poll(&state, 1, 0) > 0 ? state.revents : short{0};
+}
+
+}  // namespace
+
+HttpConnection::HttpConnection(int socket, const std::atomic<bool>& ending)
+    : socket_(socket), ending_(ending) {
+  get_remote_ip_and_port(client_, client_port_);
+  // A client whose machine or network is gone sends nothing, not even an end.
+  const int on = 1, idle = 60, interval = 15, count = 4;
+  setsockopt(socket_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(socket_, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(socket_, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(socket_, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+HttpConnection::~HttpConnection() {
+  close(socket_);
+}
+
+// --- between two requests ---
+
+bool HttpConnection::receive(int flags) {
+  std::array<char, 16 << 10> block;
+  ssize_t n = 0;
+  do {
+    n = ::recv(socket_, block.data(), block.size(), flags);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (n <= 0) {
+    client_ended_ = true;
+    return false;
+  }
+  last_use_ = Clock::now();
+  if (n_received_ == 0) begin_ = last_use_;
+  n_received_ += static_cast<std::size_t>(n);
+  buffer_.append(block.data(), static_cast<std::size_t>(n));
+  return true;
+}
+
+bool HttpConnection::is_whole(std::size_t max_body) {
+  if (needed_ == 0) {
+    std::size_t end = std::string::npos;
+    for (std::size_t at = scanned_; (at = buffer_.find('\n', at)) != std::string::npos; ++at) {
+      const std::string_view rest = std::string_view(buffer_).substr(at + 1);
+      if (rest.starts_with("\r\n")) end = at + 3;
+      if (rest.starts_with("\n")) end = at + 2;
+      if (end != std::string::npos) break;
+    }
+    if (end == std::string::npos) {
+      scanned_ = buffer_.size() - std::min<std::size_t>(buffer_.size(), 3);
+      return buffer_.size() > kLargestHead;
+    }
+    const std::string_view head = std::string_view(buffer_).substr(0, end);
+    const std::string_view given = field(head, "content-length");
+    std::size_t length = 0;
+    const bool is_number =
+        std::from_chars(given.data(), given.data() + given.size(), length).ec == std::errc();
+    chunked_ = !field(head, "transfer-encoding").empty();
+    waits_ = !field(head, "expect").empty();
+    needed_ = end + (is_number && length <= max_body && !waits_ && !chunked_ ? length : 0);
+    scanned_ = end - 2;  // the last chunk may be the first
+  }
+  if (buffer_.size() < needed_) return false;
+  // A client that sends its body when it is told to, and bodies that are too large, are left to the one who
+  // serves the request. So is a body whose end is taken for one too early.
+  if (!chunked_ || waits_ || buffer_.size() - needed_ > max_body) return true;
+  const std::size_t last_chunk = buffer_.find("\r\n0\r\n", scanned_);
+  if (last_chunk == std::string::npos) {
+    scanned_ = std::max(scanned_, buffer_.size() - 5);
+    return false;
+  }
+  scanned_ = last_chunk;
+  return buffer_.find("\r\n\r\n", last_chunk + 3) != std::string::npos;
+}
+
+HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
+  if (closing_) {
+    buffer_.clear();
+    while (receive(MSG_DONTWAIT)) {
+      n_discarded_ += buffer_.size();
+      buffer_.clear();
+    }
+    return client_ended_ || n_discarded_ > kMostDiscarded ? Arrived::end : Arrived::part;
+  }
+  do {
+    if (!buffer_.empty() && is_whole(max_body)) return Arrived::request;
+  } while (receive(MSG_DONTWAIT));
+  return client_ended_ ? Arrived::end : Arrived::part;
+}
+
+void HttpConnection::next_request() {
+  buffer_.erase(0, offset_);
+  offset_ = scanned_ = needed_ = 0;
+  chunked_ = waits_ = false;
+  n_received_ = buffer_.size();
+  begin_ = last_use_ = Clock::now();
+  sent_ahead_ = 0;
+  head_written_ = said_close_ = false;
+  status_ = 0;
+}
+
+HttpConnection::Clock::time_point HttpConnection::deadline(Clock::duration keep_alive) const {
+  if (closing_) return closing_since_ + kClosingTime;
+  if (is_idle()) return last_use_ + keep_alive;
+  return begin_ + time_for(kRequestTime, n_received_);
+}
+
+void HttpConnection::begin_closing() {
+  shutdown(socket_, SHUT_WR);
+  closing_ = true;
+  closing_since_ = Clock::now();
+}
+
+// --- while a request is served ---
+
+bool HttpConnection::has_stopped_sending() const {
+  return client_ended_ || (state_of(socket_, POLLRDHUP) & POLLRDHUP) != 0;
+}
+
+bool HttpConnection::has_left() {
+  if (!is_peer_alive()) return true;
+  if (!has_stopped_sending() || head_written_ || sent_ahead_ == kBeginning.size()) return false;
+  const Clock::time_point now = Clock::now();
+  if (sent_ahead_ == 0) sign_pause_ = 500ms;
+  if (sent_ahead_ > 0 && now < next_sign_) return false;
+  if (::send(socket_, &kBeginning[sent_ahead_], 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return true;
+  ++sent_ahead_;
+  next_sign_ = now + sign_pause_;
+  sign_pause_ *= 2;
+  return false;
+}
+
+// --- httplib::Stream ---
+
+bool HttpConnection::is_peer_alive() const {
+  return (state_of(socket_, POLLRDHUP) & (POLLERR | POLLHUP | POLLNVAL)) == 0;
+}
+
+bool HttpConnection::wait_readable() const {
+  while (!ending_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        begin_ + time_for(kRequestTime, n_received_) - Clock::now());
+    if (left <= 0ms) return false;
+    pollfd state{.fd = socket_, .events = POLLIN, .revents = 0};
+    if (poll(&state, 1, static_cast<int>(std::min<std::chrono::milliseconds>(left, kLook).count())) > 0)
+      return true;
+  }
+  return false;
+}
+
+bool HttpConnection::wait_writable() const {
+  pollfd state{.fd = socket_, .events = POLLOUT, .revents = 0};
+  const auto limit = std::chrono::milliseconds(kWriteTime);
+  return poll(&state, 1, static_cast<int>(limit.count())) > 0 && (state.revents & (POLLERR | POLLHUP)) == 0;
+}
+
+ssize_t HttpConnection::read(char* into, std::size_t size) {
+  while (!is_readable()) {
+    if (client_ended_) return 0;
+    if (!wait_readable()) {
+      error_ = httplib::Error::Timeout;
+      return -1;
+    }
+    buffer_.clear();
+    offset_ = 0;
+    receive(MSG_DONTWAIT);
+  }
+  const std::size_t n = std::min(size, buffer_.size() - offset_);
+  std::memcpy(into, buffer_.data() + offset_, n);
+  offset_ += n;
+  return static_cast<ssize_t>(n);
+}
+
+void HttpConnection::read_head(const char* data, std::size_t size) {
+  const std::string_view head =
+      std::string_view(data, size).substr(0, std::string_view(data, size).find("\r\n\r\n"));
+  if (head.starts_with("HTTP/1.1 1")) return;  // it says no more than: go on
+  head_written_ = true;
+  if (head.starts_with(kBeginning))
+    std::from_chars(head.data() + kBeginning.size(), head.data() + head.size(), status_);
+  said_close_ = field(head, "connection") == "close";
+}
+
+ssize_t HttpConnection::write(const char* data, std::size_t size) {
+  std::size_t done = 0;
+  if (!head_written_) {
+    read_head(data, size);
+    if (head_written_) done = sent_ahead_;
+  }
+  const Clock::time_point end = Clock::now() + time_for(kWriteTime, size);
+  while (done < size) {
+    const ssize_t n = ::send(socket_, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      done += static_cast<std::size_t>(n);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if ((errno != EAGAIN && errno != EWOULDBLOCK) || Clock::now() >= end || !wait_writable()) {
+      error_ = httplib::Error::Write;
+      return -1;
+    }
+  }
+  last_use_ = Clock::now();
+  return static_cast<ssize_t>(size);
+}
+
+void HttpConnection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) ip = address_of(address, port);
+}
+
+void HttpConnection::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) ip = address_of(address, port);
+}
+
+time_t HttpConnection::duration() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_).count();
+}
+
+const char* HttpConnection::buffered_data(std::size_t& size) const {
+  size = buffer_.size() - offset_;
+  return size > 0 ? buffer_.data() + offset_ : nullptr;
+}
+
+}  // namespace kvant
