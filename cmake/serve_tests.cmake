@@ -9,9 +9,10 @@ function(kvant_serve_tests)
   set(KeepsSessionsAndLimits ${client} Sessions Limits)
   set(IsAsOthersAre src/serve/any_server_test.py)
   set(AnswersMessages src/serve/messages_client_test.py)
+  set(TellsThoughtsApart src/serve/thoughts_client_test.py)
   set(PageInABrowser src/serve/page_test.py)
   set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # 200 kills: for people who change how sessions are saved
-  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages PageInABrowser
+  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages TellsThoughtsApart PageInABrowser
                LosesNoSavedSession)
     list(POP_FRONT ${test} script)
     add_test(NAME Serve.${test}
