@@ -53,7 +53,7 @@ class LibraryTemplate : public ChatTemplate {
   Result<TemplatedChat> apply(const Json& messages, const ChatTools& tools, const Json& given_values,
                               const ThinkingOptions& thinking) const override {
     Json values = given_values;
-    set_thinking(thinking.wish, words_, values);
+    set_thinking(thinking.may_think ? thinking.wish : ThinkingWish{.thinks = false}, words_, values);
     const TemplateProgram& program = programs_.of(tools);
     const auto written = write_chat(program, control_, messages, tools.functions, values);
     if (!written.ok()) return written.error();
@@ -83,7 +83,7 @@ class LibraryTemplate : public ChatTemplate {
                                 .one_call = tools.parallel == false,
                                 .continues = continues(messages)};
       if (!tools.may_be_called()) {
-        chat.format = read_by_library(params, reading);
+        if (thinking.may_think) chat.format = read_by_library(params, reading);
         return chat;
       }
       if (!tools.only.empty()) {
@@ -99,11 +99,13 @@ class LibraryTemplate : public ChatTemplate {
         chat.grammar_start = std::move(grammar.start);
       } else {
         chat.grammar = waiting_rules(params);
-        reading.untagged_functions = tools.functions;
         // A template whose calls have no mark: the library would take any bracket for a call.
         inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
         if (params.grammar.empty()) params = common_chat_templates_apply(templates_.get(), inputs);
       }
+      // Without a grammar the model may write calls in its own way.
+      if (tools.choice == ChatTools::Choice::automatic || chat.grammar.empty())
+        reading.untagged_functions = tools.functions;
       chat.format = read_by_library(params, reading);
       return chat;
     } catch (const std::exception& e) {

@@ -22,6 +22,7 @@ struct ThinkingWish {
 struct ThinkingOptions {
   ThinkingWish wish = {};
   bool splits_thoughts = true;  // else thoughts stay in the text, with their tags
+  bool may_think = true;        // else a format holds the completion from its first token on
 };
 
 // Whether an effort has that name.

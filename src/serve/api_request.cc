@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "serve/answer_format.h"
 #include "serve/chat_messages.h"
@@ -210,12 +211,14 @@ void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationR
 ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  const ChatHistory conversation = read_messages(fields);
+  ChatHistory conversation = read_messages(fields);
   GenerationRequest common = read_common(fields, tokenizer, limits, request);
   common.generation.max_tokens = read_max_tokens(fields, 1);
   read_chat_probabilities(fields, request, common);
   const ChatTools tools = read_tools(fields);
   const AnswerFormat format = read_answer_format(fields);
+  // A grammar of the client's may have thoughts. A format from a schema has none.
+  conversation.thinking.may_think = format.gbnf.empty() || std::string_view(format.parameter) == "grammar";
   if (!format.gbnf.empty() && tools.may_be_called())
     fields.fail(format.parameter,
                 fmt::format("'{}' holds answers to a format, and tools to another: ask without "

@@ -155,6 +155,17 @@ TEST_F(Thoughts, AreSwitchedByWhatEachApiHasForIt) {
   EXPECT_EQ(message({{"reasoning_effort", "none"}}, false, "b")["content"], "b");
 }
 
+// A format holds a completion from its first token on, so that the completion is no thought.
+TEST_F(Thoughts, AreLeftOutOfAFormat) {
+  const Json format = {{"response_format", {{"type", "json_object"}}}};
+  EXPECT_TRUE(prompt(format, false).ends_with("assistant\n<think>\n\n</think>\n\n"));
+  for (const bool opens : {false, true}) {
+    const Json said = message(format, opens, "{\"a\": 1}");
+    EXPECT_EQ(said["content"], "{\"a\": 1}");
+    EXPECT_FALSE(said.contains("reasoning_content"));
+  }
+}
+
 // Tokens that the grammar of a request takes, one after the other.
 bool takes(const GenerationRequest& request, const Tokenizer& tokenizer, const std::string& text) {
   const auto grammar = request.grammar->clone();
