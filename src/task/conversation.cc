@@ -4,6 +4,7 @@
 
 #include "base/progress.h"
 #include "generate/prompt_steps.h"
+#include "model/finite_logits.h"
 #include "model/tokenizer.h"
 
 namespace kvant {
@@ -34,6 +35,7 @@ Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, 
   const EngineInput input{sequence_, tokens, is_prompt, want_logits ? n - 1 : n};
   const MatrixView<float> logits(logits_.data(), want_logits ? 1 : 0, session_.engine().n_vocab());
   KVANT_RETURN_IF_ERROR(session_.engine().step(cache_, backend_, {&input, 1}, logits));
+  KVANT_RETURN_IF_ERROR(check_logits(session_.engine(), logits));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   return {};
 }
