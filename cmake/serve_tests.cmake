@@ -22,4 +22,11 @@ function(kvant_serve_tests)
                      ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${${test}})
     set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)  # first, beside short ones
   endforeach()
+  # Not of the server: texts of schemas' grammars, judged by another package.
+  add_executable(schema_samples src/serve/testing/schema_samples.cc)
+  target_link_libraries(schema_samples PRIVATE kvant_serve nlohmann_json::nlohmann_json)
+  target_compile_options(schema_samples PRIVATE $<$<CONFIG:Release>:-O1>)
+  add_test(NAME Serve.HoldsSchemas
+           COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/src/serve/held_schema_test.py $<TARGET_FILE:schema_samples>)
+  set_tests_properties(Serve.HoldsSchemas PROPERTIES LABELS model TIMEOUT 300)
 endfunction()

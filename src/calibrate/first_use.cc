@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/json_file.h"
+#include "base/warn.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/default_text.h"
 #include "calibrate/needs.h"
@@ -13,6 +15,15 @@ namespace {
 
 std::string text_or_default(const std::string& text) {
   return text.empty() ? default_calibration_text() : text;
+}
+
+// Learning takes minutes: whether the file can be written is known before.
+Status can_be_kept(const std::string& folder, const std::string& path) {
+  if (folder.empty()) return error("there is no $XDG_CACHE_HOME and no $HOME");
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  if (failure) return error("cannot make the folder '{}': {}", folder, failure.message());
+  return check_writable(path);
 }
 
 }  // namespace
@@ -35,9 +46,10 @@ std::string first_use_path(const std::string& folder, const Recipe& recipe, cons
 std::shared_ptr<const Constants> find_calibration(const Recipe& recipe, const Geometry& geometry,
                                                   const std::string& fingerprint, const std::string& folder,
                                                   const std::string& text) {
-  if (!needs_calibration(recipe, geometry)) return nullptr;
+  if (folder.empty() || !needs_calibration(recipe, geometry)) return nullptr;
   const std::string path = first_use_path(folder, recipe, geometry, fingerprint, text);
-  if (!std::filesystem::exists(path)) return nullptr;
+  std::error_code failure;
+  if (!std::filesystem::exists(path, failure)) return nullptr;
   const auto constants = [&]() -> Result<std::shared_ptr<const Constants>> {
     const auto file = read_calibration(path);
     if (!file.ok()) return file.error();
@@ -55,12 +67,17 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
   if (!needs_calibration(recipe, geometry)) return std::shared_ptr<const Constants>();
   if (auto found = find_calibration(recipe, geometry, fingerprint, options.folder, options.text))
     return found;
-  const std::string path = first_use_path(options.folder, recipe, geometry, fingerprint, options.text);
-  fmt::print(stderr, "kvant: the recipe {} needs constants of this model: calibrating once into '{}'\n",
-             label(recipe), path);
-  std::error_code failure;
-  std::filesystem::create_directories(options.folder, failure);
-  if (failure) return error("cannot make the folder '{}': {}", options.folder, failure.message());
+  std::string path = first_use_path(options.folder, recipe, geometry, fingerprint, options.text);
+  if (const Status kept = can_be_kept(options.folder, path); kept.ok()) {
+    fmt::print(stderr, "kvant: the recipe {} needs constants of this model: calibrating once into '{}'\n",
+               label(recipe), path);
+  } else {
+    warn(
+        fmt::format("the recipe {} needs constants of this model, which can't be kept ({}): this run learns "
+                    "them, and so will the next one",
+                    label(recipe), kept.error().message));
+    path.clear();
+  }
   const CalibrationRequest request{{recipe},
                                    text_or_default(options.text),
                                    CalibrationSettings{},
@@ -70,7 +87,10 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
                                    CalibrationMethod{}};
   const auto made = calibrate(engine, backend, request);
   if (!made.ok()) return made.error();
-  KVANT_RETURN_IF_ERROR(write_calibration(*made, path));
+  if (!path.empty()) {
+    if (const Status written = write_calibration(*made, path); !written.ok())
+      warn(written.error().message + ": the next run learns them again");
+  }
   return constants_from(*made, recipe, geometry, fingerprint, path);
 }
 

@@ -73,22 +73,18 @@ class LibraryTemplate : public ChatTemplate {
         inputs.add_generation_prompt = false;
       }
       inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages.dump()));
-      inputs.tools = functions(tools.functions, "");
-      inputs.tool_choice =
-          tools.may_be_called() ? COMMON_CHAT_TOOL_CHOICE_AUTO : COMMON_CHAT_TOOL_CHOICE_NONE;
+      const bool calls = tools.may_be_called();
+      inputs.tools = functions(calls && !tools.held.empty() ? tools.held : tools.functions, tools.only);
+      inputs.tool_choice = calls ? COMMON_CHAT_TOOL_CHOICE_AUTO : COMMON_CHAT_TOOL_CHOICE_NONE;
       inputs.parallel_tool_calls = tools.parallel.value_or(can("supports_parallel_tool_calls"));
       common_chat_params params = common_chat_templates_apply(templates_.get(), inputs);
       chat.stops = params.additional_stops;
       CompletionReading reading{.splits_thoughts = thinking.splits_thoughts,
                                 .one_call = tools.parallel == false,
                                 .continues = continues(messages)};
-      if (!tools.may_be_called()) {
+      if (!calls) {
         if (thinking.may_think) chat.format = read_by_library(params, reading);
         return chat;
-      }
-      if (!tools.only.empty()) {
-        inputs.tools = functions(tools.functions, tools.only);
-        params = common_chat_templates_apply(templates_.get(), inputs);
       }
       if (tools.choice == ChatTools::Choice::required) {
         const common_chat_params optional = std::move(params);

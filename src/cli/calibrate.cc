@@ -65,6 +65,9 @@ std::vector<std::string> output_files(const CalibrateOptions& options, const std
 }
 
 Status check_outputs(const CalibrateOptions& options, const std::vector<std::string>& files) {
+  if (options.output.empty() && calibration_folder().empty())
+    return error(
+        "there is no $XDG_CACHE_HOME and no $HOME to keep calibrations in: name a file with --output");
   std::error_code failure;
   if (options.output.empty()) std::filesystem::create_directories(calibration_folder(), failure);
   if (failure) return error("cannot make the folder '{}': {}", calibration_folder(), failure.message());

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "eval/cache_size.h"
+#include "model/finite_logits.h"
 
 namespace kvant {
 namespace {
@@ -59,7 +60,7 @@ class EngineSource : public LogitSource {
       KVANT_RETURN_IF_ERROR(
           engine_.step(cache_, backend_, {&input, 1}, logits.slice(first_row, count - skipped)));
     }
-    return {};
+    return check_logits(engine_, logits);
   }
 
  private:

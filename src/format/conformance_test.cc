@@ -38,6 +38,21 @@ std::vector<TokenMask> some_masks() {
   return {TokenMask{}, few, second_half, all};
 }
 
+TEST(EveryFormat, HasPagesOfItsSmallestHeads) {
+  for (const std::string& name : format_names()) {
+    const int least = find_format(name)->least_head_dim();
+    for (const int d : {least, least + 8}) {
+      const TestFormat test(name, d);
+      const std::vector<float> values = key_like_values(d, 1);
+      std::vector<std::byte> page(test.format().page_bytes(d));
+      test.format().encode(values.data(), {}, test.context(), page.data());
+      std::vector<float> decoded(values.size());
+      test.format().decode(page.data(), kPageTokens, test.context(), decoded.data());
+      EXPECT_TRUE(std::ranges::all_of(decoded, [](float x) { return std::isfinite(x); })) << test.label();
+    }
+  }
+}
+
 TEST(EveryFormat, EncodesEveryByteOfThePageAndNoOther) {
   constexpr std::size_t kGuard = 64;
   for_every_format([](const TestFormat& test) {

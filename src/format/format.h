@@ -66,6 +66,9 @@ class Format {
   // Bytes of one page, all parameters included. A multiple of 1 byte, no padding.
   virtual std::size_t page_bytes(int head_dim) const = 0;
 
+  // Heads of fewer channels have no pages of this format.
+  virtual int least_head_dim() const { return 8; }
+
   // Names of the model constants that encode and decode need (design: codebooks); empty for most.
   virtual std::vector<std::string> needed_constants() const { return {}; }
 

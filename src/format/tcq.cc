@@ -194,6 +194,7 @@ class TcqFormat : public Format {
         shaped_encoder_(table) {}
 
   std::size_t page_bytes(int head_dim) const override { return trellis_page_bytes(table_.bits, head_dim); }
+  int least_head_dim() const override { return kLeastTrellisRow; }
 
   void encode(const float* values, const TokenMask& left_out, const PageContext& context,
               std::byte* page) const override {

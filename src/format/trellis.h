@@ -18,6 +18,9 @@
 
 namespace kvant {
 
+// Values that a row has at least: a path is searched in steps of eight, and begins before its end.
+inline constexpr int kLeastTrellisRow = 16;
+
 struct TrellisTable : TrellisCode {
   std::array<std::int8_t, kTrellisStates> levels;  // of all states
 };

@@ -121,7 +121,7 @@ void TrellisEncoder::find_seams(const float* values, int n_rows, int n, std::uin
 }
 
 void TrellisEncoder::encode(const float* values, int n_rows, int n, std::uint16_t* symbols) const {
-  KVANT_CHECK(n % 8 == 0 && n >= 16 && n <= kMaxHeadDim, "a trellis row has 16 to 512 values");
+  KVANT_CHECK(n % 8 == 0 && n >= kLeastTrellisRow && n <= kMaxHeadDim, "a trellis row has 16 to 512 values");
   Search search(branches_, kernel_, n);
   for (int row = 0; row < n_rows; row += kRows) {
     const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(row) * n;

@@ -12,6 +12,7 @@
 
 #include "model/library_abort.h"
 #include "model/library_log.h"
+#include "model/tensor_types.h"
 
 namespace kvant {
 namespace {
@@ -166,6 +167,12 @@ Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::string& path, const 
   const auto failure = catch_library_abort(
       [&] { state->header = gguf_init_from_buffer(state->mapping.base(), state->mapping.bytes(), params); });
   if (failure || state->header == nullptr || state->directory == nullptr) {
+    if (const auto unknown = find_unknown_type(state->mapping.base(), state->mapping.bytes())) {
+      return error(
+          "the tensor '{:.100}' of '{}' has the type {}, which this version of ggml doesn't have: it is of "
+          "another llama.cpp, or of a fork such as ik_llama.cpp; take a file in types that both have",
+          unknown->tensor, path, unknown->type);
+    }
     return error("the header of '{}' is damaged or cut short, or of an unknown GGUF version: {}", path,
                  words.remedy);
   }

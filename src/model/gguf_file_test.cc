@@ -1,5 +1,6 @@
 #include "model/gguf_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -76,6 +77,26 @@ TEST(GgufFile, SaysWhatIsWrongWithAFileThatIsNoModel) {
   EXPECT_NE(failure_of(file.path()).find("not a GGUF"), std::string::npos);
   write_bytes(file.path(), "GGUF" + std::string(1000, '\xff'));
   EXPECT_NE(failure_of(file.path()).find("damaged"), std::string::npos);
+}
+
+// As of a newer llama.cpp, of a fork, and of an older one.
+TEST(GgufFile, NamesATensorTypeThatNobodyKnows) {
+  const auto whole = write_tiny_model({});
+  std::string bytes = read_bytes(whole->path());
+  const std::string name = "blk.0.attn_q.weight";
+  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;  // behind two dimensions
+  ASSERT_EQ(bytes[type], static_cast<char>(GGML_TYPE_F32));
+  const TinyFile other("other.gguf");
+  for (const char number : {'\x8B', '\x7F', '\x04', '\x24'}) {
+    bytes[type] = number;
+    write_bytes(other.path(), bytes);
+    const std::string failure = failure_of(other.path());
+    EXPECT_NE(failure.find(fmt::format("'{}' of '{}' has the type {}", name, other.path(),
+                                       static_cast<int>(static_cast<unsigned char>(number)))),
+              std::string::npos)
+        << failure;
+    EXPECT_EQ(failure.find("damaged"), std::string::npos) << failure;
+  }
 }
 
 TEST(GgufFile, DoesNotWaitForAPipe) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -76,6 +77,10 @@ struct TinyModel {
   bool long_rope_factors = false;  // Phi-3's
   ggml_type matrix_type = GGML_TYPE_F32;
   ggml_type rounded_to = GGML_TYPE_F32;  // of an F32 matrix: its values are those that this type would hold
+  std::string damaged;                   // the tensor of that name holds a NaN
+  // Of a vocabulary of byte pairs, how texts are cut before merges; empty: the file doesn't say. Else there
+  // are no merges.
+  std::optional<std::string> pre_tokenizer = std::nullopt;
   std::uint32_t seed = 1;
   // Metadata below "<architecture>.".
   std::map<std::string, std::uint32_t> integers;
@@ -228,7 +233,13 @@ class TinyModelWriter {
     std::vector<const char*> texts;
     texts.reserve(tokens.size());
     for (const std::string& t : tokens) texts.push_back(t.c_str());
-    gguf_set_val_str(header_.get(), "tokenizer.ggml.model", "llama");
+    gguf_set_val_str(header_.get(), "tokenizer.ggml.model", m_.pre_tokenizer ? "gpt2" : "llama");
+    if (m_.pre_tokenizer) {
+      const char* merge = "a b";
+      gguf_set_arr_str(header_.get(), "tokenizer.ggml.merges", &merge, 1);
+      if (!m_.pre_tokenizer->empty())
+        gguf_set_val_str(header_.get(), "tokenizer.ggml.pre", m_.pre_tokenizer->c_str());
+    }
     gguf_set_arr_str(header_.get(), "tokenizer.ggml.tokens", texts.data(), texts.size());
     gguf_set_arr_data(header_.get(), "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, scores.data(),
                       scores.size());
@@ -263,6 +274,7 @@ class TinyModelWriter {
     std::vector<float> values(ggml_nelements(t));
     std::normal_distribution<float> normal(mean, spread);
     for (float& v : values) v = normal(random_);
+    if (name == m_.damaged) values[0] = std::nanf("");
     if (n_out > 0 && m_.rounded_to != GGML_TYPE_F32) values = rounded(values, n_in, m_.rounded_to);
     if (type == GGML_TYPE_F32) {
       std::copy(values.begin(), values.end(), static_cast<float*>(t->data));

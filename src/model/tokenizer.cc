@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "base/warn.h"
 #include "model/gguf_file.h"
 #include "model/library_abort.h"
 #include "model/library_log.h"
@@ -92,15 +93,24 @@ Status check_vocabulary(const GgufFile& file) {
   return {};
 }
 
+// How the file says that texts are cut before byte pairs are merged. Empty: it doesn't say, and llama.cpp
+// cuts them in a way that the model may not have seen. Nothing: its kind of tokenizer cuts none.
+std::optional<std::string> cut_before_merges(const GgufFile& file) {
+  if (file.text("tokenizer.ggml.model") != "gpt2") return std::nullopt;
+  return file.text("tokenizer.ggml.pre").value_or("");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
   KVANT_RETURN_IF_ERROR(check_processor());
   quiet_library_log();
+  std::optional<std::string> cut;
   {
     const auto file = GgufFile::open(path);
     if (!file.ok()) return file.error();
     KVANT_RETURN_IF_ERROR(check_vocabulary(**file));
+    cut = cut_before_merges(**file);
   }
   llama_model_params params = llama_model_default_params();
   params.vocab_only = true;
@@ -108,8 +118,18 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
   ModelPointer model;
   const auto failure =
       catch_library_abort([&] { model.reset(llama_model_load_from_file(path.c_str(), params)); });
+  if ((failure || model == nullptr) && cut && !cut->empty())
+    return error(
+        "llama.cpp cannot read the tokenizer of '{}', whose pre-tokenizer (tokenizer.ggml.pre) is '{}': it "
+        "may be of a newer llama.cpp; -v shows what it says",
+        path, *cut);
   if (failure || model == nullptr)
     return error("llama.cpp cannot read the tokenizer of '{}'; -v shows what it says", path);
+  if (cut && cut->empty())
+    warn(fmt::format(
+        "'{}' doesn't name its pre-tokenizer (tokenizer.ggml.pre): texts are cut into tokens in a general "
+        "way, which the model may not be used to: convert it anew",
+        path));
   return std::unique_ptr<Tokenizer>(std::make_unique<GgufTokenizer>(path, std::move(model)));
 }
 

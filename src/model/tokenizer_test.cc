@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "model/tiny_model.h"
 #include "model/utf8.h"
 
@@ -44,6 +46,23 @@ TEST_F(TinyTokenizer, AddsNoSecondBeginOfText) {
   EXPECT_EQ(once, tokenizer_->encode("<s>abc", /*add_special=*/false, /*parse_special=*/true).value());
   // Plain text that looks like the token is text.
   EXPECT_GT(tokenizer_->encode("<s>abc", true, false).value().size(), once.size());
+}
+
+// llama.cpp falls back to a general one, and says nothing that anybody sees.
+TEST(PreTokenizer, IsMissedAloud) {
+  const auto loaded = [](const std::optional<std::string>& pre) {
+    TinyModel model;
+    model.pre_tokenizer = pre;
+    const auto file = write_tiny_model(model);
+    ::testing::internal::CaptureStderr();
+    const auto tokenizer = Tokenizer::load(file->path());
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    return tokenizer.ok() ? said : tokenizer.error().message;
+  };
+  EXPECT_NE(loaded("").find("doesn't name its pre-tokenizer"), std::string::npos);
+  EXPECT_EQ(loaded("gpt-2"), "");
+  EXPECT_EQ(loaded(std::nullopt), "");  // a vocabulary without merges needs none
+  EXPECT_NE(loaded("of-next-year").find("'of-next-year'"), std::string::npos);
 }
 
 TEST_F(TinyTokenizer, RefusesTextThatIsNotUtf8) {

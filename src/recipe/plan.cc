@@ -178,6 +178,12 @@ Result<SidePlan> resolve_side(const SideRecipe& recipe, int head_dim, const Head
                               PageOrder order) {
   SidePlan plan;
   plan.sealed = find_format(recipe.format);
+  if (head_dim < plan.sealed->least_head_dim()) {
+    return error(
+        "the format {} needs heads of at least {} channels, and layer {} has heads of {}: choose another "
+        "format for it",
+        recipe.format, plan.sealed->least_head_dim(), constants.layer, head_dim);
+  }
   auto transform = Transform::make(recipe.transforms, head_dim, constants);
   if (!transform.ok()) return transform.error();
   plan.transform_names = recipe.transforms;

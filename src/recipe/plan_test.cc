@@ -342,6 +342,24 @@ TEST(Resolve, RefusesHeadSizesThatNoFormatHas) {
   }
 }
 
+// A plan, or a sentence.
+TEST(Resolve, AnswersForEveryFormatAtEveryHeadSize) {
+  Geometry geometry = small_geometry();
+  for (const std::string& name : format_names()) {
+    for (int d = 2; d <= kMaxHeadDim; d += d < 32 ? 1 : 56) {
+      geometry.head_dim = d;
+      const Recipe recipe = *parse_recipe("k=" + name + ",v=" + name);
+      const bool has_pages = d % 8 == 0 && d >= find_format(name)->least_head_dim();
+      const auto plan = resolve(recipe, geometry, d % 8 == 0 ? constants_of(recipe, geometry) : nullptr);
+      EXPECT_EQ(plan.ok(), has_pages) << name << " " << d;
+    }
+  }
+  geometry.head_dim = 8;
+  expect_in("the format tcq4 needs heads of at least 16 channels", message_of("tcq4", geometry));
+  geometry.head_dim = 16;
+  EXPECT_NE(resolved("tcq4", geometry), nullptr);
+}
+
 TEST(Resolve, ChecksRecipesThatWereNotParsed) {
   Recipe recipe;
   recipe.window = 100;

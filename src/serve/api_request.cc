@@ -226,6 +226,7 @@ ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, c
                             format.parameter));
   common.expected = read_prediction(fields, tokenizer);
   apply_parameter_rule(fields, limits.log);
+  log_loosened(tools, limits.log);
   if (fields.error()) return *fields.error();
   if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
     return *std::move(failure);

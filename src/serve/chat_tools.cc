@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "serve/schema_check.h"
+#include "serve/server_log.h"
 
 namespace kvant {
 namespace {
@@ -12,6 +12,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxToolName = 64;
+// Of the rules that the names of all tools make, beside their schemas.
+constexpr std::int64_t kMaxToolSymbols = 60'000;
 
 bool is_tool_name(const std::string& name) {
   return !name.empty() && name.size() <= kMaxToolName && std::ranges::all_of(name, [](char c) {
@@ -25,7 +27,7 @@ bool has_function(const ChatTools& tools, const std::string& name) {
 }
 
 void read_tool(const Json& json, const std::string& where, JsonFields& fields, ChatTools& tools,
-               SchemaSum& schemas) {
+               SchemaCost& schemas) {
   JsonFields tool(json, where);
   tool.accept_only("type", {"function"}, "tools are functions");
   const Json* described = tool.value("function");
@@ -66,7 +68,7 @@ void read_choice(JsonFields& fields, ChatTools& tools) {
 }  // namespace
 
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
-                  SchemaSum& schemas) {
+                  SchemaCost& schemas) {
   Json description = Json::object();
   const std::string name = function.text("name").value_or("");
   if (!is_tool_name(name)) {
@@ -81,12 +83,27 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
   description["parameters"] = schema == nullptr || schema->empty()
                                   ? Json{{"type", "object"}, {"properties", Json::object()}}
                                   : *schema;
-  function.boolean("strict");  // arguments are always held to their schema
-  if (schema != nullptr) {
-    if (const Status status = check_schema(*schema, where + "." + schema_key, schemas); !status.ok())
-      function.fail(schema_key, status.error().message);
+  const bool is_strict = function.boolean("strict").value_or(false);
+  auto held = hold_schema(description["parameters"], where + "." + schema_key,
+                          is_strict ? SchemaUse::exact : SchemaUse::advice,
+                          fmt::format("tool-{}-part-", tools.functions.size()), schemas);
+  schemas.symbols += 64 + std::ssize(name);  // of the rules around it
+  Json held_description = {{"name", name}};
+  if (held.ok()) {
+    held_description["parameters"] = std::move(held->schema);
+    for (std::string& sentence : held->loosened)
+      tools.loosened.push_back(fmt::format(
+          "the arguments of the tool '{}' are not held to all of its schema: {}", name, sentence));
+  } else {
+    function.fail(schema_key, fmt::format("the tool '{}': {}", name, held.error().message));
   }
+  if (schemas.symbols > kMaxToolSymbols)
+    function.fail(schema_key,
+                  fmt::format("'{}' is one tool too many: their names and schemas come to more than {} "
+                              "symbols",
+                              where, kMaxToolSymbols));
   function.leave_others();
+  tools.held.push_back({{"type", "function"}, {"function", std::move(held_description)}});
   tools.functions.push_back({{"type", "function"}, {"function", std::move(description)}});
 }
 
@@ -98,12 +115,16 @@ void choose_function(const std::string& name, const std::string& where, JsonFiel
     fields.fail(where, fmt::format("'{}' names '{}', which is not among the tools", where, name));
 }
 
+void log_loosened(const ChatTools& tools, ServerLog* log) {
+  if (log == nullptr) return;
+  for (const std::string& sentence : tools.loosened) log->message_once(sentence);
+}
+
 ChatTools read_tools(JsonFields& fields) {
   ChatTools tools;
-  SchemaSum schemas;
+  SchemaCost schemas;
   if (const Json* list = fields.value("tools")) {
-    if (!list->is_array() || list->size() > kMaxTools)
-      fields.fail("tools", fmt::format("'tools' must be a list of at most {} tools", kMaxTools));
+    if (!list->is_array()) fields.fail("tools", "'tools' must be a list of tools");
     for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i)
       read_tool((*list)[i], fmt::format("tools[{}]", i), fields, tools, schemas);
   }

@@ -2,20 +2,26 @@
 #pragma once
 
 #include "chat/chat_tools.h"
+#include "serve/held_schema.h"
 #include "serve/json_fields.h"
-#include "serve/schema_check.h"
 
 namespace kvant {
 
-inline constexpr std::size_t kMaxTools = 128;
+class ServerLog;
 
 // Reads `tools`, `tool_choice` and `parallel_tool_calls`. What is wrong becomes the error of `fields`.
 ChatTools read_tools(JsonFields& fields);
 
+// Says in the log what the schemas ask for and arguments are not held to, each sentence once. log: may be
+// null.
+void log_loosened(const ChatTools& tools, ServerLog* log);
+
 // Adds a function. where: its name in error messages; its own fields are name, description and, under
-// schema_key, the schema of its arguments. schemas: the sum of all functions' schemas so far.
+// schema_key, the schema of its arguments. schemas: what the schemas of all functions come to, so
+// far. With `strict` arguments are held to the schema, or the schema is refused; without it the schema is
+// advice.
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
-                  SchemaSum& schemas);
+                  SchemaCost& schemas);
 // A choice of one function by its name, which must be among them.
 void choose_function(const std::string& name, const std::string& where, JsonFields& fields, ChatTools& tools);
 

@@ -4,16 +4,42 @@
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
+#include <utility>
 
-#include "serve/schema_check.h"
+#include "serve/held_schema.h"
 
 namespace kvant {
+namespace {
+
+// The library's rule for a property's name that is none of some others lets it begin with characters that
+// JSON has no name begin with.
+std::string with_readable_names(std::string gbnf) {
+  constexpr std::string_view kOther = "[^\"", kUnreadable = "\\\\\\x7F\\x00-\\x1F";
+  for (std::size_t at = 0; (at = gbnf.find(kOther, at)) != std::string::npos; at += kOther.size())
+    gbnf.insert(at + kOther.size(), kUnreadable);
+  return gbnf;
+}
+
+}  // namespace
 
 Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const std::string& where) {
-  SchemaSum sum;
-  KVANT_RETURN_IF_ERROR(check_schema(schema, where, sum));
+  SchemaCost cost;
+  auto held = hold_schema(schema, where, SchemaUse::exact, "part-", cost);
+  return held.ok() ? held_schema_grammar(std::move(held->schema), where) : held.error();
+}
+
+Result<std::string> held_schema_grammar(nlohmann::ordered_json held, const std::string& where) {
+  // The library takes a property without a name for the whole: then the whole lies behind a reference.
+  const auto properties = held.find("properties");
+  if (properties != held.end() && properties->contains("")) {
+    nlohmann::ordered_json definitions = held.value("$defs", nlohmann::ordered_json::object());
+    held.erase("$defs");
+    definitions["whole"] = std::move(held);
+    held = {{"$ref", "#/$defs/whole"}, {"$defs", std::move(definitions)}};
+  }
   try {
-    return json_schema_to_grammar(common_json::parse(schema.dump()), /*force_gbnf=*/true);
+    return with_readable_names(json_schema_to_grammar(common_json::parse(held.dump()), /*force_gbnf=*/true));
   } catch (const std::exception& e) {
     std::string why = e.what();
     std::ranges::replace(why, '\n', ' ');

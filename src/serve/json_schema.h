@@ -12,4 +12,7 @@ namespace kvant {
 // that a grammar can't hold an answer to; where names it in messages.
 Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const std::string& where);
 
+// The same of a schema that has been written anew (held_schema.h).
+Result<std::string> held_schema_grammar(nlohmann::ordered_json held, const std::string& where);
+
 }  // namespace kvant

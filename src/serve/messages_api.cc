@@ -48,10 +48,9 @@ void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
 
 ChatTools read_messages_tools(JsonFields& fields) {
   ChatTools tools;
-  SchemaSum schemas;
+  SchemaCost schemas;
   if (const Json* list = fields.value("tools")) {
-    if (!list->is_array() || list->size() > kMaxTools)
-      fields.fail("tools", fmt::format("'tools' must be a list of at most {} tools", kMaxTools));
+    if (!list->is_array()) fields.fail("tools", "'tools' must be a list of tools");
     for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i) {
       const std::string where = fmt::format("tools[{}]", i);
       JsonFields tool((*list)[i], where);
@@ -125,6 +124,7 @@ ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenize
   const ChatTools tools = read_messages_tools(fields);
   refuse_output_format(fields);
   apply_parameter_rule(fields, limits.log);
+  log_loosened(tools, limits.log);
   if (fields.error()) return *fields.error();
   request.stops = prompt.generation.stops;
   if (auto failure = set_chat_prompt(conversation, tools, tokenizer, limits.chat_template, request, prompt))

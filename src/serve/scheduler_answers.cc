@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cache/rewindable_tokens.h"
+#include "model/finite_logits.h"
 #include "serve/scheduler.h"
 
 namespace kvant {
@@ -206,6 +207,7 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const Clock::time_point now = Clock::now();
   const bool is_first = answer.generation->n_tokens() == 0;
   const int before = answer.generation->n_tokens();
+  if (!are_finite(logits)) return answer_failure(job, unsound_predictions(engine_));
   std::optional<ShadowToken> shadow;
   if (answer.guard) shadow = answer.guard->look(logits);
   const double start = processor_seconds();

@@ -1,11 +1,13 @@
 // Tools, from a request to its answer, in the template that the project has for them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/json_reader.h"
 #include "serve/api_request.h"
 #include "serve/api_response.h"
+#include "serve/chat_tools.h"
 #include "serve/messages_api.h"
 #include "serve/tiny_scheduler_fixture.h"
 
@@ -254,24 +256,87 @@ Json with_definition(const std::string& name, const Json& definition) {
   return {{"type", "object"}, {"properties", {{"a", reference}}}, {"$defs", {{name, definition}}}};
 }
 
-// Their grammar is one: references of the same name in several tools would become the same rule.
-TEST_F(ToolCalls, AreRefusedWhereTheirSchemasTogetherAreTooMuch) {
+Json strict(Json tool) {
+  tool["function"]["strict"] = true;
+  return tool;
+}
+
+const Json kUnholdable = Json::parse(R"({"type": "object", "required": ["days", "tags"], "properties": {
+    "days": {"type": "integer", "minimum": 1, "maximum": 9}, "ratio": {"type": "number", "minimum": 0},
+    "tags": {"type": "array", "uniqueItems": true, "items": {"enum": ["x", "y"]}, "maxItems": 2},
+    "code": {"type": "string", "pattern": "^(?!a)\\d+$"}, "text": {"type": "string", "maxLength": 100000}}})");
+
+// Without `strict` a schema is advice: what can't be held is left out and named, and the rest holds.
+TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
+  JsonFields fields(Json{{"tools", {tool("f", kUnholdable)}}});
+  const ChatTools read = read_tools(fields);
+  ASSERT_FALSE(fields.error()) << fields.error()->message;
+  ASSERT_EQ(read.loosened.size(), 4U);
+  for (const char* part : {"parameters.ratio' has 'minimum'", "parameters.tags' has 'uniqueItems'",
+                           "parameters.code' has the pattern", "parameters.text' has 'maxLength'"}) {
+    EXPECT_TRUE(std::ranges::any_of(read.loosened, [part](const std::string& sentence) {
+      return sentence.find(part) != std::string::npos && sentence.find("'f'") != std::string::npos;
+    })) << part;
+  }
+  EXPECT_EQ(read.functions[0]["function"]["parameters"], kUnholdable);  // as the prompt shows it
+  for (int seed = 0; seed < 3; ++seed) {
+    const ApiRequest wanted = request({{"tools", {tool("f", kUnholdable)}},
+                                       {"tool_choice", "required"},
+                                       {"parallel_tool_calls", false},
+                                       {"seed", seed}});
+    const auto reply = ask(wanted.prompts).front();
+    ASSERT_EQ(reply.failure, "");
+    ApiResponse collected = response(wanted);
+    for (const AnswerPart& part : reply.parts) collected.add(0, part);
+    const Json answer = Json::parse(response_text(collected.whole({})))["choices"][0];
+    if (answer["finish_reason"] == "length") continue;  // the random model has written a long text
+    const auto arguments =
+        parse_json(answer["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>());
+    ASSERT_TRUE(arguments.ok()) << reply.text;
+    EXPECT_TRUE(arguments->at("days") >= 1 && arguments->at("days") <= 9) << reply.text;
+    EXPECT_LE(arguments->at("tags").size(), 2U) << reply.text;
+  }
+}
+
+TEST_F(ToolCalls, AreRefusedByNameWhereAStrictSchemaCanNotBeHeld) {
+  const ParsedRequest parsed =
+      parse({{"tools", {tool("f"), strict(tool("g", kUnholdable))}}}, template_->get());
+  const auto* error = std::get_if<ApiError>(&parsed);
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(error->parameter, "tools[1].function.parameters");
+  EXPECT_NE(error->message.find("the tool 'g'"), std::string::npos) << error->message;
+  EXPECT_NE(error->message.find("minimum"), std::string::npos) << error->message;
+  EXPECT_EQ(error->message.find("template"), std::string::npos) << error->message;
+}
+
+TEST_F(ToolCalls, MayBeManyWithDefinitionsOfTheSameName) {
   const ChatTemplate* tools = template_->get();
-  const auto status = [&](const Json& first, const Json& second) {
-    const ParsedRequest parsed = parse({{"tools", {tool("f", first), tool("g", second)}}}, tools);
+  const auto status = [&](const Json& list) {
+    const ParsedRequest parsed = parse({{"tools", list}}, tools);
     const auto* error = std::get_if<ApiError>(&parsed);
     return error == nullptr ? "" : error->message;
   };
   const Json text = {{"type", "string"}}, number = {{"type", "number"}};
-  EXPECT_EQ(status(with_definition("x", text), with_definition("x", text)), "");
-  EXPECT_NE(status(with_definition("x", text), with_definition("x", number)).find("rename"),
-            std::string::npos);
-  Json many = {{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
-  for (int i = 0; i < 2500; ++i) {
-    many["properties"]["p" + std::to_string(i)] = text;
-    many["required"].push_back("p" + std::to_string(i));
+  EXPECT_EQ(status({strict(tool("f", with_definition("x", text))),
+                    strict(tool("g", with_definition("x", number)))}),
+            "");
+  Json many = Json::array();
+  for (int i = 0; i < 150; ++i) {
+    Json parameters = {{"type", "object"}, {"properties", Json::object()}};
+    for (const char* name : {"path", "content", "limit", "recursive", "pattern"})
+      parameters["properties"][name] = text;
+    many.push_back(tool("tool_" + std::to_string(i), parameters));
   }
-  EXPECT_NE(status(many, many).find("parts"), std::string::npos);
+  EXPECT_EQ(status(many), "");
+  Json large = {{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
+  for (int i = 0; i < 3000; ++i) {
+    large["properties"]["property_" + std::to_string(i)] = text;
+    large["required"].push_back("property_" + std::to_string(i));
+  }
+  EXPECT_EQ(status({tool("f", large), tool("g", large)}), "");  // any arguments
+  EXPECT_NE(status({strict(tool("f", large)), strict(tool("g", large))}).find("too much"), std::string::npos);
+  for (int i = 150; i < 4000; ++i) many.push_back(tool("tool_" + std::to_string(i), Json::object()));
+  EXPECT_NE(status(many).find("one tool too many"), std::string::npos);
 }
 
 TEST_F(ToolCalls, LeaveValuesToTheTemplate) {
@@ -315,8 +380,7 @@ TEST_F(ToolCalls, AreRefusedWhereTheyCanNotBe) {
   EXPECT_EQ(refused(Json::object(), tools), "accepted");
   EXPECT_EQ(refused({{"tools", {tool("f"), tool("f")}}}, tools), "tools[1].function.name");
   EXPECT_EQ(refused({{"tools", {tool("no name")}}}, tools), "tools[0].function.name");
-  EXPECT_EQ(refused({{"tools", {tool("f", {{"type", "object"}, {"not", Json::object()}})}}}, tools),
-            "tools[0].function.parameters");
+  EXPECT_EQ(refused({{"tools", {tool("f", 5)}}}, tools), "tools[0].function.parameters");
   EXPECT_EQ(refused({{"tools", {{{"type", "web_search"}}}}}, tools), "tools[0].type");
   EXPECT_EQ(refused({{"tool_choice", function_choice("none")}}, tools), "tool_choice");
   EXPECT_EQ(refused({{"tool_choice", "sometimes"}}, tools), "tool_choice");

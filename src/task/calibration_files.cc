@@ -19,13 +19,14 @@ std::filesystem::path cache_home() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') return cache;
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
     return std::filesystem::path(home) / ".cache";
-  return std::filesystem::temp_directory_path();
+  return {};
 }
 
 }  // namespace
 
 std::string calibration_folder() {
-  return (cache_home() / "kvant").string();
+  const std::filesystem::path home = cache_home();
+  return home.empty() ? "" : (home / "kvant").string();
 }
 
 Interruption::Interruption() {

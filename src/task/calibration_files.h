@@ -6,7 +6,8 @@
 
 namespace kvant {
 
-// The folder of calibrations made on first use: $XDG_CACHE_HOME/kvant, or ~/.cache/kvant.
+// The folder of calibrations made on first use: $XDG_CACHE_HOME/kvant, or ~/.cache/kvant. Empty where there
+// is neither: nothing is kept then, as a folder that all users share could be anybody's.
 std::string calibration_folder();
 
 // While one lives, Ctrl-C sets its flag instead of ending the program; pressing it again ends the program.

@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "cache/rewindable_tokens.h"
 #include "generate/prompt_steps.h"
+#include "model/finite_logits.h"
 #include "model/tokenizer.h"
 
 namespace kvant {
@@ -43,8 +44,9 @@ Conversation::Conversation(const Session& session, AttentionBackend& backend,
 // n_logits: of the last tokens.
 Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits) {
   const EngineInput input{sequence_, tokens, is_prompt, static_cast<int>(tokens.size()) - n_logits};
-  return session_.engine().step(cache_, backend_, {&input, 1},
-                                {logits_.data(), n_logits, session_.engine().n_vocab()});
+  const MatrixView<float> logits(logits_.data(), n_logits, session_.engine().n_vocab());
+  KVANT_RETURN_IF_ERROR(session_.engine().step(cache_, backend_, {&input, 1}, logits));
+  return check_logits(session_.engine(), logits);
 }
 
 Status Conversation::check_room(int n_tokens) const {

@@ -8,6 +8,7 @@
 #include "base/checksum.h"
 #include "base/json_file.h"
 #include "base/text_file.h"
+#include "base/warn.h"
 #include "calibrate/default_text.h"
 #include "calibrate/rope_turns.h"
 #include "compact/learn_predictor.h"
@@ -70,6 +71,7 @@ Result<Predictor> learn(const Session& session, const std::shared_ptr<const Plan
 }  // namespace
 
 std::string predictor_path(const SessionIdentity& identity) {
+  if (calibration_folder().empty()) return "";
   const std::string what = identity.recipe + ";" + identity.constants;
   return (std::filesystem::path(calibration_folder()) /
           fmt::format("{}-{:016x}.predictor", identity.model, checksum(std::as_bytes(std::span(what)))))
@@ -80,7 +82,7 @@ std::shared_ptr<const SequenceCoder> find_sequence_coder(const std::shared_ptr<c
                                                          const SessionIdentity& identity) {
   const std::string path = predictor_path(identity);
   std::error_code failure;
-  if (!std::filesystem::exists(path, failure)) return nullptr;
+  if (path.empty() || !std::filesystem::exists(path, failure)) return nullptr;
   auto predictor = [&]() -> Result<Predictor> {
     const auto bytes = read_text_file(path);
     if (!bytes.ok()) return bytes.error();
@@ -101,20 +103,28 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   }
   if (auto found = find_sequence_coder(plan, identity)) return found;
   const std::string path = predictor_path(identity);
-  fmt::print(stderr, "kvant: learning once what {} says of itself, to code sessions compactly, into '{}'\n",
-             label(plan->recipe), path);
   std::error_code failure;
-  std::filesystem::create_directories(calibration_folder(), failure);
-  KVANT_RETURN_IF_ERROR(check_writable(path));
+  if (!path.empty()) std::filesystem::create_directories(calibration_folder(), failure);
+  const bool is_kept = !path.empty() && check_writable(path).ok();
+  if (is_kept) {
+    fmt::print(stderr, "kvant: learning once what {} says of itself, to code sessions compactly, into '{}'\n",
+               label(plan->recipe), path);
+  } else {
+    warn(fmt::format(
+        "what {} says of itself, to code sessions compactly, can't be kept in '{}': this run learns "
+        "it, and so will the next one",
+        label(plan->recipe), path));
+  }
   std::optional<Interruption> interruption;
   if (session.options().stop == nullptr) interruption.emplace();
   auto predictor = learn(session, plan, interruption ? interruption->flag() : session.options().stop);
   if (!predictor.ok()) return predictor.error();
   const std::vector<std::byte> bytes = write_predictor(*plan, *predictor);
-  KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
-  auto made = find_sequence_coder(plan, identity);  // as every other run will have it
-  if (made == nullptr) return error("the predictor in '{}' can't be read back", path);
-  return made;
+  if (is_kept) KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
+  auto read = read_predictor(*plan, bytes);  // as every other run will have it
+  if (!read.ok())
+    return error("the predictor of {} can't be read back: {}", label(plan->recipe), read.error().message);
+  return std::make_shared<const SequenceCoder>(plan, std::move(*read));
 }
 
 }  // namespace kvant
