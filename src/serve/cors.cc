@@ -1,5 +1,7 @@
 #include "serve/cors.h"
 
+#include <httplib.h>
+
 #include <algorithm>
 
 #include "serve/request_guard.h"

@@ -1,12 +1,15 @@
 // Cross-origin resource sharing: which web pages of other origins may ask this server from a browser.
 #pragma once
 
-#include <httplib.h>
-
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+
+namespace httplib {
+struct Request;
+struct Response;
+}  // namespace httplib
 
 namespace kvant {
 
