@@ -260,7 +260,7 @@ TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
 
 // Nothing may be left behind, in no folder either.
 TEST_F(Calibrating, OnFirstUseGoesOnWhereNothingCanBeKept) {
-  const Recipe used = recipe("k=vq-d8b8,v=fp8");
+  const Recipe used = recipe("k=mean:fp8,v=fp8");
   for (const char* folder : {"", "/dev/null/kvant"}) {
     ::testing::internal::CaptureStderr();
     const auto constants = load_or_calibrate(*engine_, *backend_, used, {folder, 1, nullptr, letters(20000)});
