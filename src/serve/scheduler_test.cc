@@ -135,7 +135,9 @@ TEST(Scheduler, EchoesThePromptWithItsProbabilities) {
         double sum = 0;
         for (const float logit : logits) sum += std::exp(logit);
         const std::int32_t token = reported[i].chosen.token;
-        if (i < prompt.size()) EXPECT_EQ(token, prompt[i]);
+        if (i < prompt.size()) {
+          EXPECT_EQ(token, prompt[i]);
+        }
         ASSERT_NEAR(reported[i].chosen.log_probability, logits[token] - std::log(sum), 1e-4) << i;
         ASSERT_EQ(reported[i].alternatives.size(), 2U);
         ASSERT_EQ(reported[i].alternatives[0].token, std::ranges::max_element(logits) - logits.begin());
