@@ -33,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORDS = (ROOT / "data/sample/canals.txt").read_text(encoding="utf-8").split()
 CONTEXT = 1024
 TURNS = (" And then", " But why?", " In short,", " The end of it was")
-REFUSED = {503, 409}  # come again
+REFUSED = {503, 529, 409}  # come again; 529 is what Anthropic calls 503
 GONE = (OSError, http.client.HTTPException)
 
 

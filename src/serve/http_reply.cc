@@ -27,9 +27,10 @@ void send(const httplib::Request& request, httplib::Response& response, const Ap
 void refuse_other_methods(httplib::Server& server, const std::string& path, const std::string& allowed) {
   const auto refuse = [allowed](const httplib::Request& request, httplib::Response& response) {
     response.set_header("Allow", allowed);
-    send(response, ApiError{.status = 405,
-                            .message = fmt::format("{} is not asked by {}, but by {}", request.path,
-                                                   request.method, allowed)});
+    send(request, response,
+         ApiError{.status = 405,
+                  .message = fmt::format("{} is not asked by {}, but by {}", request.path, request.method,
+                                         allowed)});
   };
   if (allowed.find("GET") == std::string::npos) server.Get(path, refuse);
   if (allowed.find("POST") == std::string::npos) server.Post(path, refuse);
