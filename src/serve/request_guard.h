@@ -2,9 +2,11 @@
 // than expected but means the same.
 #pragma once
 
-#include <httplib.h>
-
 #include <string>
+
+namespace httplib {
+struct Request;
+}
 
 namespace kvant {
 

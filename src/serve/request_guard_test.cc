@@ -1,5 +1,7 @@
 #include "serve/request_guard.h"
 
+#include <httplib.h>
+
 #include <gtest/gtest.h>
 
 namespace kvant {
