@@ -120,7 +120,7 @@ class Messages(unittest.TestCase):
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/apply-template"):
             status, text = SERVER.request(path)
             self.assertEqual(status, 405, path)
-            self.assertIn("is asked by POST", text)
+            self.assertIn("not asked by GET, but by POST", text)
 
     def test_tokenizes_only_what_is_there(self):
         status, text = SERVER.request("/tokenize", {"add_special": True})
