@@ -1,4 +1,4 @@
-// How far a sequence may run ahead so that the way back is exact and cheap: for speculative decoding.
+// Speculative decoding may run ahead by this many tokens, because truncation undoes them exactly and cheaply.
 #pragma once
 
 #include "cache/cache.h"

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// Of a grammar: the line of its first rule.
+// Returns the line of a grammar that holds its first rule.
 std::string root_of(const std::string& gbnf) {
   const std::size_t at = gbnf.starts_with("root ::=") ? 0 : gbnf.find("\nroot ::=") + 1;
   return gbnf.substr(at, gbnf.find('\n', at) - at);

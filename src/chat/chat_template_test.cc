@@ -17,7 +17,7 @@ Json chat(const std::vector<std::pair<const char*, const char*>>& turns) {
   return history.json;
 }
 
-// Of a vocabulary, the plain text of a part, and several parts in a row.
+// These helpers tokenize the plain text of one part, and several parts in a row.
 Tokens plain(const Tokenizer& tokenizer, const std::string& text) {
   return tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/false).value();
 }

@@ -11,7 +11,7 @@ namespace kvant {
 struct ChatTools {
   enum class Choice { automatic, required, none };
   nlohmann::ordered_json functions = nlohmann::ordered_json::array();  // as the OpenAI API has them
-  // The same functions with schemas that a grammar can hold arguments to; the prompt shows the schemas above.
+  // These schemas are what a grammar can hold arguments to; the prompt shows the schemas above.
   // Empty: the schemas above are such.
   nlohmann::ordered_json held = nlohmann::ordered_json::array();
   Choice choice = Choice::automatic;

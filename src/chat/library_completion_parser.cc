@@ -27,7 +27,7 @@ std::string new_call_id() {
   return fmt::format("call_{:08x}{:08x}{:08x}", random(), random(), random());
 }
 
-// The same with U+FFFD for bytes that are not UTF-8, as clients see them: the library stops at such bytes.
+// Replaces bytes that are not UTF-8 by U+FFFD, because the library stops at such bytes.
 std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }

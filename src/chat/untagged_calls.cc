@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 7> kClosingTags = {
     "</tool_call>",     "</tool_calls>",     "</tools>",   "</tool>",
     "</function_call>", "</function_calls>", "</function>"};
 
-// Of the tag that the text begins with, the length; 0: none; nothing: more text decides.
+// Returns the length of the tag that begins the text, 0 without a tag, and nothing if more text decides.
 template <std::size_t kCount>
 std::optional<std::size_t> tag_length(const std::array<std::string_view, kCount>& tags,
                                       std::string_view text) {

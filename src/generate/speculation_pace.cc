@@ -11,7 +11,7 @@ namespace {
 constexpr double kAssumedRow = 0.05;
 // Sizes that have not been used for so many steps are tried anew: the text has grown, or others run beside.
 constexpr long kForgotten = 1024;
-constexpr double kNewest = 0.2;  // weight of the newest step in the mean
+constexpr double kNewest = 0.2;  // weight of the newest step in the average
 constexpr int kFirstSteps = 2;   // of a size: the first one makes its graph, and does not count
 // Drafts have to promise so much more, since times and chances are estimates.
 constexpr double kMargin = 1.05;

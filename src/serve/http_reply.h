@@ -18,7 +18,7 @@ void send(httplib::Response& response, const ApiError& error);
 // The same in the format of the API whose path was asked for: OpenAI's or Anthropic's.
 void send(const httplib::Request& request, httplib::Response& response, const ApiError& error);
 
-// What is asked by POST, and what by GET (and HEAD). Who asks by another method is told so: 405.
+// These routes take POST, or GET and HEAD. Another method gets status 405 and a sentence.
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
 void add_get_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
 // The refusals alone, after the handlers of a path. allowed: "GET, HEAD, DELETE".

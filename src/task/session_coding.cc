@@ -121,7 +121,7 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   if (!predictor.ok()) return predictor.error();
   const std::vector<std::byte> bytes = write_predictor(*plan, *predictor);
   if (is_kept) KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
-  auto read = read_predictor(*plan, bytes);  // as every other run will have it
+  auto read = read_predictor(*plan, bytes);  // later runs read the same bytes
   if (!read.ok())
     return error("the predictor of {} can't be read back: {}", label(plan->recipe), read.error().message);
   return std::make_shared<const SequenceCoder>(plan, std::move(*read));
