@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that what pages link to exists: files and headings that Markdown links to, and docs/ files that sources name."""
+"""Checks that what pages link to exists: files and headings that Markdown links to, docs/ files that sources name, and messages
+that the pages on troubleshooting quote, with … for what varies in them."""
 import pathlib
 import re
 import sys
@@ -7,6 +8,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 MENTION = re.compile(r"\bdocs/[\w./-]*\w\.(?:md|svg|png|html|json)\b")
+MESSAGE = re.compile(r"^\|(?: [^|`]* \|)? `([^`]+)` \|", re.MULTILINE)
+SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")  # one text of a source in literals on several lines
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -45,10 +48,20 @@ def sources():
     return [path for path in files if path.suffix not in (".pyc",)] + [ROOT / "CMakeLists.txt", ROOT / "Makefile"]
 
 
+def stale_messages(pages, sources):
+    texts = "".join(path.read_text(encoding="utf-8", errors="replace") for path in sources if "test" not in path.name)
+    known = SPLIT_TEXT.sub("", texts).replace('\\"', '"')
+    for page in pages:
+        for message in MESSAGE.findall(page.read_text(encoding="utf-8")):
+            if not all(part.strip() in known for part in message.split("…")):
+                yield f"{page.relative_to(ROOT)}: no source says '{message}'"
+
+
 def main():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "data").rglob("*.md")]
     wrong = [line for page in pages for line in dangling_links(page)]
     wrong += [line for path in sources() for line in dangling_mentions(path)]
+    wrong += stale_messages((ROOT / "docs/guide").glob("troubleshooting*.md"), sources())
     if wrong:
         sys.exit("\n".join(wrong))
 
