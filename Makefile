@@ -35,7 +35,7 @@ setup: ## install what is missing: system packages, llama.cpp's libraries, the d
 format: ## format all sources in place
 	find src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format -i
 
-lint: ## check formatting, run clang-tidy
+lint: ## check formatting, run clang-tidy, count what prose could do better
 	@scripts/lint.sh
 
 clean: ## remove what was built; the environment in .venv stays

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks formatting and runs clang-tidy over all sources (or those named), with the flags of the default build.
+# Checks formatting and runs clang-tidy over all sources (or those named), with the flags of the default build. Counts what
+# check-prose.py advises, which fails nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -7,6 +8,7 @@ cd "$(dirname "$0")/.."
 for tool in clang-format clang-tidy; do
   command -v $tool > /dev/null || fail "$tool is missing: apt-get install clang-format clang-tidy"
 done
+scripts/check-prose.py --summary
 cmake --preset default -B build/lint -DKVANT_UNITY=OFF > /dev/null  # how each file is compiled alone
 
 files=("$@")

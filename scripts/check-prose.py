@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Advises on prose: words for which the field has another one, sentences and lines that are too long, comments that begin with a
+fragment. It does not fail: `make lint` prints its counts, and a writer looks at a file's lines.
+
+    scripts/check-prose.py [FILE...]       one line for each finding; without files all pages and sources
+    scripts/check-prose.py --summary       counts by kind
+"""
+import argparse
+import collections
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAX_WORDS, MAX_COLUMNS = 30, 120
+GENERATED = {"c-api.md", "commands.md", "formats.md", "recipes.md"}  # in docs/reference: their sentences are those of sources
+TERMS = {  # patterns of words, and what to write instead
+    r"bits? of an element|bits an element": "bits per value",
+    r"behind [\d,]+ tokens": "at context N",
+    r"prompt reading|reading of prompts": "prefill",
+    r"answers?": "completion",
+    r"beginnings? of prompts?": "prefix",
+    r"rooms": "modules",
+    r"shaped errors?": "query-weighted error",
+    r"made-up weights": "dummy weights",
+    r"multiprocessors?": "SM",
+    r"dear(?:er|est)?": "expensive",
+    r"so that": "so",
+    r"beside": "versus, than, next to",
+    r"as ever": "as before",
+    r"in the mean": "on average",
+    r"in the midst": "during",
+}
+FREE_RELATIVE = re.compile(r"(?:^|[.:;] )(Who(?:ever)? [^?]*?[.;])")
+# A sentence without any of these words has, as a rule, no verb that makes it one.
+VERB = re.compile(
+    r"\b(?:is|are|was|were|be|has|have|had|do|does|did|can|could|may|might|must|will|would|should|isn't|aren't|doesn't|don't|can't|"
+    r"(?:add|allow|answer|append|appl|ask|attend|begin|belong|bring|build|call|change|check|choose|come|compare|compile|comput|contain|"
+    r"copi|count|creat|decide|decode|depend|describe|divide|do|encode|end|expect|fail|fall|fill|find|follow|free|get|give|go|happen|hold|"
+    r"install|keep|know|lack|learn|leave|let|lie|list|load|look|make|mean|measure|mult(?:ipl)|name|need|open|outlive|pass|print|prove|put|read|"
+    r"refuse|remember|replace|return|round|run|say|see|send|serve|set|share|show|sit|stand|start|stay|stop|store|support|take|tell|test|"
+    r"turn|use|wait|want|work|write)(?:s|es|ies|ed)?)\b", re.IGNORECASE)
+COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
+
+
+def paragraphs(page):
+    """The first line and the text of each paragraph or list item, without code, tables and what is generated."""
+    lines, first, fenced = [], 0, False
+    for number, line in enumerate([*page.read_text(encoding="utf-8").splitlines(), ""], 1):
+        fenced ^= line.startswith("```")
+        is_prose = not fenced and line.strip() and not line.startswith(("#", "|", "```", "<"))
+        if lines and (not is_prose or re.match(r"\s*(?:[-*]|\d+\.) ", line)):
+            yield first, " ".join(lines)
+            lines = []
+        if is_prose:
+            first = first if lines else number
+            lines.append(line.strip())
+
+
+def sentences(text):
+    plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", text))
+    return re.split(r"(?<=[.!?])\**\)? +(?=[*\[A-Z(])|: +(?=[*\[A-Z])", plain)
+
+
+def advise_page(page):
+    for number, text in paragraphs(page):
+        for sentence in sentences(text):
+            words = len(re.findall(r"[\w'’%-]+", sentence))
+            if words > MAX_WORDS:
+                yield number, "long sentence", f"{words} words: {sentence[:60]}..."
+        yield from advise_words(number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", text))
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if len(line) > MAX_COLUMNS and not line.startswith("|") and " " in line[:MAX_COLUMNS].strip() and "](" not in line:
+            yield number, "long line", f"{len(line)} columns"
+
+
+def advise_words(number, text):
+    for pattern, better in TERMS.items():
+        for found in re.finditer(rf"\b(?:{pattern})\b", text):
+            yield number, "term", f"'{found[0]}': {better}"
+    for found in FREE_RELATIVE.finditer(text):
+        yield number, "term", f"'{found[1][:40]}': begin with the subject"
+
+
+def advise_source(path):
+    mark, block = COMMENT[path.suffix], False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if len(line) > MAX_COLUMNS:
+            yield number, "long line", f"{len(line)} columns"
+        text = line.strip()
+        is_comment = text.startswith(mark + " ") and not text.startswith("# ---")
+        if is_comment:
+            text = text[len(mark):].strip()
+            yield from advise_words(number, text)
+            first = re.split(r"(?<=[.;])(?: |$)", text)[0]
+            if not block and first.endswith((".", ";")) and not VERB.search(first):
+                yield number, "fragment", f"'{first[:60]}'"
+        block = is_comment
+
+
+def pages():
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [p for p in found if p.name not in GENERATED and p.relative_to(ROOT).parts[:2] != ("docs", "lab")]
+
+
+def sources():
+    folders = ("src", "include", "scripts", "python", "cmake")
+    return [p for folder in folders for p in sorted((ROOT / folder).rglob("*")) if p.suffix in COMMENT]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    parser.add_argument("--summary", action="store_true", help="counts by kind")
+    options = parser.parse_args()
+    counts = collections.Counter()
+    for path in [p.resolve() for p in options.files] or [*pages(), *sources()]:
+        for number, kind, text in advise_page(path) if path.suffix == ".md" else advise_source(path):
+            counts["pages" if path.suffix == ".md" else "sources", kind] += 1
+            if not options.summary:
+                print(f"{path.relative_to(ROOT)}:{number}: {kind}: {text}")
+    if options.summary:
+        for (where, kind), count in sorted(counts.items()):
+            print(f"prose, {where}: {count} x {kind}")
+
+
+main()
