@@ -76,7 +76,7 @@ def formats_page(registry):
     text += ("The byte layout of a page: 128 tokens of one KV head, one side. Bits are those of an element with all of a "
              "page's parameters; constants of the model (codebooks) come on top. *Direct*: the CPU backend multiplies the "
              "stored codes; otherwise it decodes the page first. The specification of a family is the head comment of its "
-             "file in `src/format`; what there is on the GPU: [guide](../guide/gpu.md).\n")
+             "file in `src/format`; what there is on the GPU: [guide](../guide/c-library-formats.md).\n")
     for family in registry["formats"]:
         text += f"\n## `{family['pattern']}`\n\n{family['summary']}\n\n"
         rows = ((f"`{m['name']}`", f"{m['bits_64']:.4g}", f"{m['bits_128']:.4g}", "yes" if m["direct"] else "no",

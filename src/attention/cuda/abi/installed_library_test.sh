@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # installed_library_test.sh BUILD_FOLDER: installs the GPU library into a folder of its own, moves it, and builds
-# first_program.c against it in every way that docs/guide/gpu.md names: by the compiler alone, pkg-config, CMake.
+# first_program.c against it in every way that docs/guide/c-library.md names: by the compiler alone, pkg-config, CMake.
 set -euo pipefail
 source=$(cd "$(dirname "$0")" && pwd)
 readonly build=$1 source
