@@ -58,7 +58,7 @@ def paragraphs(page):
 
 def sentences(text):
     plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", text))
-    return re.split(r"(?<=[.!?])\**\)? +(?=[*\[A-Z(])|: +(?=[*\[A-Z])", plain)
+    return re.split(r"(?<=[.!?])\**\)? +(?=[*\[A-Z(]|kvant)|: +(?=[*\[A-Z])", plain)
 
 
 def advise_page(page):
