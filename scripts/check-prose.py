@@ -123,4 +123,5 @@ def main():
             print(f"prose, {where}: {count} x {kind}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Tests of check-prose.py on texts that are written for them."""
+import importlib.util
+import pathlib
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parent / "check-prose.py"
+spec = importlib.util.spec_from_file_location("check_prose", SCRIPT)
+check_prose = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(check_prose)
+
+LONG = " ".join(["ab"] * 31)
+
+
+def kinds(name, text):
+    """The line and kind of each finding in a file of that name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / name
+        path.write_text(text, encoding="utf-8")
+        advise = check_prose.advise_page if path.suffix == ".md" else check_prose.advise_source
+        return [(number, kind) for number, kind, _ in advise(path)]
+
+
+class Pages(unittest.TestCase):
+    def test_a_sentence_may_have_thirty_words(self):
+        self.assertEqual(kinds("a.md", "Word\n" + "word\n" * 28 + "word.\n"), [])
+        self.assertEqual(kinds("a.md", "Word\n" + "word\n" * 29 + "word.\n"), [(1, "long sentence")])
+
+    def test_full_stops_divide_a_paragraph(self):
+        self.assertEqual(kinds("a.md", "Word" + " word" * 20 + ".\nWord" + " word" * 20 + ".\n"), [])
+
+    def test_code_and_tables_are_no_prose(self):
+        self.assertEqual(kinds("a.md", f"```\n{LONG} so that\n```\n\n| {LONG} | so that |\n"), [])
+
+    def test_a_word_of_code_is_no_term(self):
+        self.assertEqual(kinds("a.md", "Call `multiprocessors` once.\n"), [])
+        self.assertEqual(kinds("a.md", "It has two multiprocessors.\n"), [(1, "term")])
+
+    def test_a_clause_is_no_subject(self):
+        self.assertEqual(kinds("a.md", "Who goes away costs nothing.\n"), [(1, "term")])
+        self.assertEqual(kinds("a.md", "Who may ask?\n"), [])
+
+    def test_lines_have_up_to_120_columns(self):
+        self.assertEqual(kinds("a.md", "A" * 30 + " " + "b" * 89 + "\n"), [])
+        self.assertEqual(kinds("a.md", "A" * 30 + " " + "b" * 90 + "\n"), [(1, "long line")])
+
+
+class Sources(unittest.TestCase):
+    def test_a_comment_begins_with_a_sentence(self):
+        self.assertEqual(kinds("a.h", "// The rows of a step, in batch order.\nint a;\n"), [(1, "fragment")])
+        self.assertEqual(kinds("a.h", "// A slice holds the rows of a step.\nint a;\n"), [])
+
+    def test_only_the_beginning_of_a_block_counts(self):
+        self.assertEqual(kinds("a.cc", "// A slice holds rows.\n// In batch order.\nint a;\n"), [])
+
+    def test_comments_of_scripts_are_read_too(self):
+        self.assertEqual(kinds("a.py", "# All rows, beside others.\n"), [(1, "term"), (1, "fragment")])
+
+
+if __name__ == "__main__":
+    unittest.main()
