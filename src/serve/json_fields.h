@@ -20,6 +20,7 @@ class JsonFields {
   // where: what the object is called in messages, as a prefix of its members' names ("messages[2]."). `json`
   // outlives it.
   explicit JsonFields(const Json& json, std::string where = "");
+  explicit JsonFields(Json&& json, std::string where = "") = delete;
 
   // The value of a member; nothing where it is missing, null, or wrong.
   std::optional<double> number(const char* key, double low, double high);

@@ -268,7 +268,8 @@ const Json kUnholdable = Json::parse(R"({"type": "object", "required": ["days", 
 
 // Without `strict` a schema is advice: what can't be held is left out and named, and the rest holds.
 TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
-  JsonFields fields(Json{{"tools", {tool("f", kUnholdable)}}});
+  const Json asked = {{"tools", {tool("f", kUnholdable)}}};
+  JsonFields fields(asked);
   const ChatTools read = read_tools(fields);
   ASSERT_FALSE(fields.error()) << fields.error()->message;
   ASSERT_EQ(read.loosened.size(), 4U);
