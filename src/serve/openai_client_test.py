@@ -475,9 +475,9 @@ class Limits(unittest.TestCase):
             self.assertEqual(server.request("POST", "/v1/sessions/kept/save", {})[0], 200)
             tokens = server.json("GET", "/v1/sessions/kept")["tokens"]
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                # It goes on counting: an answer that is drawn may be over before the second signal.
+                # ignore_eos keeps the completion running until the second signal, on any processor.
                 asked = pool.submit(server.request, "POST", "/v1/completions",
-                                    {"prompt": body["prompt"], "max_tokens": 2000, "temperature": 0, "stream": True})
+                                    {"prompt": body["prompt"], "max_tokens": 2000, "ignore_eos": True, "stream": True})
                 while not server.json("GET", "/slots"):
                     time.sleep(0.01)
                 server.process.send_signal(signal.SIGTERM)
