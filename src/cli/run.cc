@@ -104,6 +104,7 @@ class Run {
   std::optional<QualityGuard> guard_;
   bool warned_of_divergence_ = false;
   int context_ = 0;
+  LoadedDraftModel draft_model_;
   std::unique_ptr<Conversation> conversation_;
   std::shared_ptr<const ChatTemplate> chat_template_;  // null: --raw, or the model has none
   ChatHistory history_;
@@ -211,8 +212,11 @@ Status Run::check_context(int prompt_tokens) {
   AttentionBackend& backend = guard_ ? *guard_ : session_.backend();
   // A guard holds on to the rows of every token that the cache has had.
   const int most_drafted = guard_ ? 0 : options_.draft.most_drafted();
+  auto draft_model = load_draft_model(options_.draft, session_, context_);
+  if (!draft_model.ok()) return draft_model.error();
+  draft_model_ = std::move(*draft_model);
   conversation_ = std::make_unique<Conversation>(session_, backend, plan_, std::move(sampler).value(),
-                                                 context_, most_drafted);
+                                                 context_, most_drafted, draft_model_.model);
   return goes_on() ? restore_session() : Status();
 }
 

@@ -215,7 +215,7 @@ void set_prompt_steps(const Session& session, const ServeOptions& options, Sched
 }
 
 Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const ServeOptions& options,
-                            std::int64_t memory) {
+                            std::int64_t memory, const std::shared_ptr<DraftModel>& draft_model) {
   const auto plan = session.plan(recipe);
   if (!plan.ok()) return plan.error();
   const int trained = session.engine().geometry().trained_context;
@@ -224,6 +224,7 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                  .parallel = options.parallel,
                  .queue = options.queue,
                  .most_drafted = options.draft.most_drafted(),
+                 .draft_model = draft_model,
                  .memory = memory}};
   set_prompt_steps(session, options, served.scheduling);
   set_sequence_bytes(*plan, served.scheduling);
@@ -245,10 +246,11 @@ Status check_halves(const Served& served, std::int64_t memory) {
 }
 
 Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& recipe,
-                                          const ServeOptions& options, std::int64_t memory) {
+                                          const ServeOptions& options, std::int64_t memory,
+                                          const std::shared_ptr<DraftModel>& draft_model) {
   std::vector<Served> all;
   if (options.compare.empty()) {
-    auto served = serve_recipe(session, recipe, options, memory);
+    auto served = serve_recipe(session, recipe, options, memory, draft_model);
     if (!served.ok()) return served.error();
     all.push_back(std::move(*served));
     return all;
@@ -256,7 +258,7 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
   const auto compared = parse_recipe(options.compare);
   if (!compared.ok()) return error("--compare: {}", compared.error().message);
   for (const Recipe& each : {recipe, *compared}) {
-    auto served = serve_recipe(session, each, options, memory / 2);
+    auto served = serve_recipe(session, each, options, memory / 2, draft_model);
     if (!served.ok()) return served.error();
     KVANT_RETURN_IF_ERROR(check_halves(*served, memory));
     all.push_back(std::move(*served));
@@ -330,7 +332,13 @@ Status serve(const ServeOptions& options) {
   const int context = options.context > 0 ? options.context : engine.geometry().trained_context;
   if (context < 2) return error("the model does not say how many tokens it was trained for: give -c");
   warn_beyond_training(engine.geometry(), context);
-  auto recipes = serve_recipes(*session, *recipe, options, *memory);
+  auto draft_model = load_draft_model(options.draft, *session, context);
+  if (!draft_model.ok()) return draft_model.error();
+  if (draft_model->bytes >= *memory)
+    return error("the draft model's cache takes {} of the {} for caches: give more --memory or a smaller -c",
+                 readable_bytes(static_cast<double>(draft_model->bytes)),
+                 readable_bytes(static_cast<double>(*memory)));
+  auto recipes = serve_recipes(*session, *recipe, options, *memory - draft_model->bytes, draft_model->model);
   if (!recipes.ok()) return recipes.error();
   auto folder = open_folders(*session, options, recipes->front());
   if (!folder.ok()) return folder.error();

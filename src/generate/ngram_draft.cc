@@ -52,7 +52,7 @@ void NgramDraft::generate(std::int32_t token) {
 }
 
 // A match that reaches the sequence's end goes on with the draft's own tokens: a text that repeats itself.
-Draft NgramDraft::propose(int most) const {
+Draft NgramDraft::propose(int most, const SpeculationPace& /*pace*/) {
   Draft draft;
   if (match_.length == 0) return draft;
   for (int i = 0; i < most; ++i) {

@@ -4,32 +4,23 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "generate/draft_source.h"
 #include "generate/ngram_index.h"
 
 namespace kvant {
 
-// Tokens that a sequence may go on with.
-struct Draft {
-  std::vector<std::int32_t> tokens;
-  std::vector<double> odds;  // by token: the chance that it is right if all before it are
-};
-
-class NgramDraft {
+class NgramDraft : public DraftSource {
  public:
   NgramDraft();
 
   // A text that the completion is expected to resemble. Before read().
   void expect(std::span<const std::int32_t> tokens);
-  // More of the sequence that was not generated: its prompt.
-  void read(std::span<const std::int32_t> tokens);
-  // A token that was generated. The chances follow how often the index would have been right, whether its
-  // draft was used or not.
-  void generate(std::int32_t token);
-
-  // Up to `most` tokens; none: the newest ones have not occurred before.
-  Draft propose(int most) const;
+  void read(std::span<const std::int32_t> tokens) override;
+  // The chances follow how often the index would have been right, whether its draft was used or not.
+  void generate(std::int32_t token) override;
+  // None where the newest tokens have not occurred before. A look-up takes no time that the pace would count.
+  Draft propose(int most, const SpeculationPace& pace) override;
 
  private:
   // Predictions of the next token behind matches of one range of lengths. Old ones fade.

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "generate/speculation_pace.h"
+
 namespace kvant {
 namespace {
 
@@ -19,14 +21,14 @@ Tokens range(int first, int n) {
 TEST(NgramDraft, ProposesNothingForWhatIsNew) {
   NgramDraft draft;
   draft.read(range(0, 50));
-  EXPECT_TRUE(draft.propose(8).tokens.empty());
+  EXPECT_TRUE(draft.propose(8, SpeculationPace()).tokens.empty());
 }
 
 TEST(NgramDraft, GoesOnAsTheTextDidBefore) {
   NgramDraft draft;
   draft.read(range(0, 50));
   for (const int token : {10, 11}) draft.generate(token);
-  const Draft proposed = draft.propose(5);
+  const Draft proposed = draft.propose(5, SpeculationPace());
   EXPECT_EQ(proposed.tokens, range(12, 5));
   ASSERT_EQ(proposed.odds.size(), 5U);
   for (std::size_t i = 1; i < 5; ++i) EXPECT_GE(proposed.odds[i], proposed.odds[i - 1]);  // longer matches
@@ -39,13 +41,13 @@ TEST(NgramDraft, GoesOnBehindAChangeWithinTwoTokens) {
   text.insert(text.end(), {5, 6, 90, 91});  // a later place that begins as the one behind the change does
   draft.read(text);
   for (const int token : {1, 2, 3, 200, 5, 6}) draft.generate(token);
-  EXPECT_EQ(draft.propose(3).tokens, range(7, 3));
+  EXPECT_EQ(draft.propose(3, SpeculationPace()).tokens, range(7, 3));
 }
 
 TEST(NgramDraft, RepeatsALoop) {
   NgramDraft draft;
   for (const int token : {1, 2, 3, 1, 2, 3, 1, 2}) draft.generate(token);
-  EXPECT_EQ(draft.propose(7).tokens, (Tokens{3, 1, 2, 3, 1, 2, 3}));
+  EXPECT_EQ(draft.propose(7, SpeculationPace()).tokens, (Tokens{3, 1, 2, 3, 1, 2, 3}));
 }
 
 TEST(NgramDraft, CopiesAnExpectedTextButNotBeyondItsEnd) {
@@ -53,7 +55,7 @@ TEST(NgramDraft, CopiesAnExpectedTextButNotBeyondItsEnd) {
   draft.expect(range(100, 10));
   draft.read(range(0, 20));
   for (const int token : {105, 106}) draft.generate(token);
-  EXPECT_EQ(draft.propose(8).tokens, range(107, 3));
+  EXPECT_EQ(draft.propose(8, SpeculationPace()).tokens, range(107, 3));
 }
 
 TEST(NgramDraft, LearnsHowOftenItIsRight) {
@@ -67,8 +69,8 @@ TEST(NgramDraft, LearnsHowOftenItIsRight) {
   }
   wrong.read(Tokens{1000, 1001});
   right.read(Tokens{1000, 1001});
-  EXPECT_LT(wrong.propose(1).odds.at(0), 0.1);
-  EXPECT_GT(right.propose(1).odds.at(0), 0.9);
+  EXPECT_LT(wrong.propose(1, SpeculationPace()).odds.at(0), 0.1);
+  EXPECT_GT(right.propose(1, SpeculationPace()).odds.at(0), 0.9);
 }
 
 }  // namespace

@@ -90,4 +90,19 @@ std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most
   return chosen;
 }
 
+int SpeculationPace::worth_drafting(double odds, double seconds_each, int most) const {
+  const double plain = seconds(1);
+  if (plain == 0) return 0;
+  double best_rate = kMargin / plain, tokens = 1, all_right = 1;
+  int best = 0;
+  for (int n = 1; n <= most; ++n) {
+    tokens += all_right *= odds;
+    const double rate = tokens / (seconds(1 + n) + n * seconds_each);
+    if (rate <= best_rate) continue;
+    best_rate = rate;
+    best = n;
+  }
+  return best;
+}
+
 }  // namespace kvant

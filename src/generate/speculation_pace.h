@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "generate/ngram_draft.h"
+#include "generate/draft_source.h"
 
 namespace kvant {
 
@@ -21,6 +21,10 @@ class SpeculationPace {
   // token anyway. most_rows: of the step. With several sequences, drafts may delay the others' tokens by
   // kMostDelay.
   std::vector<int> choose(std::span<const Draft> drafts, int most_rows) const;
+
+  // How many tokens of one sequence's draft are worth their time, at most `most`, where drafting a token
+  // takes so many seconds and the token is right with these odds if all before it are.
+  int worth_drafting(double odds, double seconds_each, int most) const;
 
   static constexpr double kMostDelay = 0.25;  // of the step's time without drafts
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/cache.h"
-#include "generate/ngram_draft.h"
+#include "generate/draft_source.h"
 #include "serve/answer_guard.h"
 #include "serve/answer_stream.h"
 #include "serve/request.h"
@@ -21,7 +21,7 @@ struct Answer {
   std::unique_ptr<Generation> generation;
   std::unique_ptr<AnswerGuard> guard;            // null: nobody has asked for one
   std::vector<std::int32_t> tokens;              // that the sequence holds behind the prompt
-  std::unique_ptr<NgramDraft> drafter;           // of the prompt and these; null: nothing is drafted
+  std::unique_ptr<DraftSource> drafter;          // of the prompt and these; null: nothing is drafted
   std::vector<std::int32_t> draft;               // that the next step verifies behind the newest token
   int unverified = 0;                            // tokens that the sequence holds behind all these
   std::size_t shown_bytes = 0;                   // of its text

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "generate/draft_model.h"
 #include "generate/speculation_pace.h"
 #include "model/engine.h"
 #include "serve/histogram.h"
@@ -48,8 +49,9 @@ struct SchedulerOptions {
   // On a device: seconds that a step beside answers may take, if > 0. prompt_step is then what the first
   // reads.
   double answer_pause = 0;
-  int most_drafted = 0;     // tokens of an answer that a step may verify beside its newest one
-  std::int64_t memory = 0;  // bytes of the cache; > 0
+  int most_drafted = 0;  // tokens of an answer that a step may verify beside its newest one
+  std::shared_ptr<DraftModel> draft_model = nullptr;  // drafts them; null: they are looked up in the sequence
+  std::int64_t memory = 0;                            // bytes of the cache; > 0
   // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
   double grammar_seconds = 2;
   // Bytes that a sequence takes at most on its way to so many tokens, one by one.
@@ -182,6 +184,7 @@ class Scheduler {
   Status start_answers(Job& job, std::span<const float> logits);
   std::vector<Row> running_rows();
   bool drafts_for(const Job& job) const;
+  std::unique_ptr<DraftSource> new_drafter(const GenerationRequest& request) const;
   int most_drafted(const Row& row) const;
   void draft(std::span<const Row> rows);
   static void drop_drafts(std::span<const Row> rows);

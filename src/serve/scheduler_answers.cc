@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cache/rewindable_tokens.h"
+#include "generate/ngram_draft.h"
 #include "model/finite_logits.h"
 #include "serve/scheduler.h"
 
@@ -51,11 +52,7 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
     answer.sequence = sequence;
     answer.sampler = std::move(*sampler);
     answer.generation = std::move(generation);
-    if (drafts_for(job)) {
-      answer.drafter = std::make_unique<NgramDraft>();
-      if (!job.request.expected.empty()) answer.drafter->expect(job.request.expected);
-      answer.drafter->read(job.request.prompt);
-    }
+    if (drafts_for(job)) answer.drafter = new_drafter(job.request);
     if (job.request.guard)
       answer.guard = std::make_unique<AnswerGuard>(job.shadow, sampling, job.request.prompt,
                                                    std::move(job.shadow_logits));
@@ -96,6 +93,20 @@ bool Scheduler::drafts_for(const Job& job) const {
   return options_.most_drafted > 0 && !job.request.guard && !cache_.plan().geometry.is_recurrent();
 }
 
+// What a request expects is looked up, because a model doesn't know it.
+std::unique_ptr<DraftSource> Scheduler::new_drafter(const GenerationRequest& request) const {
+  std::unique_ptr<DraftSource> drafter;
+  if (options_.draft_model != nullptr && request.expected.empty()) {
+    drafter = DraftModel::source(options_.draft_model);
+  } else {
+    auto look_up = std::make_unique<NgramDraft>();
+    if (!request.expected.empty()) look_up->expect(request.expected);
+    drafter = std::move(look_up);
+  }
+  drafter->read(request.prompt);
+  return drafter;
+}
+
 int Scheduler::most_drafted(const Row& row) const {
   const Answer& answer = *row.answer;
   if (answer.drafter == nullptr) return 0;
@@ -111,7 +122,7 @@ void Scheduler::draft(std::span<const Row> rows) {
   drafts.reserve(rows.size());
   for (const Row& row : rows) {
     const int most = most_drafted(row);
-    drafts.push_back(most > 0 ? row.answer->drafter->propose(most) : Draft());
+    drafts.push_back(most > 0 ? row.answer->drafter->propose(most, speculation_) : Draft());
   }
   const std::vector<int> chosen = speculation_.choose(drafts, static_cast<int>(most_rows_));
   for (std::size_t i = 0; i < rows.size(); ++i) {

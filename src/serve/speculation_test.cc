@@ -49,10 +49,14 @@ GenerationRequest request(Tokens prompt, int max_tokens, float temperature) {
 
 class Drafts : public testing::TinyEngines {
  protected:
-  std::unique_ptr<Scheduler> scheduler(int most_drafted, const std::string& sessions = "") {
+  std::unique_ptr<Scheduler> scheduler(int most_drafted, const std::string& sessions = "",
+                                       std::shared_ptr<DraftModel> draft_model = nullptr) {
     const auto plan = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
-    SchedulerOptions options{
-        .context = 1024, .parallel = 8, .most_drafted = most_drafted, .memory = 256 << 20};
+    SchedulerOptions options{.context = 1024,
+                             .parallel = 8,
+                             .most_drafted = most_drafted,
+                             .draft_model = std::move(draft_model),
+                             .memory = 256 << 20};
     set_sequence_bytes(plan, options);
     std::shared_ptr<const SessionFolder> folder;
     if (!sessions.empty())
@@ -107,6 +111,22 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   int of_answers = 0;
   for (const Reply& reply : found) of_answers += reply.usage.drafted;
   EXPECT_EQ(counters.drafted_tokens, of_answers);
+  EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
+}
+
+// The draft model has the same weights: without the recipe's error it would always be right.
+TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
+  const auto bf16 = testing::plan_for("bf16", engine_->geometry(), nullptr, backend_->page_order());
+  std::vector<GenerationRequest> requests;
+  for (const int n : {5, 100, 230}) requests.push_back(request(random_tokens(n, n), 150, /*temperature=*/0));
+  requests.push_back(request(random_tokens(40, 40), 90, /*temperature=*/1));
+  const std::vector<Reply> plain = ask(*scheduler(0), requests);
+  const auto model = DraftModel::make(*engine_, *backend_, bf16, *engine_, /*byte_limit=*/0).value();
+  const auto together = scheduler(15, "", model);
+  const std::vector<Reply> found = ask(*together, requests);
+  for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(found[i], plain[i]) << i;
+  const SchedulerCounters counters = together->status().counters;
+  EXPECT_GT(counters.drafted_tokens, 0);
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 

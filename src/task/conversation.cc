@@ -5,6 +5,7 @@
 
 #include "base/progress.h"
 #include "cache/rewindable_tokens.h"
+#include "generate/ngram_draft.h"
 #include "generate/prompt_steps.h"
 #include "model/finite_logits.h"
 #include "model/tokenizer.h"
@@ -31,7 +32,7 @@ int most_verified(const Session& session, int wanted) {
 
 Conversation::Conversation(const Session& session, AttentionBackend& backend,
                            std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler, int context,
-                           int most_drafted)
+                           int most_drafted, std::shared_ptr<DraftModel> draft_model)
     : session_(session),
       backend_(backend),
       cache_(std::move(plan), /*byte_limit=*/0),
@@ -39,7 +40,15 @@ Conversation::Conversation(const Session& session, AttentionBackend& backend,
       context_(context),
       sequence_(cache_.add()),
       most_drafted_(most_verified(session, most_drafted)),
-      logits_(static_cast<std::size_t>(1 + most_drafted_) * session.engine().n_vocab()) {}
+      logits_(static_cast<std::size_t>(1 + most_drafted_) * session.engine().n_vocab()),
+      draft_model_(std::move(draft_model)),
+      drafter_(new_drafter()) {}
+
+std::unique_ptr<DraftSource> Conversation::new_drafter() const {
+  if (most_drafted_ == 0) return nullptr;
+  if (draft_model_ != nullptr) return DraftModel::source(draft_model_);
+  return std::make_unique<NgramDraft>();
+}
 
 // n_logits: of the last tokens.
 Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits) {
@@ -69,7 +78,7 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::strin
     const auto some = tokens.subspan(first, count);
     KVANT_RETURN_IF_ERROR(step(some, /*is_prompt=*/true, first + count == n ? 1 : 0));
     tokens_.insert(tokens_.end(), some.begin(), some.end());
-    if (most_drafted_ > 0) drafter_.read(some);
+    if (drafter_ != nullptr) drafter_->read(some);
     figures_.prompt_tokens += count;
     progress.advance(count);
     first += count;
@@ -133,7 +142,7 @@ Status Conversation::end(AnswerEnd how) {
 Status Conversation::read_answered() {
   if (!is_ahead_) return {};
   const std::int32_t token = answer_->token();
-  if (most_drafted_ > 0) drafter_.generate(token);
+  if (drafter_ != nullptr) drafter_->generate(token);
   if (n_accepted_ < std::ssize(draft_) && draft_[n_accepted_] == token) {
     ++n_accepted_;
     ++figures_.accepted_tokens;
@@ -158,7 +167,8 @@ int Conversation::most_drafted() const {
 
 // Reads the token, and with it as much of a draft of what follows as pays.
 Status Conversation::verify(std::int32_t token) {
-  Draft draft = drafter_.propose(most_drafted());
+  Draft draft;
+  if (drafter_ != nullptr) draft = drafter_->propose(most_drafted(), pace_);
   draft.tokens.resize(pace_.choose({&draft, 1}, 1 + most_drafted_).front());
   std::vector<std::int32_t> tokens = {token};
   tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
@@ -196,7 +206,7 @@ void Conversation::restart() {
   sequence_ = cache_.add();
   tokens_.clear();
   text_.clear();
-  drafter_ = {};
+  drafter_ = new_drafter();
 }
 
 Status Conversation::restore(const SessionFile& file) {
@@ -210,8 +220,8 @@ Status Conversation::restore(const SessionFile& file) {
   sequence_ = *sequence;
   tokens_ = std::move(*tokens);
   text_ = std::move(*text);
-  drafter_ = {};
-  if (most_drafted_ > 0) drafter_.read(tokens_);
+  drafter_ = new_drafter();
+  if (drafter_ != nullptr) drafter_->read(tokens_);
   return {};
 }
 

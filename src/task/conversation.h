@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "generate/draft_model.h"
 #include "generate/generation.h"
-#include "generate/ngram_draft.h"
 #include "generate/speculation_pace.h"
 #include "session/session_file.h"
 #include "task/session.h"
@@ -37,9 +37,11 @@ class Conversation {
  public:
   // context: the maximum number of tokens in the sequence. backend: it outlives this, as the session does.
   // most_drafted: tokens that a step may verify beside the newest one, drafted from what the sequence holds;
-  // 0: none are. On the CPU the completion stays the same, bit for bit.
+  // 0: none are. On the CPU the completion stays the same, bit for bit. draft_model: drafts them; null: they
+  // are looked up in the sequence.
   Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-               std::unique_ptr<Sampler> sampler, int context, int most_drafted = 0);
+               std::unique_ptr<Sampler> sampler, int context, int most_drafted = 0,
+               std::shared_ptr<DraftModel> draft_model = nullptr);
 
   // Whether so many more tokens fit into the context, and an answer's first: an error that says by how much
   // not.
@@ -77,6 +79,7 @@ class Conversation {
   const ConversationFigures& figures() const { return figures_; }
 
  private:
+  std::unique_ptr<DraftSource> new_drafter() const;
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits);
   Status read_answered();
   Status verify(std::int32_t token);
@@ -97,9 +100,10 @@ class Conversation {
   std::vector<float> logits_;  // [1 + most_drafted_, n_vocab], of the newest tokens
   std::optional<Generation> answer_;
   std::optional<AnswerEnd> end_;
-  int max_tokens_ = -1;    // of the answer; -1: no limit
-  bool is_ahead_ = false;  // the answer's newest token is yet to be read
-  NgramDraft drafter_;     // of tokens_
+  int max_tokens_ = -1;                      // of the answer; -1: no limit
+  bool is_ahead_ = false;                    // the answer's newest token is yet to be read
+  std::shared_ptr<DraftModel> draft_model_;  // null: drafts are looked up
+  std::unique_ptr<DraftSource> drafter_;     // of tokens_; null: nothing is drafted
   SpeculationPace pace_;
   // The cache holds tokens_ and behind them the draft's tokens from n_accepted_ on. Row n_accepted_ of the
   // logits is that of the newest of tokens_.
