@@ -61,4 +61,34 @@ AnswerFormat read_answer_format(JsonFields& fields) {
   return {grammar, "grammar"};
 }
 
+AnswerFormat read_flat_format(const Json& json, const char* parameter, JsonFields& fields) {
+  JsonFields format(json, parameter);
+  const std::string type = format.text("type").value_or("");
+  const Json* schema = format.value("schema");
+  format.text("name");
+  format.text("description");
+  format.boolean("strict");
+  format.leave_others();
+  std::string gbnf;
+  if (type == "json_schema" && schema == nullptr) {
+    format.fail("schema", fmt::format("'{}.schema' is missing", parameter));
+  } else if (type == "json_schema" || type == "json_object") {
+    gbnf = grammar_of(type == "json_schema" ? *schema : Json(), "schema", fmt::format("{}.schema", parameter),
+                      format);
+  } else if (type != "text") {
+    format.fail("type", fmt::format("'{}.type' must be text, json_object or json_schema", parameter));
+  }
+  fields.take(format);
+  return {gbnf, parameter};
+}
+
+std::optional<ApiError> set_grammar(const AnswerFormat& format, const Tokenizer& tokenizer,
+                                    GenerationRequest& request) {
+  if (format.gbnf.empty()) return std::nullopt;
+  auto grammar = Grammar::make({format.gbnf}, tokenizer);
+  if (!grammar.ok()) return ApiError{.message = grammar.error().message, .parameter = format.parameter};
+  request.grammar = std::move(grammar).value();
+  return std::nullopt;
+}
+
 }  // namespace kvant

@@ -1,10 +1,13 @@
-// What an answer may be, as requests say it: `response_format`, and llama-server's `json_schema` and
-// `grammar`.
+// What an answer may be, as requests say it: `response_format`, llama-server's `json_schema` and `grammar`,
+// and the formats of the Responses and the Messages API.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "model/tokenizer.h"
 #include "serve/json_fields.h"
+#include "serve/request.h"
 
 namespace kvant {
 
@@ -15,5 +18,12 @@ struct AnswerFormat {
 
 // What is wrong becomes the error of `fields`.
 AnswerFormat read_answer_format(JsonFields& fields);
+// A format whose schema stands beside its type: `text.format` and `output_config.format`. parameter: which of
+// them it is.
+AnswerFormat read_flat_format(const nlohmann::ordered_json& json, const char* parameter, JsonFields& fields);
+
+// Holds the answers to the format. A schema's rules may be more than can be followed, which is the error.
+std::optional<ApiError> set_grammar(const AnswerFormat& format, const Tokenizer& tokenizer,
+                                    GenerationRequest& request);
 
 }  // namespace kvant

@@ -189,6 +189,63 @@ class Tools(Client):
         self.assertIn(answer.finish_reason, ("stop", "length"))
 
 
+class Responses(Client):
+    LOOK = {"type": "function", "name": "weather", "description": "The weather of a city.", "strict": False,
+            "parameters": WEATHER["function"]["parameters"]}
+    ASKED = [{"role": "user", "content": "How is the weather in Paris?"},
+             {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city": "Paris", "days": 1}'}]
+
+    def respond(self, **options):
+        return self.client.responses.create(
+            **{"model": self.model, "input": QUESTION, "max_output_tokens": 16, "temperature": 0, "store": False, **options})
+
+    def test_say_what_a_chat_says(self):
+        response = self.respond(instructions="Be brief.")
+        chat = self.chat(messages=[{"role": "system", "content": "Be brief."}, *QUESTION])
+        self.assertEqual(response.output_text, chat.choices[0].message.content)
+        self.assertEqual(response.usage.input_tokens, chat.usage.prompt_tokens)
+        self.assertEqual(response.usage.output_tokens, chat.usage.completion_tokens)
+        self.assertEqual(self.respond(input=QUESTION[0]["content"], instructions="Be brief.").output_text, response.output_text)
+
+    def test_stream_what_they_say_whole(self):
+        whole = self.respond()
+        events = list(self.respond(stream=True))
+        self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+        deltas = [event for event in events if event.type == "response.output_text.delta"]
+        self.assertEqual("".join(event.delta for event in deltas), whole.output_text)
+        others = [event.type.removeprefix("response.") for event in events if event not in deltas]
+        self.assertEqual(others, ["created", "in_progress", "output_item.added", "content_part.added", "output_text.done",
+                                  "content_part.done", "output_item.done", "incomplete" if whole.incomplete_details else "completed"])
+        last = events[-1].response
+        self.assertEqual((last.output_text, last.status, last.usage.output_tokens), (whole.output_text, whole.status, whole.usage.output_tokens))
+        self.assertEqual({event.item_id for event in deltas}, {last.output[0].id})
+
+    def test_call_functions_and_read_what_these_gave(self):
+        wanted = {"input": self.ASKED[:1], "tools": [self.LOOK], "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 80}
+        with self.client.responses.stream(model=self.model, temperature=0, **wanted) as stream:
+            streamed = [event for event in stream if event.type == "response.function_call_arguments.done"]
+        for call in (self.respond(**wanted).output[0], *streamed):
+            found = json.loads(call.arguments)
+            self.assertTrue(call.name == "weather" and isinstance(found["city"], str) and 1 <= found["days"] <= 9)
+        self.assertEqual(len(streamed), 1)
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "sunny, 21 degrees"}
+        response = self.respond(input=[*self.ASKED, output], tools=[self.LOOK], tool_choice="none")
+        call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": self.ASKED[1]["arguments"]}}
+        chat = self.chat(tools=[WEATHER], tool_choice="none", messages=[
+            self.ASKED[0], {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": output["output"]}])
+        self.assertEqual(response.output_text, chat.choices[0].message.content)
+
+    def test_are_held_to_a_schema(self):
+        wanted = {"format": {"type": "json_schema", "name": "person", "strict": True, "schema": PERSON}}
+        self.assert_person(self.respond(text=wanted, max_output_tokens=120).output_text)
+
+    def test_refuse_what_only_a_server_that_stores_them_has(self):
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.respond(previous_response_id="resp_1")
+        self.assertIn("previous_response_id", raised.exception.body["message"])
+
+
 class Errors(Client):
     def test_are_in_the_api_s_format(self):
         for wrong in ({"tool_choice": "sometimes", "tools": [WEATHER]},

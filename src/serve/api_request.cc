@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "serve/answer_format.h"
 #include "serve/chat_messages.h"
+#include "serve/chat_request.h"
 #include "serve/chat_tools.h"
 #include "serve/json_fields.h"
 #include "serve/parameter_rule.h"
@@ -67,18 +67,8 @@ GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, co
   return common;
 }
 
-// What the answers may be. Rules from a schema may be more than can be read, too.
-std::optional<ApiError> set_grammar(const GrammarRules& rules, const char* parameter,
-                                    const Tokenizer& tokenizer, GenerationRequest& request) {
-  if (rules.empty()) return std::nullopt;
-  auto grammar = Grammar::make(rules, tokenizer);
-  if (!grammar.ok()) return ApiError{.message = grammar.error().message, .parameter = parameter};
-  request.grammar = std::move(grammar).value();
-  return std::nullopt;
-}
-
-// The text that a chat's completion may resemble, as in the OpenAI API: {"type": "content", "content": text, or
-// parts of text}. It is a hint: what its tokens are right about comes sooner.
+// The text that a chat's completion may resemble, as in the OpenAI API: {"type": "content", "content": text,
+// or parts of text}. It is a hint: what its tokens are right about comes sooner.
 std::vector<std::int32_t> read_prediction(JsonFields& fields, const Tokenizer& tokenizer) {
   const Json* json = fields.value("prediction");
   if (json == nullptr) return {};
@@ -211,29 +201,14 @@ void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationR
 ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  ChatHistory conversation = read_messages(fields);
-  GenerationRequest common = read_common(fields, tokenizer, limits, request);
-  common.generation.max_tokens = read_max_tokens(fields, 1);
-  read_chat_probabilities(fields, request, common);
-  const ChatTools tools = read_tools(fields);
-  const AnswerFormat format = read_answer_format(fields);
-  // A grammar of the client's may have thoughts. A format from a schema has none.
-  conversation.thinking.may_think = format.gbnf.empty() || std::string_view(format.parameter) == "grammar";
-  if (!format.gbnf.empty() && tools.may_be_called())
-    fields.fail(format.parameter,
-                fmt::format("'{}' holds answers to a format, and tools to another: ask without "
-                            "'tools', or with 'tool_choice': \"none\"",
-                            format.parameter));
-  common.expected = read_prediction(fields, tokenizer);
-  apply_parameter_rule(fields, limits.log);
-  log_loosened(tools, limits.log);
-  if (fields.error()) return *fields.error();
-  if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
-    return *std::move(failure);
-  if (auto failure = set_chat_prompt(conversation, tools, tokenizer, limits.chat_template, request, common))
-    return *std::move(failure);
-  request.prompts.push_back(std::move(common));
-  return request;
+  Chat chat{.conversation = read_messages(fields),
+            .options = read_common(fields, tokenizer, limits, request)};
+  chat.options.generation.max_tokens = read_max_tokens(fields, 1);
+  read_chat_probabilities(fields, request, chat.options);
+  chat.tools = read_tools(fields);
+  chat.format = read_answer_format(fields);
+  chat.options.expected = read_prediction(fields, tokenizer);
+  return chat_request(fields, std::move(chat), std::move(request), tokenizer, limits);
 }
 
 ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokenizer,
@@ -251,8 +226,7 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
     fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");
   apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
-  if (auto failure = set_grammar({format.gbnf}, format.parameter, tokenizer, common))
-    return *std::move(failure);
+  if (auto failure = set_grammar(format, tokenizer, common)) return *std::move(failure);
   for (TextPrompt& prompt : prompts) {
     request.prompts.push_back(common);
     request.prompts.back().prompt = std::move(prompt.tokens);

@@ -13,6 +13,7 @@
 #include "serve/json_fields.h"
 #include "serve/messages_api.h"
 #include "serve/messages_error.h"
+#include "serve/responses_request.h"
 
 namespace {
 
@@ -73,6 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                          {.n_vocab = kVocabulary, .chat_template = kTemplate.get()}));
   check_parsed(kvant::parse_completion_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
   check_parsed(kvant::parse_messages_request(*body, kTokenizer, {.chat_template = kTemplate.get()}));
+  check_parsed(kvant::parse_responses_request(*body, kTokenizer, {.chat_template = kTemplate.get()}));
   kvant::JsonFields fork(*body);
   (void)fork.text("to");
   fork.leave_others();

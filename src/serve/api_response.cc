@@ -92,7 +92,7 @@ ApiResponse::Choice& ApiResponse::choice(int number) {
 Json ApiResponse::finish_reason(const Choice& choice, GenerationEnd end) {
   if (end == GenerationEnd::none) return nullptr;
   const ToolAnswer* reader = choice.reader.get();
-  if (end == GenerationEnd::length && (reader == nullptr || !reader->is_complete())) return "length";
+  if (was_cut(reader, end)) return "length";
   return reader != nullptr && reader->has_calls() ? "tool_calls" : "stop";
 }
 

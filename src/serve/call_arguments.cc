@@ -36,4 +36,10 @@ std::string call_arguments(const Json* value) {
   return Json{{"arguments", *value}}.dump();
 }
 
+Json call_json(const std::string& id, const std::string& name, const Json* arguments) {
+  return {{"id", id},
+          {"type", "function"},
+          {"function", {{"name", name}, {"arguments", call_arguments(arguments)}}}};
+}
+
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// The arguments of a tool call in a conversation's history, as chat templates need them.
+// Tool calls in a conversation's history, as chat templates need them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,5 +11,9 @@ namespace kvant {
 // text of a call that a token limit has cut, becomes {"arguments": VALUE}: the model still sees what it
 // wrote. value: null: the client sent none.
 std::string call_arguments(const nlohmann::ordered_json* value);
+
+// The call itself, with these arguments.
+nlohmann::ordered_json call_json(const std::string& id, const std::string& name,
+                                 const nlohmann::ordered_json* arguments);
 
 }  // namespace kvant

@@ -10,12 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json call_json(const std::string& id, const std::string& name, const Json* arguments) {
-  return {{"id", id},
-          {"type", "function"},
-          {"function", {{"name", name}, {"arguments", call_arguments(arguments)}}}};
-}
-
 std::string function_name(JsonFields& function, const std::string& where) {
   const std::string name = function.text("name").value_or("");
   if (name.empty())
@@ -88,7 +82,7 @@ void read_chat_turn(const Json& json, const std::string& where, JsonFields& fiel
   const Json* content = message.value("content");
   if (content == nullptr && (role == "system" || role == "user"))
     message.fail("content", fmt::format("'{}.content' is missing: give a text", where));
-  MessageText said = read_parts(content, where, message);
+  MessageText said = read_parts(message, where);
   if (said.text.empty()) said.text = message.text("refusal").value_or("");
   Json calls = read_calls(message, role, where);
   refuse_media(message, where);

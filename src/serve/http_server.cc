@@ -21,6 +21,7 @@
 #include "serve/metrics_text.h"
 #include "serve/page_routes.h"
 #include "serve/request_guard.h"
+#include "serve/responses_routes.h"
 #include "serve/session_routes.h"
 #include "serve/template_route.h"
 
@@ -151,6 +152,7 @@ void HttpServer::Routes::add_routes() {
   add_get_route(server_, "/metrics", [this](const Request&, Response& response) { metrics(response); });
   add_get_route(server_, "/props", [this](const Request&, Response& response) { props(response); });
   add_messages_route(server_, loop_, tokenizer_, limits(), served_);
+  add_responses_route(server_, loop_, tokenizer_, limits(), served_);
   add_template_route(server_, chat_template_.get());
   add_cache_route(server_, loop_, served_);
   add_page_routes(server_);

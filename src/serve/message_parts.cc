@@ -32,7 +32,7 @@ void read_part(const Json& json, const std::string& where, JsonFields& message, 
     said.text += part.text("refusal").value_or("");
   } else if (type == "thinking") {
     add_thought(thought_of(part.value("thinking")), said.thought);
-  } else if (type == "reasoning") {
+  } else if (type == "reasoning" || type == "reasoning_text" || type == "summary_text") {
     add_thought(thought_of(part.value("text")), said.thought);
   } else {
     refuse_part(part, type, where);
@@ -52,16 +52,17 @@ void add_thought(const std::string& more, std::string& thought) {
   thought += more;
 }
 
-MessageText read_parts(const Json* content, const std::string& where, JsonFields& message) {
+MessageText read_parts(JsonFields& message, const std::string& where, const char* key) {
   MessageText said;
+  const Json* content = message.value(key);
   if (content == nullptr) return said;
   if (content->is_string()) {
     said.text = content->get<std::string>();
   } else if (content->is_array()) {
     for (std::size_t i = 0; i < content->size() && !message.error(); ++i)
-      read_part((*content)[i], fmt::format("{}.content[{}]", where, i), message, said);
+      read_part((*content)[i], fmt::format("{}.{}[{}]", where, key, i), message, said);
   } else {
-    message.fail("content", fmt::format("'{}.content' must be a text or a list of parts", where));
+    message.fail(key, fmt::format("'{}.{}' must be a text or a list of parts", where, key));
   }
   return said;
 }

@@ -21,8 +21,8 @@ void refuse_part(JsonFields& part, const std::string& type, const std::string& w
 // Adds a thought to those before it, a line below them.
 void add_thought(const std::string& more, std::string& thought);
 
-// The `content` of a message of the OpenAI API: a text, or a list of parts, which are texts, refusals and
+// The member `key` of a message of the OpenAI API: a text, or a list of parts, which are texts, refusals and
 // thoughts. Null and an empty list are an empty text. The error names the message and the part.
-MessageText read_parts(const nlohmann::ordered_json* content, const std::string& where, JsonFields& message);
+MessageText read_parts(JsonFields& message, const std::string& where, const char* key = "content");
 
 }  // namespace kvant

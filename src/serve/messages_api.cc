@@ -5,12 +5,12 @@
 #include <algorithm>
 
 #include "base/json_reader.h"
+#include "serve/answer_format.h"
 #include "serve/api_response.h"
-#include "serve/chat_messages.h"
+#include "serve/chat_request.h"
 #include "serve/chat_tools.h"
 #include "serve/json_fields.h"
 #include "serve/messages_turns.h"
-#include "serve/parameter_rule.h"
 #include "serve/sampling_fields.h"
 #include "serve/thinking_fields.h"
 #include "serve/tool_answer.h"
@@ -85,15 +85,18 @@ GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, c
   return options;
 }
 
-// `output_config` has an effort, which is read with the thoughts, and a format, which is no hint.
-void refuse_output_format(JsonFields& fields) {
+// `output_config` has a format, and an effort, which is read with the thoughts.
+AnswerFormat read_output_format(JsonFields& fields) {
   const Json* json = fields.value("output_config");
-  if (json == nullptr) return;
+  if (json == nullptr) return {};
   JsonFields config(*json, "output_config");
   config.value("effort");
-  config.accept_only("format", {}, "describe the format in the prompt, or give a tool that has it");
+  AnswerFormat format;
+  if (const Json* wanted = config.value("format"))
+    format = read_flat_format(*wanted, "output_config.format", config);
   config.leave_others();
   fields.take(config);
+  return format;
 }
 
 // --- answers ---
@@ -118,19 +121,13 @@ std::string event(const char* type, Json data) {
 ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
   ApiRequest request{.is_chat = true};
-  ChatHistory conversation = read_conversation(fields);
-  conversation.thinking = read_messages_thinking(fields);
-  GenerationRequest prompt = read_options(fields, tokenizer, limits, request);
-  const ChatTools tools = read_messages_tools(fields);
-  refuse_output_format(fields);
-  apply_parameter_rule(fields, limits.log);
-  log_loosened(tools, limits.log);
-  if (fields.error()) return *fields.error();
-  request.stops = prompt.generation.stops;
-  if (auto failure = set_chat_prompt(conversation, tools, tokenizer, limits.chat_template, request, prompt))
-    return *std::move(failure);
-  request.prompts.push_back(std::move(prompt));
-  return request;
+  Chat chat{.conversation = read_conversation(fields)};
+  chat.conversation.thinking = read_messages_thinking(fields);
+  chat.options = read_options(fields, tokenizer, limits, request);
+  chat.tools = read_messages_tools(fields);
+  chat.format = read_output_format(fields);
+  request.stops = chat.options.generation.stops;
+  return chat_request(fields, std::move(chat), std::move(request), tokenizer, limits);
 }
 
 MessagesResponse::MessagesResponse(std::string model, std::shared_ptr<const ToolFormat> tool_format,
@@ -155,8 +152,7 @@ void MessagesResponse::add(const AnswerPart& part) {
 
 Json MessagesResponse::stop_json() const {
   const bool by_text = std::ranges::find(stops_, last_.stop) != stops_.end();
-  const bool is_cut = last_.end == GenerationEnd::length && (reader_ == nullptr || !reader_->is_complete());
-  const char* reason = is_cut                                       ? "max_tokens"
+  const char* reason = was_cut(reader_.get(), last_.end)            ? "max_tokens"
                        : reader_ != nullptr && reader_->has_calls() ? "tool_use"
                        : by_text                                    ? "stop_sequence"
                                                                     : "end_turn";

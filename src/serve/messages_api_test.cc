@@ -77,6 +77,8 @@ TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
             "messages[0].content[0].type");
   EXPECT_EQ(wrong_parameter({{"tools", {{{"name", "f"}}}}}), "tools");
   EXPECT_EQ(wrong_parameter({{"thinking", {{"type", "sometimes"}}}}), "thinking.type");
+  EXPECT_EQ(wrong_parameter({{"output_config", {{"format", {{"type", "xml"}}}}}}),
+            "output_config.format.type");
   EXPECT_EQ(wrong_parameter({{"system", 3}}), "system");
   EXPECT_EQ(wrong_parameter({{"metadata", 3}}), "");
   EXPECT_EQ(wrong_parameter({{"top_p", 0}}), "top_p");

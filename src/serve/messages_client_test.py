@@ -48,6 +48,11 @@ class Messages(unittest.TestCase):
         self.assertEqual(events[-2]["usage"]["output_tokens"], whole["usage"]["output_tokens"])
         self.assertEqual(events[-2]["delta"]["stop_reason"], whole["stop_reason"])
 
+    def test_is_held_to_a_format(self):
+        schema = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"], "additionalProperties": False}
+        answer = SERVER.json("/v1/messages", ask(output_config={"format": {"type": "json_schema", "schema": schema}}))
+        self.assertIn(json.loads(answer["content"][0]["text"]), ({"colour": "red"}, {"colour": "green"}))
+
     def test_says_in_a_stream_what_need_not_be_read(self):
         question = [{"role": "user", "content": "Name some colours. " * 100}]
         for cached in (0, 256):

@@ -46,9 +46,7 @@ std::string blocks_text(const Json* content, const std::string& where, JsonField
 
 Json tool_use_call(JsonFields& block) {
   const std::string id = block.text("id").value_or(""), name = block.text("name").value_or("");
-  return {{"id", id},
-          {"type", "function"},
-          {"function", {{"name", name}, {"arguments", call_arguments(block.value("input"))}}}};
+  return call_json(id, name, block.value("input"));
 }
 
 // What a tool gave is a turn of its own, before what the user says with it.

@@ -16,6 +16,10 @@ AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part) {
   return delta;
 }
 
+bool was_cut(const ToolAnswer* reader, GenerationEnd end) {
+  return end == GenerationEnd::length && (reader == nullptr || !reader->is_complete());
+}
+
 void join_calls(std::vector<ToolCallPart> parts, std::vector<ToolCallPart>& calls) {
   for (ToolCallPart& part : parts) {
     const auto index = static_cast<std::size_t>(part.index);

@@ -1,0 +1,35 @@
+#include "serve/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "serve/chat_messages.h"
+#include "serve/chat_tools.h"
+#include "serve/parameter_rule.h"
+
+namespace kvant {
+
+ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, const Tokenizer& tokenizer,
+                           const ApiLimits& limits) {
+  const AnswerFormat& format = chat.format;
+  // A grammar of the client's may have thoughts. A format from a schema has none.
+  chat.conversation.thinking.may_think =
+      format.gbnf.empty() || std::string_view(format.parameter) == "grammar";
+  if (!format.gbnf.empty() && chat.tools.may_be_called())
+    fields.fail(format.parameter,
+                fmt::format("'{}' holds answers to a format, and tools to another: ask without "
+                            "'tools', or with 'tool_choice': \"none\"",
+                            format.parameter));
+  apply_parameter_rule(fields, limits.log);
+  log_loosened(chat.tools, limits.log);
+  if (fields.error()) return *fields.error();
+  if (auto failure = set_grammar(format, tokenizer, chat.options)) return *std::move(failure);
+  if (auto failure = set_chat_prompt(chat.conversation, chat.tools, tokenizer, limits.chat_template, request,
+                                     chat.options))
+    return *std::move(failure);
+  request.prompts.push_back(std::move(chat.options));
+  return request;
+}
+
+}  // namespace kvant

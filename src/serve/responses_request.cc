@@ -1,0 +1,127 @@
+#include "serve/responses_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serve/chat_request.h"
+#include "serve/chat_tools.h"
+#include "serve/responses_turns.h"
+#include "serve/sampling_fields.h"
+#include "serve/thinking_fields.h"
+
+namespace kvant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxTypeName = 40;  // bytes that the log has of one
+
+void read_responses_choice(JsonFields& fields, ChatTools& tools) {
+  const Json* json = fields.value("tool_choice");
+  if (json == nullptr || *json == "auto") return;
+  if (*json == "none" || *json == "required") {
+    tools.choice = *json == "none" ? ChatTools::Choice::none : ChatTools::Choice::required;
+  } else if (json->is_object()) {
+    JsonFields choice(*json, "tool_choice");
+    choice.accept_only("type", {"function"}, "only a function can be chosen");
+    const std::string name = choice.text("name").value_or("");
+    choice.leave_others();
+    fields.take(choice);
+    choose_function(name, "tool_choice", fields, tools);
+  } else {
+    fields.fail("tool_choice", "'tool_choice' must be auto, none, required, or name a function");
+  }
+  if (tools.functions.empty() && tools.choice == ChatTools::Choice::required)
+    fields.fail("tool_choice", "'tool_choice' wants a function, and there is none among 'tools'");
+}
+
+// The model may call any of the tools or none: without one that nobody here can run, its answers are such
+// that it could have given with that tool, too.
+ChatTools read_responses_tools(JsonFields& fields) {
+  ChatTools tools;
+  SchemaCost schemas;
+  const Json* list = fields.value("tools");
+  if (list != nullptr && !list->is_array()) fields.fail("tools", "'tools' must be a list of tools");
+  for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i) {
+    const std::string where = fmt::format("tools[{}]", i);
+    JsonFields tool((*list)[i], where);
+    const std::string type = tool.text("type").value_or("");
+    if (type == "function") {
+      add_function(tool, "parameters", where, tools, schemas);
+    } else if (type.empty()) {
+      tool.fail("type", fmt::format("'{}.type' is missing: give 'function'", where), kMissingParameter);
+    } else {
+      tools.loosened.push_back(fmt::format(
+          "tools of the type '{}' are left out: only functions can be called", type.substr(0, kMaxTypeName)));
+    }
+    fields.take(tool);
+  }
+  if (!fields.error()) read_responses_choice(fields, tools);
+  tools.parallel = fields.boolean("parallel_tool_calls");
+  return tools;
+}
+
+AnswerFormat read_text_format(JsonFields& fields) {
+  AnswerFormat format;
+  const Json* json = fields.value("text");
+  if (json == nullptr) return format;
+  JsonFields text(*json, "text");
+  if (const Json* wanted = text.value("format")) format = read_flat_format(*wanted, "text.format", text);
+  text.leave_others();
+  fields.take(text);
+  return format;
+}
+
+// What would change the response, in this API or under the names of /v1/chat/completions.
+void refuse_what_is_not_there(JsonFields& fields) {
+  constexpr const char* kNothingStored =
+      "the server keeps no responses, so send the whole conversation as 'input'";
+  fields.accept_only("previous_response_id", {""}, kNothingStored);
+  fields.accept_only("conversation", {}, kNothingStored);
+  fields.accept_only("prompt", {}, "the server keeps no prompts, so send 'instructions' and 'input'");
+  fields.accept_only("background", {false}, "the server keeps no responses, so ask for a 'stream'");
+  fields.accept_only("top_logprobs", {0}, "ask /v1/chat/completions for probabilities");
+  fields.accept_only("logprobs", {false}, "ask /v1/chat/completions for probabilities");
+  fields.accept_only("n", {1}, "there is one response to a request");
+  fields.accept_only("messages", {}, "give 'input'");
+  fields.accept_only("response_format", {}, "give 'text.format'");
+  for (const char* name : {"max_tokens", "max_completion_tokens"})
+    fields.accept_only(name, {}, "give 'max_output_tokens'");
+  const std::vector<std::string> wanted = fields.texts("include", 64);
+  if (std::ranges::find(wanted, "message.output_text.logprobs") != wanted.end())
+    fields.fail("include", "'include' asks for probabilities, which /v1/chat/completions has",
+                kUnsupportedParameter);
+}
+
+GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
+                               ApiRequest& request) {
+  GenerationRequest options;
+  request.model = fields.text("model").value_or("");
+  request.stream = fields.boolean("stream").value_or(false);
+  options.sampling = read_sampling(fields, tokenizer, limits.n_vocab);
+  fields.means_default("max_output_tokens", {-1});
+  options.generation.max_tokens =
+      static_cast<int>(fields.integer("max_output_tokens", 1, INT32_MAX).value_or(-1));
+  options.generation.stops = fields.texts("stop", kMaxStops);
+  const auto user = fields.text("user"), user_now = fields.text("safety_identifier");
+  options.client = user.value_or(user_now.value_or(""));
+  options.guard = fields.boolean("guard").value_or(false);
+  return options;
+}
+
+}  // namespace
+
+ParsedRequest parse_responses_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
+  JsonFields fields(body);
+  ApiRequest request{.is_chat = true};
+  Chat chat{.conversation = read_input(fields)};
+  chat.conversation.thinking = read_chat_thinking(fields);
+  chat.options = read_options(fields, tokenizer, limits, request);
+  chat.tools = read_responses_tools(fields);
+  chat.format = read_text_format(fields);
+  refuse_what_is_not_there(fields);
+  return chat_request(fields, std::move(chat), std::move(request), tokenizer, limits);
+}
+
+}  // namespace kvant

@@ -1,0 +1,21 @@
+// POST /v1/responses.
+#pragma once
+
+#include <span>
+
+#include "model/tokenizer.h"
+#include "serve/api_request.h"
+#include "serve/serve_loop.h"
+#include "serve/server_info.h"
+
+namespace httplib {
+class Server;
+}
+
+namespace kvant {
+
+// All outlive the server, and so does what `limits` points to.
+void add_responses_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
+                         const ApiLimits& limits, std::span<const ServerInfo> served);
+
+}  // namespace kvant
