@@ -65,18 +65,18 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
 // What a plan does for want of a calibration, and what one would bring.
 std::string missing_calibration(const Plan& plan) {
   if (plan.calibration != CalibrationState::missing) return "";
-  if (plan.recipe.budget == 0) {
+  const std::string asked = label(plan.asked);
+  if (plan.asked.budget == 0) {
     return fmt::format(
         "errors of K count alike; `kvant calibrate --kv {}` with this model finds out which queries read it",
-        label(plan.recipe));
+        asked);
   }
   const SidePlan& side = plan.heads.front().k;
   return fmt::format(
-      "every layer, head and side has {} bits per element; `kvant calibrate --kv {}` with this model finds "
-      "out "
-      "where up to {} bits on average do the most good",
-      fmt::format("{:.2f}", side.sealed->bits(side.context.head_dim)), label(plan.recipe),
-      plan.recipe.budget);
+      "{} serves in the place of {}, with {:.2f} bits per element everywhere; `kvant calibrate --kv {}` with "
+      "this "
+      "model finds out where up to {} bits on average do the most good",
+      plan.name, asked, side.sealed->bits(side.context.head_dim), asked, plan.asked.budget);
 }
 
 // What encode=shaped has come to.
@@ -85,13 +85,14 @@ std::string encoder_of_keys(const Plan& plan) {
   const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {
     return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kPageMetric).empty();
   });
-  return any ? "shaped by the queries that calibration saw" : "plain: no queries are known";
+  return any ? "shaped by the queries that calibration saw" : "";
 }
 
 }  // namespace
 
 PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
   PlanReport report;
+  report.asked = label(plan.asked);
   report.summary = to_string(plan.recipe);
   report.tail = plan.tail->name();
   report.sink = plan.recipe.sink;

@@ -26,7 +26,8 @@ struct Fallback {
 };
 
 struct PlanReport {
-  std::string summary;  // one line
+  std::string asked;    // the label of the recipe that was asked for
+  std::string summary;  // the recipe that is served, in one line
   std::string tail;     // the format of unsealed and protected tokens
   int sink = 0;         // tokens, of layers with full attention
   int window = 0;       // tokens

@@ -77,7 +77,9 @@ TEST(PlanReport, SaysWhatACalibrationWouldBring) {
   const PlanReport report = report_plan(**resolve(*parse_recipe("kvant-2bit"), geometry, nullptr), *backend);
   const std::string table = plan_table(report);
   EXPECT_NE(table.find("not calibrated: "), std::string::npos) << table;
+  EXPECT_NE(table.find("uniform-2bit serves in the place of kvant-2bit"), std::string::npos) << table;
   EXPECT_NE(table.find("kvant calibrate --kv kvant-2bit"), std::string::npos) << table;
+  EXPECT_EQ(report.asked, "kvant-2bit");
   const auto fixed = testing::plan_for("k=ch2g128,v=tok2g128", geometry);
   EXPECT_EQ(plan_table(report_plan(*fixed, *backend)).find("calibrat"), std::string::npos);
 }
@@ -91,7 +93,8 @@ TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {
     return report_plan(**plan, *backend).encoder;
   };
   EXPECT_EQ(encoder("k=tcq2,v=tcq2", false), "");
-  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "plain: no queries are known");
+  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "");
+  EXPECT_EQ(encoder("k=tok2g32,v=tok2g32,encode=shaped", true), "");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "shaped by the queries that calibration saw");
   const auto placed =
       place_on(std::make_shared<testing::HostPages>(), testing::plan_for("k=tcq2,v=tcq2,encode=shaped", g));

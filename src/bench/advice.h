@@ -17,7 +17,8 @@ struct AdviceRow {
   double top1 = 0;        // share of predictions whose likeliest token stays the same
   double decode_tps = 0;  // tokens a second
   std::string note;       // why it was not measured
-  std::string caveat;     // under which its figures stand: "not calibrated"; empty: none
+  std::string caveat;     // under which its figures stand: "in the place of kvant-4bit, ..."; empty: none
+  std::string asked;      // the recipe that was asked for, which differs where the uncalibrated one serves
 };
 
 struct Advice {

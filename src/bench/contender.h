@@ -24,6 +24,8 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
+  // What it was asked for as: another name where the uncalibrated recipe serves.
+  virtual std::string asked() const { return name(); }
   // Of cache for each element of K and V, at the depth filled last; 0 at depth 0.
   virtual double bits() const = 0;
   // Makes the cache `depth` tokens deep, with a text or with synthetic contents. Depths must not fall.

@@ -34,6 +34,7 @@ Status time_once(Contender& contender, const BenchOptions& options, Times& times
 
 BenchRow row_of(const Contender& contender, int depth, const BenchOptions& options, Times& times) {
   BenchRow row{contender.name(), depth, contender.bits()};
+  row.asked = contender.asked();
   if (options.prompt > 0) row.prompt_tps = options.prompt / median(times.prompt);
   if (options.decode == 0) return row;
   row.decode_tps = options.parallel * options.decode / median(times.decode);
@@ -110,6 +111,7 @@ std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& op
     const Comparison prompt = compare(rows, row, &BenchRow::prompt_tps);
     const Comparison decode = compare(rows, row, &BenchRow::decode_tps);
     json["results"].push_back({{"recipe", row.name},
+                               {"asked", row.asked},
                                {"depth", row.depth},
                                {"bits", figure(row.bits)},
                                {"prompt_tps", figure(row.prompt_tps)},

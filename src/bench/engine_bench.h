@@ -29,6 +29,7 @@ struct BenchRow {
   // Of the seconds of single steps, all runs together: the median, the 99th percentile, the largest. A page
   // is sealed at every 128th token, so that the percentile leaves that out and the largest has it.
   double token_p50 = 0, token_p99 = 0, token_max = 0;
+  std::string asked;  // see Contender
 };
 
 // The rate of a row that is compared: BenchRow::prompt_tps or BenchRow::decode_tps.

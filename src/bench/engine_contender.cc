@@ -29,6 +29,7 @@ class EngineContender : public Contender {
   }
 
   const std::string& name() const override { return name_; }
+  std::string asked() const override { return label(cache_.plan().asked); }
   double bits() const override { return depth() == 0 ? 0 : cache_.bytes(filled_[0]).bits_all(); }
 
   Status fill(int depth) override {

@@ -96,15 +96,19 @@ class Adviser {
         continue;
       }
       const Plan& plan = *preview->plan;
-      AdviceRow row{.recipe = label(recipe),
+      const bool is_listed = std::ranges::any_of(
+          candidates_, [&](const Candidate& other) { return other.row.recipe == plan.name; });
+      if (is_listed) continue;  // an uncalibrated recipe is another one's stand-in
+      AdviceRow row{.recipe = plan.name,
                     .bytes = largest_batch_bytes(plan, context_, {options_.batch, kUsualStep})};
+      row.asked = label(recipe);
       row.fits = weights_ + row.bytes <= memory_;
       if (preview->stands_in) {
         row.note =
             known.ok() ? "not calibrated yet: kvant calibrate --kv " + row.recipe : known.error().message;
       }
       if (plan.calibration == CalibrationState::missing)
-        row.caveat = calibration_state_name(plan.calibration);
+        row.caveat = fmt::format("in the place of {}, which is not calibrated", row.asked);
       candidates_.push_back({std::move(recipe), std::move(row)});
     }
     return {};
@@ -230,7 +234,8 @@ std::string to_json(const Advice& advice, const Adviser& adviser, const AdviseOp
                {"why", advice.why},
                {"results", Json::array()}};
   for (const AdviceRow& row : advice.rows) {
-    Json item = {{"recipe", row.recipe}, {"cache_bytes", row.bytes}, {"fits", row.fits}};
+    Json item = {
+        {"recipe", row.recipe}, {"asked", row.asked}, {"cache_bytes", row.bytes}, {"fits", row.fits}};
     item["kld_mean"] = row.measured ? Json(row.kld) : Json(nullptr);
     item["top1"] = row.measured ? Json(row.top1) : Json(nullptr);
     item["decode_tps"] = row.measured ? Json(row.decode_tps) : Json(nullptr);

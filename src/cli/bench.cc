@@ -72,8 +72,8 @@ class Contenders {
     KVANT_RETURN_IF_ERROR(session_.check_cache_memory(
         fmt::format("a KV cache of {} tokens", std::int64_t{n_tokens} * bench.parallel),
         cache_bytes(**plan, n_tokens)));
-    return make_engine_contender(row_name(label(*recipe), **plan) + (guard_every > 0 ? " (guarded)" : ""),
-                                 session_.engine(), session_.backend(), *plan, contender_, guard_every);
+    return make_engine_contender((*plan)->name + (guard_every > 0 ? " (guarded)" : ""), session_.engine(),
+                                 session_.backend(), *plan, contender_, guard_every);
   }
 
  private:

@@ -69,7 +69,7 @@ void print(const Session& session, const CacheInfo& info) {
   if (!shared.empty())
     fmt::print("  later layers have no cache of their own: they share {} {}\n",
                shared.size() == 1 ? "that of layer" : "those of layers", fmt::join(shared, " and "));
-  fmt::print("recipe: {}\n{}", label(info.preview.plan->recipe), plan_table(info.report));
+  fmt::print("recipe: {}\n{}", info.preview.plan->name, plan_table(info.report));
   fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));
   fmt::print("  bits per element, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",

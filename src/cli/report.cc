@@ -161,7 +161,7 @@ Status Report::add_memory(const Session& session) {
     if (names_llama(row.name)) continue;
     const auto plan = session.plan(row.recipe);
     if (!plan.ok()) return plan.error();
-    MemoryRow memory{row_name(row.name, **plan), {}};
+    MemoryRow memory{(*plan)->name, {}};
     for (const int tokens : figures_.memory_contexts)
       memory.bytes.push_back(mean_cache_bytes(**plan, tokens));
     figures_.memory.push_back(std::move(memory));
@@ -182,7 +182,7 @@ Status Report::measure_speed() {
       const auto plan = session->plan(row.recipe);
       if (!plan.ok()) return plan.error();
       contenders.push_back(
-          make_engine_contender(row_name(row.name, **plan), session->engine(), session->backend(), *plan));
+          make_engine_contender((*plan)->name, session->engine(), session->backend(), *plan));
       continue;
     }
     if (llama == nullptr) {

@@ -238,7 +238,7 @@ Status Run::read_and_generate(const Prompt& prompt) {
 // Once is enough.
 void Run::warn_of_divergence() {
   if (!guard_ || warned_of_divergence_) return;
-  const auto warning = guard_warning(guard_->report(), label(plan_->recipe));
+  const auto warning = guard_warning(guard_->report(), plan_->name);
   if (!warning) return;
   warn(*warning);
   warned_of_divergence_ = true;
@@ -348,8 +348,7 @@ Status Run::finish() {
       stderr,
       "KV cache ({}): {} for {} tokens, {:.2f} bits per element on average over the positions of a page; "
       "bf16 would take {} ({:.2f}x)\n",
-      row_name(label(plan_->recipe), *plan_), readable_bytes(kv), length, bits.all, readable_bytes(bf16),
-      kv > 0 ? bf16 / kv : 1.0);
+      plan_->name, readable_bytes(kv), length, bits.all, readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
   if (bytes.recurrent > 0) {
     fmt::print(stderr, "  layers without attention keep {} beside it\n",
                readable_bytes(static_cast<double>(bytes.recurrent)));
@@ -361,9 +360,6 @@ Status Run::finish() {
       stderr,
       "  {:.0f} % of it is sealed, at {:.2f} bits per element; the newest tokens wait for a full page\n",
       100.0 * sealed, nominal_bits(*plan_));
-  const PlanReport report = session_.report(*plan_);
-  if (!report.calibration_note.empty())
-    fmt::print(stderr, "  {}: {}\n", calibration_state_name(report.calibration), report.calibration_note);
   if (constants.bytes > 0)
     fmt::print(stderr, "  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
   if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));
@@ -371,7 +367,8 @@ Status Run::finish() {
   nlohmann::ordered_json json = {
       {"schema", "kvant.run/2"},
       {"model", options_.common.model},
-      {"recipe", label(plan_->recipe)},
+      {"recipe", plan_->name},
+      {"asked", label(plan_->asked)},
       {"context", context_},
       {"prompt_tokens", f.prompt_tokens},
       {"prompt_tps", f.prompt_tps()},
@@ -388,9 +385,9 @@ Status Run::finish() {
       {"constant_bytes", constants.bytes},
       {"constant_bits", constants.bits},
       {"answer", generated_},
-      {"plan", plan_to_json(report)}};
+      {"plan", plan_to_json(session_.report(*plan_))}};
   if (!options_.session.empty()) json["session_tokens"] = restored_tokens_;
-  if (guard_) json["guard"] = guard_to_json(guard_->report(), label(plan_->recipe));
+  if (guard_) json["guard"] = guard_to_json(guard_->report(), plan_->name);
   return write_whole_file(options_.common.json,
                           json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }

@@ -73,7 +73,7 @@ TEST_F(RunSession, PromptsAreTurnsOfTheChat) {
 }
 
 TEST_F(RunSession, WhatDoesNotFitIsRefusedInASentence) {
-  ASSERT_EQ(generate("-p abc -n 5 --kv kvant-3bit").code, 0);
+  ASSERT_EQ(generate("-p abc -n 5 --kv uniform-3bit").code, 0);
   const std::string file = read("a.session");
   const auto refused = [&](const std::string& words, const std::string& part) {
     const Outcome outcome = generate(words);
@@ -81,19 +81,19 @@ TEST_F(RunSession, WhatDoesNotFitIsRefusedInASentence) {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   };
-  refused("-p de --kv kvant-4bit", "of another recipe");
-  refused("-p de --kv kvant-3bit --system Hello", "--system comes too late");
-  refused("-p de --kv kvant-3bit --guard 1/1", "--guard");
+  refused("-p de --kv uniform-4bit", "of another recipe");
+  refused("-p de --kv uniform-3bit --system Hello", "--system comes too late");
+  refused("-p de --kv uniform-3bit --guard 1/1", "--guard");
   EXPECT_EQ(read("a.session"), file);
   write("a.session", file.substr(0, file.size() - 1));
-  refused("-p de --kv kvant-3bit", "damaged");
+  refused("-p de --kv uniform-3bit", "damaged");
   std::string flipped = file;
   flipped[file.size() / 2] ^= 1;
   write("a.session", flipped);
-  refused("-p de --kv kvant-3bit", "damaged");
+  refused("-p de --kv uniform-3bit", "damaged");
   write("a.session", file);
   TinyModelWriter(TinyModel{.seed = 2}).write(path("model.gguf"));
-  refused("-p de --kv kvant-3bit", "of another model");
+  refused("-p de --kv uniform-3bit", "of another model");
   const Outcome nowhere = run("run -m model.gguf -t 1 -p de --session no/folder/a.session");
   EXPECT_EQ(nowhere.code, 2);
   EXPECT_NE(nowhere.err.find("no/folder"), std::string::npos) << nowhere.err;

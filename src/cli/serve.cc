@@ -139,7 +139,7 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
   std::erase(names, "");
   if (names.empty()) names.push_back(std::filesystem::path(options.common.model).stem().string());
   if (compared) {
-    for (std::string& name : names) name += ":" + label(plan.recipe);
+    for (std::string& name : names) name += ":" + plan.name;
   }
   return {.model = names.front(),
           .aliases = {names.begin() + 1, names.end()},
@@ -147,7 +147,7 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
           .model_path = options.common.model,
           .description = engine.description(),
           .fingerprint = engine.fingerprint(),
-          .recipe = row_name(label(plan.recipe), plan),
+          .recipe = plan.name,
           .bits = mean_bits(plan, context).all,
           .device = plan.device == nullptr ? "" : plan.device->name(),
           .kernels = {kernels.begin(), kernels.end()},
@@ -239,7 +239,7 @@ Status check_halves(const Served& served, std::int64_t memory) {
   return error(
       "--compare divides {} of memory between two caches, and half of it doesn't hold one conversation of {} "
       "tokens with {}, which takes {}: give more --memory or a smaller -c",
-      readable_bytes(static_cast<double>(memory)), scheduling.context, label(served.plan->recipe),
+      readable_bytes(static_cast<double>(memory)), scheduling.context, served.plan->name,
       readable_bytes(static_cast<double>(
           Scheduler::memory_for(scheduling, 1, scheduling.sequence_bytes(scheduling.context)) +
           scheduling.shadow_memory)));

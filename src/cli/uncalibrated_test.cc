@@ -11,30 +11,44 @@ using testing::Outcome;
 
 TEST_F(Uncalibrated, RunGeneratesAtOnceAndSaysSo) {
   const Outcome run_once =
-      run("run -m model.gguf -t 1 --raw -f text.txt -n 4 --kv kvant-2bit -v --json run.json");
+      run("run -m model.gguf -t 1 --raw -f text.txt -n 4 --kv kvant-2bit --json run.json");
   ASSERT_EQ(run_once.code, 0) << run_once.err;
-  EXPECT_NE(run_once.err.find("KV cache (kvant-2bit (not calibrated))"), std::string::npos) << run_once.err;
-  EXPECT_NE(run_once.err.find("`kvant calibrate --kv kvant-2bit`"), std::string::npos) << run_once.err;
+  EXPECT_NE(run_once.err.find("KV cache (uniform-2bit)"), std::string::npos) << run_once.err;
+  const std::string line =
+      "kvant: uniform-2bit serves in the place of kvant-2bit, which is not calibrated for this model: `kvant "
+      "calibrate -m 'model.gguf' --kv kvant-2bit` calibrates it\n";
+  const std::size_t at = run_once.err.find(line);
+  ASSERT_NE(at, std::string::npos) << run_once.err;
+  EXPECT_EQ(run_once.err.find("kvant-2bit", at + line.size()), std::string::npos) << run_once.err;
   EXPECT_FALSE(std::filesystem::exists(path("cache"))) << "something was calibrated";
-  const auto plan = nlohmann::json::parse(read("run.json"))["plan"];
+  const auto json = nlohmann::json::parse(read("run.json"));
+  EXPECT_EQ(json["recipe"], "uniform-2bit");
+  EXPECT_EQ(json["asked"], "kvant-2bit");
+  const auto& plan = json["plan"];
   EXPECT_EQ(plan["calibration"], "not calibrated");
   EXPECT_EQ(plan["rows"][0]["format"], "tcq2");
 }
 
-TEST_F(Uncalibrated, EvalBenchAndInfoMarkTheRow) {
+TEST_F(Uncalibrated, EvalBenchAndInfoNameTheRecipeThatServes) {
   const Outcome eval =
       run("eval -m model.gguf -t 1 -f text.txt -c 512 --chunks 1 --kv kvant-3bit,kivi-2bit --json eval.json");
   ASSERT_EQ(eval.code, 0) << eval.err;
-  EXPECT_NE(eval.out.find("kvant-3bit (not calibrated)  "), std::string::npos) << eval.out;
+  EXPECT_NE(eval.out.find("uniform-3bit  "), std::string::npos) << eval.out;
   const auto rows = nlohmann::json::parse(read("eval.json"))["results"];
-  EXPECT_EQ(rows[1]["recipe"], "kvant-3bit (not calibrated)");
+  EXPECT_EQ(rows[1]["recipe"], "uniform-3bit");
+  EXPECT_EQ(rows[1]["asked"], "kvant-3bit");
   EXPECT_EQ(rows[1]["calibration"], "not calibrated");
   EXPECT_EQ(rows[2]["recipe"], "kivi-2bit");
+  EXPECT_EQ(rows[2]["asked"], "kivi-2bit");
   EXPECT_EQ(rows[2]["calibration"], "not needed");
-  const Outcome bench = run("bench -m model.gguf -t 1 -d 0 -p 8 -n 2 -r 1 --kv kvant-4bit");
-  EXPECT_NE(bench.out.find("kvant-4bit (not calibrated)"), std::string::npos) << bench.out << bench.err;
+  const Outcome bench = run("bench -m model.gguf -t 1 -d 0 -p 8 -n 2 -r 1 --kv kvant-4bit --json bench.json");
+  EXPECT_NE(bench.out.find("uniform-4bit"), std::string::npos) << bench.out << bench.err;
+  EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["results"][0]["asked"], "kvant-4bit");
   const Outcome info = run("info -m model.gguf --kv kvant-4bit -c 1000");
-  EXPECT_NE(info.out.find("not calibrated"), std::string::npos) << info.out << info.err;
+  EXPECT_NE(info.out.find("recipe: uniform-4bit\n"), std::string::npos) << info.out << info.err;
+  EXPECT_NE(info.out.find("not calibrated: uniform-4bit serves in the place of kvant-4bit"),
+            std::string::npos)
+      << info.out;
   EXPECT_NE(info.out.find("tcq4"), std::string::npos) << info.out;
   EXPECT_FALSE(std::filesystem::exists(path("cache")));
 }

@@ -17,6 +17,7 @@ Json number(double value) {
 Json row_to_json(const QualityRow& row) {
   const MetricsSummary& m = row.metrics;
   Json json = {{"recipe", row.name},
+               {"asked", row.plan.asked.empty() ? row.name : row.plan.asked},
                {"bits_sealed", number(row.bits.sealed)},
                {"bits_all", number(row.bits.all)},
                {"constant_bytes", row.constants.bytes},
@@ -74,9 +75,13 @@ nlohmann::ordered_json plan_to_json(const PlanReport& report) {
                     {"page_bytes", row.page_bytes}});
   }
   for (const Fallback& f : report.fallbacks) fallbacks.push_back({{"what", f.what}, {"reason", f.reason}});
-  Json json = {{"recipe", report.summary},  {"tail", report.tail},
-               {"sink", report.sink},       {"window", report.window},
-               {"prefill", report.prefill}, {"calibration", calibration_state_name(report.calibration)}};
+  Json json = {{"asked", report.asked},
+               {"recipe", report.summary},
+               {"tail", report.tail},
+               {"sink", report.sink},
+               {"window", report.window},
+               {"prefill", report.prefill},
+               {"calibration", calibration_state_name(report.calibration)}};
   if (!report.calibration_note.empty()) json["calibration_note"] = report.calibration_note;
   if (!report.encoder.empty()) json["encoder"] = report.encoder;
   json["rows"] = std::move(rows);

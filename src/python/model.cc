@@ -49,7 +49,7 @@ std::vector<double> PythonModel::score(const std::vector<std::int32_t>& tokens) 
 }
 
 nlohmann::ordered_json PythonModel::info(int context, int batch) {
-  const auto found = run([&] { return cache_info(*session_, plan_->recipe, context, batch); });
+  const auto found = run([&] { return cache_info(*session_, plan_->asked, context, batch); });
   return info_to_json(*session_, found, options_.model);
 }
 

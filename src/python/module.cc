@@ -74,7 +74,7 @@ void bind_model(nb::module_& m) {
       .def_prop_ro("n_vocab", [](const PythonModel& model) { return model.engine().n_vocab(); })
       .def_prop_ro("trained_context",
                    [](const PythonModel& model) { return model.engine().geometry().trained_context; })
-      .def_prop_ro("recipe", [](const PythonModel& model) { return label(model.plan()->recipe); })
+      .def_prop_ro("recipe", [](const PythonModel& model) { return model.plan()->name; })
       .def(
           "encode",
           [](const PythonModel& model, const std::string& text, bool add_special, bool parse_special) {

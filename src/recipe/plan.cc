@@ -9,6 +9,7 @@
 #include "recipe/constant_needs.h"
 #include "recipe/head_mix.h"
 #include "recipe/message_text.h"
+#include "recipe/uncalibrated_recipe.h"
 #include "transform/calibrated_constants.h"
 
 namespace kvant {
@@ -163,10 +164,6 @@ Status check_constants(Plan& plan, const HeadConstants& constants) {
   for (const ConstantNeed& need :
        constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
     if (plan.calibration == CalibrationState::not_needed) plan.calibration = CalibrationState::calibrated;
-    const bool optional = is_optional(need.kind);
-    if (need.kind == NeedKind::metric && constants.find(need.name).empty())
-      plan.calibration = CalibrationState::missing;
-    if (plan.calibration == CalibrationState::missing && optional) continue;
     if (need.kind == NeedKind::adapter && switched_off(constants.find(need.name))) continue;
     const auto found = calibrated_constants(constants, need.name, need.size);
     if (!found.ok()) return found.error();
@@ -216,8 +213,6 @@ Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, in
 }
 
 Status resolve_heads(Plan& plan) {
-  if (plan.recipe.budget > 0 && !knows_sensitivities(plan.recipe, plan.geometry, plan.constants.get()))
-    plan.calibration = CalibrationState::missing;
   const auto allocated = allocate_bits(plan.recipe, plan.geometry, plan.constants.get());
   if (!allocated.ok()) return allocated.error();
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
@@ -272,8 +267,20 @@ Status check_integers(const Plan& plan) {
   return {};
 }
 
+// Puts the uncalibrated recipe in the place of one that lacks a calibration.
+Status replace_uncalibrated(Plan& plan) {
+  if (!lacks_optional_constants(plan.recipe, plan.geometry, plan.constants.get())) return {};
+  auto served = uncalibrated_recipe(plan.recipe, plan.geometry);
+  if (!served.ok()) return served.error();
+  plan.recipe = std::move(served).value();
+  plan.calibration = CalibrationState::missing;
+  return {};
+}
+
 Status resolve_into(Plan& plan) {
   KVANT_RETURN_IF_ERROR(check_recipe(plan.recipe, plan.geometry));
+  KVANT_RETURN_IF_ERROR(replace_uncalibrated(plan));
+  plan.name = label(plan.recipe);
   KVANT_RETURN_IF_ERROR(resolve_heads(plan));
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
     plan.layers.push_back(resolve_layer(plan, layer));
@@ -333,7 +340,7 @@ Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry
                                             std::shared_ptr<const Constants> constants, PageOrder order) {
   auto plan = std::make_shared<Plan>();
   plan->order = order;
-  plan->recipe = recipe;
+  plan->asked = plan->recipe = recipe;
   plan->geometry = geometry;
   plan->constants = std::move(constants);
   if (const Status resolved = resolve_into(*plan); !resolved.ok()) {

@@ -53,13 +53,15 @@ enum class PageOrder : std::uint8_t { canonical, lanes };
 enum class CalibrationState : std::uint8_t {
   not_needed,  // the recipe uses no constants of the model
   calibrated,  // all that it can use is there
-  missing,     // it works without them, if not as well: its budget is spent evenly
+  missing,     // the uncalibrated recipe serves in the place of the one that was asked for
 };
 const char* calibration_state_name(CalibrationState state);  // "not needed", "calibrated", "not calibrated"
 
 struct Plan {
   Geometry geometry;
-  Recipe recipe;
+  Recipe asked;      // as resolve() got it
+  Recipe recipe;     // that is served: `asked`, or the uncalibrated one where calibration is missing
+  std::string name;  // of the recipe that is served, for messages, tables and JSON
   std::shared_ptr<const Constants> constants;  // may be null
   const Format* tail = nullptr;                // row-wise format of unsealed and protected tokens
   std::vector<LayerPlan> layers;               // [n_layers]
@@ -83,7 +85,8 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 // plain format keeps them in it too, so that f16 is f16 throughout; others in bf16.
 const Format* usual_tail(const Plan& plan);
 
-// Resolves `recipe` for a model. Fails with a clear message where the model cannot have it.
+// Resolves `recipe` for a model. Where calibration has not made the constants that the recipe works without,
+// the plan is that of uncalibrated_recipe(). Fails with a clear message where the model cannot have it.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
                                             std::shared_ptr<const Constants> constants,
                                             PageOrder order = PageOrder::canonical);

@@ -22,6 +22,7 @@ GridFormat format_of(const Plan& plan, const AttentionBackend& backend, int laye
 
 CacheGrid cache_grid(const Plan& plan, const AttentionBackend& backend) {
   CacheGrid grid{.geometry = plan.geometry,
+                 .asked = label(plan.asked),
                  .recipe = to_string(plan.recipe),
                  .tail = plan.tail->name(),
                  .tail_bits = plan.tail->bits(plan.geometry.head_dim),

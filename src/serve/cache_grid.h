@@ -23,7 +23,8 @@ struct GridFormat {
 
 struct CacheGrid {
   Geometry geometry;
-  std::string recipe;  // written out
+  std::string asked;   // the label of the recipe that was asked for
+  std::string recipe;  // that is served, written out
   std::string tail;    // the format of unsealed and protected tokens
   double tail_bits = 0;
   int sink = 0, window = 0;  // tokens

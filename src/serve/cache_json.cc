@@ -26,7 +26,8 @@ Json formats_json(const CacheGrid& grid) {
 
 Json plan_json(const ServerInfo& info) {
   const CacheGrid& grid = info.grid;
-  return {{"recipe", grid.recipe},
+  return {{"asked", grid.asked},
+          {"recipe", grid.recipe},
           {"calibration", calibration_state_name(grid.calibration)},
           {"bits", info.bits},
           {"tail", grid.tail},

@@ -273,7 +273,7 @@ def shots(name, every=True):
 
 if __name__ == "__main__":
     PROGRAM, MODEL = sys.argv[1:3]
-    FOLDER, RECIPE = (pathlib.Path(sys.argv[4]), sys.argv[5]) if sys.argv[3:4] == ["--screenshots"] else (None, "kvant-4bit")
+    FOLDER, RECIPE = (pathlib.Path(sys.argv[4]), sys.argv[5]) if sys.argv[3:4] == ["--screenshots"] else (None, "uniform-4bit")
     found = browsers.find_browser()
     if found is None:
         print(f"{__file__}:1: Skipped\nno Chromium on this system\n\n[  SKIPPED ] Serve.PageInABrowser (0 ms)")

@@ -25,11 +25,11 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
   // Both in the same steps: matrix products of other sizes round otherwise, which a coarse cache amplifies.
-  const auto reference = make_engine_source(row_name(row.name, **own), session.engine(), session.backend(),
-                                            *own, quality.step_tokens);
+  const auto reference =
+      make_engine_source((*own)->name, session.engine(), session.backend(), *own, quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;
-  candidates.push_back(make_engine_source(row_name(row.name, **other), session.engine(), backend, *other,
-                                          quality.step_tokens));
+  candidates.push_back(
+      make_engine_source((*other)->name, session.engine(), backend, *other, quality.step_tokens));
   auto result = evaluate_quality(text, session.engine().n_vocab(), *reference, candidates, quality,
                                  [&](std::int64_t n) { progress.advance(n); });
   if (!result.ok()) return result.error();

@@ -59,7 +59,7 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
     const auto plan = stage.session.plan(row.recipe, row.calibration_text);
     if (!plan.ok()) return plan.error();
     bytes += largest_cache_bytes(**plan, options.context);
-    candidates.push_back({row_name(row.name, **plan), *plan});
+    candidates.push_back({(*plan)->name, *plan});
   }
   KVANT_RETURN_IF_ERROR(stage.session.check_cache_memory(
       fmt::format("evaluating {} caches of {} tokens", candidates.size(), options.context), bytes));

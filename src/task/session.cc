@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <set>
 
 #include "attention/device_backend.h"
 #include "base/machine_limits.h"
@@ -23,6 +25,20 @@ namespace {
 // What a model's steps take on a device beside weights and caches: activations of batches, ggml's pool,
 // tables and partial sums of attention, and the rest of the slabs that caches grow by.
 constexpr std::int64_t kDeviceReserve = std::int64_t{1} << 30;
+
+// Says which recipe serves in the place of one that is not calibrated, once a process for each.
+void announce_uncalibrated(const Plan& plan, const std::string& model) {
+  static std::mutex mutex;
+  static std::set<std::string> announced;
+  const std::string asked = label(plan.asked);
+  const std::lock_guard lock(mutex);
+  if (plan.calibration != CalibrationState::missing || !announced.insert(asked).second) return;
+  fmt::print(
+      stderr,
+      "kvant: {} serves in the place of {}, which is not calibrated for this model: `kvant calibrate -m "
+      "'{}' --kv {}` calibrates it\n",
+      plan.name, asked, model, asked);
+}
 
 }  // namespace
 
@@ -118,7 +134,9 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   auto known = learns ? learned_constants(recipe, text_path, backend) : known_constants(recipe);
   if (!known.ok()) return known.error();
   auto plan = resolve_for(*backend, recipe, std::move(known).value());
-  if (plan.ok()) KVANT_RETURN_IF_ERROR(show(**plan, *backend));
+  if (!plan.ok()) return plan;
+  announce_uncalibrated(**plan, options_.model);
+  KVANT_RETURN_IF_ERROR(show(**plan, *backend));
   return plan;
 }
 
@@ -159,11 +177,6 @@ PlanReport Session::report(const PreviewPlan& preview) const {
   report.calibration = CalibrationState::missing;
   report.calibration_note = "its constants are made on first use, or by kvant calibrate";
   return report;
-}
-
-std::string row_name(const std::string& recipe, const Plan& plan) {
-  if (plan.calibration != CalibrationState::missing) return recipe;
-  return fmt::format("{} ({})", recipe, calibration_state_name(plan.calibration));
 }
 
 Status check_fallbacks(const PlanReport& report) {

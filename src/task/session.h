@@ -86,8 +86,6 @@ class Session {
   std::shared_ptr<ComputeDevice> device_;  // where the model lies; null: in the machine's memory
 };
 
-// What tables call a cache: the recipe, and that it is not calibrated where it could be.
-std::string row_name(const std::string& recipe, const Plan& plan);
 // For --strict: an error when the plan falls back to something slower.
 Status check_fallbacks(const PlanReport& report);
 // An error on any other device. what: what runs on the CPU alone, as in "--compare-backend".

@@ -1,0 +1,20 @@
+// The formats of kvant's own recipes without calibration: the same trellis for K and V in all layers and
+// heads. A Hadamard matrix rotates K and V, and four tokens of sink stay unquantized. Where a kvant recipe is
+// not calibrated for a model, the uniform recipe serves under this name (uncalibrated_recipe.h).
+#include "recipe/builtin.h"
+
+namespace kvant {
+
+std::span<const BuiltinRecipe> uniform_recipes() {
+  static constexpr BuiltinRecipe kRecipes[] = {
+      {"uniform-4bit", Tier::product, "k=hadamard:tcq4,v=hadamard:tcq4,sink=4",
+       "kvant's trellis, 4 bits in all layers and heads"},
+      {"uniform-3bit", Tier::product, "k=hadamard:tcq3,v=hadamard:tcq3,sink=4",
+       "kvant's trellis, 3 bits in all layers and heads"},
+      {"uniform-2bit", Tier::product, "k=hadamard:tcq2,v=hadamard:tcq2,sink=4",
+       "kvant's trellis, 2 bits in all layers and heads"},
+  };
+  return kRecipes;
+}
+
+}  // namespace kvant

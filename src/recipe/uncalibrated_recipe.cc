@@ -1,0 +1,50 @@
+#include "recipe/uncalibrated_recipe.h"
+
+#include "recipe/bit_allocation.h"
+#include "recipe/constant_needs.h"
+
+namespace kvant {
+namespace {
+
+void name_by_registry(Recipe& recipe) {
+  const std::string text = to_string(recipe);
+  for (const Recipe& builtin : builtin_recipes()) {
+    if (to_string(builtin) != text) continue;
+    recipe = builtin;
+    return;
+  }
+  recipe.name = text;
+  recipe.summary.clear();
+}
+
+bool lacks_metrics(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int kv_head = 0; kv_head < geometry.kv_heads(layer); ++kv_head) {
+      for (const ConstantNeed& need : constant_needs(recipe, geometry, layer, kv_head, Side::key)) {
+        if (need.kind != NeedKind::metric) continue;
+        if (constants == nullptr || constants->find(layer, kv_head, Side::key, need.name).empty())
+          return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool lacks_optional_constants(const Recipe& recipe, const Geometry& geometry, const Constants* constants) {
+  if (recipe.budget > 0 && !knows_sensitivities(recipe, geometry, constants)) return true;
+  return lacks_metrics(recipe, geometry, constants);
+}
+
+Result<Recipe> uncalibrated_recipe(const Recipe& recipe, const Geometry& geometry) {
+  auto even = allocate_bits(recipe, geometry, nullptr);
+  if (!even.ok()) return even;
+  even->budget = 0;
+  even->ladder.clear();
+  even->encode = Encode::plain;
+  name_by_registry(*even);
+  return even;
+}
+
+}  // namespace kvant
