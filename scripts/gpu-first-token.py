@@ -28,7 +28,7 @@ from llama_shape import HEADS, KV_HEADS, LAYERS, VOCABULARY, D, Network, rotatio
 BF16 = "bf16"
 LONG = 65536  # tokens
 WARM_UP_LAYERS = 2
-VARIANTS = [BF16, "kvant-fast4", "kvant-fast4,prompt=flashq", "kvant-4bit", "kvant-4bit,prompt=flashq"]
+VARIANTS = [BF16, "kvant-fast4", "kvant-fast4,prompt=flashq", "uniform-4bit", "uniform-4bit,prompt=flashq"]
 
 
 class Bf16Cache:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reference from the program, its registries and its C header.
+"""Writes docs/reference, and the table of recipes that the Python package reads, from the program, its registries and its C header.
 
     scripts/reference.py KVANT REGISTRY            KVANT: the program; REGISTRY: what scripts/registry.cc becomes
     scripts/reference.py KVANT REGISTRY --check    say what is not current, change nothing
@@ -17,6 +17,7 @@ from pages import c_header, command_help, markdown  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
+PACKAGE_RECIPES = ROOT / "python/kvant/recipes.json"
 NOTICE = "<!-- Written by scripts/reference.py: change the source, not this page. -->\n\n"
 
 
@@ -86,6 +87,14 @@ def formats_page(registry):
     return text
 
 
+def package_recipes(registry):
+    """The registry as python/kvant reads it: the default of each key, and of each recipe the values that differ."""
+    recipes = [{x: r[x] for x in ("name", "values", "uncalibrated") if x in r} for r in registry["recipes"]]
+    lines = ",\n".join("  " + json.dumps(r) for r in recipes)
+    defaults = json.dumps({k["key"]: k["default"] for k in registry["keys"]})
+    return f'{{"defaults": {defaults},\n "recipes": [\n{lines}\n]}}\n'
+
+
 def c_page():
     header = (ROOT / "include/kvant/kvant.h").read_text(encoding="utf-8")
     return "# C API of the GPU library\n\n" + NOTICE + c_header.page(header)
@@ -95,17 +104,18 @@ def main():
     if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], ["--check"]):
         sys.exit(__doc__)
     program, registry = sys.argv[1], json.loads(subprocess.run([sys.argv[2]], capture_output=True, check=True).stdout)
-    pages = {"commands.md": commands_page(program, registry), "recipes.md": recipes_page(registry),
-             "formats.md": formats_page(registry), "c-api.md": c_page()}
-    stale = [name for name, text in pages.items()
-             if not (REFERENCE / name).exists() or (REFERENCE / name).read_text(encoding="utf-8") != text]
+    pages = {REFERENCE / "commands.md": commands_page(program, registry), REFERENCE / "recipes.md": recipes_page(registry),
+             REFERENCE / "formats.md": formats_page(registry), REFERENCE / "c-api.md": c_page(),
+             PACKAGE_RECIPES: package_recipes(registry)}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    names = [str(path.relative_to(ROOT)) for path in stale]
     if sys.argv[3:] == ["--check"]:
         if stale:
-            sys.exit(f"docs/reference: {', '.join(stale)} not current; build the target docs")
+            sys.exit(f"{', '.join(names)} not current; build the target docs")
         return
-    for name in stale:
-        (REFERENCE / name).write_text(pages[name], encoding="utf-8")
-        print(f"docs/reference/{name}")
+    for path, name in zip(stale, names):
+        path.write_text(pages[path], encoding="utf-8")
+        print(name)
 
 
 main()

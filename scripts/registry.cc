@@ -1,5 +1,6 @@
 // registry: prints what kvant's registries hold (formats, transforms, recipes, keys of recipes, suites) as
-// JSON. From this, scripts/reference.py writes docs/reference.
+// JSON. From this, scripts/reference.py writes docs/reference and the table of recipes that the Python
+// package reads.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +9,8 @@
 #include "format/format.h"
 #include "recipe/builtin.h"
 #include "recipe/recipe_fields.h"
+#include "recipe/side_recipe.h"
+#include "recipe/uncalibrated_recipe.h"
 #include "transform/transform.h"
 
 namespace kvant {
@@ -46,13 +49,41 @@ Json transforms() {
   return kinds;
 }
 
+// A model of the usual shape: what a recipe without calibration is does not depend on more.
+Geometry usual_geometry() {
+  Geometry geometry;
+  geometry.model = "any model";
+  geometry.n_layers = geometry.n_heads = geometry.n_kv_heads = 1;
+  geometry.head_dim = 128;
+  geometry.sliding_window = {0};
+  return geometry;
+}
+
+// The values that differ from an empty recipe's.
+Json values_of(const Recipe& recipe) {
+  const Recipe none;
+  Json values = Json::object();
+  for (const RecipeField& field : recipe_fields()) {
+    const std::string value = field.get(recipe);
+    if (value != field.get(none)) values[field.key] = value;
+  }
+  for (const SideOverride& override : recipe.overrides)
+    values[override_key(override)] = to_string(override.recipe);
+  return values;
+}
+
 Json recipes() {
+  const Geometry geometry = usual_geometry();
   Json all = Json::array();
   for (const Recipe& recipe : builtin_recipes()) {
-    all.push_back({{"name", recipe.name},
-                   {"tier", recipe.tier == Tier::product ? "product" : "comparison"},
-                   {"recipe", to_string(recipe)},
-                   {"summary", recipe.summary}});
+    Json json = {{"name", recipe.name},
+                 {"tier", recipe.tier == Tier::product ? "product" : "comparison"},
+                 {"recipe", to_string(recipe)},
+                 {"values", values_of(recipe)},
+                 {"summary", recipe.summary}};
+    if (lacks_optional_constants(recipe, geometry, nullptr))
+      json["uncalibrated"] = uncalibrated_recipe(recipe, geometry).value().name;
+    all.push_back(std::move(json));
   }
   return all;
 }

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from kvant import PAGE
 from kvant.paged.block_layout import BlockLayout
-from kvant.paged.recipes import RECIPES, Recipe, parse_recipe, without_constants
+from kvant.paged.recipes import Recipe, calibrated, parse_recipe, resolved_line, without_constants
 from kvant.paged.sink_layout import SinkLayout
-from kvant.vllm.recipes import find_recipe
+from kvant.vllm.recipes import CACHE_TYPES, find_recipe
 
 try:
     from cpu_library import plain_order
@@ -78,48 +78,90 @@ class Sink(unittest.TestCase):
 
 
 class Recipes(unittest.TestCase):
-    def test_texts_are_those_of_the_engine(self):
-        self.assertEqual(RECIPES["kvant_4bit"].text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=1")
-        self.assertEqual(RECIPES["kvant_fast4"].text, "k=ch4g128,v=tok4g128,sink=1")
+    def test_names_are_those_of_the_registry(self):
+        self.assertEqual(parse_recipe("uniform-4bit").text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=4")
+        self.assertEqual(parse_recipe("uniform-4bit").name, "uniform-4bit")
+        self.assertIsNone(resolved_line(parse_recipe("uniform-4bit")))
+        self.assertEqual(parse_recipe("kivi-4bit,window=0").text, "k=ch4g128,v=tok4g128")
+
+    def test_recipes_with_bits_by_layer_are_served_as_the_uniform_ones_under_their_names(self):
+        for name in ("kvant-4bit", "kvant_4bit"):
+            recipe = parse_recipe(name)
+            self.assertEqual((recipe, recipe.name), (parse_recipe("uniform-4bit"), "uniform-4bit"))
+            self.assertEqual(resolved_line(recipe), f"kvant: uniform-4bit serves in the place of {name}, whose bits by layer and head are "
+                             "not supported here: `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors")
+            self.assertNotIn("calibrate", resolved_line(calibrated(recipe)))
+        recipe = parse_recipe("kvant-2bit,prompt=flashq,sink=1")
+        self.assertEqual(recipe.name, "uniform-2bit,prompt=flashq,sink=1")
+        self.assertEqual(recipe.text, "k=hadamard:tcq2,v=hadamard:tcq2,sink=1,prompt=flashq")
+
+    def test_names_from_before_say_what_they_are(self):
+        recipe = find_recipe("kvant_4bit", None)
+        self.assertEqual((recipe.name, recipe.text), ("uniform-4bit,sink=1", "k=hadamard:tcq4,v=hadamard:tcq4,sink=1"))
+        self.assertIn("kvant: uniform-4bit,sink=1 serves in the place of kvant_4bit, whose bits", resolved_line(recipe))
+        recipe = find_recipe("kvant_fast4", None)
+        self.assertEqual((recipe.name, recipe.text), 2 * ("k=ch4g128,v=tok4g128,sink=1",))
+        self.assertEqual(resolved_line(recipe), "kvant: the recipe kvant_fast4 is k=ch4g128,v=tok4g128,sink=1")
+        recipe = find_recipe("kvant_kvlinc_2bit", None)
+        self.assertEqual(recipe.name, "kvlinc-2bit,window=0,correction=none")
+        self.assertEqual(recipe.text, "k=ch2g128,v=hadamard:tok2g128")
 
     def test_any_recipe_by_its_text(self):
+        text = "k=hadamard:tcq5,v=tok3g64"
         recipe = find_recipe("kvant", {"kvant": {"recipe": "k=hadamard:tcq5, v=tok3g64"}})
-        self.assertEqual(recipe, Recipe("kvant", "tcq5", "tok3g64", key_hadamard=True))
-        for recipe in RECIPES.values():
+        self.assertEqual(recipe, Recipe(text, "tcq5", "tok3g64", key_hadamard=True))
+        self.assertIsNone(resolved_line(recipe))
+        for name in CACHE_TYPES[:-1]:
+            recipe = find_recipe(name, None)
             self.assertEqual(parse_recipe(recipe.text).text, recipe.text)
+            self.assertEqual(parse_recipe(recipe.name), recipe)
 
     def test_a_name_with_what_differs(self):
-        for text in ("kvant-4bit,prompt=flashq", "kvant_4bit, prompt=flashq"):
-            recipe = find_recipe("kvant", {"kvant": {"recipe": text}})
-            self.assertEqual(recipe, replace(RECIPES["kvant_4bit"], prompt="flashq"))
-            self.assertEqual(recipe.text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=1,prompt=flashq")
+        recipe = find_recipe("kvant", {"kvant": {"recipe": "uniform-4bit, prompt=flashq"}})
+        self.assertEqual(recipe, replace(parse_recipe("uniform-4bit"), name="uniform-4bit,prompt=flashq", prompt="flashq"))
+        self.assertEqual(recipe.text, "k=hadamard:tcq4,v=hadamard:tcq4,sink=4,prompt=flashq")
         self.assertEqual(parse_recipe("kvant-fast4,sink=0,prompt=exact").text, "k=ch4g128,v=tok4g128")
 
     def test_smoothing_and_codebooks_need_constants(self):
-        self.assertEqual(RECIPES["kvant_vecinfer_4bit"].text, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,sink=4")
-        self.assertEqual(parse_recipe("kvant-vecinfer-2bit,sink=1").text, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,sink=1")
-        for text in ("kvant-vecinfer-4bit", "k=smooth:ch4g128,v=tok4g128", "k=tcq4,v=vq-d4b12", "k=pq-d4b8,v=tok4g128"):
+        self.assertEqual(find_recipe("kvant_vecinfer_4bit", None).text, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,sink=4")
+        self.assertEqual(parse_recipe("vecinfer-2bit,window=0,sink=1").text, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,sink=1")
+        for text in ("vecinfer-4bit,window=0", "k=smooth:ch4g128,v=tok4g128", "k=tcq4,v=vq-d4b12", "k=pq-d4b8,v=tok4g128"):
             self.assertTrue(parse_recipe(text).takes_constants)
             with self.assertRaisesRegex(ValueError, "needs constants of the model, which kvant.hf.calibrate makes: HERE"):
                 without_constants(parse_recipe(text), "HERE")
-        for text in ("kvant-4bit", "k=hadamard:lm4,v=lm4"):
+        for text in ("uniform-4bit", "k=hadamard:lm4,v=hadamard:lm4"):
             self.assertEqual(without_constants(parse_recipe(text), ""), parse_recipe(text))
 
-    def test_what_is_wrong_is_said(self):
-        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("k=tcq4,v=tcq4,window=128", "\"window=128\" in the recipe"),
-                               ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"),
-                               ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
-                               ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"), ("", "none of"),
-                               ("kvant-4bit,prompt=int8", "prompt=int8"), ("kvant-5bit,prompt=flashq", "no recipe \"kvant-5bit\"")):
+    def test_constants_are_in_the_name(self):
+        self.assertEqual(calibrated(parse_recipe("uniform-3bit")).name, "uniform-3bit,encode=shaped")
+        self.assertEqual(resolved_line(calibrated(parse_recipe("uniform-3bit"))),
+                         "kvant: the recipe uniform-3bit is uniform-3bit,encode=shaped")
+
+    def test_what_the_cache_cannot_serve_is_refused_by_its_key(self):
+        for text, sentence in (
+                ("kivi-4bit", "\"kivi-4bit\" has window=128, which is not supported here: \"kivi-4bit,window=0\" does without"),
+                ("kvlinc-2bit", "\"kvlinc-2bit,window=0,correction=none\" does without"),
+                ("turbo4", "has k=rhadamard:lm4, which is not supported here"), ("h2o-50", "has window=128"),
+                ("turboattention-4bit", "has softmax=sas"), ("k=tcq4,v=tcq4,skip=1e-6", "has skip=1e-6"),
+                ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=shaped", "shaped where there are constants"),
+                ("k=tcq4,v=tcq4,window=128", "has window=128"), ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"), ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
+                ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"),
+                ("uniform-4bit,prompt=int8", "prompt=int8")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
         for part in ("budget=4.5", "ladder=tcq2+tcq4", "k@0-3=bf16", "v@18.1=tok4g128", "mix=0.5", "mix_k=tcq2"):
             with self.assertRaisesRegex(ValueError, "all layers and heads have the same formats"):
                 parse_recipe("kvant-4bit," + part)
+
+    def test_what_is_wrong_is_said(self):
+        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("", "no recipe \"\""), ("uniform-5bit,prompt=flashq", "no recipe \"uniform-5bit\""),
+                               ("k=tcq4,v=tcq4,sinks=1", "\"sinks=1\" in the recipe"), ("uniform-4bit,sink", "none of a recipe's keys")):
+            with self.assertRaisesRegex(ValueError, sentence):
+                parse_recipe(text)
         for cache_type, config, sentence in (
                 ("kvant", {}, "needs a recipe"), ("kvant", {"kvant": {"recipes": "x"}}, "one text"),
                 ("kvant", {"kvant": "k=tcq4"}, "one text"),
-                ("kvant_4bit", {"kvant": {"recipe": "k=tcq4,v=tcq4"}}, "needs --kv-cache-dtype kvant, not kvant_4bit")):
+                ("kvant_uniform_4bit", {"kvant": {"recipe": "k=tcq4,v=tcq4"}}, "needs --kv-cache-dtype kvant, not kvant_uniform_4bit")):
             with self.assertRaisesRegex(ValueError, sentence):
                 find_recipe(cache_type, config)
 

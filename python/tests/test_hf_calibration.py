@@ -22,7 +22,7 @@ from kvant.hf.cache import shape_of
 from kvant.hf.channel_turns import PROBED_SHIFT, candidates, turn, turns_of_layers
 from kvant.paged import checkpoint, constants
 from kvant.paged.key_metrics import RANK, hadamard_matrix
-from kvant.paged.recipes import parse_recipe
+from kvant.paged.recipes import calibrated, parse_recipe
 
 if find_spec("kvant._engine") is not None:
     from kvant import Error
@@ -174,7 +174,7 @@ class Files(unittest.TestCase):
         rng, sums = torch.Generator().manual_seed(0), torch.zeros(N_LAYERS, N_KV_HEADS, D, D, dtype=torch.float64)
         from kvant import _engine
 
-        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], constants.calibrated(parse_recipe(RECIPE)).text,
+        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], calibrated(parse_recipe(RECIPE)).text,
                                                "", "cpu", 0)
         turns = candidates(self.model, D)[1]  # halves
         for context, _ in made.query_contexts(self.tokens.astype("int32"), -1):
@@ -204,12 +204,12 @@ class Files(unittest.TestCase):
         torch.testing.assert_close(turns[1, D // 2:, 1], -frequencies)
 
     def test_one_file_serves_recipes_behind_the_same_rotation(self):
-        for recipe in ("kvant-4bit", "kvant-2bit", "kvant-2bit,prompt=flashq", "k=hadamard:tcq3,v=tok3g64,sink=4"):
+        for recipe in ("uniform-4bit", "uniform-2bit", "kvant-2bit,prompt=flashq", "k=hadamard:tcq3,v=tok3g64,sink=4"):
             self.assertTrue(self.constants(recipe).recipe.is_shaped)
         with self.assertRaisesRegex(Error, "no constants"):
             self.constants("k=tcq4,v=tcq4,sink=1")
         with self.assertRaisesRegex(ValueError, "takes no constants"):
-            self.constants("kvant-fast4")
+            self.constants("k=ch4g128,v=tok4g128,sink=1")
 
     def test_are_found_again_and_those_of_another_model_stay(self):
         before = self.path.stat().st_mtime_ns
@@ -256,15 +256,15 @@ class VecInfer(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        calibrate_for(cls, "kvant-vecinfer-4bit")
-        cls.found = constants.read_constants(cls.path, parse_recipe("kvant-vecinfer-4bit"), cls.shape).of_model
+        calibrate_for(cls, "vecinfer-4bit,window=0")
+        cls.found = constants.read_constants(cls.path, parse_recipe("vecinfer-4bit,window=0"), cls.shape).of_model
 
     def rows(self):
         """Of texts that calibration has read, behind the sink: K and V of each layer, [n_kv_heads, n, d]."""
         seen = {layer: ([], []) for layer in range(N_LAYERS)}
         from kvant import _engine
 
-        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], parse_recipe("kvant-vecinfer-4bit").text,
+        made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], parse_recipe("vecinfer-4bit,window=0").text,
                                                "", "cpu", 0)
         with reading.reading(self.model):
             for sample, offset in made.samples(self.tokens.astype("int32"), -1):
@@ -290,7 +290,7 @@ class VecInfer(unittest.TestCase):
                     self.assertLess(nearest / pairs.square().sum(), 0.02)
 
     def test_serves_the_cache_and_no_recipe_with_other_codebooks(self):
-        cache = KvantCache(self.model.config, "kvant-vecinfer-4bit", constants=self.path, library=cpu_library.CpuLibrary())
+        cache = KvantCache(self.model.config, "vecinfer-4bit,window=0", constants=self.path, library=cpu_library.CpuLibrary())
         tokens = torch.from_numpy(self.tokens[None, :300]).long()
         self.model.set_attn_implementation("sdpa")
         wanted = self.model(tokens).logits
@@ -299,9 +299,9 @@ class VecInfer(unittest.TestCase):
         error = ((found - wanted)[:, 260:].square().mean() / wanted[:, 260:].square().mean()).item()
         self.assertTrue(1e-6 < error < 0.2, error)
         with self.assertRaisesRegex(Error, "no constants"):
-            constants.read_constants(self.path, parse_recipe("kvant-vecinfer-2bit"), self.shape)
+            constants.read_constants(self.path, parse_recipe("vecinfer-2bit,window=0"), self.shape)
         with self.assertRaisesRegex(ValueError, "needs constants of the model.*constants=FILE"):
-            KvantCache(self.model.config, "kvant-vecinfer-4bit", library=cpu_library.CpuLibrary())
+            KvantCache(self.model.config, "vecinfer-4bit,window=0", library=cpu_library.CpuLibrary())
 
 
 if __name__ == "__main__":

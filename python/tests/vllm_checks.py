@@ -6,6 +6,7 @@ import importlib
 import os
 import types
 import unittest
+from unittest import mock
 
 import vllm_stub
 
@@ -273,7 +274,7 @@ class Layers(unittest.TestCase):
     def test_every_layer_gets_a_second_one_for_tails(self):
         specs = self.model(4, lambda i: True)
         self.assertEqual([type(spec).__name__ for spec in specs.values()], 4 * ["KvantSealedSpec", "KvantTailSpec"])
-        layout = BlockLayout(KV_HEADS, D, PAGE_BYTES[4], PAGE_BYTES[4], sink_tokens=1)
+        layout = BlockLayout(KV_HEADS, D, PAGE_BYTES[4], PAGE_BYTES[4], sink_tokens=4)
         self.assertEqual({spec.page_size_bytes for spec in specs.values()}, {layout.block_bytes})
         self.assertEqual({spec.blocks_per_request for spec in list(specs.values())[1::2]}, {layout.tail_blocks})
 
@@ -336,7 +337,7 @@ class Layers(unittest.TestCase):
         if release.RELEASE.drafts_of:
             specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
             self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
-            self.assertEqual(list(specs.values())[1].blocks_per_request, 8)
+            self.assertEqual(list(specs.values())[1].blocks_per_request, 7)  # 32 pages of 32 KiB, 5 in each block
 
     def test_blocks_of_a_layer_lie_side_by_side(self):
         if not IS_026:
@@ -393,11 +394,20 @@ class Layers(unittest.TestCase):
     def test_prompts_in_integers_of_capped_scores_and_with_attention_sinks_are_refused(self):
         for changed in (dict(logits_soft_cap=30.0), dict(sinks=object())):
             vllm_config = self.use(supported(cache_dtype="kvant"))
-            vllm_config.additional_config = {"kvant": {"recipe": "kvant-4bit,prompt=flashq"}}
+            vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit,prompt=flashq"}}
             with self.assertRaisesRegex(NotImplementedError, "neither soft-capped scores nor attention sinks: prompt=exact"):
                 layer(vllm_config, 0, **changed)
-            vllm_config.additional_config = {"kvant": {"recipe": "kvant-4bit"}}
+            vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit"}}
             self.assertEqual(layer(vllm_config, 1, **changed).kvant.softcap, changed.get("logits_soft_cap", 0))
+
+    def test_the_log_says_once_which_recipe_a_name_from_before_is(self):
+        for cache_type, lines in (("kvant_uniform_4bit", []), ("kvant_4bit", ["kvant: uniform-4bit,sink=1 serves in the place of kvant_4bit"]),
+                                  ("kvant_kivi_2bit", ["kvant: the recipe kvant_kivi_2bit is kivi-2bit,window=0"])):
+            with mock.patch.object(backend.logger, "info") as info:
+                vllm_config = self.use(supported(cache_dtype=cache_type))
+                for i in range(3):
+                    layer(vllm_config, i)
+            self.assertEqual([call.args[1].partition(", whose")[0] for call in info.call_args_list], lines)
 
     def test_short_models_are_refused(self):
         vllm_config = self.use(supported(max_model_len=256))
@@ -407,7 +417,7 @@ class Layers(unittest.TestCase):
     def test_the_backend_is_asked_for_by_name(self):
         for backend in (None, "FLASH_ATTN"):
             vllm_config = self.use(supported(backend=backend))
-            with self.assertRaisesRegex(ValueError, "--kv-cache-dtype kvant_4bit needs --attention-backend CUSTOM"):
+            with self.assertRaisesRegex(ValueError, "--kv-cache-dtype kvant_uniform_4bit needs --attention-backend CUSTOM"):
                 layer(vllm_config, 0)
 
     def test_other_cache_types_are_left_alone(self):
@@ -459,7 +469,7 @@ class Refusals(unittest.TestCase):
 
     def reasons(self, **changed):
         """Of a layer that is supported, but for what is changed."""
-        values = dict(head_size=D, dtype=torch.bfloat16, kv_cache_dtype="kvant_4bit", block_size=None, use_mla=False,
+        values = dict(head_size=D, dtype=torch.bfloat16, kv_cache_dtype="kvant_uniform_4bit", block_size=None, use_mla=False,
                       has_sink=False, use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales=False,
                       device_capability=simple(major=9), attn_type=backend.AttentionType.DECODER)
         return backend.KvantBackend.validate_configuration(**values | changed)
@@ -472,7 +482,7 @@ class Refusals(unittest.TestCase):
         for changed, sentence in [
                 (dict(dtype=torch.float32), "takes bfloat16 and float16.*--dtype bfloat16"),
                 (dict(head_size=80), "64, 128, 256 channels, not 80"), (dict(head_size=512), "not 512"),
-                (dict(kv_cache_dtype="fp8"), "kvant_4bit.*, not fp8"), (dict(kv_cache_dtype="auto"), "not auto"),
+                (dict(kv_cache_dtype="fp8"), "kvant_uniform_4bit.*, not fp8"), (dict(kv_cache_dtype="auto"), "not auto"),
                 (dict(block_size=16), "--block-size 128, not 16"), (dict(block_size=256), "--block-size 128"),
                 (dict(device_capability=simple(major=7)), "8.0"),
                 (dict(use_mla=True), "MLA"), (dict(use_sparse=True), "sparse"),

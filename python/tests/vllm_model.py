@@ -63,7 +63,7 @@ def supported(**changed):
                              prefill_context_parallel_size=1),
         model_config=dict(enable_sleep_mode=False, max_model_len=131072, is_mm_prefix_lm=False, is_hybrid=False, dtype=torch.bfloat16,
                           hf_text_config=None, get_total_num_kv_heads=None, get_head_size=None, model=""),
-        cache_config=dict(kv_cache_dtype_skip_layers=[], prefix_match_unit=None, cache_dtype="kvant_4bit", sliding_window=None,
+        cache_config=dict(kv_cache_dtype_skip_layers=[], prefix_match_unit=None, cache_dtype="kvant_uniform_4bit", sliding_window=None,
                           block_size=PAGE, skip_page_size_padded=None, calculate_kv_scales=False, enable_prefix_caching=True),
         scheduler_config=dict(disable_hybrid_kv_cache_manager=False),
         attention_config=dict(backend="CUSTOM", backend_per_kind={}),

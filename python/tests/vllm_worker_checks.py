@@ -18,10 +18,11 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 import kvant.vllm
 import kvant.vllm.constants
 from kvant.paged.codebooks import Codebooks
-from kvant.paged.constants import Constants, calibrated
+from kvant.paged.constants import Constants
 from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
 from kvant.paged.key_scales import KeyScales
 from kvant.paged.model_constants import ModelConstants
+from kvant.paged.recipes import calibrated
 from kvant.vllm import attach, backend
 from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, SMOOTH_CODEBOOKS, Request, Server, constants_of
 from vllm_model import layer, making_layers, simple, supported, use
@@ -159,7 +160,7 @@ class Worker(unittest.TestCase):
 
     def test_codebooks_and_scales_are_those_of_a_ranks_heads(self):
         for rank in range(2):
-            state = self.served_with_constants("kvant-vecinfer-4bit", rank, 2)
+            state = self.served_with_constants("vecinfer-4bit,window=0", rank, 2)
             self.assertEqual(state.recipe.text, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,sink=4")
             of_rank = [4 * rank + head for head in range(4)]
             self.assertEqual(state.constants.codebooks.values[1, :, 511].tolist(), of_rank)

@@ -7,7 +7,7 @@
 #     checks.sh windows FOLDER     layers with a sliding window, on random models that are written there
 #     checks.sh softcap FOLDER     capped scores, likewise
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on a model that is there, and prompts of it: int [at least 8, 2048]; with the
-#                                  file of kvant.hf.calibrate for kvant-4bit, also with these constants
+#                                  file of kvant.hf.calibrate for uniform-4bit, also with these constants
 #     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, likewise; and VecInfer, with the files
 #                                  of kvant.hf.calibrate for it
 #
@@ -29,12 +29,12 @@ case $mode in
     bf16=$model/bf16.pt four=$model/4bit.pt fast=$model/fast4.pt
     logits bf16 --out "$bf16"
     logits bf16-300 --chunk 300 --against "$bf16"
-    logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
-    for chunk in 128 512 2048; do logits 4bit-$chunk --kv kvant_4bit --chunk $chunk --against "$four"; done
-    logits 4bit-eager --kv kvant_4bit --eager --against "$four"
-    logits 4bit-sync --kv kvant_4bit --sync --against "$four"
-    logits 4bit-preempted --kv kvant_4bit --blocks 74 --against "$four"
-    logits 4bit-single --kv kvant_4bit --single --against "$four"
+    logits 4bit --kv kvant_uniform_4bit --out "$four" --against "$bf16"
+    for chunk in 128 512 2048; do logits 4bit-$chunk --kv kvant_uniform_4bit --chunk $chunk --against "$four"; done
+    logits 4bit-eager --kv kvant_uniform_4bit --eager --against "$four"
+    logits 4bit-sync --kv kvant_uniform_4bit --sync --against "$four"
+    logits 4bit-preempted --kv kvant_uniform_4bit --blocks 74 --against "$four"
+    logits 4bit-single --kv kvant_uniform_4bit --single --against "$four"
     logits fast4 --kv kvant_fast4 --out "$fast" --against "$bf16"
     logits fast4-single --kv kvant_fast4 --single --against "$fast"
     logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
@@ -44,10 +44,10 @@ case $mode in
     [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
     four=$model/4bit.pt
     logits bf16-drafts --drafts 4
-    logits 4bit --kv kvant_4bit --out "$four"
-    for n in 1 4 12; do logits 4bit-drafts-$n --kv kvant_4bit --drafts $n --against "$four"; done
-    logits 4bit-drafts-sync --kv kvant_4bit --drafts 4 --sync --against "$four"
-    logits 4bit-drafts-preempted --kv kvant_4bit --drafts 4 --blocks 100 --against "$four"
+    logits 4bit --kv kvant_uniform_4bit --out "$four"
+    for n in 1 4 12; do logits 4bit-drafts-$n --kv kvant_uniform_4bit --drafts $n --against "$four"; done
+    logits 4bit-drafts-sync --kv kvant_uniform_4bit --drafts 4 --sync --against "$four"
+    logits 4bit-drafts-preempted --kv kvant_uniform_4bit --drafts 4 --blocks 100 --against "$four"
     ;;
   parallel)
     python3 "$tests/random_llama.py" "$model" --layers 4
@@ -55,7 +55,7 @@ case $mode in
     gpu=0 logits auto --out "$bf16"
     gpu=1 logits auto-512 --chunk 512 --against "$bf16"
     logits auto-2 --tensor-parallel 2 --against "$bf16"
-    for kv in kvant_4bit kvant_2bit; do
+    for kv in kvant_uniform_4bit kvant_uniform_2bit; do
       gpu=0 logits $kv --kv $kv --out "$model/$kv.pt" --against "$bf16"
       gpu=1 logits $kv-512 --kv $kv --chunk 512 --against "$model/$kv.pt" "$bf16"
       logits $kv-2 --kv $kv --tensor-parallel 2 --against "$model/$kv.pt" "$bf16"
@@ -68,11 +68,11 @@ case $mode in
     logits bf16 --out "$bf16"
     logits bf16-512 --chunk 512 --against "$bf16"
     logits bf16-single --single --against "$bf16"
-    logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
-    logits 4bit-512 --kv kvant_4bit --chunk 512 --against "$four" "$bf16"
-    logits 4bit-eager --kv kvant_4bit --eager --against "$four"
-    logits 4bit-single --kv kvant_4bit --single --against "$four"
-    { timeout $limit python3 "$tests/vllm_logits.py" --model "$model/all" --kv kvant_4bit --cache-gib 1 2>&1 |
+    logits 4bit --kv kvant_uniform_4bit --out "$four" --against "$bf16"
+    logits 4bit-512 --kv kvant_uniform_4bit --chunk 512 --against "$four" "$bf16"
+    logits 4bit-eager --kv kvant_uniform_4bit --eager --against "$four"
+    logits 4bit-single --kv kvant_uniform_4bit --single --against "$four"
+    { timeout $limit python3 "$tests/vllm_logits.py" --model "$model/all" --kv kvant_uniform_4bit --cache-gib 1 2>&1 |
       sed -n "s/.*NotImplementedError: kvant/RESULT refused: kvant/p" > "$model/all.log"; } &
     ;;
   model)
@@ -82,13 +82,13 @@ case $mode in
     logits bf16 "${long[@]}" --out "$bf16"
     logits bf16-512 "${long[@]}" --chunk 512 --against "$bf16"
     for kv in 4bit 3bit 2bit fast4; do logits $kv --kv kvant_$kv "${long[@]}" --against "$bf16"; done
-    if [ -n "${4:-}" ]; then logits 4bit-constants --kv kvant_4bit --constants "$4" "${long[@]}" --against "$bf16"; fi
+    if [ -n "${4:-}" ]; then logits 4bit-constants --kv kvant_uniform_4bit --constants "$4" "${long[@]}" --against "$bf16"; fi
     logits 4bit-no-sink --kv kvant --recipe k=hadamard:tcq4,v=hadamard:tcq4 "${long[@]}" --against "$bf16"
     logits fast4-no-sink --kv kvant --recipe k=ch4g128,v=tok4g128 "${long[@]}" --against "$bf16"
     logits short-bf16 "${short[@]}" --out "$model/short.pt"
-    logits short-4bit --kv kvant_4bit "${short[@]}" --out "$four" --against "$model/short.pt"
-    logits short-4bit-single --kv kvant_4bit "${short[@]}" --single --against "$four"
-    logits short-4bit-single-bf16 --kv kvant_4bit "${short[@]}" --single --against "$model/short.pt"
+    logits short-4bit --kv kvant_uniform_4bit "${short[@]}" --out "$four" --against "$model/short.pt"
+    logits short-4bit-single --kv kvant_uniform_4bit "${short[@]}" --single --against "$four"
+    logits short-4bit-single-bf16 --kv kvant_uniform_4bit "${short[@]}" --single --against "$model/short.pt"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" --chat > "$model/serve.log" 2>&1 &
     ;;
   softcap)
@@ -96,9 +96,9 @@ case $mode in
     bf16=$model/bf16.pt four=$model/4bit.pt
     logits bf16 --out "$bf16"
     logits bf16-300 --chunk 300 --against "$bf16"
-    logits 4bit --kv kvant_4bit --out "$four" --against "$bf16"
-    logits 4bit-512 --kv kvant_4bit --chunk 512 --against "$four"
-    logits 4bit-single --kv kvant_4bit --single --against "$four"
+    logits 4bit --kv kvant_uniform_4bit --out "$four" --against "$bf16"
+    logits 4bit-512 --kv kvant_uniform_4bit --chunk 512 --against "$four"
+    logits 4bit-single --kv kvant_uniform_4bit --single --against "$four"
     logits fast4 --kv kvant_fast4 --against "$bf16"
     ;;
   integers)
@@ -110,7 +110,7 @@ case $mode in
       logits $kv-300 --kv kvant_$kv --chunk 300 "${long[@]}" --against "$model/$kv.pt" "$bf16"
       logits $kv-flashq --kv kvant --recipe "kvant-$kv,prompt=flashq" "${long[@]}" --against "$bf16" "$model/$kv.pt"
     done
-    logits 4bit-flashq-512 --kv kvant --recipe kvant-4bit,prompt=flashq --chunk 512 "${long[@]}" --against "$bf16" "$model/4bit.pt"
+    logits 4bit-flashq-512 --kv kvant --recipe uniform-4bit,prompt=flashq --chunk 512 "${long[@]}" --against "$bf16" "$model/4bit.pt"
     logits turboattention --kv kvant_turboattention_4bit "${long[@]}" --against "$bf16"
     if [ -n "${4:-}" ]; then
       logits vecinfer-4 --kv kvant_vecinfer_4bit --constants "$4" "${long[@]}" --out "$model/vecinfer.pt" --against "$bf16"

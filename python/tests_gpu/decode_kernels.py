@@ -17,7 +17,7 @@ from kvant import PAGE
 from kvant.paged import model_cache
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.model_state import ModelState, attend
-from kvant.paged.recipes import RECIPES
+from kvant.paged.recipes import parse_recipe
 from kvant.torch import TorchLibrary
 
 N_HEADS, N_KV_HEADS, D = 32, 8, 128
@@ -61,13 +61,13 @@ def layer_us(recipe, n_requests, n_tokens, drafts):
 
 
 def main():
-    for name in sys.argv[1:] or ["kvant_4bit", "kvant_fast4", "kvant_2bit"]:
+    for name in sys.argv[1:] or ["uniform-4bit", "k=ch4g128,v=tok4g128,sink=1", "uniform-2bit"]:
         for batch in BATCHES:
-            result = {"recipe": name, "batch": "{}x{}".format(*batch), "us": layer_us(RECIPES[name], *batch, 0)}
+            result = {"recipe": name, "batch": "{}x{}".format(*batch), "us": layer_us(parse_recipe(name), *batch, 0)}
             for drafts in (1, 3, 7):
-                result[f"{drafts} drafts"] = layer_us(RECIPES[name], *batch, drafts)
+                result[f"{drafts} drafts"] = layer_us(parse_recipe(name), *batch, drafts)
                 with unittest.mock.patch.object(model_cache, "MAX_QUERIES", 1):
-                    result[f"{drafts} drafts, alone"] = layer_us(RECIPES[name], *batch, drafts)
+                    result[f"{drafts} drafts, alone"] = layer_us(parse_recipe(name), *batch, drafts)
             print("RESULT", json.dumps(result), flush=True)
 
 

@@ -17,7 +17,7 @@ BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": Non
 
 def add_arguments(parser):
     parser.add_argument("--model", required=True, help="a folder with config.json")
-    parser.add_argument("--kv", default="auto", help="--kv-cache-dtype: auto, fp8, kvant_4bit, ...")
+    parser.add_argument("--kv", default="auto", help="--kv-cache-dtype: auto, fp8, kvant_uniform_4bit, ...")
     parser.add_argument("--recipe", help="with --kv kvant: k=...,v=...,sink=...")
     parser.add_argument("--constants", metavar="FILE", help="of kvant.hf.calibrate")
     parser.add_argument("--chunk", type=int, default=8192, help="the most tokens of a step")

@@ -25,7 +25,7 @@ SHAPES = {"llama-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden
                            num_key_value_heads=8, head_dim=128, vocab_size=128256),
           "smollm2": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
                           num_key_value_heads=3, head_dim=64, vocab_size=49152, tie_word_embeddings=True)}
-OURS = ("kvant-4bit", "kvant-2bit", "kvant-fast4")
+OURS = ("uniform-4bit", "uniform-2bit", "kvant-fast4")
 CONSTANTS = "+constants"
 
 
@@ -34,7 +34,7 @@ def say(**what):
 
 
 def is_ours(name):
-    return name.startswith("kvant-") or "=" in name
+    return name.startswith(("kvant-", "uniform-")) or "=" in name
 
 
 def new_cache(model, name, **options):
@@ -169,7 +169,7 @@ def main():
     compared = commands.add_parser("divergence")
     compared.add_argument("model")
     compared.add_argument("prompts")
-    compared.add_argument("--kv", nargs="+", default=["kvant-4bit", "kvant-2bit"])
+    compared.add_argument("--kv", nargs="+", default=["uniform-4bit", "uniform-2bit"])
     compared.add_argument("--batch", type=int, default=8)
     compared.add_argument("--steps", nargs="+", type=int, default=[1 << 20, 1], help="tokens that are read at a time")
     compared.add_argument("--device", default="cuda", help="cpu: for transformers' own caches alone")
@@ -179,7 +179,7 @@ def main():
     timed.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     timed.add_argument("--tokens", type=int, default=32768)
     timed.add_argument("--new", type=int, default=48)
-    timed.add_argument("--prompts", nargs="*", default=["kvant-4bit"], help="caches whose time for a prompt is measured")
+    timed.add_argument("--prompts", nargs="*", default=["uniform-4bit"], help="caches whose time for a prompt is measured")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
     {"divergence": divergence, "generation": generation}[options.command](options)

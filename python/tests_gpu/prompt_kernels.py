@@ -77,7 +77,7 @@ def main():
     rng = np.random.default_rng(1)
     requests = [harness.Request(N_TOKENS, rng) for _ in range(N_PROMPTS)]
     bf16 = unquantized_us(requests)
-    for name in sys.argv[1:] or ["kvant_4bit", "kvant_2bit", "kvant_fast4"]:
+    for name in sys.argv[1:] or ["uniform-4bit", "uniform-2bit", "k=ch4g128,v=tok4g128,sink=1"]:
         times, outputs = {}, {}
         recipe = parse_recipe(name)
         for way, kind, asked in (("", Server, recipe), (" in integers", Server, dataclasses.replace(recipe, prompt="flashq")),

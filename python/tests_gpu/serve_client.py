@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does `vllm serve` with the plug-in answer the openai client, and curl? serve_client.py --model FOLDER [--kv kvant_4bit] [--chat]
+"""Does `vllm serve` with the plug-in answer the openai client, and curl? serve_client.py --model FOLDER [--kv kvant_uniform_4bit] [--chat]
 
 Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache), once as a
 stream and once by curl, then many questions for the quality guard, reads its metrics, and ends it. Without --chat, prompts and answers are token ids: the model needs no
@@ -82,7 +82,7 @@ def ask_chat(client, model):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--kv", default="kvant_4bit")
+    parser.add_argument("--kv", default="kvant_uniform_4bit")
     parser.add_argument("--chat", action="store_true")
     args = parser.parse_args()
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", args.model, "--port", str(PORT), "--host",

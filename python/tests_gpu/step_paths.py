@@ -26,7 +26,7 @@ from kvant import PAGE
 from kvant.torch import TorchLibrary
 from kvant.paged import prompt_pages, quality_guard
 from kvant.paged.constants import heads_of_rank
-from kvant.paged.recipes import KVANT_RECIPES, OTHER_RECIPES, RECIPES, Recipe
+from kvant.paged.recipes import OTHER_NAMES, Recipe, parse_recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
@@ -190,8 +190,8 @@ def of_other_scores(library):
     """Of capped scores, and with attention sinks: whether decoding, drafts and parts of prompts agree with prompts, and all of them are
     nearer to unquantized attention with the same scores than plain attention is."""
     is_right = True
-    for recipe, d in itertools.product(("kvant_4bit", "kvant_fast4"), (64, 128, 256)):
-        recipe, harness.D, harness.SCALE = RECIPES[recipe], d, d ** -0.5
+    for recipe, d in itertools.product(("uniform-4bit", "kvant-fast4"), (64, 128, 256)):
+        recipe, harness.D, harness.SCALE = parse_recipe(recipe), d, d ** -0.5
         logits = torch.linspace(-2, 4, harness.N_HEADS)
         for name, scores in (("soft cap", dict(softcap=1.5)), ("attention sinks", dict(sink_logits=logits))):
             prompt, decoded = (outputs(recipe, library, steps, **scores) for steps in (1000, 1))
@@ -210,14 +210,16 @@ def of_other_scores(library):
 
 def main():
     library, is_right = TorchLibrary(), True
+    kvants = [parse_recipe(name) for name in ("uniform-4bit", "uniform-3bit", "uniform-2bit", "kvant-fast4")]
+    others = [parse_recipe(name) for name in OTHER_NAMES if name != "kvant-fast4"]
     plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
-                    recipe.value_hadamard) for recipe in KVANT_RECIPES]
-    more = [Recipe("sink of 4", "tcq4", "tcq4", True, True, sink=4), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
+                    recipe.value_hadamard) for recipe in kvants]
+    more = [Recipe("sink of 1", "tcq4", "tcq4", True, True, sink=1), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
     wanted = set(sys.argv[1:])  # by name; all, if there are none
-    for recipe in (*KVANT_RECIPES, *plain, *more, *OTHER_RECIPES):
+    for recipe in (*kvants, *plain, *more, *others):
         if wanted and recipe.name not in wanted:
             continue
-        recipe, is_other = dataclasses.replace(recipe, prompt="exact"), recipe in OTHER_RECIPES
+        recipe, is_other = dataclasses.replace(recipe, prompt="exact"), recipe in others
         for d in (128,) if is_other else (64, 128):
             harness.D, harness.SCALE = d, d ** -0.5
             prompt, decoded = (outputs(recipe, library, steps) for steps in (1000, 1))

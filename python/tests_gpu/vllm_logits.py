@@ -2,8 +2,8 @@
 """Is the plug-in right? Distributions of prompts, and greedy answers, of one engine; with --against, beside another's:
 
     vllm_logits.py --model FOLDER --out bf16.pt
-    vllm_logits.py --model FOLDER --kv kvant_4bit --out 4bit.pt --against bf16.pt
-    vllm_logits.py --model FOLDER --kv kvant_4bit --single --against 4bit.pt     the prompts token by token: the decode path
+    vllm_logits.py --model FOLDER --kv kvant_uniform_4bit --out 4bit.pt --against bf16.pt
+    vllm_logits.py --model FOLDER --kv kvant_uniform_4bit --single --against 4bit.pt     the prompts token by token: the decode path
 
 Prompts are random, or --tokens FILE.npy, int [n, length]. Scored is the second half of each. A line of JSON says: mean KL
 divergence of the distributions, its standard error over prompts, and the share of positions with the same first token; how

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Output tokens a second of a server that always has more requests than its cache holds, in the steady state:
 
-    vllm_saturated.py --model FOLDER --dummy --kv kvant_4bit --cache-gib 8 --loads 1024+4096 4096+2048
+    vllm_saturated.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 8 --loads 1024+4096 4096+2048
 
 A load is tokens of a prompt + tokens of its answer, the same for all requests. So that the steady state needn't be waited for, the
 first requests are those that would be under way: a part of the answer, any from none to all of it, is in the prompt already.

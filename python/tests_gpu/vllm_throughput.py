@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Output tokens a second of one cache type, for batches of equally long prompts:
 
-    vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --batches 24x32768 128x4096 1x131072
+    vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --batches 24x32768 128x4096 1x131072
 
 Prompts differ, so that no prefix is shared. A line of JSON for each batch: seconds until every request has a token, and
 output tokens a second from then until the first request ends, when the batch is whole and only decodes (if it ever is: the
 cache may be too small); and output tokens a second from beginning to end, prompts included. More requests than fit:
 
-    vllm_throughput.py --model FOLDER --dummy --kv kvant_4bit --cache-gib 16 --answer 512 --batches 160x4096
+    vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 16 --answer 512 --batches 160x4096
 
 With --profile, each batch runs once more, and another line says which kernels its decoding steps consist of, for each GPU."""
 

@@ -14,6 +14,8 @@ import numpy as np
 
 import kvant
 import kvant.c_api
+from kvant.paged.recipes import parse_recipe
+from kvant.vllm.recipes import CACHE_TYPES, find_recipe
 
 model_path, text_path, kv, question = sys.argv[1:]
 text = pathlib.Path(text_path).read_text()
@@ -34,6 +36,20 @@ found["stopped"] = [stopped.end, "finished" if stopped.stop else stopped.text]
 found["decoded"] = model.tokenizer.decode(model.tokenizer.encode("Zürich – 水", add_special=False))
 found["evaluation"] = kvant.evaluate(model_path, text, kv, context=256, chunks=1)
 found["plan"] = kvant.plan(model_path, kv, context=2048, batch=3)
+
+
+def planned(recipe: str) -> dict:
+    return kvant.plan(model_path, recipe, context=256)
+
+
+# What front ends make of the names of recipes, and what the engine plans: by the name, and by the cache that the front end has.
+found["served"] = []
+for asked, parse in [*((name, parse_recipe) for name in (*(f"{kind}-{bits}bit" for kind in ("kvant", "uniform") for bits in "432"), "kvant-1.5bit",
+                                                         "kivi-2bit,window=0", "vecinfer-4bit,window=0")),
+                     *((name, lambda name: find_recipe(name, None)) for name in CACHE_TYPES if name != "kvant")]:
+    served = parse(asked)
+    by_name = asked if parse is parse_recipe else served.name
+    found["served"].append({"asked": asked, "name": served.name, "by_name": planned(by_name), "by_text": planned(served.text)})
 
 
 def message_of(call) -> str:

@@ -65,7 +65,7 @@ class Wheel(unittest.TestCase):
     def test_has_what_it_needs_and_no_more(self):
         with zipfile.ZipFile(self.wheel) as wheel:
             names = wheel.namelist()
-        for wanted in ("kvant/engine.py", "kvant/py.typed", "kvant/_engine.pyi", "kvant/vllm/backend.py", "LICENSE"):
+        for wanted in ("kvant/engine.py", "kvant/py.typed", "kvant/_engine.pyi", "kvant/vllm/backend.py", "kvant/recipes.json", "LICENSE"):
             self.assertTrue(any(name.endswith(wanted) for name in names), wanted)
         self.assertTrue(any("libllama" in name for name in names))
         self.assertFalse([name for name in names if "libstdc++" in name or "libc.so" in name or "test" in name])
@@ -124,6 +124,13 @@ class Wheel(unittest.TestCase):
         for name in ("available_bytes", "max_tokens"):  # of this moment
             wanted.pop(name), self.found["plan"].pop(name)
         self.assertEqual(self.found["plan"], wanted)
+
+    def test_one_name_of_a_recipe_is_one_cache_in_the_engine_and_in_front_ends(self):
+        for served in self.found["served"]:
+            by_name, by_text = served["by_name"], served["by_text"]
+            self.assertEqual(by_name["recipe"], served["name"], served["asked"])
+            self.assertEqual(by_name["plan"]["recipe"], by_text["plan"]["recipe"], served["asked"])
+            self.assertEqual(by_name["plan"]["rows"], by_text["plan"]["rows"], served["asked"])
 
     def test_errors_are_the_programs_sentences(self):
         done = subprocess.run([self.program, "info", "-m", self.model, "--kv", "kvant-5bit"], capture_output=True, text=True)

@@ -2,7 +2,7 @@
 
     from kvant.hf import KvantCache
     model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.bfloat16, attn_implementation="kvant").to("cuda")
-    model.generate(**inputs, past_key_values=KvantCache(model.config, "kvant-4bit"))
+    model.generate(**inputs, past_key_values=KvantCache(model.config, "uniform-4bit"))
 
 To be imported before the model is made: this registers the attention `kvant`."""
 

@@ -19,7 +19,7 @@ from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.checkpoint import check_fingerprint, of_config
 from kvant.paged.constants import ModelShape, read_constants
 from kvant.paged.model_state import ModelState, Step
-from kvant.paged.recipes import parse_recipe, without_constants
+from kvant.paged.recipes import parse_recipe, resolved_line, without_constants
 from kvant.torch import Layer, Lengths, TorchLibrary
 from kvant.torch.library import current
 
@@ -36,10 +36,10 @@ class KvantCache(Cache):
 
     Padding on the left takes no room. A cache serves one batch; beams and crops (assisted generation) are refused."""
 
-    def __init__(self, config, kv: str = "kvant-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
+    def __init__(self, config, kv: str = "uniform-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
                  library: TorchLibrary | None = None):
-        """config: the model's. kv: kvant-4bit, kvant-3bit, kvant-2bit, kvant-fast4, or k=FORMAT,v=FORMAT,sink=TOKENS as
-        docs/guide/vllm.md describes it; with prompt=flashq behind it prompts are attended to in INT8. constants: the file that
+        """config: the model's. kv: uniform-4bit, uniform-3bit, uniform-2bit, or another recipe as docs/guide/vllm.md describes them; with
+        prompt=flashq behind it prompts are attended to in INT8. `recipe.name` is what serves. constants: the file that
         `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without. max_tokens: of a
         sequence, for which room is made at once; 0: room is made when it is needed."""
         if not hasattr(config, "get_text_config"):
@@ -56,6 +56,8 @@ class KvantCache(Cache):
             found = read_constants(constants, self.recipe, shape_of(self._config))
             check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
             self.recipe, self._constants = found.recipe, found.of_model
+        if (line := resolved_line(self.recipe)) is not None:
+            warnings.warn(line, stacklevel=2)
         library = library or TorchLibrary()
         heads = _heads_of(self._config)
         sizes = []

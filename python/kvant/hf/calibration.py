@@ -17,13 +17,13 @@ from kvant.hf.cache import shape_of
 from kvant.hf.channel_turns import PROBED_SHIFT, Turns, candidates, turn, turns_of_layers
 from kvant.hf.reading import SINK_TOKENS, read, read_back, reading
 from kvant.paged import checkpoint
-from kvant.paged.constants import ModelShape, calibrated, read_constants
-from kvant.paged.recipes import parse_recipe
+from kvant.paged.constants import ModelShape, read_constants
+from kvant.paged.recipes import calibrated, parse_recipe
 
 PROBED_TOKENS = 32
 
 
-def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "kvant-4bit", *, text: str = "",
+def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", *, text: str = "",
               path: str | os.PathLike[str] | None = None, seed: int = 0, threads: int | None = None) -> pathlib.Path:
     """Finds out what a recipe should know about a model, once, and returns the file with it: for KvantCache(constants=...) and the
     vLLM plug-in. A file that is there is returned at once.

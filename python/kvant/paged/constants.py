@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from kvant.paged.codebooks import Codebooks, stacked
 from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
 from kvant.paged.key_scales import smoothing
 from kvant.paged.model_constants import ModelConstants
-from kvant.paged.recipes import Recipe, has_codebook
+from kvant.paged.recipes import Recipe, calibrated, has_codebook
 
 # Names of arrays.
 PAGE_METRIC = "page-metric"  # [head_dim][RANK] directions, then [head_dim][2] turns: src/format/page_metric.h
@@ -40,15 +40,6 @@ class ModelShape:
 
         return _engine.Geometry(self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.softmax_scale,
                                 self.trained_context)
-
-
-def calibrated(recipe: Recipe) -> Recipe:
-    """A recipe as it is with constants. ValueError: it takes none."""
-    if not recipe.takes_constants:
-        raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: those there are are of recipes "
-                         "whose keys are in a trellis format (tcq...), such as kvant-4bit, or that have codebooks or smoothed keys, such "
-                         "as kvant-vecinfer-4bit")
-    return replace(recipe, is_shaped=recipe.can_be_shaped)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,41 @@
-"""What the cache keeps: recipes that are the same in all layers and heads. Some need constants of the model, some have use for them."""
+"""What the cache keeps: recipes of kvant's registry (kvant/recipes.json, which scripts/reference.py writes from it), as far as all layers
+and heads have the same formats. Some need constants of the model, some have use for them."""
 
 from __future__ import annotations
 
+import functools
+import json
+import pathlib
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
-# Parameters of the engine's recipes by which formats differ among layers or heads. Blocks of all layers are equally large here.
-BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|[kv]@.*)")
 CODEBOOK_FORMATS = ("vq", "pq", "nvq")  # beginnings of their names
+# Keys by which formats differ among layers or heads.
+BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|mix_metric|[kv]@.*)")
+_SIDE = re.compile(r"(?:([a-z0-9+]+):)?([a-z][a-z0-9_-]*)")
+_STEPS = {"k": ([], ["hadamard"], ["smooth"], ["smooth", "hadamard"]), "v": ([], ["hadamard"])}
+# Names from before there was one registry, and what they stand for.
+OTHER_NAMES = {
+    "kvant-fast4": "k=ch4g128,v=tok4g128,sink=1",
+    "kvant-kivi-4bit": "kivi-4bit,window=0",
+    "kvant-kivi-2bit": "kivi-2bit,window=0",
+    "kvant-kvlinc-2bit": "kvlinc-2bit,window=0,correction=none",
+    "kvant-turboquant-4bit": "k=hadamard:lm4,v=hadamard:lm4",
+    "kvant-turboquant-3bit": "k=hadamard:lm3,v=hadamard:lm3",
+    "kvant-turboquant-2bit": "k=hadamard:lm2,v=hadamard:lm2",
+    "kvant-turboattention-4bit": "k=prog4,v=prog4,sink=1,prompt=flashq",
+    "kvant-vecinfer-4bit": "vecinfer-4bit,window=0",
+    "kvant-vecinfer-2bit": "vecinfer-2bit,window=0",
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    name: str
+    name: str  # for messages: of the registry, with what differs, or the text
     key_format: str
     value_format: str
     key_hadamard: bool = False
@@ -24,6 +44,7 @@ class Recipe:
     is_shaped: bool = False  # errors of K go where queries, by calibration, read least
     prompt: str = EXACT  # how prompts attend: exactly, or by FlashQ, with q, K, V and weights in INT8
     key_smooth: bool = False  # channels of K are divided by what calibration says, before they are rotated
+    asked: str = field(default="", compare=False)  # as it was asked for
 
     @property
     def has_integer_prompts(self) -> bool:
@@ -67,60 +88,124 @@ def without_constants(recipe: Recipe, how: str) -> Recipe:
     return recipe
 
 
-KVANT_RECIPES = (
-    Recipe("kvant_4bit", "tcq4", "tcq4", key_hadamard=True, value_hadamard=True, sink=1),
-    Recipe("kvant_3bit", "tcq3", "tcq3", key_hadamard=True, value_hadamard=True, sink=1),
-    Recipe("kvant_2bit", "tcq2", "tcq2", key_hadamard=True, value_hadamard=True, sink=1),
-    Recipe("kvant_fast4", "ch4g128", "tok4g128", sink=1),
-)
-# Others' systems, as far as they give the same answers whatever the steps are: TurboQuant with a rotation without random signs, KVLinC
-# without its correction, TurboAttention with exact softmax, VecInfer with the page that is being filled in place of its window.
-OTHER_RECIPES = (
-    Recipe("kvant_kivi_4bit", "ch4g128", "tok4g128"),
-    Recipe("kvant_kivi_2bit", "ch2g128", "tok2g128"),
-    Recipe("kvant_kvlinc_2bit", "ch2g128", "tok2g128", value_hadamard=True),
-    Recipe("kvant_turboquant_4bit", "lm4", "lm4", key_hadamard=True, value_hadamard=True),
-    Recipe("kvant_turboquant_3bit", "lm3", "lm3", key_hadamard=True, value_hadamard=True),
-    Recipe("kvant_turboquant_2bit", "lm2", "lm2", key_hadamard=True, value_hadamard=True),
-    Recipe("kvant_turboattention_4bit", "prog4", "prog4", sink=1, prompt=FLASHQ),
-    Recipe("kvant_vecinfer_4bit", "vq-d2b8", "vq-d2b8", key_hadamard=True, sink=4, key_smooth=True),
-    Recipe("kvant_vecinfer_2bit", "vq-d4b8", "vq-d4b8", key_hadamard=True, sink=4, key_smooth=True),
-)
-RECIPES = {recipe.name: recipe for recipe in (*KVANT_RECIPES, *OTHER_RECIPES)}
+def calibrated(recipe: Recipe) -> Recipe:
+    """A recipe as it is with constants. ValueError: it takes none."""
+    if not recipe.takes_constants:
+        raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: those there are are of recipes "
+                         "whose keys are in a trellis format (tcq...), such as uniform-4bit, or that have codebooks or smoothed keys, such "
+                         "as vecinfer-4bit,window=0")
+    return replace(recipe, is_shaped=True, name=f"{recipe.name},encode=shaped") if recipe.can_be_shaped else recipe
+
+
+@functools.cache
+def _registry() -> tuple[dict[str, str], dict[str, dict]]:
+    """Defaults of all keys, and recipes by their names."""
+    table = json.loads((pathlib.Path(__file__).resolve().parent.parent / "recipes.json").read_text(encoding="utf-8"))
+    return table["defaults"], {recipe["name"]: recipe for recipe in table["recipes"]}
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A recipe before it is known whether it can be served."""
+
+    name: str  # empty: it has none
+    values: Mapping[str, str]  # that are not defaults
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Of k=, v=, sink= and prompt=, as Recipe.text writes them, all or those that differ from a recipe whose name is before them.
+    """A recipe by name with what differs, or by its keys, as `kvant run --kv` takes it. Where the name is that of a recipe with bits by
+    layer and head, the registry's recipe for models without calibration is served, under its own name. ValueError: a sentence for users.
     Whether there are kernels for the formats, the library knows."""
     if not isinstance(text, str):
-        raise TypeError(f"kvant: a recipe is a text such as \"kvant-4bit\", not {text!r}")
-    recipe, (first, *others) = Recipe("kvant", "", ""), text.replace(" ", "").split(",")
-    if "=" not in first and first:
-        if (name := first.replace("-", "_")) not in RECIPES:
-            names = ", ".join(x.replace("_", "-") for x in RECIPES)
-            raise ValueError(f"kvant: there is no recipe \"{first}\" for the GPU: it is one of {names}, or k=FORMAT,v=FORMAT,sink=TOKENS")
-        recipe = RECIPES[name]
+        raise TypeError(f"kvant: a recipe is a text such as \"uniform-4bit\", not {text!r}")
+    written = _read(text)
+    for side in ("k", "v"):
+        if side not in written.values:
+            raise ValueError(f"kvant: the recipe \"{text}\" needs both k=FORMAT and v=FORMAT")
+    _refuse_others(text, written.values)
+    key_steps, key_format = _side(text, "k", written.values["k"])
+    value_steps, value_format = _side(text, "v", written.values["v"])
+    recipe = Recipe(written.name, key_format, value_format, "hadamard" in key_steps, "hadamard" in value_steps, _sink(text, written.values),
+                    prompt=written.values.get("prompt", EXACT), key_smooth="smooth" in key_steps, asked=text.replace(" ", ""))
+    return recipe if recipe.name else replace(recipe, name=recipe.text)
+
+
+def _read(text: str) -> _Written:
+    """Of a text, with all values that its name stands for."""
+    first, *others = text.replace(" ", "").split(",")
+    if "=" in first:
+        named, others = _Written("", {}), [first, *others]
     else:
-        others = [first, *others]
+        named = _named(first)
+    defaults, _ = _registry()
+    values = dict(named.values)
     for part in others:
-        name, _, value = part.partition("=")
-        side = re.fullmatch(r"(?:((?:smooth\+)?hadamard|smooth):)?([a-z][a-z0-9-]*)", value)
-        steps = (side[1] or "").split("+") if side else []
-        if name == "k" and side:
-            recipe = replace(recipe, key_smooth="smooth" in steps, key_hadamard="hadamard" in steps, key_format=side[2])
-        elif name == "v" and side and "smooth" not in steps:
-            recipe = replace(recipe, value_hadamard="hadamard" in steps, value_format=side[2])
-        elif name == "sink" and value.isdecimal() and int(value) <= MAX_SINK:
-            recipe = replace(recipe, sink=int(value))
-        elif name == "prompt" and value in (EXACT, FLASHQ):
-            recipe = replace(recipe, prompt=value)
-        elif BY_LAYER.fullmatch(name):
-            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is not supported here: all layers and heads have the same "
-                             "formats, as blocks of all layers are equally large; kvant itself has recipes with bits by layer")
-        else:
-            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of k=FORMAT, v=FORMAT (hadamard:FORMAT: "
-                             f"rotated, k=smooth+hadamard:FORMAT: smoothed first), sink=TOKENS (0 to {MAX_SINK}) and prompt={EXACT} or "
-                             f"{FLASHQ}, which is all that is supported here")
-    if not recipe.key_format or not recipe.value_format:
-        raise ValueError(f"kvant: the recipe \"{text}\" needs both k=FORMAT and v=FORMAT")
-    return recipe
+        key, equals, value = part.partition("=")
+        if not equals or (key not in defaults and not BY_LAYER.fullmatch(key)):
+            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of a recipe's keys: {', '.join(defaults)}")
+        values[key] = value
+    name = ",".join([named.name, *others]) if named.name else ""
+    return _Written(name, {key: value for key, value in values.items() if key in ("k", "v") or value != defaults.get(key)})
+
+
+def _named(name: str) -> _Written:
+    defaults, recipes = _registry()
+    with_hyphens = name.replace("_", "-")
+    if with_hyphens in OTHER_NAMES:
+        return _read(OTHER_NAMES[with_hyphens])
+    found = recipes.get(name) or recipes.get(with_hyphens)
+    if found is None:
+        raise ValueError(f"kvant: there is no recipe \"{name}\": it is one of {', '.join((*recipes, *OTHER_NAMES))}, or "
+                         "k=FORMAT,v=FORMAT,sink=TOKENS")
+    if "uncalibrated" in found:
+        return _read(found["uncalibrated"])
+    return _Written(found["name"], {"k": defaults["k"], "v": defaults["v"], **found["values"]})
+
+
+def _refuse_others(text: str, values: Mapping[str, str]) -> None:
+    """Values of keys that the cache has no code for."""
+    defaults, _ = _registry()
+    refused = [key for key in values if key not in ("k", "v", "sink", "prompt") and (key, values[key]) != ("tail", "bf16")]
+    if values.get("prompt", EXACT) not in (EXACT, FLASHQ):
+        refused.append("prompt")
+    if not refused:
+        return
+    key = refused[0]
+    without = ",".join(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)  # only the tail's default is no word
+    why = f": \"{text},{without}\" does without"
+    if BY_LAYER.fullmatch(key):
+        why = ": all layers and heads have the same formats, as blocks of all layers are equally large; `kvant run` has bits by layer"
+    elif key == "encode":
+        why = ": errors of keys are shaped where there are constants"
+    raise ValueError(f"kvant: the recipe \"{text}\" has {key}={values[key]}, which is not supported here{why}")
+
+
+def _side(text: str, side: str, value: str) -> tuple[list[str], str]:
+    """Transforms and format."""
+    match = _SIDE.fullmatch(value)
+    steps = (match[1] or "").split("+") if match and match[1] else []
+    if not match or steps not in _STEPS[side]:
+        known = " or ".join(f"{side}={'+'.join(x) + ':' if x else ''}FORMAT" for x in _STEPS[side])
+        raise ValueError(f"kvant: the recipe \"{text}\" has {side}={value}, which is not supported here: {known}")
+    return steps, match[2]
+
+
+def _sink(text: str, values: Mapping[str, str]) -> int:
+    value = values.get("sink", "0")
+    if not value.isdecimal() or int(value) > MAX_SINK:
+        raise ValueError(f"kvant: the recipe \"{text}\" has sink={value}, which is not supported here: 0 to {MAX_SINK} tokens")
+    return int(value)
+
+
+def resolved_line(recipe: Recipe) -> str | None:
+    """For users whose recipe is served under another name than they asked for; None: it is not."""
+    first = recipe.asked.split(",")[0]
+    if not first or "=" in first or recipe.asked == recipe.name:
+        return None
+    _, recipes = _registry()
+    if "uncalibrated" not in recipes.get(first.replace("_", "-"), {}):
+        return f"kvant: the recipe {recipe.asked} is {recipe.name}"
+    line = f"kvant: {recipe.name} serves in the place of {recipe.asked}, whose bits by layer and head are not supported here"
+    if recipe.is_shaped:
+        return line
+    return line + ": `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors"

@@ -1,4 +1,4 @@
-"""kvant as a vLLM plug-in: `--attention-backend CUSTOM --kv-cache-dtype kvant_4bit` (docs/guide/vllm.md).
+"""kvant as a vLLM plug-in: `--attention-backend CUSTOM --kv-cache-dtype kvant_uniform_4bit` (docs/guide/vllm.md).
 
 vLLM calls `register` in each of its processes. What depends on vLLM's release is in a file for each."""
 

@@ -19,7 +19,7 @@ from vllm.model_executor.layers.attention.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from kvant import PAGE
-from kvant.paged.recipes import without_constants
+from kvant.paged.recipes import resolved_line, without_constants
 from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, constants_file, find_recipe
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
@@ -137,6 +137,8 @@ def _attach(layer, vllm_config, release: Release) -> None:
     if state is None:
         state = mine
         _add_constants(state, vllm_config)
+        if (line := resolved_line(state.recipe)) is not None:
+            backend.logger.info("%s", line)
     elif any(getattr(state, name) != getattr(mine, name) for name in ("layout", "n_heads", "softmax_scale", "softcap")):
         raise NotImplementedError("kvant needs the same heads, head size, softmax scale and soft cap in all layers; "
                                   f"{layer.layer_name} differs")

@@ -1,18 +1,25 @@
 """The plug-in's recipes: `--kv-cache-dtype` names one, or names `kvant`, and `--additional-config '{"kvant": {"recipe":
-"k=...,v=...,sink=1"}}'` (or a name with what differs: `"kvant-4bit,prompt=flashq"`) says what it is. `"constants"` beside it (or alone, with a recipe by name) is the file that
-kvant.hf.calibrate has made of the model."""
+"k=...,v=...,sink=1"}}'` (or a name with what differs: `"uniform-4bit,prompt=flashq"`) says what it is. `"constants"` beside it (or alone, with a recipe by name) is the file that
+kvant.hf.calibrate has made of the model.
+
+Names of cache types are `kvant_` and the recipe's in the registry. Those from before keep the cache that they had, and the log says which
+recipe that is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from kvant.paged.recipes import RECIPES, Recipe, parse_recipe
+from kvant.paged.recipes import OTHER_NAMES, Recipe, parse_recipe
 
 CUSTOM = "kvant"
 _RECIPE, _CONSTANTS = "recipe", "constants"
 _EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_RECIPE}": "k=hadamard:tcq4,v=hadamard:tcq3,sink=1"}}}}\''
 CONSTANTS_EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_CONSTANTS}": "FILE"}}}}\''
-CACHE_TYPES = (*RECIPES, CUSTOM)
+_UNIFORM = {f"{CUSTOM}_{name.replace('-', '_')}": name for name in ("uniform-4bit", "uniform-3bit", "uniform-2bit")}
+_FROM_BEFORE = {**{f"{CUSTOM}_{bits}bit": f"uniform-{bits}bit,sink=1" for bits in (4, 3, 2)},
+                **{name.replace("-", "_"): text for name, text in OTHER_NAMES.items()}}
+CACHE_TYPES = (*_UNIFORM, *_FROM_BEFORE, CUSTOM)
 
 
 def _own(additional_config) -> Mapping[str, str]:
@@ -32,7 +39,9 @@ def find_recipe(cache_type: str, additional_config) -> Recipe:
     if cache_type != CUSTOM:
         if text is not None:
             raise ValueError(f"kvant: a recipe in --additional-config needs --kv-cache-dtype {CUSTOM}, not {cache_type}")
-        return RECIPES[cache_type]
+        if cache_type in _UNIFORM:
+            return parse_recipe(_UNIFORM[cache_type])
+        return replace(parse_recipe(_FROM_BEFORE[cache_type]), asked=cache_type)
     if text is None:
         raise ValueError(f"kvant: --kv-cache-dtype {CUSTOM} needs a recipe: {_EXAMPLE}")
     return parse_recipe(text)
