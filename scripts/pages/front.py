@@ -4,22 +4,17 @@ from pages.quality import divergence
 from pages.rivals import is_rival
 
 ROWS = ("q8_0", "q4_0", "q4_0-h", "kvant-4bit", "kvant-3bit", "kvant-2bit", "kvant-1.5bit")
-NOTES = {"q8_0": "llama.cpp's format", "q4_0": "llama.cpp's format", "q4_0-h": "the same, rotated"}
+NOTES = {"q8_0": "llama.cpp's format", "q4_0": "llama.cpp's format", "q4_0-h": "the same, rotated",
+         **{f"kvant-{bits}bit": "calibrated" for bits in ("4", "3", "2", "1.5")}}
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
 CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
-SHOWN_ON_GPU = (("kvant-4bit, not calibrated", "kvant-2bit, not calibrated", "kivi-4bit", "kivi-2bit"), "8, 128k")
+SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
 BARS = (("ggml", "llama"), ("bf16", "plain"), ("q8_0", "plain"), ("kvant-4bit", "ours"), ("kvant-3bit", "ours"),
         ("kvant-2bit", "ours"))
 
 
 def shown(name):
     return f"`{name}`" + (f", {NOTES[name]}" if name in NOTES else "")
-
-
-def quoted(recipe):
-    """`kvant-4bit` (not calibrated)"""
-    name, _, remark = recipe.partition(", ")
-    return f"`{name}`" + (f" ({remark})" if remark else "")
 
 
 def machine(document):
@@ -132,7 +127,7 @@ class Front:
             rivals = [self.gpu.rivals(document, row, index) for row in rows]
             if not rows or not all(len(each) == 2 for each in rivals):
                 continue
-            cells = ", ".join(f"{quoted(row['recipe'])} {bf16['us'][index] / row['us'][index]:.1f}x and "
+            cells = ", ".join(f"`{row['recipe']}` {bf16['us'][index] / row['us'][index]:.1f}x and "
                               f"{fp8['us'][index] / row['us'][index]:.1f}x" for row, (bf16, fp8) in zip(rows, rivals))
             sequences, tokens = SHOWN_ON_GPU[1].split(", ")
             return (f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens, rotations and tail included, "
@@ -141,17 +136,17 @@ class Front:
         return ""
 
     def gpu_model_line(self):
-        """How many times the baseline's tokens a second kvant-4bit decodes, at each depth from 32,768 on."""
+        """How many times the baseline's tokens a second uniform-4bit decodes, at each depth from 32,768 on."""
         document = next((d for d in self.gpu.kind("whole_model") if d["rate"] == "decode_tps"), None)
         if document is None:
             return ""
         rates = {(r["depth"], r["recipe"]): r["decode_tps"] for r in document["results"] if r["sequences"] == 1}
-        cells = [f"{rates[depth, 'kvant-4bit'] / rates[depth, document['baseline']]:.2f}x behind {depth:,} tokens"
+        cells = [f"{rates[depth, 'uniform-4bit'] / rates[depth, document['baseline']]:.2f}x behind {depth:,} tokens"
                  for depth in sorted({depth for depth, _ in rates if depth >= 32768})
-                 if (depth, "kvant-4bit") in rates and (depth, document["baseline"]) in rates]
+                 if (depth, "uniform-4bit") in rates and (depth, document["baseline"]) in rates]
         if not cells:
             return ""
-        return (f"**A whole 8B on an H200**, random weights in Q4_K, one sequence, `kvant-4bit` beside `{document['baseline']}` "
+        return (f"**A whole 8B on an H200**, random weights in Q4_K, one sequence, `uniform-4bit` beside `{document['baseline']}` "
                 f"on its CUDA backend: {', '.join(cells)} ([more](docs/gpu.md#whole-models)).")
 
     def vllm_line(self):
@@ -161,7 +156,7 @@ class Front:
             return ""
         rates = {row[0]: row[1] for row in document["results"]}
         cells = []
-        for name in ("`kvant_fast4`", "`kvant_4bit`"):
+        for name in ("`kvant_fast4`", "`uniform-4bit,sink=1`"):
             bf16, fp8 = rates[name].partition("(")[2].rstrip(")").split(", ")
             cells.append(f"{name} {bf16} and {fp8}")
         shape = document["columns"][1].partition(",")[0]

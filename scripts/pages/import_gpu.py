@@ -4,9 +4,9 @@ import json
 
 START_US, BYTES_PER_US = 1.6, 4.617e6  # of an H200: what only reading takes, measured with reads of 5 MB to 1 GB
 RECIPES = {  # options of decode_bench that stand for recipes, as scripts/gpu-bench runs them
-    "tcq4+tcq4 --rotate qo --sink 4 --tail 64": "kvant-4bit, not calibrated",
-    "tcq3+tcq3 --rotate qo --sink 4 --tail 64": "kvant-3bit, not calibrated",
-    "tcq2+tcq2 --rotate qo --sink 4 --tail 64": "kvant-2bit, not calibrated",
+    "tcq4+tcq4 --rotate qo --sink 4 --tail 64": "uniform-4bit",
+    "tcq3+tcq3 --rotate qo --sink 4 --tail 64": "uniform-3bit",
+    "tcq2+tcq2 --rotate qo --sink 4 --tail 64": "uniform-2bit",
     "lm4+lm4 --rotate qo --tail 64": "turbo4", "lm3+lm3 --rotate qo --tail 64": "turbo3", "lm2+lm2 --rotate qo --tail 64": "turbo2",
     "vq-d2b8+vq-d2b8 --rotate q --sink 4 --tail 192": "vecinfer-4bit",
     "vq-d4b8+vq-d4b8 --rotate q --sink 4 --tail 192": "vecinfer-2bit",

@@ -5,7 +5,7 @@ from pages.results import day_of, load
 CONTROLS = {"window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps of 128)": "noise floor",
             "k=bf16,v=tok2g128": "V alone", "k=ch2g128,v=bf16": "K alone", "k=bf16,v=hadamard:tcq2,sink=4": "V alone",
             "k=hadamard:tcq2,v=bf16,sink=4": "K alone",
-            **{f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"kvant-{b}bit, not calibrated" for b in (4, 3, 2)}}
+            **{f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"uniform-{b}bit" for b in (4, 3, 2)}}
 TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code": "C++ code", "german": "German"}
 FILES = {"wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt",
          "code": "data/evaluation/code.txt", "german": "data/evaluation/german.txt"}
