@@ -56,7 +56,7 @@ def axes():
         parts.append(label(LEFT[0] - 8, y + 4, f"{10.0**power:g}" if power > -4 else "0.0001", "small", text_anchor="end"))
     for bits in range(BITS[0], BITS[1] + 1):
         parts.append(label(x_of(bits), LEFT[1] + LEFT[3] + 20, str(bits), "small", text_anchor="middle"))
-    parts.append(label(LEFT[0] + LEFT[2] / 2, LEFT[1] + LEFT[3] + 40, "bits of an element, everything included",
+    parts.append(label(LEFT[0] + LEFT[2] / 2, LEFT[1] + LEFT[3] + 40, "bits per value, constants of the model not included",
                        "small faint", text_anchor="middle"))
     return parts
 

@@ -38,7 +38,7 @@ class Cpu:
                  f"`{document['backend']}`\n\n" + markdown.code(document["command"]) +
                  f"\n{document['measured_on']}; {document['threads']} threads; medians of {document['repeats']} interleaved "
                  f"rounds; memory is read at {document['read_gbps']:.0f} GB/s.\n\n")
-        header = ("tokens", "cache", "bits", "us a layer", "of the read limit", "beside the fastest rival")
+        header = ("tokens", "cache", "bits", "us a layer", "of the read limit", "compared with the fastest rival")
         return title + markdown.table(header, rows)
 
     def model(self):
@@ -57,7 +57,7 @@ class Cpu:
         title = (f"\n### {what}\n\n" + markdown.code(document["command"]) +
                  f"\n{document['measured_on']}; SmolLM2-135M; {document['threads']} threads; medians of "
                  f"{document['repeats']}; tokens a second, by type of weights.\n\n")
-        header = ("cache", *(WEIGHTS[w] for w in weights), "its best beside the fastest rival's best")
+        header = ("cache", *(WEIGHTS[w] for w in weights), "its best compared with the fastest rival's best")
         return title + markdown.table(header, rows)
 
     @staticmethod

@@ -4,7 +4,7 @@ from pages.quality import divergence
 from pages.rivals import is_rival
 
 ROWS = ("q8_0", "q4_0", "q4_0-h", "kvant-4bit", "kvant-3bit", "kvant-2bit", "kvant-1.5bit")
-NOTES = {"q8_0": "llama.cpp's format", "q4_0": "llama.cpp's format", "q4_0-h": "the same, rotated",
+NOTES = {"q8_0": "llama.cpp's groups", "q4_0": "llama.cpp's groups", "q4_0-h": "the same, rotated",
          **{f"kvant-{bits}bit": "calibrated" for bits in ("4", "3", "2", "1.5")}}
 SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
 CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
@@ -53,7 +53,7 @@ class Front:
             if row is not None:
                 rows.append((shown(recipe), f"{row['bits_all']:.2f}", divergence(row["kld_mean"]),
                              f"{100 * row['top1']:.1f} %", self.speed(recipe)))
-        return markdown.table(("cache", "bits of an element", "mean KLD", "same token", "attention, CPU"), rows)
+        return markdown.table(("cache", "bits per value", "mean KLD", "same token", "attention, CPU"), rows)
 
     def bars(self):
         document, rows = self.attention()
@@ -131,23 +131,24 @@ class Front:
                               f"{fp8['us'][index] / row['us'][index]:.1f}x" for row, (bf16, fp8) in zip(rows, rivals))
             sequences, tokens = SHOWN_ON_GPU[1].split(", ")
             return (f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens, rotations and tail included, "
-                    f"beside the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
+                    f"compared with the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
                     f"({rivals[0][1]['name'].split(',')[0]}): {cells}.")
         return ""
 
     def gpu_model_line(self):
-        """How many times the baseline's tokens a second uniform-4bit decodes, at each depth from 32,768 on."""
+        """How many times the tokens a second of the baseline, and of kvant's own bf16, uniform-4bit decodes, at each depth from 32,768 on."""
         document = next((d for d in self.gpu.kind("whole_model") if d["rate"] == "decode_tps"), None)
         if document is None:
             return ""
         rates = {(r["depth"], r["recipe"]): r["decode_tps"] for r in document["results"] if r["sequences"] == 1}
-        cells = [f"{rates[depth, 'uniform-4bit'] / rates[depth, document['baseline']]:.2f}x behind {depth:,} tokens"
+        rivals = (document["baseline"], "bf16")
+        cells = [" and ".join(f"{rates[depth, 'uniform-4bit'] / rates[depth, rival]:.2f}x" for rival in rivals) + f" at context {depth:,}"
                  for depth in sorted({depth for depth, _ in rates if depth >= 32768})
-                 if (depth, "uniform-4bit") in rates and (depth, document["baseline"]) in rates]
+                 if all((depth, recipe) in rates for recipe in ("uniform-4bit", *rivals))]
         if not cells:
             return ""
-        return (f"**A whole 8B on an H200**, random weights in Q4_K, one sequence, `uniform-4bit` beside `{document['baseline']}` "
-                f"on its CUDA backend: {', '.join(cells)} ([more](docs/gpu.md#whole-models)).")
+        return (f"**A whole 8B on an H200**, random weights in Q4_K, one sequence, `uniform-4bit` compared with `{document['baseline']}` "
+                f"on its CUDA backend and with kvant's own `bf16`: {', '.join(cells)} ([more](docs/gpu.md#whole-models)).")
 
     def vllm_line(self):
         """The first column of figures of the table made in vLLM: `848 (1.16x)`, `1,895 (2.59x, 2.24x)`."""
@@ -160,7 +161,7 @@ class Front:
             bf16, fp8 = rates[name].partition("(")[2].rstrip(")").split(", ")
             cells.append(f"{name} {bf16} and {fp8}")
         shape = document["columns"][1].partition(",")[0]
-        return (f"**In vLLM on an H200**, Llama-3.1-8B's shape, {shape} tokens: output tokens a second beside vLLM's own BF16 and "
+        return (f"**In vLLM on an H200**, Llama-3.1-8B's shape, {shape} tokens: output tokens per second compared with vLLM's own BF16 and "
                 f"FP8 caches: {', '.join(cells)} ([guide](docs/guide/vllm.md)).")
 
     def choosing(self):
@@ -173,7 +174,7 @@ class Front:
             if row is not None:
                 rows.append((f"`{recipe}`", f"{row['bits_all']:.2f}", f"{100 * row['bits_all'] / 16:.0f} %",
                              divergence(row["kld_mean"]), f"{100 * row['top1']:.1f} %", self.speed(recipe)))
-        return markdown.table(("recipe", "bits of an element", "memory of f16's", "mean KLD", "same token",
+        return markdown.table(("recipe", "bits per value", "memory of f16's", "mean KLD", "same token",
                                "attention, CPU"), rows)
 
     def blocks(self):
