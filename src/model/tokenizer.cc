@@ -56,6 +56,14 @@ class GgufTokenizer : public Tokenizer {
 
   bool ends_generation(std::int32_t token) const override { return llama_vocab_is_eog(vocab_, token); }
 
+  FimTokens fim_tokens() const override {
+    return {.prefix = llama_vocab_fim_pre(vocab_),
+            .suffix = llama_vocab_fim_suf(vocab_),
+            .middle = llama_vocab_fim_mid(vocab_),
+            .repository = llama_vocab_fim_rep(vocab_),
+            .file = llama_vocab_fim_sep(vocab_)};
+  }
+
   const llama_model* library_model() const override { return model_.get(); }
 
  private:

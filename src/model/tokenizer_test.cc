@@ -1,5 +1,7 @@
 #include "model/tokenizer.h"
 
+#include <fmt/format.h>
+#include <gguf.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -46,6 +48,24 @@ TEST_F(TinyTokenizer, AddsNoSecondBeginOfText) {
   EXPECT_EQ(once, tokenizer_->encode("<s>abc", /*add_special=*/false, /*parse_special=*/true).value());
   // Plain text that looks like the token is text.
   EXPECT_GT(tokenizer_->encode("<s>abc", true, false).value().size(), once.size());
+}
+
+TEST_F(TinyTokenizer, KnowsTheTokensThatFillInTheMiddle) {
+  EXPECT_FALSE(tokenizer_->fim_tokens().can_fill_in());
+  ggml_context* tensors = nullptr;
+  gguf_context* file = gguf_init_from_file(file_->path().c_str(), {/*no_alloc=*/false, &tensors});
+  ASSERT_NE(file, nullptr);
+  for (const auto& [key, token] :
+       {std::pair("fim_pre", 40), {"fim_suf", 41}, {"fim_mid", 42}, {"fim_sep", 43}})
+    gguf_set_val_u32(file, fmt::format("tokenizer.ggml.{}_token_id", key).c_str(), token);
+  const bool written = gguf_write_to_file(file, file_->path().c_str(), /*only_meta=*/false);
+  gguf_free(file);
+  ggml_free(tensors);
+  ASSERT_TRUE(written);
+  const FimTokens fim = Tokenizer::load(file_->path()).value()->fim_tokens();
+  EXPECT_TRUE(fim.can_fill_in());
+  EXPECT_EQ((std::vector{fim.prefix, fim.suffix, fim.middle, fim.file, fim.repository}),
+            (std::vector{40, 41, 42, 43, -1}));
 }
 
 // llama.cpp falls back to a general one, and says nothing that anybody sees.

@@ -8,6 +8,7 @@
 #include "serve/chat_messages.h"
 #include "serve/chat_request.h"
 #include "serve/chat_tools.h"
+#include "serve/infill_prompt.h"
 #include "serve/json_fields.h"
 #include "serve/parameter_rule.h"
 #include "serve/sampling_fields.h"
@@ -115,16 +116,18 @@ bool is_tokens(const Json& json) {
 }
 
 // How the text of a prompt becomes tokens: as the client's template, in which control tokens are meant,
-// unless it says otherwise.
+// unless it says otherwise. Before a suffix it is text alone.
 struct PromptReading {
   bool add_special = true;
   bool parse_special = true;
+  std::string suffix = {};
 };
 
 PromptReading read_prompt_reading(JsonFields& fields) {
   PromptReading reading;
   reading.add_special = fields.boolean("add_special_tokens").value_or(true);
   reading.parse_special = fields.boolean("parse_special").value_or(true);
+  reading.suffix = fields.text("suffix").value_or("");
   return reading;
 }
 
@@ -133,9 +136,14 @@ std::vector<std::int32_t> read_prompt(const Json& json, const PromptReading& rea
                                       JsonFields& fields) {
   std::vector<std::int32_t> tokens;
   if (json.is_string()) {
-    auto encoded = tokenizer.encode(json.get<std::string>(), reading.add_special, reading.parse_special);
+    const auto& text = json.get_ref<const std::string&>();
+    auto encoded = reading.suffix.empty()
+                       ? tokenizer.encode(text, reading.add_special, reading.parse_special)
+                       : infill_prompt({.prefix = text, .suffix = reading.suffix}, tokenizer);
     if (encoded.ok()) return std::move(encoded).value();
-    fields.fail("prompt", encoded.error().message);
+    fields.fail(reading.suffix.empty() ? "prompt" : "suffix", encoded.error().message);
+  } else if (!reading.suffix.empty()) {
+    fields.fail("prompt", "'prompt' must be a text, or a list of texts, where there is a 'suffix'");
   } else if (is_tokens(json)) {
     for (const Json& item : json) {
       if (item < 0 || item >= limits.n_vocab) {
@@ -160,7 +168,7 @@ struct TextPrompt {
 TextPrompt read_text_prompt(const Json& json, const PromptReading& reading, const Tokenizer& tokenizer,
                             const ApiLimits& limits, JsonFields& fields) {
   return {read_prompt(json, reading, tokenizer, limits, fields),
-          json.is_string() ? json.get<std::string>() : ""};
+          json.is_string() && reading.suffix.empty() ? json.get<std::string>() : ""};
 }
 
 std::vector<TextPrompt> read_prompts(JsonFields& fields, const PromptReading& reading,
@@ -221,6 +229,8 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
   const AnswerFormat format = read_answer_format(fields);
   const PromptReading reading = read_prompt_reading(fields);
   std::vector<TextPrompt> prompts = read_prompts(fields, reading, tokenizer, limits);
+  if (common.echo && !reading.suffix.empty())
+    fields.fail("echo", "a completion before a 'suffix' repeats no prompt: ask without 'echo'");
   common.text_has_special_tokens = reading.parse_special;
   if (!common.session.empty() && prompts.size() > 1)
     fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");

@@ -15,6 +15,7 @@
 #include "serve/connection_server.h"
 #include "serve/exchange.h"
 #include "serve/http_reply.h"
+#include "serve/infill_routes.h"
 #include "serve/json_fields.h"
 #include "serve/listening.h"
 #include "serve/messages_routes.h"
@@ -153,6 +154,7 @@ void HttpServer::Routes::add_routes() {
   add_get_route(server_, "/props", [this](const Request&, Response& response) { props(response); });
   add_messages_route(server_, loop_, tokenizer_, limits(), served_);
   add_responses_route(server_, loop_, tokenizer_, limits(), served_);
+  add_infill_route(server_, loop_, tokenizer_, limits(), served_);
   add_template_route(server_, chat_template_.get());
   add_cache_route(server_, loop_, served_);
   add_page_routes(server_);

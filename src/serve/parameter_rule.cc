@@ -88,7 +88,7 @@ const std::vector<Refused>& refused() {
       {"thinking_token_budget", "thoughts have no limit of their own", {-1}},
       // What becomes of the prompt.
       {"echo", "the prompt is not repeated"},
-      {"suffix", "text is only continued at its end"},
+      {"suffix", "/v1/completions and /infill have it"},
       {"prompt_logprobs", "give 'echo' with 'logprobs' to /v1/completions"},
       {"truncate_prompt_tokens", kPrompt, {-1}},
       {"chat_template", "the server decides on the template: start it with --chat-template FILE"},
