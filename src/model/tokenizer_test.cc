@@ -1,6 +1,7 @@
 #include "model/tokenizer.h"
 
 #include <fmt/format.h>
+#include <ggml.h>
 #include <gguf.h>
 #include <gtest/gtest.h>
 
@@ -53,16 +54,23 @@ TEST_F(TinyTokenizer, AddsNoSecondBeginOfText) {
 TEST_F(TinyTokenizer, KnowsTheTokensThatFillInTheMiddle) {
   EXPECT_FALSE(tokenizer_->fim_tokens().can_fill_in());
   ggml_context* tensors = nullptr;
-  gguf_context* file = gguf_init_from_file(file_->path().c_str(), {/*no_alloc=*/false, &tensors});
-  ASSERT_NE(file, nullptr);
+  gguf_context* old_file = gguf_init_from_file(file_->path().c_str(), {/*no_alloc=*/false, &tensors});
+  ASSERT_NE(old_file, nullptr);
+  gguf_context* file = gguf_init_empty();
+  gguf_set_kv(file, old_file);
+  for (ggml_tensor* t = ggml_get_first_tensor(tensors); t != nullptr; t = ggml_get_next_tensor(tensors, t)) {
+    if (gguf_find_tensor(old_file, t->name) >= 0) gguf_add_tensor(file, t);
+  }
   for (const auto& [key, token] :
        {std::pair("fim_pre", 40), {"fim_suf", 41}, {"fim_mid", 42}, {"fim_sep", 43}})
     gguf_set_val_u32(file, fmt::format("tokenizer.ggml.{}_token_id", key).c_str(), token);
-  const bool written = gguf_write_to_file(file, file_->path().c_str(), /*only_meta=*/false);
+  const TinyFile with_fim("fim.gguf");
+  const bool written = gguf_write_to_file(file, with_fim.path().c_str(), /*only_meta=*/false);
   gguf_free(file);
+  gguf_free(old_file);
   ggml_free(tensors);
   ASSERT_TRUE(written);
-  const FimTokens fim = Tokenizer::load(file_->path()).value()->fim_tokens();
+  const FimTokens fim = Tokenizer::load(with_fim.path()).value()->fim_tokens();
   EXPECT_TRUE(fim.can_fill_in());
   EXPECT_EQ((std::vector{fim.prefix, fim.suffix, fim.middle, fim.file, fim.repository}),
             (std::vector{40, 41, 42, 43, -1}));
