@@ -139,11 +139,11 @@ class Recipes(unittest.TestCase):
 
     def test_what_the_cache_cannot_serve_is_refused_by_its_key(self):
         for text, sentence in (
-                ("kivi-4bit", "\"kivi-4bit\" has window=128, which is not supported here: \"kivi-4bit,window=0\" does without"),
-                ("kvlinc-2bit", "\"kvlinc-2bit,window=0,correction=none\" does without"),
+                ("kivi-4bit", "\"kivi-4bit\" has window=128, which is not supported here: \"kivi-4bit,window=0\" is"),
+                ("kvlinc-2bit", "\"kvlinc-2bit,window=0,correction=none\" is"), ("oscar-2bit", "has window=256, which is not supported here$"),
                 ("turbo4", "has k=rhadamard:lm4, which is not supported here"), ("h2o-50", "has window=128"),
                 ("turboattention-4bit", "has softmax=sas"), ("k=tcq4,v=tcq4,skip=1e-6", "has skip=1e-6"),
-                ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=shaped", "shaped where there are constants"),
+                ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=plain", "\"encode=plain\" in the recipe .* where there are constants"),
                 ("k=tcq4,v=tcq4,window=128", "has window=128"), ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"), ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
                 ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"),
                 ("uniform-4bit,prompt=int8", "prompt=int8")):
@@ -154,7 +154,7 @@ class Recipes(unittest.TestCase):
                 parse_recipe("kvant-4bit," + part)
 
     def test_what_is_wrong_is_said(self):
-        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("", "no recipe \"\""), ("uniform-5bit,prompt=flashq", "no recipe \"uniform-5bit\""),
+        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("", "no recipe \"\""), ("uniform-5bit,prompt=flashq", "no recipe \"uniform-5bit\" \\(did you mean uniform-[234]bit or"), ("x", "no recipe \"x\": name one"),
                                ("k=tcq4,v=tcq4,sinks=1", "\"sinks=1\" in the recipe"), ("uniform-4bit,sink", "none of a recipe's keys")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)

@@ -45,7 +45,7 @@ def planned(recipe: str) -> dict:
 # What front ends make of the names of recipes, and what the engine plans: by the name, and by the cache that the front end has.
 found["served"] = []
 for asked, parse in [*((name, parse_recipe) for name in (*(f"{kind}-{bits}bit" for kind in ("kvant", "uniform") for bits in "432"), "kvant-1.5bit",
-                                                         "kivi-2bit,window=0", "vecinfer-4bit,window=0")),
+                                                         "kvant-2bit,prompt=flashq,sink=1", "kivi-2bit,window=0", "vecinfer-4bit,window=0")),
                      *((name, lambda name: find_recipe(name, None)) for name in CACHE_TYPES if name != "kvant")]:
     served = parse(asked)
     by_name = asked if parse is parse_recipe else served.name

@@ -6,14 +6,31 @@
 namespace kvant {
 namespace {
 
-void name_by_registry(Recipe& recipe) {
+// Of a name with what differs, "kvant-4bit,sink=8": that of the name's own uncalibrated recipe with the same,
+// "uniform-4bit,sink=8". Empty where the name has no such items, or is no built-in recipe's.
+std::string name_with_items(const std::string& asked, const Geometry& geometry) {
+  const std::size_t comma = asked.find(',');
+  if (comma == std::string::npos) return "";
+  for (const Recipe& builtin : builtin_recipes()) {
+    if (builtin.name != asked.substr(0, comma)) continue;
+    const auto served = uncalibrated_recipe(builtin, geometry);
+    return served.ok() ? served->name + asked.substr(comma) : "";
+  }
+  return "";
+}
+
+// The first of: a built-in recipe's name, such a name with what differs, the string form.
+void name_by_registry(Recipe& recipe, const Geometry& geometry) {
   const std::string text = to_string(recipe);
   for (const Recipe& builtin : builtin_recipes()) {
     if (to_string(builtin) != text) continue;
     recipe = builtin;
     return;
   }
-  recipe.name = text;
+  const std::string name = name_with_items(recipe.name, geometry);
+  const auto parsed = parse_recipe(name);
+  const bool is_same = parsed.ok() && !parsed->name.empty() && to_string(*parsed) == text;
+  recipe.name = is_same ? name : text;
   recipe.summary.clear();
 }
 
@@ -43,7 +60,7 @@ Result<Recipe> uncalibrated_recipe(const Recipe& recipe, const Geometry& geometr
   even->budget = 0;
   even->ladder.clear();
   even->encode = Encode::plain;
-  name_by_registry(*even);
+  name_by_registry(*even, geometry);
   return even;
 }
 

@@ -13,8 +13,8 @@ namespace kvant {
 bool lacks_optional_constants(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
 
 // `recipe` without such needs: its budget buys the same format everywhere, and all errors of K count alike.
-// The name is that of the built-in recipe that is the same cache, or the string form. Errors: see
-// allocate_bits.
+// The name is that of the built-in recipe that is the same cache, also with what differs, or the string form.
+// Errors: see allocate_bits.
 Result<Recipe> uncalibrated_recipe(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

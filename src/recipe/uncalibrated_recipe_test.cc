@@ -48,7 +48,10 @@ TEST(UncalibratedRecipe, ServesUnderItsOwnName) {
     EXPECT_EQ((*plan)->name == recipe.name, to_string((*plan)->recipe) == to_string(recipe)) << recipe.name;
   }
   EXPECT_EQ(resolved("kvant-1.5bit", g)->name, "k=hadamard:tcq1,v=hadamard:tcq1,sink=4");
-  EXPECT_EQ(resolved("kvant-2bit,sink=8", g)->name, "k=hadamard:tcq2,v=hadamard:tcq2,sink=8");
+  EXPECT_EQ(resolved("kvant-2bit,prompt=flashq,sink=8", g)->name, "uniform-2bit,prompt=flashq,sink=8");
+  EXPECT_EQ(resolved("kvant-2bit,budget=3.5", g)->name, "uniform-3bit");
+  EXPECT_EQ(resolved("kvant-2bit,budget=3.5,sink=8", g)->name, "k=hadamard:tcq3,v=hadamard:tcq3,sink=8");
+  EXPECT_EQ(resolved("kvant-1.5bit,sink=8", g)->name, "k=hadamard:tcq1,v=hadamard:tcq1,sink=8");
 }
 
 TEST(UncalibratedRecipe, GivesWayToTheCalibratedOne) {

@@ -3,6 +3,8 @@ and heads have the same formats. Some need constants of the model, some have use
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import functools
 import json
 import pathlib
@@ -143,6 +145,9 @@ def _read(text: str) -> _Written:
         key, equals, value = part.partition("=")
         if not equals or (key not in defaults and not BY_LAYER.fullmatch(key)):
             raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of a recipe's keys: {', '.join(defaults)}")
+        if key == "encode":
+            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is not supported here: errors of keys are shaped where there are "
+                             "constants of the model")
         values[key] = value
     name = ",".join([named.name, *others]) if named.name else ""
     return _Written(name, {key: value for key, value in values.items() if key in ("k", "v") or value != defaults.get(key)})
@@ -155,8 +160,9 @@ def _named(name: str) -> _Written:
         return _read(OTHER_NAMES[with_hyphens])
     found = recipes.get(name) or recipes.get(with_hyphens)
     if found is None:
-        raise ValueError(f"kvant: there is no recipe \"{name}\": it is one of {', '.join((*recipes, *OTHER_NAMES))}, or "
-                         "k=FORMAT,v=FORMAT,sink=TOKENS")
+        near = " or ".join(difflib.get_close_matches(with_hyphens, (*recipes, *OTHER_NAMES)))
+        raise ValueError(f"kvant: there is no recipe \"{name}\"{f' (did you mean {near}?)' if near else ''}: name one of kvant's table of "
+                         "recipes, such as uniform-4bit, or write k=FORMAT,v=FORMAT,sink=TOKENS")
     if "uncalibrated" in found:
         return _read(found["uncalibrated"])
     return _Written(found["name"], {"k": defaults["k"], "v": defaults["v"], **found["values"]})
@@ -164,19 +170,20 @@ def _named(name: str) -> _Written:
 
 def _refuse_others(text: str, values: Mapping[str, str]) -> None:
     """Values of keys that the cache has no code for."""
-    defaults, _ = _registry()
     refused = [key for key in values if key not in ("k", "v", "sink", "prompt") and (key, values[key]) != ("tail", "bf16")]
     if values.get("prompt", EXACT) not in (EXACT, FLASHQ):
         refused.append("prompt")
     if not refused:
         return
-    key = refused[0]
-    without = ",".join(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)  # only the tail's default is no word
-    why = f": \"{text},{without}\" does without"
+    key, why = refused[0], ""
     if BY_LAYER.fullmatch(key):
         why = ": all layers and heads have the same formats, as blocks of all layers are equally large; `kvant run` has bits by layer"
-    elif key == "encode":
-        why = ": errors of keys are shaped where there are constants"
+    else:
+        defaults, _ = _registry()
+        without = ",".join((text, *(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)))  # only the tail's is no word
+        with contextlib.suppress(ValueError):
+            parse_recipe(without)
+            why = f": \"{without}\" is"
     raise ValueError(f"kvant: the recipe \"{text}\" has {key}={values[key]}, which is not supported here{why}")
 
 
