@@ -110,15 +110,15 @@ def tasks(rng, n_turns):
             found = [f"{file.name}:{number}: {line.strip()}" for file in sorted(folder.glob("*.cc"))
                      for number, line in enumerate(file.read_text().splitlines(), 1) if word in line]
             folder = str(folder.relative_to(ROOT))
-            yield (f"Search the folder {folder} for the word `{word}`.", {"name": "search", "arguments": {"word": word, "folder": folder}},
+            yield (f"Use search to find the word `{word}` in the folder {folder}.", {"name": "search", "arguments": {"word": word, "folder": folder}},
                    "\n".join(found) + "\n")
         elif turn % 4 == 3:
             entries = "\n".join(sorted(f"{file.name} ({file.stat().st_size} bytes)" for file in folder.iterdir() if file.is_file()))
             folder = str(folder.relative_to(ROOT))
-            yield f"List the files in {folder}.", {"name": "list_folder", "arguments": {"folder": folder}}, entries + "\n"
+            yield f"Use list_folder to list the files in {folder}.", {"name": "list_folder", "arguments": {"folder": folder}}, entries + "\n"
         else:
             first = rng.randrange(1, len(lines) - 100)
-            yield (f"Read lines {first} to {first + 90} of {name}.",
+            yield (f"Use read_file to show lines {first} to {first + 90} of {name}.",
                    {"name": "read_file", "arguments": {"path": name, "first_line": first, "last_line": first + 90}},
                    "\n".join(lines[first - 1:first + 90]) + "\n")
 
@@ -160,11 +160,11 @@ def converse(options, recipe, seed, folder):
         messages.append({"role": "assistant", "content": message["content"] if is_valid else "", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": shortened(result)})
         answer, answer_record = server.chat(messages, 80)
-        messages.append({"role": "assistant", "content": answer["content"] or "Done."})
+        messages.append({"role": "assistant", "content": answer["content"] or "That is what it says."})
         turns.append({"depth": call_record["prompt_tokens"], "valid": is_valid, "right": is_right, "records": [call_record, answer_record]})
         if options.show_turns:
             print(f"  {turn + 1:2} call: {shown(call_record)}, {'right' if is_right else 'valid' if is_valid else 'INVALID'}", flush=True)
-            print(f"     text: {shown(answer_record)}", flush=True)
+            print(f"     text: {shown(answer_record)}: {(answer['content'] or '')[:200]!r}", flush=True)
             if not is_right:
                 print(f"     wrote {json.dumps(message)[:400]}", flush=True)
     server.end()

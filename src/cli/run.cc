@@ -217,6 +217,7 @@ Status Run::check_context(int prompt_tokens) {
   draft_model_ = std::move(*draft_model);
   conversation_ = std::make_unique<Conversation>(session_, backend, plan_, std::move(sampler).value(),
                                                  context_, most_drafted, draft_model_.model);
+  if (guard_ || !options_.session.empty()) conversation_->use_long_rope();
   return goes_on() ? restore_session() : Status();
 }
 

@@ -46,7 +46,8 @@ Result<const PlanTransforms*> DeviceExecutor::transforms_for(const Step& step) {
 }
 
 GraphShape DeviceExecutor::shape_of(const Step& step, const ForwardRows& rows) const {
-  GraphShape shape{static_cast<int>(rows.tokens.size()), static_cast<int>(rows.logit_rows.size()), {}};
+  GraphShape shape{
+      static_cast<int>(rows.tokens.size()), static_cast<int>(rows.logit_rows.size()), {}, rows.short_rope};
   if (hparams_.n_recurrent() == 0) return shape;
   for (const StepSlice& slice : step.slices()) {
     if (shape.runs.empty() || shape.runs.back().n_tokens != slice.n_tokens)

@@ -33,6 +33,7 @@ enum class DeviceProducts : std::uint8_t { fastest, f32 };
 struct GraphShape {
   int n_rows = 0, n_logit_rows = 0;
   std::vector<SliceRun> runs;  // of a model with delta nets; else none: its graphs take rows alone
+  bool short_rope = false;     // RoPE with the factors for short sequences
   bool operator==(const GraphShape&) const = default;
   int n_slices() const;
 };

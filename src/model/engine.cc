@@ -40,6 +40,9 @@ class GgufEngine : public Engine {
     return fmt::format("{:016x}", file_->content_hash() ^ (weights_->balances_keys() ? kBalanced : 0));
   }
   ModelParts parts() const override { return {*file_, hparams_, *weights_}; }
+  int short_rope_context() const override {
+    return weights_->has_short_rope_factors() ? hparams_.rope.original_context : 0;
+  }
   int independent_sequences() const override {
     return options_.device != nullptr ? 1 : independent_rows(*weights_, hparams_.n_layers);
   }
@@ -57,13 +60,17 @@ class GgufEngine : public Engine {
     std::vector<StepSlice> slices;
     for (const EngineInput& input : inputs) {
       KVANT_RETURN_IF_ERROR(check(input));
+      KVANT_CHECK(input.short_rope == inputs.front().short_rope, "a step with two kinds of RoPE");
       slices.push_back({input.sequence, static_cast<int>(input.tokens.size()), input.is_prompt});
     }
     auto reserved = cache.reserve(std::move(slices));
     if (!reserved.ok()) return reserved.error();
     Step& step = **reserved;
     gather_rows(step, inputs);
-    KVANT_RETURN_IF_ERROR(executor_->run(step, backend, {tokens_, positions_, logit_rows_}, logits));
+    const bool short_rope =
+        !inputs.empty() && inputs.front().short_rope && weights_->has_short_rope_factors();
+    KVANT_RETURN_IF_ERROR(
+        executor_->run(step, backend, {tokens_, positions_, logit_rows_, short_rope}, logits));
     return step.commit();
   }
 

@@ -45,6 +45,9 @@ struct EngineInput {
   int first_logits = 0;  // logits of tokens [first_logits, tokens.size()); == tokens.size(): none
   // Added to the tokens' positions for RoPE alone: calibration sees far positions in short samples.
   int position_offset = 0;
+  // The sequence stays within Engine::short_rope_context() tokens; the same in all its steps, and of all
+  // inputs of a step.
+  bool short_rope = false;
 };
 
 class Tokenizer;
@@ -66,6 +69,9 @@ class Engine {
   // Of the file (GgufFile::content_hash), and whether the engine balances its norms (query_key_balance.h).
   virtual std::string fingerprint() const = 0;
   virtual ModelParts parts() const = 0;
+  // LongRoPE (Ding et al. 2024) has factors for sequences of up to so many tokens, and others for longer
+  // ones, which the engine's context is. 0: the model has no choice.
+  virtual int short_rope_context() const { return 0; }
   // Sequences that may get a token in one step so that each gets the bits that it would get alone. Tries
   // products: not for every step.
   virtual int independent_sequences() const = 0;

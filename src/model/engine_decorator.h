@@ -18,6 +18,7 @@ class EngineDecorator : public Engine {
   std::int64_t host_weight_bytes() const override { return engine_.host_weight_bytes(); }
   std::string fingerprint() const override { return engine_.fingerprint(); }
   ModelParts parts() const override { return engine_.parts(); }
+  int short_rope_context() const override { return engine_.short_rope_context(); }
   int independent_sequences() const override { return engine_.independent_sequences(); }
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {

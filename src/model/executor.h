@@ -16,6 +16,7 @@ struct ForwardRows {
   std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
   std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence
   std::span<const std::int32_t> logit_rows;  // rows whose logits are wanted
+  bool short_rope = false;                   // EngineInput::short_rope, of all rows
 };
 
 class Executor {

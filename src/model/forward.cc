@@ -32,8 +32,10 @@ Forward::~Forward() {
   for (ggml_threadpool* pool : threadpools_) ggml_threadpool_free(pool);
 }
 
-Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
-  const auto fits = [&](const auto& g) { return g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows; };
+Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows, bool short_rope) {
+  const auto fits = [&](const auto& g) {
+    return g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows && g->short_rope() == short_rope;
+  };
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), fits);
   if (found != graphs_.end()) {
     std::rotate(graphs_.begin(), found, found + 1);
@@ -46,7 +48,8 @@ Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows) {
     graphs_.pop_back();
   }
   auto built = TransformerGraph::build(
-      {hparams_, weights_, product_, experts_, delta_net_, call_, team_.size()}, n_rows, n_logit_rows);
+      {hparams_, weights_, product_, experts_, delta_net_, call_, team_.size(), short_rope}, n_rows,
+      n_logit_rows);
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
@@ -82,7 +85,7 @@ Status Forward::run(Step& step, AttentionBackend& backend, const ForwardRows& ro
   KVANT_CHECK(n_rows > 0 && rows.positions.size() == rows.tokens.size(), "tokens without positions");
   KVANT_CHECK(logits.rows == n_logit_rows && (n_logit_rows == 0 || logits.cols == hparams_.n_vocab),
               "logits of another shape");
-  auto graph = graph_for(n_rows, n_logit_rows);
+  auto graph = graph_for(n_rows, n_logit_rows, rows.short_rope);
   if (!graph.ok()) return graph.error();
   TransformerGraph& g = **graph;
   g.set_rows(hparams_, rows);

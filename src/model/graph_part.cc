@@ -311,7 +311,8 @@ class GraphPart::Builder {
   ggml_tensor* rope(ggml_tensor* x, int layer) {
     const bool slides = h_.sliding_window[layer] > 0;
     const Rope& r = slides ? h_.sliding_rope : h_.rope;
-    ggml_tensor* factors = slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors();
+    ggml_tensor* factors =
+        slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors(part_.parts_.short_rope);
     const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
     return ggml_rope_ext(c_, x, indices(b_.positions, rows_), factors, slides ? h_.sliding_n_rot : h_.n_rot,
                          mode, r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude,

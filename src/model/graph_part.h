@@ -97,6 +97,7 @@ struct GraphParts {
   DeltaNetwork& delta_net;
   AttentionCall& call;
   int n_threads;
+  bool short_rope = false;  // RoPE with the factors for short sequences
 };
 
 class GraphPart {

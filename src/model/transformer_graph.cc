@@ -23,9 +23,10 @@ int attended_columns(const Hparams& h) {
 
 }  // namespace
 
-TransformerGraph::TransformerGraph(int n_rows, int n_logit_rows)
+TransformerGraph::TransformerGraph(int n_rows, int n_logit_rows, bool short_rope)
     : n_rows_(n_rows),
       n_logit_rows_(n_logit_rows),
+      short_rope_(short_rope),
       tokens_(n_rows),
       positions_(n_rows),
       logit_rows_(n_logit_rows),
@@ -95,7 +96,7 @@ void TransformerGraph::allocate_private(const Hparams& h, GraphBuffers& b) {
 
 Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphParts& parts, int n_rows,
                                                                   int n_logit_rows) {
-  std::unique_ptr<TransformerGraph> g(new TransformerGraph(n_rows, n_logit_rows));
+  std::unique_ptr<TransformerGraph> g(new TransformerGraph(n_rows, n_logit_rows, parts.short_rope));
   const GraphBuffers shared = g->allocate_shared(parts.hparams);
   std::vector<GraphBuffers> buffers(parts.n_threads, shared);
   for (GraphBuffers& b : buffers) g->allocate_private(parts.hparams, b);

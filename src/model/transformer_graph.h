@@ -23,6 +23,7 @@ class TransformerGraph {
 
   int n_rows() const { return n_rows_; }
   int n_logit_rows() const { return n_logit_rows_; }
+  bool short_rope() const { return short_rope_; }
   ggml_cgraph* part(int thread) const { return parts_[thread]->graph(); }
   std::int64_t bytes() const { return bytes_; }  // of activations
 
@@ -33,7 +34,7 @@ class TransformerGraph {
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
   };
-  TransformerGraph(int n_rows, int n_logit_rows);
+  TransformerGraph(int n_rows, int n_logit_rows, bool short_rope);
   ActivationRows allocate(int n_rows, int n_cols);
   ResidualRows allocate_residual(int n_rows, const Hparams& hparams);
   GraphBuffers allocate_shared(const Hparams& hparams);
@@ -42,6 +43,7 @@ class TransformerGraph {
 
   int n_rows_;
   int n_logit_rows_;
+  bool short_rope_;
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
   std::vector<float> query_scales_;
   std::vector<std::unique_ptr<float, Free>> memory_;

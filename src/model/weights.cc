@@ -176,11 +176,10 @@ class Weights::Loader {
     const Shape factors{h_.n_rot / 2, 1, 1};
     take("rope_freqs.weight", factors, Need::optional, Use::vector, &weights_.rope_factors_);
     const bool use_long = h_.long_rope == LongRope::long_factors;
-    ggml_tensor** unused = &unused_factors_;
     take("rope_factors_long.weight", factors, Need::optional, Use::vector,
-         use_long ? &weights_.rope_factors_ : unused);
+         use_long ? &weights_.rope_factors_ : &unused_factors_);
     take("rope_factors_short.weight", factors, Need::optional, Use::vector,
-         use_long ? unused : &weights_.rope_factors_);
+         use_long ? &weights_.short_rope_factors_ : &weights_.rope_factors_);
     weights_.layers_.resize(h_.n_layers);
     if (h_.n_layer_embd == 0) return;
     const int of_all = h_.n_layers * h_.n_layer_embd;

@@ -108,7 +108,12 @@ class Weights {
     return output_;
   }  // [n_embd, n_vocab]; the embedding (on a device: its copy) when tied
   ggml_tensor* output_bias() const { return output_bias_; }
-  ggml_tensor* rope_factors() const { return rope_factors_; }  // [n_rot / 2], or null
+  // [n_rot / 2], or null. is_short: LongRoPE's factors for short sequences, where the context's are the long
+  // ones.
+  ggml_tensor* rope_factors(bool is_short = false) const {
+    return is_short ? short_rope_factors_ : rope_factors_;
+  }
+  bool has_short_rope_factors() const { return short_rope_factors_ != nullptr; }
   // Embeddings of tokens that layers have of their own, and what they get of the model's: null where there
   // are none.
   ggml_tensor* layer_embedding() const { return layer_embedding_; }    // [n_layers n_layer_embd, n_vocab]
@@ -133,7 +138,7 @@ class Weights {
   ggml_tensor* output_norm_bias_ = nullptr;
   ggml_tensor* output_ = nullptr;
   ggml_tensor* output_bias_ = nullptr;
-  ggml_tensor* rope_factors_ = nullptr;
+  ggml_tensor *rope_factors_ = nullptr, *short_rope_factors_ = nullptr;
   ggml_tensor* layer_embedding_ = nullptr;
   ggml_tensor* layer_projection_ = nullptr;
   ggml_tensor* layer_projection_norm_ = nullptr;

@@ -46,6 +46,11 @@ struct Job {
   std::string prefix_file = {};  // that it waits for, or has waited for, before that; empty: none
   SequenceId sequence = 0;
   int n_read = 0;
+  // LongRoPE's factors for short sequences; and, once the sequence has grown beyond them, its tokens, which
+  // are read again with the others. Empty: the prompt is read.
+  bool short_rope = false;
+  std::vector<std::int32_t> again = {};
+  const std::vector<std::int32_t>& reading() const { return again.empty() ? request.prompt : again; }
   std::vector<int> keep_at;
 
   std::vector<ReportedToken> prompt_report = {};  // of the tokens read so far, where they are wanted

@@ -198,13 +198,23 @@ std::optional<SessionError> Scheduler::fork_loaded(const std::string& name, cons
 
 // --- steps of the engine ---
 
+// Whether one step may have them all.
+bool Scheduler::agree_on_rope(std::span<const Row> rows, std::span<const PromptPart> parts) {
+  std::vector<bool> kinds;
+  for (const Row& row : rows) kinds.push_back(row.job->short_rope);
+  for (const PromptPart& part : parts) kinds.push_back(part.job->short_rope);
+  return std::ranges::adjacent_find(kinds, std::not_equal_to<>()) == kinds.end();
+}
+
 // In one step of the engine. What fails together is tried apart, so that nobody suffers from what is beside.
 void Scheduler::decode_and_read(bool beside_answers) {
   const std::vector<Row> rows = running_rows();
   const std::vector<PromptPart> parts = next_parts(beside_answers);
   if (rows.empty() && parts.empty()) return;
-  if (parts.empty()) draft(rows);
-  if (run_together(rows, parts).ok()) return;
+  if (agree_on_rope(rows, parts)) {
+    if (parts.empty()) draft(rows);
+    if (run_together(rows, parts).ok()) return;
+  }
   decode(rows);
   for (const PromptPart& part : parts) read_part(part);
 }
@@ -219,15 +229,19 @@ Status Scheduler::run_together(std::span<const Row> rows, std::span<const Prompt
     const Answer& answer = *row.answer;
     std::vector<std::int32_t>& of_row = tokens.emplace_back(1, answer.generation->token());
     of_row.insert(of_row.end(), answer.draft.begin(), answer.draft.end());
-    inputs.push_back({answer.sequence, of_row, /*is_prompt=*/false});
+    inputs.push_back({.sequence = answer.sequence, .tokens = of_row, .short_rope = row.job->short_rope});
     n_decoded += static_cast<int>(of_row.size());
     ends_page = ends_page || (cache_.length(answer.sequence) + std::ssize(of_row)) % kPageTokens == 0;
   }
   int n_read = shadow_reading_.n_tokens, n_logit_rows = n_decoded;
   for (const PromptPart& part : parts) {
     const auto of_part =
-        std::span<const std::int32_t>(part.job->request.prompt).subspan(part.job->n_read, part.n_tokens);
-    inputs.push_back({part.job->sequence, of_part, /*is_prompt=*/true, part.n_tokens - part.n_logits});
+        std::span<const std::int32_t>(part.job->reading()).subspan(part.job->n_read, part.n_tokens);
+    inputs.push_back({.sequence = part.job->sequence,
+                      .tokens = of_part,
+                      .is_prompt = true,
+                      .first_logits = part.n_tokens - part.n_logits,
+                      .short_rope = part.job->short_rope});
     n_read += part.n_tokens;
     n_logit_rows += part.n_logits;
   }

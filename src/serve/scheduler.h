@@ -178,10 +178,13 @@ class Scheduler {
   void admit();
   bool has_room(const Job& job) const;
   void free_sequences(Job& job);
+  bool starts_short(const GenerationRequest& request) const;
+  void leave_short_rope(Job& job);
   void close(Job& job);
 
   // Answers (scheduler_answers.cc).
   Status start_answers(Job& job, std::span<const float> logits);
+  void resume_answer(Job& job, std::span<const float> logits);
   std::vector<Row> running_rows();
   bool drafts_for(const Job& job) const;
   std::unique_ptr<DraftSource> new_drafter(const GenerationRequest& request) const;
@@ -191,6 +194,7 @@ class Scheduler {
   Status take_back(Answer& answer);
   std::span<const float> take_tokens(const Row& row, std::span<const float> logits);
   void decode(std::span<const Row> rows);
+  static bool agree_on_rope(std::span<const Row> rows, std::span<const PromptPart> parts);
   void decode_batch(std::span<const Row> rows);
   Status decode_shadows(std::span<const Row> rows);
   void start_echo(Job& job);

@@ -68,6 +68,16 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   return {};
 }
 
+// Its sequence was read again, with the token that it had not decoded yet.
+void Scheduler::resume_answer(Job& job, std::span<const float> logits) {
+  Answer& answer = job.answers.front();
+  answer.sequence = job.sequence;
+  answer.tokens.push_back(answer.generation->token());
+  job.again.clear();
+  job.state = JobState::generating;
+  take_token({&job, &answer, 0}, logits);
+}
+
 // The prompt's text, as it came or as its tokens spell it, at the start of each completion.
 void Scheduler::start_echo(Job& job) {
   std::string text = job.request.text;
@@ -81,10 +91,16 @@ std::vector<Scheduler::Row> Scheduler::running_rows() {
   std::vector<Row> rows;
   for (Job& job : jobs_) {
     if (job.state != JobState::generating) continue;
+    if (job.short_rope && job.answers.size() == 1 && job.answers.front().is_running() &&
+        cache_.length(job.answers.front().sequence) >= engine_.short_rope_context()) {
+      leave_short_rope(job);
+      continue;
+    }
     for (std::size_t i = 0; i < job.answers.size(); ++i) {
       if (job.answers[i].is_running()) rows.push_back({&job, &job.answers[i], static_cast<int>(i)});
     }
   }
+  std::ranges::stable_partition(rows, [](const Row& row) { return row.job->short_rope; });
   return rows;
 }
 
@@ -111,8 +127,10 @@ int Scheduler::most_drafted(const Row& row) const {
   const Answer& answer = *row.answer;
   if (answer.drafter == nullptr) return 0;
   const int left = row.job->request.generation.max_tokens - answer.generation->n_tokens();
-  return std::max(
-      0, std::min({options_.most_drafted, left - 1, rewindable_tokens(cache_, answer.sequence) - 1}));
+  int most = std::min({options_.most_drafted, left - 1, rewindable_tokens(cache_, answer.sequence) - 1});
+  if (row.job->short_rope)
+    most = std::min(most, engine_.short_rope_context() - cache_.length(answer.sequence) - 1);
+  return std::max(0, most);
 }
 
 // What the next step verifies of each answer's draft.
@@ -136,8 +154,12 @@ void Scheduler::drop_drafts(std::span<const Row> rows) {
 }
 
 void Scheduler::decode(std::span<const Row> rows) {
-  for (std::size_t first = 0; first < rows.size(); first += batch_)
-    decode_batch(rows.subspan(first, std::min(batch_, rows.size() - first)));
+  for (std::size_t first = 0; first < rows.size();) {
+    auto batch = rows.subspan(first, std::min(batch_, rows.size() - first));
+    while (!agree_on_rope(batch, {})) batch = batch.first(batch.size() - 1);
+    decode_batch(batch);
+    first += batch.size();
+  }
 }
 
 // What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.
@@ -169,7 +191,8 @@ Status Scheduler::decode_shadows(std::span<const Row> rows) {
     if (guard == nullptr || shadows_->length(guard->shadow()) > cache_.length(row.answer->sequence)) continue;
     guards.push_back(guard);
     tokens.push_back(row.answer->generation->token());
-    inputs.push_back({guard->shadow(), {&tokens.back(), 1}, /*is_prompt=*/false});
+    inputs.push_back(
+        {.sequence = guard->shadow(), .tokens = {&tokens.back(), 1}, .short_rope = row.job->short_rope});
   }
   if (guards.empty()) return {};
   const std::size_t n_vocab = engine_.n_vocab();

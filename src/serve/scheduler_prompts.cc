@@ -11,6 +11,16 @@ namespace {
 // vocabulary.
 constexpr int kReportedStep = 64;
 
+// The tokens by which a beginning is kept. A sequence with LongRoPE's short factors has other keys than one
+// with the long ones, so that its tokens are marked: no vocabulary is that large.
+std::vector<std::int32_t> kept_tokens(const Job& job, std::span<const std::int32_t> tokens) {
+  constexpr std::int32_t kShortRope = 1 << 30;
+  std::vector<std::int32_t> kept(tokens.begin(), tokens.end());
+  if (job.short_rope)
+    for (std::int32_t& token : kept) token |= kShortRope;
+  return kept;
+}
+
 }  // namespace
 
 bool Scheduler::is_answering() const {
@@ -66,8 +76,11 @@ int Scheduler::read_shadow(Job& job, int wanted) {
   const int n = next_prompt_step(job.n_shadow_read, job.usage.prompt, wanted);
   const bool is_last = job.n_shadow_read + n == job.usage.prompt;
   const std::span<const std::int32_t> prompt = job.request.prompt;
-  const EngineInput input{job.shadow, prompt.subspan(job.n_shadow_read, n), /*is_prompt=*/true,
-                          is_last ? n - 1 : n};
+  const EngineInput input{.sequence = job.shadow,
+                          .tokens = prompt.subspan(job.n_shadow_read, n),
+                          .is_prompt = true,
+                          .first_logits = is_last ? n - 1 : n,
+                          .short_rope = job.short_rope};
   const auto start = std::chrono::steady_clock::now();
   const Status done =
       engine_.step(*shadows_, backend_, {&input, 1}, {logits_.data(), is_last ? 1 : 0, engine_.n_vocab()});
@@ -93,13 +106,14 @@ std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) 
       return {};
     }
     if (!job.has_sequence) return {};  // its session, or its beginning, is still being read
-    job.stream->begin(job.usage);
+    if (job.again.empty()) job.stream->begin(job.usage);
   }
+  const int n_all = static_cast<int>(job.reading().size());
   const bool reports = job.request.wants_prompt_probabilities();
   if (reports) wanted = std::min(wanted, kReportedStep);
-  int n = next_prompt_step(job.n_read, job.usage.prompt, wanted);
+  int n = next_prompt_step(job.n_read, n_all, wanted);
   if (!job.keep_at.empty()) n = std::min(n, job.keep_at.front() - job.n_read);
-  const bool is_last = job.n_read + n == job.usage.prompt;
+  const bool is_last = job.n_read + n == n_all;
   return PromptPart{&job, n, is_last, reports ? n : static_cast<int>(is_last)};
 }
 
@@ -129,6 +143,7 @@ void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) 
   counters_.prompt_tokens += part.n_tokens;
   if (!job.keep_at.empty() && job.n_read == job.keep_at.front()) keep_beginning(job);
   if (!part.is_last) return;
+  if (!job.again.empty()) return resume_answer(job, logits.last(engine_.n_vocab()));
   if (const Status begun = start_answers(job, logits.last(engine_.n_vocab())); !begun.ok())
     answer_failure(job, begun.error());
 }
@@ -154,13 +169,19 @@ Status Scheduler::start_from_session(Job& job) {
 // From its session, as soon as that is in memory, from the longest beginning that is kept, for which it waits
 // once if that is on the disk, or from an empty sequence.
 Status Scheduler::start_reading(Job& job) {
+  if (!job.again.empty()) {
+    job.sequence = cache_.add();
+    job.has_sequence = true;
+    return {};
+  }
   if (job.request.session_tokens > 0) return start_from_session(job);
   if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
   const bool must_read_all = job.request.wants_prompt_probabilities();  // which are not kept
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     if (must_read_all) return {};
-    auto found = prefixes_.find(job.request.prompt, /*may_wait=*/job.prefix_file.empty());
+    const auto tokens = kept_tokens(job, job.request.prompt);
+    auto found = prefixes_.find(tokens, /*may_wait=*/job.prefix_file.empty());
     if (!found.ok()) return found.error();
     match = std::move(*found);
     return {};
@@ -186,7 +207,8 @@ Status Scheduler::start_reading(Job& job) {
 void Scheduler::keep_beginning(Job& job) {
   job.keep_at.erase(job.keep_at.begin());
   const auto read = std::span<const std::int32_t>(job.request.prompt).first(job.n_read);
-  (void)with_room([&] { return prefixes_.keep(job.sequence, read, job.usage.cached); });
+  const auto tokens = kept_tokens(job, read);
+  (void)with_room([&] { return prefixes_.keep(job.sequence, tokens, job.usage.cached); });
 }
 
 }  // namespace kvant

@@ -1,5 +1,6 @@
 // Requests come and go.
 #include <algorithm>
+#include <utility>
 
 #include "serve/scheduler.h"
 
@@ -87,6 +88,7 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   job.start = Clock::now();
   job.bytes = bytes;
   job.usage.prompt = n_prompt;
+  job.short_rope = starts_short(job.request);
   const bool must_wait = !queue_.empty() || !has_room(job);
   if (const int waiting = queue_.clients_requests();
       must_wait && !job.request.follows && waiting >= options_.queue) {
@@ -98,6 +100,30 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   queue_.push(std::move(job));
   admit();
   return std::nullopt;
+}
+
+// A sequence may begin with the factors for short sequences where it stays short, or where its tokens can be
+// read again when it does not: of one completion, without a second cache, and not in a session, which others
+// go on with.
+bool Scheduler::starts_short(const GenerationRequest& request) const {
+  const int most = engine_.short_rope_context(), n_prompt = static_cast<int>(request.prompt.size());
+  if (most == 0 || n_prompt >= most || !request.session.empty()) return false;
+  return n_prompt + request.generation.max_tokens <= most ||
+         (request.n_answers == 1 && !request.guard && !request.wants_prompt_probabilities());
+}
+
+// Before its next token: all tokens are read again, as a prompt.
+void Scheduler::leave_short_rope(Job& job) {
+  Answer& answer = job.answers.front();
+  job.again = job.request.prompt;
+  job.again.insert(job.again.end(), answer.tokens.begin(), answer.tokens.end());
+  job.again.push_back(answer.generation->token());
+  cache_.free(std::exchange(answer.sequence, -1));
+  job.short_rope = false;
+  job.has_sequence = false;
+  job.n_read = 0;
+  job.state = JobState::reading;
+  readers_.push_back(&job);
 }
 
 void Scheduler::drop_cancelled() {

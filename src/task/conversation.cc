@@ -41,6 +41,8 @@ Conversation::Conversation(const Session& session, AttentionBackend& backend,
       sequence_(cache_.add()),
       most_drafted_(most_verified(session, most_drafted)),
       logits_(static_cast<std::size_t>(1 + most_drafted_) * session.engine().n_vocab()),
+      begins_short_(session.engine().short_rope_context() > 0),
+      short_rope_(begins_short_),
       draft_model_(std::move(draft_model)),
       drafter_(new_drafter()) {}
 
@@ -52,7 +54,11 @@ std::unique_ptr<DraftSource> Conversation::new_drafter() const {
 
 // n_logits: of the last tokens.
 Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits) {
-  const EngineInput input{sequence_, tokens, is_prompt, static_cast<int>(tokens.size()) - n_logits};
+  const EngineInput input{.sequence = sequence_,
+                          .tokens = tokens,
+                          .is_prompt = is_prompt,
+                          .first_logits = static_cast<int>(tokens.size()) - n_logits,
+                          .short_rope = short_rope_};
   const MatrixView<float> logits(logits_.data(), n_logits, session_.engine().n_vocab());
   KVANT_RETURN_IF_ERROR(session_.engine().step(cache_, backend_, {&input, 1}, logits));
   return check_logits(session_.engine(), logits);
@@ -72,6 +78,7 @@ Status Conversation::read(std::span<const std::int32_t> tokens, const std::strin
   KVANT_RETURN_IF_ERROR(check_room(n));
   Progress progress("reading the prompt", n, "tokens");
   const auto start = Clock::now();
+  KVANT_RETURN_IF_ERROR(outgrow_short_rope(n));
   const int held = length();
   for (int first = 0; first < n && !interrupted;) {
     const int count = next_prompt_step(held + first, held + n, kPromptChunk);
@@ -148,11 +155,28 @@ Status Conversation::read_answered() {
     ++figures_.accepted_tokens;
   } else {
     KVANT_RETURN_IF_ERROR(drop_draft());
+    KVANT_RETURN_IF_ERROR(outgrow_short_rope(1));
     KVANT_RETURN_IF_ERROR(verify(token));
   }
   tokens_.push_back(token);
   text_ += session_.engine().tokenizer().piece(token);
   is_ahead_ = false;
+  return {};
+}
+
+// Before n_more tokens: where the sequence grows beyond what LongRoPE's factors for short sequences are for,
+// it is read again with the others (Ding et al. 2024).
+Status Conversation::outgrow_short_rope(int n_more) {
+  if (!short_rope_ || length() + n_more <= session_.engine().short_rope_context()) return {};
+  KVANT_RETURN_IF_ERROR(drop_draft());
+  cache_.free(sequence_);
+  sequence_ = cache_.add();
+  short_rope_ = false;
+  for (int first = 0; first < length();) {
+    const int n = next_prompt_step(first, length(), kPromptChunk);
+    KVANT_RETURN_IF_ERROR(step(std::span(tokens_).subspan(first, n), /*is_prompt=*/true, /*n_logits=*/0));
+    first += n;
+  }
   return {};
 }
 
@@ -162,6 +186,7 @@ int Conversation::most_drafted() const {
   if (most_drafted_ == 0 || answer_->end() != GenerationEnd::none) return 0;
   int most = std::min({most_drafted_, rewindable_tokens(cache_, sequence_) - 1, context_ - length() - 2});
   if (max_tokens_ >= 0) most = std::min(most, max_tokens_ - answer_->n_tokens() - 1);
+  if (short_rope_) most = std::min(most, session_.engine().short_rope_context() - length() - 1);
   return std::max(most, 0);
 }
 
@@ -206,6 +231,7 @@ void Conversation::restart() {
   sequence_ = cache_.add();
   tokens_.clear();
   text_.clear();
+  short_rope_ = begins_short_;
   drafter_ = new_drafter();
 }
 

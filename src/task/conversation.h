@@ -64,6 +64,10 @@ class Conversation {
   // characters.
   Result<AnswerEnd> generate(int n, const std::atomic<bool>& interrupted,
                              const std::function<void(const std::string&)>& print);
+  // LongRoPE's factors are those for long sequences from the first token on, because the sequence is kept in
+  // a file or watched by a guard. Without that it begins with those for short ones, and is read again when it
+  // outgrows them.
+  void use_long_rope() { short_rope_ = begins_short_ = false; }
   // Forgets everything but the figures.
   void restart();
 
@@ -81,6 +85,7 @@ class Conversation {
  private:
   std::unique_ptr<DraftSource> new_drafter() const;
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits);
+  Status outgrow_short_rope(int n_more);
   Status read_answered();
   Status verify(std::int32_t token);
   int most_drafted() const;
@@ -100,6 +105,8 @@ class Conversation {
   std::vector<float> logits_;  // [1 + most_drafted_, n_vocab], of the newest tokens
   std::optional<Generation> answer_;
   std::optional<AnswerEnd> end_;
+  bool begins_short_;                        // sequences begin with LongRoPE's factors for short ones
+  bool short_rope_;                          // and this one has them
   int max_tokens_ = -1;                      // of the answer; -1: no limit
   bool is_ahead_ = false;                    // the answer's newest token is yet to be read
   std::shared_ptr<DraftModel> draft_model_;  // null: drafts are looked up

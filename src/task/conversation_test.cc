@@ -1,0 +1,92 @@
+// A conversation of a model with LongRoPE: the factors follow the sequence's length, not the context's.
+#include "task/conversation.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "model/tiny_variants.h"
+#include "recipe/recipe.h"
+
+namespace kvant {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+constexpr int kShort = 256;  // tokens of the longest sequence with the factors for short ones
+
+Tokens random_tokens(int n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
+  Tokens tokens(n);
+  for (std::int32_t& t : tokens) t = token(random);
+  return tokens;
+}
+
+class LongRopeConversation : public ::testing::TestWithParam<int> {
+ protected:
+  LongRopeConversation() {
+    TinyModel model;
+    for (const Variant& variant : variants()) {
+      if (variant.name == std::string("phi3_long_factors")) model = variant.model;
+    }
+    model.matrix_type = GGML_TYPE_Q8_0;
+    file_ = write_tiny_model(model);
+  }
+
+  // The greedy tokens after the prompts, of which each is read after the completion of the one before.
+  Tokens generate(int context, const std::vector<Tokens>& prompts, int n) {
+    const auto session = Session::open({.model = file_->path()}, WeightMode::as_stored, context);
+    EXPECT_TRUE(session.ok());
+    const auto plan = session->plan(parse_recipe("bf16").value());
+    auto sampler = Sampler::make({.temperature = 0});
+    Conversation conversation(*session, session->backend(), *plan, std::move(*sampler), 1024, GetParam());
+    const std::atomic<bool> interrupted{false};
+    Tokens tokens;
+    for (const Tokens& prompt : prompts) {
+      EXPECT_TRUE(conversation.read(prompt, "", interrupted).ok());
+      conversation.begin_answer({.max_tokens = n});
+      while (!conversation.answer_end()) {
+        EXPECT_TRUE(conversation.next().ok());
+        tokens.push_back(conversation.answer().token());
+      }
+    }
+    return tokens;
+  }
+
+  std::unique_ptr<TinyFile> file_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Drafts, LongRopeConversation, ::testing::Values(0, 15),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(LongRopeConversation, HasTheFactorsForShortSequencesInShortOnes) {
+  const Tokens prompt = random_tokens(100, 1);
+  EXPECT_EQ(generate(1024, {prompt}, 60), generate(kShort, {prompt}, 60));
+}
+
+TEST_P(LongRopeConversation, IsReadAgainWhenItOutgrowsThem) {
+  const Tokens prompt = random_tokens(240, 2);
+  const int n_short = kShort - 240 + 1, n_long = 30;
+  Tokens read = prompt;
+  const Tokens beginning = generate(kShort, {prompt}, n_short);
+  read.insert(read.end(), beginning.begin(), beginning.end());
+  Tokens expected = beginning;
+  const Tokens end = generate(1024, {read}, n_long);
+  expected.insert(expected.end(), end.begin(), end.end());
+  EXPECT_EQ(generate(1024, {prompt}, n_short + n_long), expected);
+}
+
+TEST_P(LongRopeConversation, IsReadAgainWhenAPromptOutgrowsThem) {
+  const Tokens first = random_tokens(150, 3), second = random_tokens(150, 4);
+  const Tokens beginning = generate(kShort, {first}, 20);
+  Tokens whole = first;
+  whole.insert(whole.end(), beginning.begin(), beginning.end());
+  whole.insert(whole.end(), second.begin(), second.end());
+  const Tokens both = generate(1024, {first, second}, 20);
+  EXPECT_EQ(Tokens(both.begin(), both.begin() + 20), beginning);
+  EXPECT_EQ(Tokens(both.begin() + 20, both.end()), generate(1024, {whole}, 20));
+}
+
+}  // namespace
+}  // namespace kvant
