@@ -85,7 +85,7 @@ class ModelDraft : public DraftSource {
   Draft propose(int most, const SpeculationPace& pace) override {
     drafted_.clear();
     n_compared_ = 0;
-    if (most == 0 || out_of_memory_ || tokens_.empty()) return {};
+    if (most == 0 || out_of_memory_ || tokens_.empty() || !pace.knows_plain_steps()) return {};
     int wanted = std::min(most, kTrialTokens);
     if (seconds_ > 0) wanted = pace.worth_drafting(odds_, seconds_, most);
     n_skipped_ = wanted == 0 ? n_skipped_ + 1 : 0;

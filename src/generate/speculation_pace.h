@@ -22,6 +22,9 @@ class SpeculationPace {
   // kMostDelay.
   std::vector<int> choose(std::span<const Draft> drafts, int most_rows) const;
 
+  // Whether steps without drafts were measured: before that no draft is used.
+  bool knows_plain_steps() const { return seconds(1) > 0; }
+
   // How many tokens of one sequence's draft are worth their time, at most `most`, where drafting a token
   // takes so many seconds and the token is right with these odds if all before it are.
   int worth_drafting(double odds, double seconds_each, int most) const;

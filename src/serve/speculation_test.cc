@@ -114,8 +114,15 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 
-// The draft model has the same weights: without the recipe's error it would always be right.
+// The draft model has the same weights: without the recipe's error it would always be right. Granite's logits
+// are divided by logit_scale, so that the model is sure of its drafts.
 TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
+  const auto file = write_tiny_model({.architecture = "granite",
+                                      .n_layers = 2,
+                                      .matrix_type = GGML_TYPE_Q8_0,
+                                      .numbers = {{"logit_scale", 0.05F}}});
+  const auto sure = Engine::load(file->path(), {.n_threads = 1}).value();
+  engine_ = sure.get();
   const auto bf16 = testing::plan_for("bf16", engine_->geometry(), nullptr, backend_->page_order());
   std::vector<GenerationRequest> requests;
   for (const int n : {5, 100, 230}) requests.push_back(request(random_tokens(n, n), 150, /*temperature=*/0));
