@@ -59,6 +59,9 @@ def recipes_page(registry):
              "the reference kernels.\n\n")
     text += markdown.table(("name", "tier", "recipe", ""), ((f"`{r['name']}`", r["tier"], f"`{r['recipe']}`", r["summary"])
                                                             for r in registry["recipes"]))
+    text += "\nWhere a model is not calibrated, another recipe serves under its own name:\n\n"
+    text += markdown.table(("asked for", "serves"), ((f"`{r['name']}`", f"`{r['uncalibrated']}`") for r in registry["recipes"]
+                                                     if "uncalibrated" in r))
     text += "\n## Keys\n\n"
     text += markdown.table(("key", "values", "meaning", "default"),
                            ((f"`{k['key']}`", k["values"], k["summary"], f"`{k['default']}`" if k["default"] else "")

@@ -68,15 +68,17 @@ std::string missing_calibration(const Plan& plan) {
   const std::string asked = label(plan.asked);
   if (plan.asked.budget == 0) {
     return fmt::format(
-        "errors of K count alike; `kvant calibrate --kv {}` with this model finds out which queries read it",
-        asked);
+        "in the place of {}, errors of K count alike; `kvant calibrate --kv {}` with this model finds out "
+        "which "
+        "queries read it",
+        asked, asked);
   }
   const SidePlan& side = plan.heads.front().k;
   return fmt::format(
-      "{} serves in the place of {}, with {:.2f} bits per element everywhere; `kvant calibrate --kv {}` with "
-      "this "
-      "model finds out where up to {} bits on average do the most good",
-      plan.name, asked, side.sealed->bits(side.context.head_dim), asked, plan.asked.budget);
+      "in the place of {}, every layer, head and side has {:.2f} bits per element; `kvant calibrate --kv {}` "
+      "with "
+      "this model finds out where up to {} bits on average do the most good",
+      asked, side.sealed->bits(side.context.head_dim), asked, plan.asked.budget);
 }
 
 // What encode=shaped has come to.

@@ -77,7 +77,9 @@ TEST(PlanReport, SaysWhatACalibrationWouldBring) {
   const PlanReport report = report_plan(**resolve(*parse_recipe("kvant-2bit"), geometry, nullptr), *backend);
   const std::string table = plan_table(report);
   EXPECT_NE(table.find("not calibrated: "), std::string::npos) << table;
-  EXPECT_NE(table.find("uniform-2bit serves in the place of kvant-2bit"), std::string::npos) << table;
+  EXPECT_NE(table.find("not calibrated: in the place of kvant-2bit, every layer, head and side has"),
+            std::string::npos)
+      << table;
   EXPECT_NE(table.find("kvant calibrate --kv kvant-2bit"), std::string::npos) << table;
   EXPECT_EQ(report.asked, "kvant-2bit");
   const auto fixed = testing::plan_for("k=ch2g128,v=tok2g128", geometry);
