@@ -56,6 +56,17 @@ class GgufEngine : public Engine {
 
   Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
               MatrixView<float> logits) override {
+    return run(cache, backend, inputs, logits, /*wants_states=*/false);
+  }
+  int n_embd() const override { return options_.device == nullptr ? hparams_.n_embd : 0; }
+  Status embed(Cache& cache, AttentionBackend& backend, const EngineInput& input,
+               MatrixView<float> states) override {
+    return run(cache, backend, {&input, 1}, states, /*wants_states=*/true);
+  }
+
+ private:
+  Status run(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
+             MatrixView<float> outputs, bool wants_states) {
     if (options_.stop != nullptr && *options_.stop) return error("interrupted");
     std::vector<StepSlice> slices;
     for (const EngineInput& input : inputs) {
@@ -69,12 +80,11 @@ class GgufEngine : public Engine {
     gather_rows(step, inputs);
     const bool short_rope =
         !inputs.empty() && inputs.front().short_rope && weights_->has_short_rope_factors();
-    KVANT_RETURN_IF_ERROR(
-        executor_->run(step, backend, {tokens_, positions_, logit_rows_, short_rope}, logits));
+    const ForwardRows rows{tokens_, positions_, logit_rows_, short_rope, wants_states};
+    KVANT_RETURN_IF_ERROR(executor_->run(step, backend, rows, outputs));
     return step.commit();
   }
 
- private:
   std::unique_ptr<Executor> make_executor(DeviceProducts products) const {
     if (options_.device == nullptr) return std::make_unique<Forward>(hparams_, *weights_, options_.n_threads);
     return std::make_unique<DeviceExecutor>(hparams_, *weights_, options_.device, products,

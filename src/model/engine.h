@@ -86,6 +86,14 @@ class Engine {
   // n_vocab for every wanted token, in input order; rows must match. On an error the cache is as before.
   virtual Status step(Cache& cache, AttentionBackend& backend, std::span<const EngineInput> inputs,
                       MatrixView<float> logits) = 0;
+
+  // The width of hidden states; 0: this engine shows none, as on a device.
+  virtual int n_embd() const { return 0; }
+  // A step of one sequence for the hidden states of its tokens instead of logits: [tokens, n_embd], after the
+  // last norm. Requires n_embd() > 0.
+  virtual Status embed(Cache&, AttentionBackend&, const EngineInput&, MatrixView<float>) {
+    return error("this engine shows no hidden states");
+  }
 };
 
 }  // namespace kvant

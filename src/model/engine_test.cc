@@ -57,6 +57,34 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
   return {logits, logits + tokens.size() * TinyModelWriter::kVocabulary};
 }
 
+// The mean of the hidden states [n_embd], by llama.cpp on an F32 cache.
+std::vector<float> llama_embedding(const std::string& path, const std::vector<std::int32_t>& tokens,
+                                   int context) {
+  quiet_library_log();
+  llama_model_params model_params = llama_model_default_params();
+  model_params.n_gpu_layers = 0;
+  model_params.use_extra_bufts = false;
+  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
+      llama_model_load_from_file(path.c_str(), model_params), llama_model_free);
+  KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = context;
+  params.n_batch = params.n_ubatch = tokens.size();
+  params.n_threads = params.n_threads_batch = 1;
+  params.type_k = params.type_v = GGML_TYPE_F32;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.embeddings = true;
+  params.pooling_type = LLAMA_POOLING_TYPE_MEAN;
+  const std::unique_ptr<llama_context, decltype(&llama_free)> ctx(llama_init_from_model(model.get(), params),
+                                                                  llama_free);
+  KVANT_CHECK(ctx != nullptr, "no llama.cpp context");
+  std::vector<std::int32_t> batch_tokens = tokens;
+  KVANT_CHECK(llama_decode(ctx.get(), llama_batch_get_one(batch_tokens.data(), tokens.size())) == 0,
+              "llama.cpp fails on the tokens");
+  const float* mean = llama_get_embeddings_seq(ctx.get(), 0);
+  return {mean, mean + llama_model_n_embd(model.get())};
+}
+
 // An engine on a tiny model, with a cache of one recipe.
 class Bench {
  public:
@@ -93,6 +121,22 @@ class Bench {
       if (!done.ok()) ADD_FAILURE() << done.error().message;
     }
     return all;
+  }
+
+  // The mean of the hidden states of all `tokens`, likewise.
+  std::vector<float> embedding(const std::vector<std::int32_t>& tokens, int chunk) {
+    const SequenceId sequence = cache_->add();
+    const int n = static_cast<int>(tokens.size()), n_embd = engine_->n_embd();
+    std::vector<float> mean(n_embd), states(static_cast<std::size_t>(n) * n_embd);
+    const MatrixView<float> view(states.data(), n, n_embd);
+    for (int first = 0; first < n; first += chunk) {
+      const int count = std::min(chunk, n - first);
+      const EngineInput input{sequence, std::span(tokens).subspan(first, count), /*is_prompt=*/true};
+      const Status done = engine_->embed(*cache_, *backend_, input, view.slice(first, count));
+      if (!done.ok()) ADD_FAILURE() << done.error().message;
+    }
+    for (std::size_t i = 0; i < states.size(); ++i) mean[i % n_embd] += states[i] / static_cast<float>(n);
+    return mean;
   }
 
   Status step(std::span<const EngineInput> inputs, MatrixView<float> logits) {
@@ -146,6 +190,17 @@ double share_beyond(const std::vector<float>& a, const std::vector<float>& b, do
     beyond += i < kVocabulary;
   }
   return static_cast<double>(beyond * kVocabulary) / static_cast<double>(a.size());
+}
+
+// What llama.cpp pools as an embedding. A batch, and as few tokens in a step as threads have rows each.
+TEST_P(EachVariant, ShowsTheHiddenStatesOfLlamaCpp) {
+  const TinyModel& model = GetParam().model;
+  const auto file = write_tiny_model(model);
+  const auto tokens = random_tokens(150, 7);
+  const std::vector<float> expected = llama_embedding(file->path(), tokens, model.trained_context);
+  Bench bench(file->path(), "k=f16,v=f16", {.n_threads = 2});
+  EXPECT_LE(relative_error(expected, bench.embedding(tokens, 150)), model.n_experts > 0 ? 0.1 : 1e-2);
+  EXPECT_LE(relative_error(expected, bench.embedding(tokens, 3)), model.n_experts > 0 ? 0.1 : 1e-2);
 }
 
 TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {

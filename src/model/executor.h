@@ -17,6 +17,7 @@ struct ForwardRows {
   std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence
   std::span<const std::int32_t> logit_rows;  // rows whose logits are wanted
   bool short_rope = false;                   // EngineInput::short_rope, of all rows
+  bool wants_states = false;                 // of these rows the hidden states instead: on the CPU only
 };
 
 class Executor {
@@ -24,8 +25,8 @@ class Executor {
   virtual ~Executor() = default;
 
   // Runs `rows`, the step's tokens in slice order, through the layers; at each attention site what the step's
-  // cache holds is attended to, and grows. logits: [logit_rows.size(), n_vocab]. An error (memory is short)
-  // leaves the step to be aborted; errors of attention sites go to step.fail().
+  // cache holds is attended to, and grows. logits: [logit_rows.size(), n_vocab], or n_embd columns of states.
+  // An error (memory is short) leaves the step to be aborted; errors of attention sites go to step.fail().
   virtual Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                      MatrixView<float> logits) = 0;
 };

@@ -32,9 +32,12 @@ Forward::~Forward() {
   for (ggml_threadpool* pool : threadpools_) ggml_threadpool_free(pool);
 }
 
-Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows, bool short_rope) {
+Result<TransformerGraph*> Forward::graph_for(const ForwardRows& rows) {
+  const int n_rows = static_cast<int>(rows.tokens.size());
+  const int n_logit_rows = static_cast<int>(rows.logit_rows.size());
   const auto fits = [&](const auto& g) {
-    return g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows && g->short_rope() == short_rope;
+    return g->n_rows() == n_rows && g->n_logit_rows() == n_logit_rows && g->short_rope() == rows.short_rope &&
+           g->has_states() == rows.wants_states;
   };
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), fits);
   if (found != graphs_.end()) {
@@ -48,8 +51,8 @@ Result<TransformerGraph*> Forward::graph_for(int n_rows, int n_logit_rows, bool 
     graphs_.pop_back();
   }
   auto built = TransformerGraph::build(
-      {hparams_, weights_, product_, experts_, delta_net_, call_, team_.size(), short_rope}, n_rows,
-      n_logit_rows);
+      {hparams_, weights_, product_, experts_, delta_net_, call_, team_.size(), rows.short_rope}, n_rows,
+      n_logit_rows, rows.wants_states);
   if (!built.ok()) return built.error();
   graphs_.insert(graphs_.begin(), std::move(built).value());
   return graphs_.front().get();
@@ -83,9 +86,10 @@ Status Forward::run(Step& step, AttentionBackend& backend, const ForwardRows& ro
   const int n_rows = static_cast<int>(rows.tokens.size());
   const int n_logit_rows = static_cast<int>(rows.logit_rows.size());
   KVANT_CHECK(n_rows > 0 && rows.positions.size() == rows.tokens.size(), "tokens without positions");
-  KVANT_CHECK(logits.rows == n_logit_rows && (n_logit_rows == 0 || logits.cols == hparams_.n_vocab),
+  const int n_cols = rows.wants_states ? hparams_.n_embd : hparams_.n_vocab;
+  KVANT_CHECK(logits.rows == n_logit_rows && (n_logit_rows == 0 || logits.cols == n_cols),
               "logits of another shape");
-  auto graph = graph_for(n_rows, n_logit_rows, rows.short_rope);
+  auto graph = graph_for(rows);
   if (!graph.ok()) return graph.error();
   TransformerGraph& g = **graph;
   g.set_rows(hparams_, rows);
@@ -96,7 +100,7 @@ Status Forward::run(Step& step, AttentionBackend& backend, const ForwardRows& ro
   call_.attention = &attention;
   KVANT_RETURN_IF_ERROR(compute(g));
   for (int r = 0; r < n_logit_rows; ++r) {
-    std::copy_n(g.logits() + static_cast<std::size_t>(r) * hparams_.n_vocab, hparams_.n_vocab, logits.row(r));
+    std::copy_n(g.outputs() + static_cast<std::size_t>(r) * n_cols, n_cols, logits.row(r));
   }
   return {};
 }

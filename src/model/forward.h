@@ -27,7 +27,7 @@ class Forward final : public Executor {
              MatrixView<float> logits) override;
 
  private:
-  Result<TransformerGraph*> graph_for(int n_rows, int n_logit_rows, bool short_rope);
+  Result<TransformerGraph*> graph_for(const ForwardRows& rows);
   void set_states(const Step& step);
   Status compute(const TransformerGraph& graph);
 

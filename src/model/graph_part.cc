@@ -79,7 +79,9 @@ class GraphPart::Builder {
       if (h_.n_layer_embd > 0) add_layer_embedding(layer);
       if (const float scale = w_.layer(layer).scale; scale != 1) scale_residual(scale);
     }
-    logits();
+    if (b_.states.data == nullptr) return logits();
+    // With few rows each thread has them all, and one writes.
+    if (many_ || part_.thread_ == 0) norm(r_.x, w_.output_norm(), w_.output_norm_bias(), b_.states);
   }
 
  private:

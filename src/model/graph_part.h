@@ -72,6 +72,7 @@ struct GraphBuffers {
   ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd]: of the last layer
   ActivationRows layer_gates;    // [n_rows, n_layer_embd]
   ActivationRows logits;         // [n_logit_rows, n_vocab]
+  ActivationRows states;  // [n_logit_rows, n_embd]: wanted instead of logits; without data: they are not
 };
 
 // Where q, k and v lie in a row of what a layer with attention projects. With gates q's projection gives

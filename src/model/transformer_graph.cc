@@ -23,10 +23,11 @@ int attended_columns(const Hparams& h) {
 
 }  // namespace
 
-TransformerGraph::TransformerGraph(int n_rows, int n_logit_rows, bool short_rope)
+TransformerGraph::TransformerGraph(int n_rows, int n_logit_rows, bool short_rope, bool wants_states)
     : n_rows_(n_rows),
       n_logit_rows_(n_logit_rows),
       short_rope_(short_rope),
+      has_states_(wants_states),
       tokens_(n_rows),
       positions_(n_rows),
       logit_rows_(n_logit_rows),
@@ -61,7 +62,7 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
     b.wanted = allocate_residual(n_logit_rows_, h);
     if (MatrixProduct::is_batch(n_logit_rows_))
       b.wanted_attended = allocate(n_logit_rows_, attended_columns(h));
-    b.logits = allocate(n_logit_rows_, h.n_vocab);
+    (has_states_ ? b.states : b.logits) = allocate(n_logit_rows_, has_states_ ? h.n_embd : h.n_vocab);
   }
   const int n_ff_rows = h.n_layers > 1 ? n_rows_ : n_logit_rows_;
   const int n_ff = std::max(h.n_ff, h.experts.n_ff_shared);
@@ -75,7 +76,7 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   if (MatrixProduct::is_batch(n_logit_rows_)) b.wanted_inputs = allocate(n_logit_rows_, h.n_layer_embd);
   const bool has_beside = h.experts.n > 0 && h.architecture->experts_beside;
   b.beside = allocate(n_ff_rows, has_beside ? h.n_embd : 0);
-  logits_ = b.logits.data;
+  outputs_ = has_states_ ? b.states.data : b.logits.data;
   return b;
 }
 
@@ -95,8 +96,9 @@ void TransformerGraph::allocate_private(const Hparams& h, GraphBuffers& b) {
 }
 
 Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphParts& parts, int n_rows,
-                                                                  int n_logit_rows) {
-  std::unique_ptr<TransformerGraph> g(new TransformerGraph(n_rows, n_logit_rows, parts.short_rope));
+                                                                  int n_logit_rows, bool wants_states) {
+  std::unique_ptr<TransformerGraph> g(
+      new TransformerGraph(n_rows, n_logit_rows, parts.short_rope, wants_states));
   const GraphBuffers shared = g->allocate_shared(parts.hparams);
   std::vector<GraphBuffers> buffers(parts.n_threads, shared);
   for (GraphBuffers& b : buffers) g->allocate_private(parts.hparams, b);

@@ -17,24 +17,27 @@ namespace kvant {
 class TransformerGraph {
  public:
   // Builds the graph and allocates its activations. n_logit_rows may be 0: the graph then ends with the last
-  // layer's attention. What `parts` refers to must outlive it. An error when memory is short.
+  // layer's attention. wants_states: these rows' hidden states are wanted instead. What `parts` refers to
+  // must outlive it. An error when memory is short.
   static Result<std::unique_ptr<TransformerGraph>> build(const GraphParts& parts, int n_rows,
-                                                         int n_logit_rows);
+                                                         int n_logit_rows, bool wants_states);
 
   int n_rows() const { return n_rows_; }
   int n_logit_rows() const { return n_logit_rows_; }
   bool short_rope() const { return short_rope_; }
+  bool has_states() const { return has_states_; }
   ggml_cgraph* part(int thread) const { return parts_[thread]->graph(); }
   std::int64_t bytes() const { return bytes_; }  // of activations
 
   void set_rows(const Hparams& hparams, const ForwardRows& rows);
-  const float* logits() const { return logits_; }  // [n_logit_rows, n_vocab], after a run
+  // After a run: logits [n_logit_rows, n_vocab], or states [n_logit_rows, n_embd].
+  const float* outputs() const { return outputs_; }
 
  private:
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
   };
-  TransformerGraph(int n_rows, int n_logit_rows, bool short_rope);
+  TransformerGraph(int n_rows, int n_logit_rows, bool short_rope, bool wants_states);
   ActivationRows allocate(int n_rows, int n_cols);
   ResidualRows allocate_residual(int n_rows, const Hparams& hparams);
   GraphBuffers allocate_shared(const Hparams& hparams);
@@ -44,12 +47,13 @@ class TransformerGraph {
   int n_rows_;
   int n_logit_rows_;
   bool short_rope_;
+  bool has_states_;
   std::vector<std::int32_t> tokens_, positions_, logit_rows_;
   std::vector<float> query_scales_;
   std::vector<std::unique_ptr<float, Free>> memory_;
   std::int64_t bytes_ = 0;
   bool out_of_memory_ = false;
-  const float* logits_ = nullptr;
+  const float* outputs_ = nullptr;
   std::vector<std::unique_ptr<GraphPart>> parts_;  // by thread
 };
 

@@ -23,6 +23,7 @@ struct AnswerPart {
   GenerationEnd end = GenerationEnd::none;  // otherwise: the last part of this answer
   std::string stop = {};                    // the stop text that has ended it; empty: none
   bool is_prompt = false;                   // it is the prompt, which begins the answer
+  std::vector<float> embedding = {};        // of the prompt, where that is all that is wanted
 };
 
 // What a guard has seen of an answer (answer_guard.h).

@@ -14,7 +14,7 @@ Json openai(const ApiError& error) {
   return parse_json(error.body()).value()["error"];
 }
 Json anthropic(const ApiError& error) {
-  return parse_json(messages_error(error)).value()["error"];
+  return parse_json(messages_error(error, "req-1")).value()["error"];
 }
 
 TEST(ApiError, HasTheCodesOfOpenAI) {
@@ -64,8 +64,8 @@ TEST(ServedModels, AreFoundByAllTheirNames) {
 }
 
 TEST(MessagesError, HasTheTypesAndStatusesOfAnthropic) {
-  EXPECT_EQ(messages_error({.status = 503, .message = "later"}),
-            R"({"type":"error","error":{"type":"overloaded_error","message":"later"}})");
+  EXPECT_EQ(messages_error({.status = 503, .message = "later"}, "req-1"),
+            R"({"type":"error","error":{"type":"overloaded_error","message":"later"},"request_id":"req-1"})");
   EXPECT_EQ(messages_status({.status = 503}), 529);
   EXPECT_EQ(messages_status({.status = 404}), 404);
   EXPECT_EQ(anthropic({.status = 429})["type"], "rate_limit_error");

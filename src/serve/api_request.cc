@@ -8,11 +8,11 @@
 #include "serve/chat_messages.h"
 #include "serve/chat_request.h"
 #include "serve/chat_tools.h"
-#include "serve/infill_prompt.h"
 #include "serve/json_fields.h"
 #include "serve/parameter_rule.h"
 #include "serve/sampling_fields.h"
 #include "serve/session_folder.h"
+#include "serve/text_prompts.h"
 
 namespace kvant {
 namespace {
@@ -110,87 +110,6 @@ void read_chat_probabilities(JsonFields& fields, ApiRequest& request, Generation
 
 // --- completions ---
 
-bool is_tokens(const Json& json) {
-  return json.is_array() && !json.empty() &&
-         std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_number_integer(); });
-}
-
-// How the text of a prompt becomes tokens: as the client's template, in which control tokens are meant,
-// unless it says otherwise. Before a suffix it is text alone.
-struct PromptReading {
-  bool add_special = true;
-  bool parse_special = true;
-  std::string suffix = {};
-};
-
-PromptReading read_prompt_reading(JsonFields& fields) {
-  PromptReading reading;
-  reading.add_special = fields.boolean("add_special_tokens").value_or(true);
-  reading.parse_special = fields.boolean("parse_special").value_or(true);
-  reading.suffix = fields.text("suffix").value_or("");
-  return reading;
-}
-
-std::vector<std::int32_t> read_prompt(const Json& json, const PromptReading& reading,
-                                      const Tokenizer& tokenizer, const ApiLimits& limits,
-                                      JsonFields& fields) {
-  std::vector<std::int32_t> tokens;
-  if (json.is_string()) {
-    const auto& text = json.get_ref<const std::string&>();
-    auto encoded = reading.suffix.empty()
-                       ? tokenizer.encode(text, reading.add_special, reading.parse_special)
-                       : infill_prompt({.prefix = text, .suffix = reading.suffix}, tokenizer);
-    if (encoded.ok()) return std::move(encoded).value();
-    fields.fail(reading.suffix.empty() ? "prompt" : "suffix", encoded.error().message);
-  } else if (!reading.suffix.empty()) {
-    fields.fail("prompt", "'prompt' must be a text, or a list of texts, where there is a 'suffix'");
-  } else if (is_tokens(json)) {
-    for (const Json& item : json) {
-      if (item < 0 || item >= limits.n_vocab) {
-        fields.fail("prompt", fmt::format("token {} is not in the model's vocabulary of {}", item.dump(),
-                                          limits.n_vocab));
-        return tokens;
-      }
-      tokens.push_back(item.get<std::int32_t>());
-    }
-  } else {
-    fields.fail("prompt",
-                "'prompt' must be a text, a list of tokens, or a list of texts or of lists of tokens");
-  }
-  return tokens;
-}
-
-struct TextPrompt {
-  std::vector<std::int32_t> tokens;
-  std::string text;  // empty: the client gave tokens
-};
-
-TextPrompt read_text_prompt(const Json& json, const PromptReading& reading, const Tokenizer& tokenizer,
-                            const ApiLimits& limits, JsonFields& fields) {
-  return {read_prompt(json, reading, tokenizer, limits, fields),
-          json.is_string() && reading.suffix.empty() ? json.get<std::string>() : ""};
-}
-
-std::vector<TextPrompt> read_prompts(JsonFields& fields, const PromptReading& reading,
-                                     const Tokenizer& tokenizer, const ApiLimits& limits) {
-  std::vector<TextPrompt> prompts;
-  const Json* json = fields.value("prompt");
-  if (json == nullptr) {
-    fields.fail("prompt", "there is no 'prompt'", kMissingParameter);
-  } else if (!json->is_array() || is_tokens(*json)) {
-    prompts.push_back(read_text_prompt(*json, reading, tokenizer, limits, fields));
-  } else if (json->empty() || json->size() > limits.max_prompts) {
-    fields.fail("prompt",
-                fmt::format("'prompt' lists {} prompts, and a request has 1 to {}: send others in requests "
-                            "of their own",
-                            json->size(), limits.max_prompts));
-  } else {
-    for (const Json& item : *json)
-      prompts.push_back(read_text_prompt(item, reading, tokenizer, limits, fields));
-  }
-  return prompts;
-}
-
 // How long completions may be and whether they repeat their prompt: to score a text, no token need be
 // generated.
 void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
@@ -228,7 +147,7 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
   fields.means_default("best_of", {common.n_answers});
   const AnswerFormat format = read_answer_format(fields);
   const PromptReading reading = read_prompt_reading(fields);
-  std::vector<TextPrompt> prompts = read_prompts(fields, reading, tokenizer, limits);
+  std::vector<TextPrompt> prompts = read_prompts(fields, "prompt", reading, tokenizer, limits);
   if (common.echo && !reading.suffix.empty())
     fields.fail("echo", "a completion before a 'suffix' repeats no prompt: ask without 'echo'");
   common.text_has_special_tokens = reading.parse_special;

@@ -45,7 +45,8 @@ class ByteTokenizer final : public kvant::Tokenizer {
 
 void check_error(const kvant::ApiError& error) {
   check(error.status >= 400 && error.status < 500 && !error.message.empty());
-  check(kvant::parse_json(error.body()).ok() && kvant::parse_json(kvant::messages_error(error)).ok());
+  check(kvant::parse_json(error.body()).ok() &&
+        kvant::parse_json(kvant::messages_error(error, "req-1")).ok());
 }
 
 void check_parsed(const kvant::ParsedRequest& parsed) {

@@ -13,7 +13,7 @@ constexpr const char* kMethods = "GET, HEAD, POST, DELETE, OPTIONS";
 // What clients of the APIs send. A page's own list is allowed as it is.
 constexpr const char* kHeaders =
     "Authorization, Content-Type, x-api-key, anthropic-version, anthropic-beta, x-request-id";
-constexpr const char* kReadable = "x-request-id, Retry-After, WWW-Authenticate";
+constexpr const char* kReadable = "x-request-id, request-id, Retry-After, WWW-Authenticate";
 constexpr const char* kSeconds = "600";  // that a browser may keep the answer to a preflight
 
 bool is_origin(const std::string& text) {

@@ -19,9 +19,17 @@ void send(httplib::Response& response, const ApiError& error) {
 
 void send(const httplib::Request& request, httplib::Response& response, const ApiError& error) {
   send(response, error);
-  if (!request.path.starts_with("/v1/messages")) return;
+  if (!is_messages_path(request.path)) return;
   response.status = messages_status(error);
-  response.set_content(messages_error(error), kJsonType);
+  response.set_content(messages_error(error, request_id(response)), kJsonType);
+}
+
+bool is_messages_path(const std::string& path) {
+  return path.starts_with("/v1/messages");
+}
+
+std::string request_id(const httplib::Response& response) {
+  return response.get_header_value("x-request-id");
 }
 
 void refuse_other_methods(httplib::Server& server, const std::string& path, const std::string& allowed) {

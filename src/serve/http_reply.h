@@ -17,6 +17,8 @@ void send(httplib::Response& response, const nlohmann::ordered_json& json);
 void send(httplib::Response& response, const ApiError& error);
 // The same in the format of the API whose path was asked for: OpenAI's or Anthropic's.
 void send(const httplib::Request& request, httplib::Response& response, const ApiError& error);
+bool is_messages_path(const std::string& path);  // Anthropic's
+std::string request_id(const httplib::Response& response);
 
 // These routes take POST, or GET and HEAD. Another method gets status 405 and a sentence.
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);

@@ -13,6 +13,7 @@
 #include "serve/api_key.h"
 #include "serve/api_response.h"
 #include "serve/connection_server.h"
+#include "serve/embeddings_routes.h"
 #include "serve/exchange.h"
 #include "serve/http_reply.h"
 #include "serve/infill_routes.h"
@@ -154,6 +155,7 @@ void HttpServer::Routes::add_routes() {
   add_get_route(server_, "/props", [this](const Request&, Response& response) { props(response); });
   add_messages_route(server_, loop_, tokenizer_, limits(), served_);
   add_responses_route(server_, loop_, tokenizer_, limits(), served_);
+  add_embeddings_route(server_, loop_, tokenizer_, limits(), served_);
   add_infill_route(server_, loop_, tokenizer_, limits(), served_);
   add_template_route(server_, chat_template_.get());
   add_cache_route(server_, loop_, served_);
@@ -206,6 +208,7 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
 httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& request, Response& response) const {
   using httplib::Server;
   options_.cors.allow(request, response);
+  if (is_messages_path(request.path)) response.set_header("request-id", request_id(response));
   if (request.method == "OPTIONS") {  // browsers send no key with it
     response.status = 204;
     response.set_header("Allow", "GET, HEAD, POST, DELETE, OPTIONS");

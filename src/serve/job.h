@@ -55,6 +55,8 @@ struct Job {
 
   std::vector<ReportedToken> prompt_report = {};  // of the tokens read so far, where they are wanted
 
+  std::vector<double> state_sum = {};  // [n_embd]: of the tokens read so far, for an embedding
+
   // With a guard: its shadow, which reads the prompt first.
   SequenceId shadow = 0;
   std::int64_t shadow_bytes = 0;  // that it takes at most; 0: there is none

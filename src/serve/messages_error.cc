@@ -42,14 +42,15 @@ int messages_status(const ApiError& error) {
   return error.status == 503 ? kOverloaded : error.status;
 }
 
-std::string messages_error(const ApiError& error) {
+std::string messages_error(const ApiError& error, const std::string& request_id) {
   return response_text(
       {{"type", "error"},
-       {"error", {{"type", type_of(messages_status(error))}, {"message", message_of(error)}}}});
+       {"error", {{"type", type_of(messages_status(error))}, {"message", message_of(error)}}},
+       {"request_id", request_id}});
 }
 
-std::string messages_error_event(const ApiError& error) {
-  return "event: error\n" + sse_event(messages_error(error));
+std::string messages_error_event(const ApiError& error, const std::string& request_id) {
+  return "event: error\n" + sse_event(messages_error(error, request_id));
 }
 
 }  // namespace kvant

@@ -29,9 +29,10 @@ void stream(Response& response, const std::shared_ptr<Exchange>& exchange, Messa
       {.start = [shared_events, exchange] { return shared_events->start_events(exchange->usage()); },
        .part = [shared_events](int, const AnswerPart& part) { return shared_events->part_events(part); },
        .end =
-           [shared_events, exchange] {
+           [shared_events, exchange, id = request_id(response)] {
              const auto failure = exchange->failure();
-             return failure ? messages_error_event(*failure) : shared_events->end_events(exchange->usage());
+             return failure ? messages_error_event(*failure, id)
+                            : shared_events->end_events(exchange->usage());
            },
        .heartbeat = "event: ping\ndata: {\"type\": \"ping\"}\n\n"});
 }

@@ -203,6 +203,8 @@ class Manners(unittest.TestCase):
         status, headers, _ = ask("GET", "/health", headers=["X-Request-ID: mine-1"])
         self.assertEqual((status, headers["x-request-id"]), (200, "mine-1"))
         self.assertRegex(ask("GET", "/v1/models")[1]["x-request-id"], "^req-[0-9a-f]{24}$")  # an error
+        status, headers, text = ask("POST", "/v1/messages", b"{}", headers=["X-Request-ID: mine-2", "Content-Type: application/json"])
+        self.assertEqual((headers["request-id"], json.loads(text)["request_id"]), ("mine-2", "mine-2"))  # as Anthropic's has it
 
 
 class Browsers(unittest.TestCase):

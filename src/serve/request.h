@@ -28,6 +28,8 @@ struct GenerationRequest {
   bool echo = false;
   bool follows = false;  // one request of a client has several prompts, and this is not the first
   bool guard = false;    // compare with an unquantized cache: for one answer
+  // The mean of the prompt's hidden states, of length 1, is all that is wanted; max_tokens is 0.
+  bool embeds = false;
   std::string client;    // whose turn it is goes round by this
 
   std::string session;                   // that it goes on with, or begins; empty: none

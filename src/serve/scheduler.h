@@ -206,6 +206,8 @@ class Scheduler {
   std::vector<PromptPart> next_parts(bool beside_answers);
   std::optional<PromptPart> next_part(Job& job, int wanted);
   int read_part(const PromptPart& part);
+  Status read_states(const PromptPart& part);
+  void end_embedding(Job& job);
   void end_part(const PromptPart& part, std::span<const float> logits);
   void report_prompt(Job& job, int n_tokens, std::span<const float> logits) const;
   int fail_reading(Job& job, const Error& failure);

@@ -1,7 +1,10 @@
 // Prompts are read, from what is kept of them or of their session on.
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "generate/prompt_steps.h"
+#include "model/finite_logits.h"
 #include "serve/scheduler.h"
 
 namespace kvant {
@@ -119,8 +122,36 @@ std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) 
 
 // Returns how many tokens were read.
 int Scheduler::read_part(const PromptPart& part) {
-  const Status done = run_together({}, {&part, 1});
+  const Status done = part.job->request.embeds ? read_states(part) : run_together({}, {&part, 1});
   return done.ok() ? part.n_tokens : fail_reading(*part.job, done.error());
+}
+
+Status Scheduler::read_states(const PromptPart& part) {
+  Job& job = *part.job;
+  const auto tokens = std::span<const std::int32_t>(job.request.prompt).subspan(job.n_read, part.n_tokens);
+  const int n_embd = engine_.n_embd();
+  std::vector<float> states(static_cast<std::size_t>(part.n_tokens) * n_embd);
+  KVANT_RETURN_IF_ERROR(with_room([&] {
+    return engine_.embed(
+        cache_, backend_,
+        {.sequence = job.sequence, .tokens = tokens, .is_prompt = true, .short_rope = job.short_rope},
+        {states.data(), part.n_tokens, n_embd});
+  }));
+  job.state_sum.resize(n_embd);
+  for (std::size_t i = 0; i < states.size(); ++i) job.state_sum[i % n_embd] += states[i];
+  end_part(part, {});
+  return {};
+}
+
+void Scheduler::end_embedding(Job& job) {
+  double squares = 0;
+  for (const double x : job.state_sum) squares += x * x;
+  if (!std::isfinite(squares)) return answer_failure(job, unsound_predictions(engine_));
+  std::vector<float> embedding;
+  for (const double x : job.state_sum)
+    embedding.push_back(static_cast<float>(squares > 0 ? x / std::sqrt(squares) : 0));
+  job.stream->write({.end = GenerationEnd::finished, .embedding = std::move(embedding)});
+  close(job);
 }
 
 // Of the tokens that come next in it: the first token of all has no probability. logits [n_tokens, n_vocab].
@@ -144,6 +175,7 @@ void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) 
   if (!job.keep_at.empty() && job.n_read == job.keep_at.front()) keep_beginning(job);
   if (!part.is_last) return;
   if (!job.again.empty()) return resume_answer(job, logits.last(engine_.n_vocab()));
+  if (job.request.embeds) return end_embedding(job);
   if (const Status begun = start_answers(job, logits.last(engine_.n_vocab())); !begun.ok())
     answer_failure(job, begun.error());
 }
@@ -177,7 +209,8 @@ Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
   if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
-  const bool must_read_all = job.request.wants_prompt_probabilities();  // which are not kept
+  // Probabilities and hidden states are not kept.
+  const bool must_read_all = job.request.wants_prompt_probabilities() || job.request.embeds;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     if (must_read_all) return {};
     const auto tokens = kept_tokens(job, job.request.prompt);

@@ -56,6 +56,8 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   }
   if (const auto sampler = Sampler::make(request.sampling); !sampler.ok())
     return refuse(wrong(sampler.error()));
+  if (request.embeds && engine_.n_embd() == 0)
+    return refuse(wrong(error("embeddings are made on the CPU only: start the server without --device")));
   if (request.guard && shadows_ == nullptr)
     return refuse(wrong(error("this server compares with no unquantized cache: start it with --guard")));
   if (request.guard && request.n_answers > 1)

@@ -1,0 +1,35 @@
+// Prompts that are texts or tokens, as /v1/completions and /v1/embeddings have them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer.h"
+#include "serve/api_request.h"
+#include "serve/json_fields.h"
+
+namespace kvant {
+
+// How the text of a prompt becomes tokens: as the client's template, in which control tokens are meant,
+// unless it says otherwise. Before a suffix it is text alone.
+struct PromptReading {
+  bool add_special = true;
+  bool parse_special = true;
+  std::string suffix = {};
+};
+
+struct TextPrompt {
+  std::vector<std::int32_t> tokens;
+  std::string text;  // empty: the client gave tokens
+};
+
+// Reads `add_special_tokens`, `parse_special` and `suffix`.
+PromptReading read_prompt_reading(JsonFields& fields);
+
+// The member `key`: a text, a list of tokens, or a list of these. What is wrong becomes the error of
+// `fields`.
+std::vector<TextPrompt> read_prompts(JsonFields& fields, const char* key, const PromptReading& reading,
+                                     const Tokenizer& tokenizer, const ApiLimits& limits);
+
+}  // namespace kvant
