@@ -12,9 +12,10 @@ function(kvant_serve_tests)
   set(GetsOnWithClients src/serve/operations_test.py Clients)
   set(HasManners src/serve/operations_test.py Manners Browsers Logs Process)
   set(TellsThoughtsApart src/serve/thoughts_client_test.py)
+  set(ServesClientPackages src/serve/client_matrix_test.py)
   set(PageInABrowser src/serve/page_test.py)
   set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # 200 kills: for people who change how sessions are saved
-  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages GetsOnWithClients HasManners TellsThoughtsApart PageInABrowser
+  foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages GetsOnWithClients HasManners TellsThoughtsApart ServesClientPackages PageInABrowser
                LosesNoSavedSession)
     list(POP_FRONT ${test} script)
     add_test(NAME Serve.${test}

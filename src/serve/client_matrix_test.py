@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""The client packages, and what programs with a protocol of their own send, against a started server.
+
+    src/serve/client_matrix_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
+
+testing/requests has a request of each program, written from what it is documented to send. Runs with the Python of .venv, where
+`scripts/setup.sh test` puts the packages; without them their test is skipped.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+from server_process import KEY, Server  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PYTHON = ROOT / ".venv/bin/python"
+START = "{{- '<|im_start|>assistant\\n' -}}"
+HISTORY = "{%- if message.content -%}{{- message.content -}}"
+
+
+def template():
+    """The project's template with tools, and with thoughts that a request turns on."""
+    text = (ROOT / "data/templates/chatml-tools.jinja").read_text()
+    assert START in text and HISTORY in text
+    thought = "{%- if message.reasoning_content -%}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' -}}{%- endif -%}"
+    text = text.replace(HISTORY, thought + HISTORY)
+    return text.replace(START, START + "{%- if enable_thinking is defined and enable_thinking -%}{{- '<think>\\n' -}}{%- endif -%}")
+
+
+def has_packages():
+    """Without an import, which takes seconds."""
+    look = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('openai', 'anthropic', 'litellm', 'langchain_openai'))))"
+    return PYTHON.exists() and subprocess.run([PYTHON, "-c", look]).returncode == 0
+
+
+class Packages(unittest.TestCase):
+    def test_get_what_they_ask_for(self):
+        if not has_packages():
+            print(f"{__file__}:1: Skipped\nthe client packages are missing: scripts/setup.sh test installs them\n"
+                  "\n[  SKIPPED ] Serve.ServesClientPackages (0 ms)")
+            return
+        run = subprocess.run([PYTHON, ROOT / "scripts/client-matrix.py", SERVER.url, "--key", KEY, "--json"], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        cells = json.loads(run.stdout)
+        self.assertEqual(len(cells), 5)
+        for client, row in cells.items():
+            for feature, found in row.items():
+                self.assertIn(found, ("yes", ""), f"{client}, {feature}: {run.stderr}")
+        self.assertLessEqual(sum(found == "" for row in cells.values() for found in row.values()), 1)
+
+
+class Programs(unittest.TestCase):
+    def test_get_a_whole_stream(self):
+        model = SERVER.json("/v1/models")["data"][0]["id"]
+        ends = {"/v1/messages": "message_stop", "/v1/responses": '"type":"response.', "/v1/chat": "[DONE]", "/v1/completions": "[DONE]"}
+        files = sorted((HERE / "testing/requests").glob("*.json"))
+        self.assertGreaterEqual(len(files), 6)
+        for file in files:
+            stored = json.loads(file.read_text())
+            body = {**stored["body"], "max_output_tokens" if "input" in stored["body"] else "max_tokens": 8}
+            if body["model"] == "MODEL":
+                body["model"] = model
+            with self.subTest(file.name):
+                status, text = SERVER.request(stored["path"], body)
+                self.assertEqual(status, 200, text)
+                end = next(sign for path, sign in ends.items() if stored["path"].startswith(path))
+                self.assertIn(end, text.strip().split("\n\n")[-1])
+                self.assertNotIn('"error":{', text)
+        self.assertTrue(any("'web_search' are left out" in line for line in SERVER.messages), SERVER.messages)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        path = pathlib.Path(folder) / "template.jinja"
+        path.write_text(template())
+        SERVER = Server(*sys.argv[1:3], "kvant-4bit", "--chat-template", str(path))
+        try:
+            result = unittest.main(argv=sys.argv[:1], exit=False).result
+        finally:
+            SERVER.end()
+    sys.exit(not result.wasSuccessful())
