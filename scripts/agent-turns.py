@@ -31,7 +31,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTEXT = 20480
 DEPTHS = (4096, 8192, 12288, CONTEXT)
 RESULT_BYTES = 2600  # of a tool's result: 20 turns then come to about 16,000 tokens
-SYSTEM = "You help a developer to read a C++ repository. Use the tools to look things up. Be brief."
+SYSTEM = ("You help a developer to read a C++ repository. Answer every request of the user with a call of one tool. "
+          "After a tool's result, say in one short sentence what it shows.")
 
 
 def tool(name, description, **properties):
@@ -160,7 +161,7 @@ def converse(options, recipe, seed, folder):
         messages.append({"role": "assistant", "content": message["content"] if is_valid else "", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": shortened(result)})
         answer, answer_record = server.chat(messages, 80)
-        messages.append({"role": "assistant", "content": answer["content"] or "That is what it says."})
+        messages.append({"role": "assistant", "content": answer["content"] or "This is what was asked for."})
         turns.append({"depth": call_record["prompt_tokens"], "valid": is_valid, "right": is_right, "records": [call_record, answer_record]})
         if options.show_turns:
             print(f"  {turn + 1:2} call: {shown(call_record)}, {'right' if is_right else 'valid' if is_valid else 'INVALID'}", flush=True)
