@@ -178,16 +178,20 @@ class Model:
 
     def __init__(self, path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0,
                  calibration: str | os.PathLike[str] = "", device: str = "cpu", threads: int | None = None,
-                 backend: str | None = None, strict: bool = False):
+                 backend: str | None = None, strict: bool = False, chat_template: str | os.PathLike[str] = "",
+                 draft_max: int = 15):
         """kv: a recipe, as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
         ("k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4") or a file. context: the most tokens of a text; 0: what the model was
         trained for, or what is needed. calibration: a file of `kvant calibrate -o`; empty: what is found in the user's cache
         folder, or made now where the recipe can't do without. device: "cpu", "cuda", or "cuda:1" for the second GPU, which
         then has the model and its caches (docs/guide/gpu.md). backend: how the CPU attends; None: "cpu", by the fastest code.
-        strict: a fall-back to something slower is an error."""
+        strict: a fall-back to something slower is an error. chat_template: a file with a Jinja template, instead of the model's
+        own. draft_max: the most tokens that a step verifies of a draft (docs/guide/speculative-decoding.md); 0: nothing is
+        drafted."""
         self._opened = _engine.Model.open(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                           os.fsdecode(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
-                                          bool(strict))
+                                          bool(strict), os.fsdecode(chat_template),
+                                          _checked("draft_max", draft_max, 0, 63))
         self._process = os.getpid()
         self.path = os.fsdecode(path)
 

@@ -26,6 +26,14 @@ model = kvant.Model(model_path, kv)
 answer = model.chat(question, max_tokens=12)
 found["pieces"] = "".join(answer)
 found["chat"] = model.chat([{"role": "user", "content": question}], max_tokens=12).text
+found["repeated"] = model.generate("One two three four. " * 8, max_tokens=24).text
+template = pathlib.Path("turns.jinja").absolute()
+template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+other = kvant.Model(model_path, kv, chat_template=template, draft_max=0)
+found["templated"] = other.chat(question, max_tokens=12).text
+found["repeated_without_drafts"] = other.generate("One two three four. " * 8, max_tokens=24).text
+found["by_hand"] = model.generate(model.tokenizer.encode(f"user: {question}\nassistant:"), max_tokens=12).text
+del other
 found["sampled"] = model.generate(question, max_tokens=12, temperature=0.8, seed=7).text
 prompt = model.tokenizer.encode(question)
 greedy = model.generate(prompt, max_tokens=12, logprobs=True)

@@ -101,6 +101,11 @@ class Wheel(unittest.TestCase):
         self.assertEqual(self.found["sampled"], raw["answer"])
         self.assertEqual(self.found["pieces"], self.found["chat"])
 
+    def test_takes_a_chat_template_and_leaves_out_drafts(self):
+        self.assertEqual(self.found["templated"], self.found["by_hand"])
+        self.assertNotEqual(self.found["templated"], self.found["chat"])
+        self.assertEqual(self.found["repeated"], self.found["repeated_without_drafts"])
+
     def test_scores_and_stops(self):
         # What was generated greedily is scored alike, but for the rounding of products with quantized weights.
         differences = numpy.abs(numpy.subtract(self.found["scored"], self.found["logprobs"]))

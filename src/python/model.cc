@@ -16,8 +16,11 @@ auto PythonModel::run(Work work) {
 }
 
 std::shared_ptr<PythonModel> PythonModel::open(const SessionOptions& options, const std::string& kv,
-                                               int context) {
+                                               int context, const std::string& chat_template,
+                                               int most_drafted) {
   auto model = std::make_shared<PythonModel>();
+  model->chat_template_file_ = chat_template;
+  model->most_drafted_ = most_drafted;
   model->options_ = options;
   model->options_.stop = &model->stop_;
   model->context_ = context;
@@ -37,7 +40,7 @@ std::shared_ptr<PythonModel> PythonModel::open(const SessionOptions& options, co
 // Python's lock keeps other threads out.
 Result<std::shared_ptr<const ChatTemplate>> PythonModel::chat_template() {
   if (chat_template_ == nullptr) {
-    auto opened = ChatTemplate::open(tokenizer(), "");
+    auto opened = ChatTemplate::open(tokenizer(), chat_template_file_);
     if (!opened.ok()) return opened.error();
     chat_template_ = std::move(opened).value();
   }
@@ -62,8 +65,8 @@ PythonAnswer::PythonAnswer(std::shared_ptr<PythonModel> model, const Prompt& pro
       std::ssize(prompt.tokens) + std::max(options.generation.max_tokens, 1) + std::int64_t{1};
   const int context = value_or_raise(context_for(session, *model_->plan(), model_->context(), wanted));
   auto sampler = value_or_raise(Sampler::make(options.sampling));
-  conversation_ =
-      std::make_unique<Conversation>(session, session.backend(), model_->plan(), std::move(sampler), context);
+  conversation_ = std::make_unique<Conversation>(session, session.backend(), model_->plan(),
+                                                 std::move(sampler), context, model_->most_drafted());
   model_->run([&] {
     const std::atomic<bool> never{false};  // the engine's own flag ends steps
     return conversation_->read(prompt.tokens, prompt.text, never);

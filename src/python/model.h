@@ -19,7 +19,9 @@ namespace kvant {
 class PythonModel {
  public:
   // Loads it. Errors: see Session::open, one_recipe, Session::plan.
-  static std::shared_ptr<PythonModel> open(const SessionOptions& options, const std::string& kv, int context);
+  // chat_template: a file with one, instead of the model's own; empty: none. most_drafted: of Conversation.
+  static std::shared_ptr<PythonModel> open(const SessionOptions& options, const std::string& kv, int context,
+                                           const std::string& chat_template, int most_drafted);
 
   const Engine& engine() const { return session_->engine(); }
   const Tokenizer& tokenizer() const { return session_->engine().tokenizer(); }
@@ -27,7 +29,8 @@ class PythonModel {
   std::shared_ptr<const Plan> plan() const { return plan_; }
   const SessionOptions& options() const { return options_; }
   int context() const { return context_; }  // as asked for; 0: the trained one
-  // The model's own, read when it is first asked for. Errors: see ChatTemplate::open.
+  int most_drafted() const { return most_drafted_; }
+  // Read when it is first asked for. Errors: see ChatTemplate::open.
   Result<std::shared_ptr<const ChatTemplate>> chat_template();
 
   std::vector<double> score(const std::vector<std::int32_t>& tokens);
@@ -43,7 +46,8 @@ class PythonModel {
   SessionOptions options_;
   std::optional<Session> session_;
   std::shared_ptr<const Plan> plan_;
-  int context_ = 0;
+  int context_ = 0, most_drafted_ = 0;
+  std::string chat_template_file_;
   std::atomic<bool> stop_{false};
   std::mutex busy_;
   std::shared_ptr<const ChatTemplate> chat_template_;

@@ -65,11 +65,13 @@ void bind_model(nb::module_& m) {
       .def_static(
           "open",
           [](const std::string& model, const std::string& kv, int context, const std::string& calibration,
-             const std::string& device, const std::string& backend, int threads, bool strict) {
+             const std::string& device, const std::string& backend, int threads, bool strict,
+             const std::string& chat_template, int draft_max) {
             return PythonModel::open(session_options(model, calibration, device, backend, threads, strict),
-                                     kv, context);
+                                     kv, context, chat_template, draft_max);
           },
-          "model"_a, "kv"_a, "context"_a, "calibration"_a, "device"_a, "backend"_a, "threads"_a, "strict"_a)
+          "model"_a, "kv"_a, "context"_a, "calibration"_a, "device"_a, "backend"_a, "threads"_a, "strict"_a,
+          "chat_template"_a, "draft_max"_a)
       .def_prop_ro("description", [](const PythonModel& model) { return model.engine().description(); })
       .def_prop_ro("n_vocab", [](const PythonModel& model) { return model.engine().n_vocab(); })
       .def_prop_ro("trained_context",
