@@ -41,12 +41,12 @@ def tearDownModule():
 
 
 def completion(path, prompt, **options):
-    """The path and body of a request for a completion that goes on until max_tokens. (Anthropic's API can't ask for that: its
-    model tells a long story.)"""
+    """The path and body of a request for a completion that goes on until max_tokens. (Anthropic's API can't ask for that, but
+    at temperature 0 a small model goes on.)"""
     if path == "/v1/completions":
         return path, {"prompt": prompt, "ignore_eos": True, **options}
     return path, {"messages": [{"role": "user", "content": prompt}], **options,
-                  **({"ignore_eos": True} if path == "/v1/chat/completions" else {})}
+                  **({"ignore_eos": True} if path == "/v1/chat/completions" else {"temperature": 0})}
 
 
 class Client:
