@@ -10,6 +10,8 @@
 #include "model/sampler.h"
 #include "model/tiny_model.h"
 #include "serve/api_request.h"
+#include "serve/embeddings_routes.h"
+#include "serve/infill_routes.h"
 #include "serve/json_fields.h"
 #include "serve/messages_api.h"
 #include "serve/messages_error.h"
@@ -37,6 +39,7 @@ class ByteTokenizer final : public kvant::Tokenizer {
   }
   std::string piece(std::int32_t token) const override { return {static_cast<char>(token)}; }
   bool ends_generation(std::int32_t token) const override { return token == 0; }
+  kvant::FimTokens fim_tokens() const override { return {.prefix = 1, .suffix = 2, .middle = 3}; }
 
  private:
   std::unique_ptr<kvant::Tokenizer> vocabulary_;
@@ -75,6 +78,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                          {.n_vocab = kVocabulary, .chat_template = kTemplate.get()}));
   check_parsed(kvant::parse_completion_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
   check_parsed(kvant::parse_messages_request(*body, kTokenizer, {.chat_template = kTemplate.get()}));
+  check_parsed(kvant::parse_infill_request(*body, kTokenizer, {.n_vocab = kVocabulary}));
+  const auto embeddings = kvant::parse_embeddings_request(*body, kTokenizer, {.n_vocab = kVocabulary});
+  if (const auto* error = std::get_if<kvant::ApiError>(&embeddings)) check_error(*error);
   check_parsed(kvant::parse_responses_request(*body, kTokenizer, {.chat_template = kTemplate.get()}));
   kvant::JsonFields fork(*body);
   (void)fork.text("to");

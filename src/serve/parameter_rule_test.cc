@@ -44,6 +44,26 @@ TEST(ParameterRule, RefusesWhatChangesTheMeaningByItsName) {
   EXPECT_NE(error->message.find("'tfs_z'"), std::string::npos);
 }
 
+// What other servers have, and would give another completion.
+TEST(ParameterRule, RefusesOtherSamplersAndEnds) {
+  const Json refused = {{"dry_multiplier", 0.8},
+                        {"mirostat", 2},
+                        {"min_tokens", 5},
+                        {"stop_token_ids", {1, 2}},
+                        {"t_max_predict_ms", 500}};
+  const Json harmless = {{"dry_multiplier", 0},
+                         {"mirostat", 0},
+                         {"min_tokens", 0},
+                         {"stop_token_ids", Json::array()},
+                         {"t_max_predict_ms", -1}};
+  for (const auto& [name, value] : refused.items()) {
+    const auto error = apply({{name, value}});
+    ASSERT_TRUE(error.has_value()) << name;
+    EXPECT_EQ(error->parameter, name);
+    EXPECT_FALSE(apply({{name, harmless[name]}})) << name;
+  }
+}
+
 TEST(ParameterRule, TakesValuesThatAskForNothing) {
   EXPECT_FALSE(apply({{"tfs_z", 1}, {"top_a", 0.0}, {"images", Json::array()}, {"echo", false}}));
   EXPECT_FALSE(apply({{"suffix", ""}, {"audio", nullptr}, {"structured_outputs", Json::object()}}));
