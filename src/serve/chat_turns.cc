@@ -97,7 +97,8 @@ void read_chat_turn(const Json& json, const std::string& where, JsonFields& fiel
   if (role == "tool") written["tool_call_id"] = message.text("tool_call_id").value_or("");
   conversation.calls_tools = conversation.calls_tools || !calls.empty() || role == "tool";
   if (!calls.empty()) written["tool_calls"] = std::move(calls);
-  fields.fail(message.error());
+  message.leave_others();
+  fields.take(message);
 }
 
 }  // namespace kvant

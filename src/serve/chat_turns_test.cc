@@ -10,6 +10,7 @@ using Json = nlohmann::ordered_json;
 struct Read {
   Json json;  // of the conversation
   std::string error, parameter;
+  std::vector<std::string> hints;
 };
 Read read(const Json& message) {
   const Json nothing = Json::object();
@@ -17,7 +18,7 @@ Read read(const Json& message) {
   ChatHistory conversation;
   read_chat_turn(message, "messages[3]", fields, conversation);
   return {conversation.json, fields.error() ? fields.error()->message : "",
-          fields.error() ? fields.error()->parameter : ""};
+          fields.error() ? fields.error()->parameter : "", fields.hints()};
 }
 Json turn(const Json& message) {
   const Read result = read(message);
@@ -46,6 +47,8 @@ TEST(ChatTurns, AreTakenWithTheHintsThatClientsSend) {
                   {"id", "msg_1"},
                   {"cache_control", {{"type", "ephemeral"}}}}),
             (Json{{"role", "assistant"}, {"content", "a"}}));
+  EXPECT_EQ(read({{"role", "user"}, {"content", Json::array({cached})}, {"id", "m"}}).hints,
+            (std::vector<std::string>{"messages[].content[].cache_control", "messages[].id"}));
   EXPECT_EQ(turn({{"role", "developer"}, {"content", "a"}}), (Json{{"role", "system"}, {"content", "a"}}));
 }
 

@@ -37,7 +37,8 @@ void read_part(const Json& json, const std::string& where, JsonFields& message, 
   } else {
     refuse_part(part, type, where);
   }
-  message.fail(part.error());
+  part.leave_others();
+  message.take(part);
 }
 
 }  // namespace

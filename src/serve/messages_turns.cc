@@ -18,7 +18,8 @@ void read_blocks(const Json& blocks, const std::string& where, JsonFields& field
     JsonFields block(blocks[i], block_name);
     const std::string type = block.text("type").value_or("");
     if (!block.error()) read(block, type, block_name);
-    fields.fail(block.error());
+    block.leave_others();
+    fields.take(block);
   }
 }
 
@@ -88,7 +89,8 @@ void read_turn(const Json& json, const std::string& where, JsonFields& fields, C
   if (role != "user" && role != "assistant" && role != "system")
     message.fail("role", fmt::format("'{}.role' must be user, assistant or system", where));
   const Json* content = message.value("content");
-  fields.fail(message.error());
+  message.leave_others();
+  fields.take(message);
   if (fields.error()) return;
   if (content == nullptr || !content->is_array())
     return conversation.add(role, blocks_text(content, where + ".content", fields));

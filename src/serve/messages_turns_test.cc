@@ -27,6 +27,19 @@ Json turns(const char* role, const Json& content) {
   return result.json;
 }
 
+TEST(MessagesTurns, NameTheHintsInThem) {
+  const Json body = {
+      {"messages",
+       {{{"role", "user"},
+         {"content", {{{"type", "text"}, {"text", "a"}, {"cache_control", {{"type", "ephemeral"}}}}}},
+         {"id", "m"}}}}};
+  JsonFields fields(body);
+  const ChatHistory conversation = read_conversation(fields);
+  EXPECT_FALSE(fields.error());
+  EXPECT_EQ(fields.hints(),
+            (std::vector<std::string>{"messages[].id", "messages[].content[].cache_control"}));
+}
+
 TEST(MessagesTurns, HaveThoughtsAndCalls) {
   const Json content = {{{"type", "thinking"}, {"thinking", "t"}, {"signature", "s"}},
                         {{"type", "redacted_thinking"}, {"data", "xyz"}},
