@@ -165,9 +165,12 @@ void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>
   response.set_header("X-Accel-Buffering", "no");  // nginx passes events on as they come
   // The exchange goes with this function, and what was asked with the exchange.
   const auto delivery = std::make_shared<Delivery>(context_of(response), exchange, std::move(events));
-  response.set_chunked_content_provider(
-      "text/event-stream",
-      [delivery](std::size_t, httplib::DataSink& sink) { return delivery->go_on(sink); });
+  const auto provide = [delivery](std::size_t, httplib::DataSink& sink) { return delivery->go_on(sink); };
+  const RequestContext* context = context_of(response);
+  if (context == nullptr || context->knows_chunks)
+    return response.set_chunked_content_provider("text/event-stream", provide);
+  context->connection->close_after_response();  // which ends the stream
+  response.set_content_provider("text/event-stream", provide);
 }
 
 }  // namespace kvant

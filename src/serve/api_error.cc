@@ -69,9 +69,9 @@ ApiError unknown_model(const std::string& name, std::span<const ServerInfo> serv
 ApiError context_overflow(const ContextOverflow& overflow) {
   return {.message =
               fmt::format("this model's maximum context length is {} tokens, and the prompt has {} tokens: "
-                          "please reduce the length of the messages, or start the server with a larger -c",
-                          overflow.context, overflow.prompt),
-          .parameter = "messages",
+                          "please reduce the length of the {}, or start the server with a larger -c",
+                          overflow.context, overflow.prompt, overflow.parameter),
+          .parameter = overflow.parameter,
           .code = kContextLengthExceeded,
           .overflow = overflow};
 }

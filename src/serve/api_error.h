@@ -21,6 +21,7 @@ inline constexpr const char* kModelNotFound = "model_not_found";
 struct ContextOverflow {
   int prompt = 0;
   int context = 0;
+  std::string parameter = "messages";  // that is too long
 };
 
 struct ApiError {

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "serve/answer_format.h"
 #include "serve/chat_messages.h"
 #include "serve/chat_request.h"
 #include "serve/chat_tools.h"
+#include "serve/infill_prompt.h"
 #include "serve/json_fields.h"
 #include "serve/parameter_rule.h"
 #include "serve/sampling_fields.h"
@@ -150,6 +152,8 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
   std::vector<TextPrompt> prompts = read_prompts(fields, "prompt", reading, tokenizer, limits);
   if (common.echo && !reading.suffix.empty())
     fields.fail("echo", "a completion before a 'suffix' repeats no prompt: ask without 'echo'");
+  if (!reading.suffix.empty())
+    std::ranges::move(infill_stops(tokenizer), std::back_inserter(common.generation.stops));
   common.text_has_special_tokens = reading.parse_special;
   if (!common.session.empty() && prompts.size() > 1)
     fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");

@@ -266,7 +266,7 @@ TEST(ApiRequest, ReadsMessagesOfText) {
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", 5}})), "messages[0].content");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", {{{"type", "image_url"}}}}})),
             "messages[0].content[0].type");
-  EXPECT_EQ(wrong_parameter(messages("x")), "");
+  EXPECT_EQ(wrong_parameter(messages("x")), "messages[0]");
 }
 
 TEST(ApiRequest, ReadsPromptsOfTextAndTokens) {

@@ -91,6 +91,13 @@ ConnectionServer::HandlerResponse ConnectionServer::begin(const httplib::Request
   record.method = request.method;
   record.path = request.path;
   response.set_header("x-request-id", record.id);
+  // A body that is too large is refused before anybody waits for it.
+  HttpConnection& connection = *serving.context.connection;
+  if (connection.is_too_large() || request.get_header_value_u64("Content-Length", 0) > limits_.max_body) {
+    connection.close_after_response();
+    response.status = httplib::StatusCode::PayloadTooLarge_413;
+    return HandlerResponse::Handled;
+  }
   return check_ ? check_(request, response) : HandlerResponse::Unhandled;
 }
 
@@ -100,13 +107,14 @@ bool ConnectionServer::serve_request(HttpConnection& connection) {
   bool is_last = false;
   const httplib::Request* served = nullptr;
   const bool ok = serve_guarded([&] {
-    return process_request(connection, connection.client(), connection.client_port(), "", 0,
-                           /*close_connection=*/false, is_last, [&](httplib::Request& request) {
-                             if (normalize_) normalize_(request);
-                             served = &request;
-                             const std::lock_guard lock(serving_mutex_);
-                             serving_[served] = {&request, {&connection, &record}};
-                           });
+    return process_request(
+        connection, connection.client(), connection.client_port(), "", 0,
+        /*close_connection=*/false, is_last, [&](httplib::Request& request) {
+          if (normalize_) normalize_(request);
+          served = &request;
+          const std::lock_guard lock(serving_mutex_);
+          serving_[served] = {&request, {&connection, &record, request.version != "HTTP/1.0"}};
+        });
   });
   {
     const std::lock_guard lock(serving_mutex_);
@@ -115,7 +123,8 @@ bool ConnectionServer::serve_request(HttpConnection& connection) {
   if (record.status == 0) record.status = connection.status();
   record.seconds = std::chrono::duration<double>(RequestRecord::Clock::now() - record.start).count();
   if (done_) done_(record);
-  return ok && !is_last && !connection.said_close();
+  // Where nothing was served, nobody knows where the next request would begin.
+  return ok && served != nullptr && !is_last && !connection.said_close();
 }
 
 void ConnectionServer::serve_requests(const ConnectionPointer& connection) {

@@ -185,6 +185,10 @@ TEST_F(ConnectionServerTest, ReadsBodiesHoweverTheyCome) {
   std::this_thread::sleep_for(20ms);
   chunked.say("2\r\nde\r\n0\r\n\r\n");
   EXPECT_NE(chunked.hear("]").find("[abcde]"), std::string::npos);
+  chunked.say(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+      "Chunked\r\n\r\n7;a=b\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n");
+  EXPECT_NE(chunked.hear("]").find("[\r\n0\r\n\r\n]"), std::string::npos);
   chunked.get("/hello");  // the connection goes on behind it
   EXPECT_NE(chunked.hear(kHello).find("200 OK"), std::string::npos);
 
@@ -193,6 +197,42 @@ TEST_F(ConnectionServerTest, ReadsBodiesHoweverTheyCome) {
   EXPECT_NE(asks_first.hear("\r\n\r\n").find("100 Continue"), std::string::npos);
   asks_first.say("abc");
   EXPECT_NE(asks_first.hear("]").find("[abc]"), std::string::npos);
+}
+
+// What follows a request that was not understood is no request, whoever sends it.
+TEST_F(ConnectionServerTest, ServesNothingAfterARequestThatWasNotUnderstood) {
+  start();
+  const std::string inner = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi";
+  std::string many_fields;
+  for (int i = 0; i < 110; ++i) many_fields += "X-" + std::to_string(i) + ": a\r\n";
+  const std::string length = "Content-Length: " + std::to_string(inner.size()) + "\r\n";
+  for (const std::string& head :
+       {"POST /hello HTTP/1.1\r\nHost: x\r\n" + many_fields + length,
+        "POST /hello HTTP/1.1\r\nHost: x\r\n" + length + "Content-Length: 1\r\n",
+        std::string("POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n"),
+        std::string("POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 0x10\r\n"),
+        "POST /hello HTTP/1.1\r\nHost: x\r\nX: " + std::string(9000, 'a') + "\r\n" + length,
+        "FOO /hello HTTP/1.1\r\nHost: x\r\n" + length, "GET /hello HTTP/9\r\nHost: x\r\n" + length}) {
+    Client one = client();
+    one.say(head + "\r\n" + inner);
+    const std::string heard = one.hear("[hi]", 1500ms);
+    EXPECT_EQ(heard.find("[hi]"), std::string::npos) << head.substr(0, 80);
+    EXPECT_TRUE(one.is_closed()) << head.substr(0, 80);
+  }
+}
+
+TEST_F(ConnectionServerTest, RefusesBodiesThatNeverComeAtOnce) {
+  start({.workers = 2, .max_body = 1000});
+  for (const char* head :
+       {"Content-Length: 9999999999\r\n\r\n", "Content-Length: 9999999999\r\nExpect: 100-continue\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"}) {
+    Client one = client();
+    const auto begin = Clock::now();
+    one.say(std::string("POST /echo HTTP/1.1\r\nHost: x\r\n") + head);
+    EXPECT_NE(one.hear("\r\n\r\n").find(" 4"), std::string::npos) << head;
+    EXPECT_LT(seconds_since(begin), 3) << head;
+  }
 }
 
 TEST_F(ConnectionServerTest, RefusesBodiesThatAreTooLarge) {

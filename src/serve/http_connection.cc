@@ -25,6 +25,7 @@ constexpr auto kWriteTime = 30s;     // the same for what is written
 constexpr auto kClosingTime = 2s;
 constexpr std::size_t kMostDiscarded = 32 << 20;  // bytes
 constexpr std::size_t kLargestHead = 64 << 10;    // bytes; httplib refuses a larger one
+constexpr std::size_t kLongestChunkLine = 4096;   // bytes: its size, and extensions that nobody reads
 constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
 
@@ -39,9 +40,9 @@ char lower(char c) {
 // The value of the first field of that name (in small letters) in a head; empty: there is none.
 std::string_view field(std::string_view head, std::string_view name) {
   while (!head.empty()) {
-    const std::size_t end = std::min(head.find('\n'), head.size() - 1);
+    const std::size_t end = std::min(head.find('\n'), head.size());
     std::string_view line = head.substr(0, end);
-    head.remove_prefix(end + 1);
+    head.remove_prefix(std::min(end + 1, head.size()));
     if (line.size() <= name.size() || line[name.size()] != ':') continue;
     if (!std::equal(name.begin(), name.end(), line.begin(), [](char a, char b) { return a == lower(b); }))
       continue;
@@ -51,6 +52,11 @@ std::string_view field(std::string_view head, std::string_view name) {
     return line.substr(first, line.find_last_not_of(" \t\r") + 1 - first);
   }
   return {};
+}
+
+bool is_chunked(std::string_view transfer_encoding) {
+  constexpr std::string_view kChunked = "chunked";
+  return std::ranges::equal(transfer_encoding, kChunked, [](char a, char b) { return lower(a) == b; });
 }
 
 std::string address_of(const sockaddr_storage& address, int& port) {
@@ -127,22 +133,34 @@ bool HttpConnection::is_whole(std::size_t max_body) {
     std::size_t length = 0;
     const bool is_number =
         std::from_chars(given.data(), given.data() + given.size(), length).ec == std::errc();
-    chunked_ = !field(head, "transfer-encoding").empty();
+    chunked_ = is_chunked(field(head, "transfer-encoding"));
     waits_ = !field(head, "expect").empty();
     needed_ = end + (is_number && length <= max_body && !waits_ && !chunked_ ? length : 0);
-    scanned_ = end - 2;  // the last chunk may be the first
+    scanned_ = end;
   }
   if (buffer_.size() < needed_) return false;
   // A client that sends its body when it is told to, and bodies that are too large, are left to the one who
   // serves the request. So is a body whose end is taken for one too early.
   if (!chunked_ || waits_ || buffer_.size() - needed_ > max_body) return true;
-  const std::size_t last_chunk = buffer_.find("\r\n0\r\n", scanned_);
-  if (last_chunk == std::string::npos) {
-    scanned_ = std::max(scanned_, buffer_.size() - 5);
-    return false;
+  return has_last_chunk(max_body);
+}
+
+// Also where a chunk's size is none, or too large: then the request is refused at once. scanned_: where a
+// chunk begins.
+bool HttpConnection::has_last_chunk(std::size_t max_body) {
+  while (true) {
+    const std::size_t end = buffer_.find("\r\n", scanned_);
+    if (end == std::string::npos) return buffer_.size() - scanned_ > kLongestChunkLine;
+    std::size_t size = 0;
+    const char* const line = buffer_.data() + scanned_;
+    const auto parsed = std::from_chars(line, buffer_.data() + end, size, 16);
+    is_too_large_ = parsed.ec == std::errc::result_out_of_range || size > max_body;
+    if (parsed.ec != std::errc() || is_too_large_) return true;
+    if (size == 0) return buffer_.find("\r\n\r\n", end) != std::string::npos;
+    const std::size_t next = end + 2 + size + 2;
+    if (next > buffer_.size()) return false;
+    scanned_ = next;
   }
-  scanned_ = last_chunk;
-  return buffer_.find("\r\n\r\n", last_chunk + 3) != std::string::npos;
 }
 
 HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
@@ -163,11 +181,11 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
 void HttpConnection::next_request() {
   buffer_.erase(0, offset_);
   offset_ = scanned_ = needed_ = 0;
-  chunked_ = waits_ = false;
+  chunked_ = waits_ = is_too_large_ = false;
   n_received_ = buffer_.size();
   begin_ = last_use_ = Clock::now();
   sent_ahead_ = 0;
-  head_written_ = said_close_ = false;
+  head_written_ = said_close_ = closes_after_ = false;
   status_ = 0;
 }
 

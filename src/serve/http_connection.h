@@ -58,7 +58,11 @@ class HttpConnection final : public httplib::Stream {
   bool has_stopped_sending() const;
   // Of the response's head, once it is written.
   int status() const { return status_; }
-  bool said_close() const { return said_close_; }
+  bool said_close() const { return said_close_ || closes_after_; }
+  // A chunk of the body says that it is larger than a body may be.
+  bool is_too_large() const { return is_too_large_; }
+  // The response is the last one, whatever its head says.
+  void close_after_response() { closes_after_ = true; }
 
   // --- httplib::Stream ---
   bool is_readable() const override { return offset_ < buffer_.size(); }
@@ -77,6 +81,7 @@ class HttpConnection final : public httplib::Stream {
  private:
   bool receive(int flags);  // false: nothing came
   bool is_whole(std::size_t max_body);
+  bool has_last_chunk(std::size_t max_body);
   void read_head(const char* data, std::size_t size);  // of the response
 
   int socket_;
@@ -89,6 +94,7 @@ class HttpConnection final : public httplib::Stream {
   std::size_t scanned_ = 0;     // of it that holds no end of a head, or of a body in chunks
   std::size_t needed_ = 0;      // bytes of it that make a request, but for chunks; 0: not known yet
   bool chunked_ = false;        // its body comes in chunks
+  bool is_too_large_ = false;   // and one of these says that it is larger than bodies may be
   bool waits_ = false;          // the client, before it sends the body
   std::size_t n_received_ = 0;  // bytes of this request
   Clock::time_point begin_;     // of this request
@@ -103,7 +109,7 @@ class HttpConnection final : public httplib::Stream {
   Clock::duration sign_pause_{};
   bool head_written_ = false;
   int status_ = 0;
-  bool said_close_ = false;
+  bool said_close_ = false, closes_after_ = false;
 };
 
 }  // namespace kvant

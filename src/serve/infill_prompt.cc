@@ -65,4 +65,14 @@ Result<std::vector<std::int32_t>> infill_prompt(const InfillText& text, const To
   return prompt.finish();
 }
 
+std::vector<std::string> infill_stops(const Tokenizer& tokenizer) {
+  const FimTokens fim = tokenizer.fim_tokens();
+  std::vector<std::string> stops;
+  for (const std::int32_t token : {fim.prefix, fim.suffix, fim.middle, fim.file, fim.repository}) {
+    std::string piece = token < 0 ? "" : tokenizer.piece(token);
+    if (!piece.empty()) stops.push_back(std::move(piece));
+  }
+  return stops;
+}
+
 }  // namespace kvant

@@ -24,4 +24,7 @@ struct InfillText {
 // model has no such tokens, or a text is not UTF-8.
 Result<std::vector<std::int32_t>> infill_prompt(const InfillText& text, const Tokenizer& tokenizer);
 
+// The texts that end a middle: of the model's tokens for the parts of the text. A middle has none of them.
+std::vector<std::string> infill_stops(const Tokenizer& tokenizer);
+
 }  // namespace kvant

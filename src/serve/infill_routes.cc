@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <httplib.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/json_reader.h"
 #include "serve/answer_delivery.h"
 #include "serve/api_response.h"
@@ -101,6 +104,7 @@ ParsedRequest parse_infill_request(const Json& body, const Tokenizer& tokenizer,
   JsonFields fields(body);
   fields.accept_only("n", {1}, "there is one middle to a text");
   fields.accept_only("suffix", {""}, "give 'input_suffix'");
+  fields.accept_only("echo", {false}, "the text stands before and after the middle");
   const InfillText text{.prefix = fields.text("input_prefix").value_or(""),
                         .suffix = fields.text("input_suffix").value_or(""),
                         .start = fields.text("prompt").value_or(""),
@@ -115,7 +119,12 @@ ParsedRequest parse_infill_request(const Json& body, const Tokenizer& tokenizer,
       limits.log->message_once(fmt::format("requests have '{}', which changes nothing here", name));
   }
   completion["prompt"] = *prompt;
-  return parse_completion_request(completion, tokenizer, limits);
+  ParsedRequest parsed = parse_completion_request(completion, tokenizer, limits);
+  if (auto* request = std::get_if<ApiRequest>(&parsed)) {
+    for (GenerationRequest& prompt : request->prompts)
+      std::ranges::move(infill_stops(tokenizer), std::back_inserter(prompt.generation.stops));
+  }
+  return parsed;
 }
 
 void add_infill_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,

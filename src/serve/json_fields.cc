@@ -28,7 +28,9 @@ std::string without_numbers(const std::string& name) {
 JsonFields::JsonFields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
   if (!json.is_object())
     error_ = ApiError{.message = where_.empty() ? "the body must be a JSON object"
-                                                : fmt::format("'{}' must be a JSON object", where_)};
+                                                : fmt::format("'{}' must be a JSON object", where_),
+                      .parameter = where_,
+                      .code = kInvalidType};
   if (!where_.empty()) where_ += '.';
 }
 

@@ -133,6 +133,7 @@ class Clients(unittest.TestCase):
                     text = client.hear().decode()
                     self.assertTrue(text.startswith("HTTP/1.1 200 OK\r\n"), text[:40])
                     self.assertIn('"finish_reason":"length"', text)
+                    self.assertEqual("Transfer-Encoding: chunked" in text, stream and version == "1.1")
                     client.leave()
 
     def test_streams_are_not_silent_for_long(self):

@@ -14,6 +14,7 @@ namespace kvant {
 struct RequestContext {
   HttpConnection* connection = nullptr;
   RequestRecord* record = nullptr;
+  bool knows_chunks = true;  // not: a client of HTTP/1.0
 
   bool operator()() const { return connection->has_left(); }
 };
