@@ -128,7 +128,7 @@ TEST(ResponsesInput, NamesWhatCanNotBeRead) {
   EXPECT_EQ(parameter({{"type", "function_call_output"}, {"output", 5}}), "input[1].output");
   EXPECT_EQ(parameter({{"type", "function_call_output"}, {"output", {{{"type", "input_file"}}}}}),
             "input[1].output[0].type");
-  EXPECT_EQ(parameter("a"), "");
+  EXPECT_EQ(parameter("a"), "input[1]");
 }
 
 }  // namespace

@@ -72,7 +72,10 @@ SessionFile::~SessionFile() {
 }
 
 Error SessionFile::damaged(const std::string& how) const {
-  return error("the session '{}' is damaged or no session: {}; delete it and start a new one", path_, how);
+  return error(
+      "the session '{}' is damaged or no session: {}; give another file, or delete this one if it was a "
+      "session",
+      path_, how);
 }
 
 Result<SessionFile> SessionFile::open(const std::string& path, const SessionIdentity& wanted,
