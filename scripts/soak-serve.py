@@ -252,7 +252,7 @@ def read_answer(server, path, body, rng, leave=False):
             data = line.decode().removeprefix("data:").strip()
             if data == "[DONE]":
                 return {i: answer_of(parts) for i, parts in choices.items()}, cached
-            if not data:
+            if not data or data.startswith(":"):  # nothing, or a comment: a sign of life
                 continue
             events += 1
             if leave and events > end:
@@ -434,7 +434,7 @@ class Client(threading.Thread):
             (chat, b"[" * 100000, json_type, {400}),
             (chat, b" " * (3 << 20), json_type, {413}),
             (chat, text, {"Content-Type": "text/plain"}, {415}),
-            (chat, json.dumps({**good, "max_tokens": -rng.randint(2, 9)}).encode(), json_type, {400}),
+            (chat, json.dumps({**good, "max_tokens": -rng.randint(3, 9)}).encode(), json_type, {400}),
             (chat, json.dumps({**good, "temperature": "hot"}).encode(), json_type, {400}),
             (chat, json.dumps({**good, "n": 1000}).encode(), json_type, {400}),
             (chat, json.dumps({**good, "session": "../../etc/passwd"}).encode(), json_type, {400}),
@@ -452,7 +452,7 @@ class Client(threading.Thread):
                 raise
             status = 413
         else:
-            self.expect(status in statuses, f"{path} {body[:60]}: {status} {answer[:200]}")
+            self.expect(status in statuses, f"{path} {headers} {body[:200]}: {status} {answer[:200]}")
             self.expect("error" in json.loads(answer), f"{path}: {answer}")
         self.counts["malformed"] += 1
         if rng.random() < 0.3:  # half a request, and away
