@@ -24,7 +24,7 @@ constexpr int kMostPadding = 1024;
 constexpr int kTrialTokens = 4, kTrialEvery = 64;
 // A draft ends where the chance that all of it is right falls below this.
 constexpr double kLeastOdds = 0.2;
-// Of the average odds and times, what a newer one leaves of the old ones.
+// The averages of odds and times keep this share when a new value comes.
 constexpr double kOldShare = 0.95;
 
 std::size_t common_length(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {

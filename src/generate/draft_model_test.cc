@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "cache/cache_fixture.h"
 #include "generate/speculation_pace.h"
+#include "model/random_tokens.h"
 #include "model/tiny_model.h"
 
 namespace kvant {
@@ -17,13 +17,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-Tokens random_tokens(int n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
-  Tokens tokens(n);
-  for (std::int32_t& t : tokens) t = token(random);
-  return tokens;
-}
+using testing::random_tokens;
 
 // A pace that makes every draft worth its time: rows cost nothing, and a step takes an hour.
 SpeculationPace patient_pace() {

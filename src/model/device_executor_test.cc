@@ -123,11 +123,6 @@ INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-TinyModel model_of(const std::vector<Variant>& variants, const std::string& name) {
-  return std::find_if(variants.begin(), variants.end(), [&](const Variant& v) { return v.name == name; })
-      ->model;
-}
-
 // Norms, biases, fused weights and their types, on the way from tokens to logits.
 TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/library_log.h"
+#include "model/random_tokens.h"
 #include "model/tiny_variants.h"
 #include "recipe/plan.h"
 #include "recipe/recipe.h"
@@ -15,33 +16,39 @@
 namespace kvant {
 namespace {
 
-std::vector<std::int32_t> random_tokens(int n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
-  std::vector<std::int32_t> tokens(n);
-  for (std::int32_t& t : tokens) t = token(random);
-  return tokens;
-}
+using testing::random_tokens;
 
-// Logits [n_tokens, n_vocab] of every position, by llama.cpp on an F32 cache.
-std::vector<float> llama_logits(const std::string& path, const std::vector<std::int32_t>& tokens,
-                                int context) {
+// The tiny model in llama.cpp, with an F32 cache for so many tokens in one batch.
+struct LlamaModel {
+  std::unique_ptr<llama_model, decltype(&llama_model_free)> model;
+  std::unique_ptr<llama_context, decltype(&llama_free)> context;
+};
+LlamaModel open_llama(const std::string& path, std::size_t n_tokens, int context, bool embeds) {
   quiet_library_log();
   llama_model_params model_params = llama_model_default_params();
   model_params.n_gpu_layers = 0;
   model_params.use_extra_bufts = false;  // AMX: see repacking.cc
-  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
-      llama_model_load_from_file(path.c_str(), model_params), llama_model_free);
+  llama_model* const model = llama_model_load_from_file(path.c_str(), model_params);
   KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
   llama_context_params params = llama_context_default_params();
   params.n_ctx = context;
-  params.n_batch = params.n_ubatch = tokens.size();
+  params.n_batch = params.n_ubatch = n_tokens;
   params.n_threads = params.n_threads_batch = 1;
   params.type_k = params.type_v = GGML_TYPE_F32;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  const std::unique_ptr<llama_context, decltype(&llama_free)> ctx(llama_init_from_model(model.get(), params),
-                                                                  llama_free);
-  KVANT_CHECK(ctx != nullptr, "no llama.cpp context");
+  if (embeds) {
+    params.embeddings = true;
+    params.pooling_type = LLAMA_POOLING_TYPE_MEAN;
+  }
+  LlamaModel opened{{model, llama_model_free}, {llama_init_from_model(model, params), llama_free}};
+  KVANT_CHECK(opened.context != nullptr, "no llama.cpp context");
+  return opened;
+}
+
+// Logits [n_tokens, n_vocab] of every position, by llama.cpp.
+std::vector<float> llama_logits(const std::string& path, const std::vector<std::int32_t>& tokens,
+                                int context) {
+  const LlamaModel llama = open_llama(path, tokens.size(), context, /*embeds=*/false);
   llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     batch.token[i] = tokens[i];
@@ -51,38 +58,20 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
     batch.logits[i] = 1;
   }
   batch.n_tokens = static_cast<int>(tokens.size());
-  KVANT_CHECK(llama_decode(ctx.get(), batch) == 0, "llama.cpp fails on the tokens");
+  KVANT_CHECK(llama_decode(llama.context.get(), batch) == 0, "llama.cpp fails on the tokens");
   llama_batch_free(batch);
-  const float* logits = llama_get_logits(ctx.get());
+  const float* logits = llama_get_logits(llama.context.get());
   return {logits, logits + tokens.size() * TinyModelWriter::kVocabulary};
 }
 
-// The mean of the hidden states [n_embd], by llama.cpp on an F32 cache.
-std::vector<float> llama_embedding(const std::string& path, const std::vector<std::int32_t>& tokens,
-                                   int context) {
-  quiet_library_log();
-  llama_model_params model_params = llama_model_default_params();
-  model_params.n_gpu_layers = 0;
-  model_params.use_extra_bufts = false;
-  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
-      llama_model_load_from_file(path.c_str(), model_params), llama_model_free);
-  KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
-  llama_context_params params = llama_context_default_params();
-  params.n_ctx = context;
-  params.n_batch = params.n_ubatch = tokens.size();
-  params.n_threads = params.n_threads_batch = 1;
-  params.type_k = params.type_v = GGML_TYPE_F32;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  params.embeddings = true;
-  params.pooling_type = LLAMA_POOLING_TYPE_MEAN;
-  const std::unique_ptr<llama_context, decltype(&llama_free)> ctx(llama_init_from_model(model.get(), params),
-                                                                  llama_free);
-  KVANT_CHECK(ctx != nullptr, "no llama.cpp context");
-  std::vector<std::int32_t> batch_tokens = tokens;
-  KVANT_CHECK(llama_decode(ctx.get(), llama_batch_get_one(batch_tokens.data(), tokens.size())) == 0,
+// The mean of the hidden states [n_embd], by llama.cpp.
+std::vector<float> llama_embedding(const std::string& path, std::vector<std::int32_t> tokens, int context) {
+  const LlamaModel llama = open_llama(path, tokens.size(), context, /*embeds=*/true);
+  const auto n_tokens = static_cast<std::int32_t>(tokens.size());
+  KVANT_CHECK(llama_decode(llama.context.get(), llama_batch_get_one(tokens.data(), n_tokens)) == 0,
               "llama.cpp fails on the tokens");
-  const float* mean = llama_get_embeddings_seq(ctx.get(), 0);
-  return {mean, mean + llama_model_n_embd(model.get())};
+  const float* mean = llama_get_embeddings_seq(llama.context.get(), 0);
+  return {mean, mean + llama_model_n_embd(llama.model.get())};
 }
 
 // An engine on a tiny model, with a cache of one recipe.

@@ -11,6 +11,7 @@
 #include "base/page_size.h"
 #include "cache/cache_fixture.h"
 #include "cache/rewindable_tokens.h"
+#include "model/random_tokens.h"
 #include "model/tiny_engines.h"
 #include "recipe/recipe_fixture.h"
 
@@ -19,13 +20,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-Tokens random_tokens(int n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
-  Tokens tokens(n);
-  for (std::int32_t& t : tokens) t = token(random);
-  return tokens;
-}
+using testing::random_tokens;
 
 // A sequence that goes on token by token, and one that drafts.
 class Pair {

@@ -1,6 +1,7 @@
 // Tests only: tiny models of every architecture, in the shapes of those that people run.
 #pragma once
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ struct Variant {
 };
 inline void PrintTo(const Variant& variant, std::ostream* out) {
   *out << variant.name;
+}
+
+inline TinyModel model_of(const std::vector<Variant>& variants, const std::string& name) {
+  return std::find_if(variants.begin(), variants.end(), [&](const Variant& v) { return v.name == name; })
+      ->model;
 }
 
 inline std::vector<Variant> variants() {

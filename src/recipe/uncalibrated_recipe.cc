@@ -6,8 +6,9 @@
 namespace kvant {
 namespace {
 
-// Of a name with what differs, "kvant-4bit,sink=8": that of the name's own uncalibrated recipe with the same,
-// "uniform-4bit,sink=8". Empty where the name has no such items, or is no built-in recipe's.
+// Turns a built-in name with items, such as "kvant-4bit,sink=8", into the name of the uncalibrated recipe
+// with the same items: "uniform-4bit,sink=8". Empty where there are no items, or the name is not a built-in
+// recipe's.
 std::string name_with_items(const std::string& asked, const Geometry& geometry) {
   const std::size_t comma = asked.find(',');
   if (comma == std::string::npos) return "";

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "cache/cache_fixture.h"
+#include "model/random_tokens.h"
 #include "model/tiny_model.h"
 #include "model/tiny_variants.h"
-#include "serve/random_tokens.h"
 #include "serve/scheduler.h"
 #include "serve/scheduler_memory.h"
 
@@ -38,10 +38,7 @@ GenerationRequest request(Tokens prompt, int max_tokens) {
 class LongRope : public ::testing::TestWithParam<int> {
  protected:
   static void SetUpTestSuite() {
-    TinyModel model;
-    for (const Variant& variant : variants()) {
-      if (variant.name == std::string("phi3_long_factors")) model = variant.model;
-    }
+    TinyModel model = model_of(variants(), "phi3_long_factors");
     ASSERT_TRUE(model.long_rope_factors);
     model.matrix_type = GGML_TYPE_Q8_0;
     file_ = write_tiny_model(model).release();

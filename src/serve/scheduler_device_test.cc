@@ -3,7 +3,7 @@
 
 #include "cache/device_layout.h"
 #include "cache/testing/host_pages.h"
-#include "serve/random_tokens.h"
+#include "model/random_tokens.h"
 #include "serve/read_reply.h"
 #include "serve/scheduler.h"
 #include "serve/serve_fixture.h"

@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "eval/cache_size.h"
+#include "model/random_tokens.h"
 #include "model/tiny_engines.h"
 #include "model/tiny_model.h"
 #include "recipe/plan.h"
 #include "recipe/recipe_fixture.h"
-#include "serve/random_tokens.h"
 #include "serve/scheduler.h"
 #include "serve/scheduler_memory.h"
 #include "serve/serve_fixture.h"

@@ -16,12 +16,14 @@ constexpr int kReportedStep = 64;
 
 // The tokens by which a beginning is kept. A sequence with LongRoPE's short factors has other keys than one
 // with the long ones, so that its tokens are marked: no vocabulary is that large.
-std::vector<std::int32_t> kept_tokens(const Job& job, std::span<const std::int32_t> tokens) {
+// marked: where they lie.
+std::span<const std::int32_t> kept_tokens(const Job& job, std::span<const std::int32_t> tokens,
+                                          std::vector<std::int32_t>& marked) {
   constexpr std::int32_t kShortRope = 1 << 30;
-  std::vector<std::int32_t> kept(tokens.begin(), tokens.end());
-  if (job.short_rope)
-    for (std::int32_t& token : kept) token |= kShortRope;
-  return kept;
+  if (!job.short_rope) return tokens;
+  marked.assign(tokens.begin(), tokens.end());
+  for (std::int32_t& token : marked) token |= kShortRope;
+  return marked;
 }
 
 }  // namespace
@@ -213,7 +215,8 @@ Status Scheduler::start_reading(Job& job) {
   const bool must_read_all = job.request.wants_prompt_probabilities() || job.request.embeds;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     if (must_read_all) return {};
-    const auto tokens = kept_tokens(job, job.request.prompt);
+    std::vector<std::int32_t> marked;
+    const auto tokens = kept_tokens(job, job.request.prompt, marked);
     auto found = prefixes_.find(tokens, /*may_wait=*/job.prefix_file.empty());
     if (!found.ok()) return found.error();
     match = std::move(*found);
@@ -240,7 +243,8 @@ Status Scheduler::start_reading(Job& job) {
 void Scheduler::keep_beginning(Job& job) {
   job.keep_at.erase(job.keep_at.begin());
   const auto read = std::span<const std::int32_t>(job.request.prompt).first(job.n_read);
-  const auto tokens = kept_tokens(job, read);
+  std::vector<std::int32_t> marked;
+  const auto tokens = kept_tokens(job, read, marked);
   (void)with_room([&] { return prefixes_.keep(job.sequence, tokens, job.usage.cached); });
 }
 

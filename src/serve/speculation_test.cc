@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "cache/cache_fixture.h"
+#include "model/random_tokens.h"
 #include "model/tiny_engines.h"
 #include "model/tiny_model.h"
-#include "serve/random_tokens.h"
 #include "serve/scheduler.h"
 #include "serve/scheduler_memory.h"
 

@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
+#include "model/random_tokens.h"
 #include "model/tiny_variants.h"
 #include "recipe/recipe.h"
 
@@ -15,21 +14,12 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr int kShort = 256;  // tokens of the longest sequence with the factors for short ones
 
-Tokens random_tokens(int n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> token(3, TinyModelWriter::kVocabulary - 1);
-  Tokens tokens(n);
-  for (std::int32_t& t : tokens) t = token(random);
-  return tokens;
-}
+using testing::random_tokens;
 
 class LongRopeConversation : public ::testing::TestWithParam<int> {
  protected:
   LongRopeConversation() {
-    TinyModel model;
-    for (const Variant& variant : variants()) {
-      if (variant.name == std::string("phi3_long_factors")) model = variant.model;
-    }
+    TinyModel model = model_of(variants(), "phi3_long_factors");
     model.matrix_type = GGML_TYPE_Q8_0;
     file_ = write_tiny_model(model);
   }
