@@ -149,13 +149,8 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         ContenderOptions options) {
   auto types = parse_llama_types(name.substr(name.find(':') + 1));
   if (!types.ok()) return types.error();
-  if (model->device != nullptr && options.kv_offload && !types->plain &&
-      !has_flash_attention(model->device, model->geometry, *types)) {
-    return error(
-        "{} needs llama.cpp's flash attention, which this libggml-cuda.so lacks: KVANT_GPU=rival "
-        "scripts/setup.sh compiles it; or leave llama.cpp out",
-        name);
-  }
+  if (model->device != nullptr && options.kv_offload)
+    KVANT_RETURN_IF_ERROR(check_flash_attention(name, model->device, model->geometry, *types));
   if (const auto most = llama_max_parallel_sequences(); std::cmp_greater(options.parallel, most))
     return error("{}: llama.cpp decodes {} sequences at a time at most: use --parallel {}, or leave it out",
                  name, most, most);

@@ -30,15 +30,10 @@ TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
                       "--compare-backend runs on the CPU only");
 }
 
-TEST_F(DeviceOption, EvaluatedRowsOfLlamaCppRunOnTheCpuOnly) {
-  const std::string refusal = " runs on the CPU only, not with --device cuda";
-  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --kv bf16,llama.cpp:q8_0"),
-                      "llama.cpp:q8_0" + refusal);
-  expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --reference llama.cpp:f16"),
-                      "llama.cpp:f16" + refusal);
+TEST_F(DeviceOption, ReportsRunRowsOfLlamaCppOnTheCpuOnly) {
   expect_one_sentence(
       run("report -m model.gguf -f text.txt -o report.html --device cuda --kv bf16,llama.cpp:q8_0"),
-      "llama.cpp:q8_0" + refusal);
+      "llama.cpp:q8_0 runs on the CPU only, not with --device cuda");
 }
 
 TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {

@@ -4,6 +4,7 @@
 #include "attention/device_backend.h"
 #include "cache/cache_fixture.h"
 #include "eval/layer_eval.h"
+#include "eval/llama_reference.h"
 #include "eval/quality_guard.h"
 #include "model/device_machine.h"
 #include "model/tiny_model.h"
@@ -154,6 +155,32 @@ TEST_P(DeviceMeasures, LayersErrorsAreThoseOnTheCpu) {
         EXPECT_NEAR(mass.protected_mass, expected_mass.protected_mass, 0.05 * expected_mass.protected_mass);
       }
     }
+  }
+}
+
+// llama.cpp attends without its flash attention, which a CUDA backend may lack.
+TEST_P(DeviceMeasures, RowsOfLlamaCppPredictWhatTheyPredictOnTheCpu) {
+  constexpr int kContext = 128;
+  constexpr const char* kRow = "llama.cpp:f16-plain";
+  const Geometry& geometry = device_->engine->geometry();
+  const int n_vocab = device_->engine->n_vocab();
+  const auto tokens = some_tokens(kContext, 3);
+  const auto predictions = [&](const LlamaPlace& where) {
+    const auto llama = LlamaReference::load_f32(file_.path(), where).value();
+    const auto row = llama->source(kRow, kContext, /*step_tokens=*/100, /*n_threads=*/1).value();
+    std::vector<float> logits(static_cast<std::size_t>(kContext) * n_vocab);
+    EXPECT_TRUE(row->begin().ok());
+    EXPECT_TRUE(row->step(tokens, /*is_prompt=*/true, {logits.data(), kContext, n_vocab}).ok());
+    return logits;
+  };
+  const auto device = device_at(place());
+  const auto right = predictions({});
+  const float largest = std::abs(*std::ranges::max_element(right, {}, [](float x) { return std::abs(x); }));
+  for (const bool kv_offload : {true, false}) {
+    const auto found = predictions({device.get(), kv_offload, geometry});
+    for (std::size_t i = 0; i < found.size(); ++i)
+      ASSERT_NEAR(found[i], right[i], 2e-3 * largest)
+          << (kv_offload ? "with" : "without") << " its cache, " << i;
   }
 }
 

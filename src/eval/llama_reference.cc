@@ -84,14 +84,21 @@ class LlamaSource : public LogitSource {
 
 class Reference : public LlamaReference {
  public:
-  explicit Reference(LlamaModelPointer model) : model_(std::move(model)) {}
+  Reference(LlamaModelPointer model, ggml_backend_dev_t device, const LlamaPlace& place)
+      : model_(std::move(model)), device_(device), place_(place) {}
 
   Result<std::unique_ptr<LogitSource>> source(const std::string& name, int context, int step_tokens,
                                               int n_threads) const override {
     auto types = parse_llama_types(name.substr(std::strlen(kPrefix)));
     if (!types.ok()) return types.error();
-    const LlamaContextOptions options{
-        .types = *types, .context = context, .step_tokens = step_tokens, .n_threads = n_threads};
+    if (device_ != nullptr && place_.kv_offload)
+      KVANT_RETURN_IF_ERROR(check_flash_attention(name, device_, place_.geometry, *types));
+    const LlamaContextOptions options{.types = *types,
+                                      .context = context,
+                                      .step_tokens = step_tokens,
+                                      .on_device = device_ != nullptr,
+                                      .kv_offload = place_.kv_offload,
+                                      .n_threads = n_threads};
     std::vector<std::string> notes;
     auto made = make_llama_context(*model_, options, &notes);
     if (!made.ok()) return made.error();
@@ -101,6 +108,8 @@ class Reference : public LlamaReference {
 
  private:
   LlamaModelPointer model_;
+  ggml_backend_dev_t device_;  // null: the CPU
+  LlamaPlace place_;
 };
 
 }  // namespace
@@ -116,12 +125,16 @@ Status check_llama_name(const std::string& name) {
   return {};
 }
 
-Result<std::unique_ptr<LlamaReference>> LlamaReference::load_f32(const std::string& path) {
+Result<std::unique_ptr<LlamaReference>> LlamaReference::load_f32(const std::string& path,
+                                                                 const LlamaPlace& place) {
   auto file = dequantize_to_f32(path);
   if (!file.ok()) return file.error();
-  auto model = load_llama_model(file->path());
+  ggml_backend_dev_t device =
+      place.device == nullptr ? nullptr : ggml_backend_get_device(place.device->backend());
+  auto model = load_llama_model(file->path(), device);
   if (!model.ok()) return error("llama.cpp cannot load '{}': leave llama.cpp out of this run", path);
-  return std::unique_ptr<LlamaReference>(std::make_unique<Reference>(std::move(model).value()));
+  return std::unique_ptr<LlamaReference>(
+      std::make_unique<Reference>(std::move(model).value(), device, place));
 }
 
 }  // namespace kvant

@@ -116,6 +116,22 @@ void put(llama_batch& batch, std::int32_t token, int position, int sequence, boo
   batch.logits[i] = wants_logits ? 1 : 0;
 }
 
+// Whether llama.cpp's flash attention with these types runs on the device.
+bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types) {
+  constexpr int kTokens = 256;
+  const int d = geometry.head_dim, n_heads = geometry.n_heads, n_kv_heads = geometry.n_kv_heads;
+  ggml_context* context = ggml_init({.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true});
+  ggml_tensor* attended =
+      ggml_flash_attn_ext(context, ggml_new_tensor_3d(context, GGML_TYPE_F32, d, 1, n_heads),
+                          ggml_new_tensor_3d(context, types.k, d, kTokens, n_kv_heads),
+                          ggml_new_tensor_3d(context, types.v, d, kTokens, n_kv_heads),
+                          ggml_new_tensor_2d(context, GGML_TYPE_F16, kTokens, 1), /*scale=*/1, /*max_bias=*/0,
+                          /*logit_softcap=*/0);
+  const bool supported = ggml_backend_dev_supports_op(device, attended);
+  ggml_free(context);
+  return supported;
+}
+
 }  // namespace
 
 Result<LlamaCacheTypes> parse_llama_types(const std::string& text) {
@@ -143,19 +159,13 @@ Result<LlamaModelPointer> load_llama_model(const std::string& path, ggml_backend
   return device == nullptr ? load_on_cpu(path) : load_on_device(path, device);
 }
 
-bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types) {
-  constexpr int kTokens = 256;
-  const int d = geometry.head_dim, n_heads = geometry.n_heads, n_kv_heads = geometry.n_kv_heads;
-  ggml_context* context = ggml_init({.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true});
-  ggml_tensor* attended =
-      ggml_flash_attn_ext(context, ggml_new_tensor_3d(context, GGML_TYPE_F32, d, 1, n_heads),
-                          ggml_new_tensor_3d(context, types.k, d, kTokens, n_kv_heads),
-                          ggml_new_tensor_3d(context, types.v, d, kTokens, n_kv_heads),
-                          ggml_new_tensor_2d(context, GGML_TYPE_F16, kTokens, 1), /*scale=*/1, /*max_bias=*/0,
-                          /*logit_softcap=*/0);
-  const bool supported = ggml_backend_dev_supports_op(device, attended);
-  ggml_free(context);
-  return supported;
+Status check_flash_attention(const std::string& name, ggml_backend_dev_t device, const Geometry& geometry,
+                             const LlamaCacheTypes& types) {
+  if (types.plain || has_flash_attention(device, geometry, types)) return {};
+  return error(
+      "{} needs llama.cpp's flash attention, which this libggml-cuda.so lacks: KVANT_GPU=rival "
+      "scripts/setup.sh compiles it; or leave llama.cpp out",
+      name);
 }
 
 Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaContextOptions& options,

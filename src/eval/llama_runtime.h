@@ -34,8 +34,10 @@ using LlamaContextPointer = std::unique_ptr<llama_context, LlamaFree>;
 // Loads a GGUF with llama.cpp: on the CPU, or all of it on a device of ggml. An error when llama.cpp refuses
 // the file.
 Result<LlamaModelPointer> load_llama_model(const std::string& path, ggml_backend_dev_t device = nullptr);
-// Whether llama.cpp's flash attention with these types runs on the device.
-bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types);
+// An error when the row called `name` needs llama.cpp's flash attention, and the device cannot run it with
+// these types.
+Status check_flash_attention(const std::string& name, ggml_backend_dev_t device, const Geometry& geometry,
+                             const LlamaCacheTypes& types);
 
 struct LlamaContextOptions {
   LlamaCacheTypes types;

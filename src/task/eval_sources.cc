@@ -28,7 +28,8 @@ Result<std::unique_ptr<LogitSource>> EvalSources::make(const EvalRow& row) {
 
 Result<std::unique_ptr<LogitSource>> EvalSources::make_llama(const EvalRow& row) {
   if (llama_ == nullptr) {
-    auto loaded = LlamaReference::load_f32(model_);
+    auto loaded = LlamaReference::load_f32(
+        model_, {session_.device(), session_.caches_on_device(), session_.engine().geometry()});
     if (!loaded.ok()) return loaded.error();
     llama_ = std::move(loaded).value();
   }

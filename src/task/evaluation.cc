@@ -67,9 +67,6 @@ Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   auto rows =
       parse_eval_rows(evaluation.suite_.reference, evaluation.suite_.rows, QualityOptions{}.step_tokens);
   if (!rows.ok()) return rows.error();
-  for (const EvalRow& row : *rows) {
-    if (names_llama(row.name)) KVANT_RETURN_IF_ERROR(check_on_cpu(options.session, row.name));
-  }
   evaluation.rows_ = std::move(rows).value();
   if (options.control) evaluation.rows_.push_back(control_row());
   return evaluation;
