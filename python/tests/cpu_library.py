@@ -1,6 +1,7 @@
 """What libkvant_cuda does, on the CPU and from addresses, as kvant.h describes it: an independent model of the interface,
-for tests of the code above it. Formats keep 4 bits a value and a scale a token; those with a codebook (vq...) have the nearest of 256
-centroids for each two channels. A sealed page's codes of the sink are not numbers, so that whoever reads them is found out."""
+for tests of the code above it. Formats keep 4 bits a value and a scale a token; tcq1 to tcq3 use fewer levels, and tcq formats but tcq4
+have larger pages. Formats with a codebook (vq...) have the nearest of 256 centroids for each two channels. A sealed page's codes of the
+sink are not numbers, so that whoever reads them is found out."""
 
 import ctypes
 import functools
@@ -21,8 +22,17 @@ torch.set_num_threads(1)
 SCALE_BYTES = 4 * PAGE
 
 
+LEVELS = {"tcq1": 1, "tcq2": 2, "tcq3": 4}  # on either side of 0; other formats: 7
+
+
 def page_bytes(head_dim):
+    """What is read and written."""
     return PAGE * head_dim // 2 + SCALE_BYTES
+
+
+def unused_bytes(format):
+    """Behind it."""
+    return 256 * int(format[3]) if format.startswith("tcq") and format != "tcq4" else 0
 
 
 def memory(address, dtype, count):
@@ -81,17 +91,17 @@ def plain_order(d):
     return np.stack([keys, values])
 
 
-def encode(x, sink=0, book=None):
+def encode(x, sink=0, book=None, levels=7):
     """[128, d] into bytes: codes of two channels a byte, then the tokens' scales. book: [256, 2], or None: the format has none."""
     if book is not None:
         scale = np.ones(PAGE, np.float32)
         scale[:sink] = np.nan
         distances = np.square(x.reshape(PAGE, -1, 1, 2) - book).sum(-1)
         return np.concatenate([distances.argmin(-1).astype(np.uint8).reshape(-1), scale.view(np.uint8)])
-    scale = np.maximum(np.abs(x).max(1), 1e-20).astype(np.float32) / 7
+    scale = np.maximum(np.abs(x).max(1), 1e-20).astype(np.float32) / levels
     scale[:sink] = np.nan
     x = np.where(np.isnan(scale)[:, None], 0, x)
-    codes = np.clip(np.rint(x / np.nan_to_num(scale, nan=1)[:, None]), -7, 7).astype(np.int8) + 8
+    codes = np.clip(np.rint(x / np.nan_to_num(scale, nan=1)[:, None]), -levels, levels).astype(np.int8) + 8
     return np.concatenate([(codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8).reshape(-1), scale.view(np.uint8)])
 
 
@@ -110,11 +120,22 @@ def page_address(pages, seq, head, side, page):
     return pages.pool + number * pages.page_stride + head * pages.head_offset + side * pages.side_offset
 
 
+def sealed_address(layer, seq, head, side, page):
+    offset = memory(layer.sealed_offsets + 8 * (2 * head + side), np.int64, 1)[0] if layer.sealed_offsets else 0
+    return page_address(layer.sealed, seq, head, side, page) + int(offset)
+
+
+def format_of(shape, head, side):
+    names = (shape.head_key_formats, shape.head_value_formats)[side]
+    if names:
+        return (ctypes.c_char_p * (head + 1)).from_address(names)[head].decode()
+    return (shape.key_format, shape.value_format)[side].decode()
+
+
 def book_of(shape, layer, head, side):
     """F32 [256, 2], or None where the side's format has no codebook."""
-    format, address, stride = ((shape.key_format, layer.key_codebooks, layer.key_codebook_stride),
-                               (shape.value_format, layer.value_codebooks, layer.value_codebook_stride))[side]
-    if not has_codebook(format.decode()):
+    address, stride = ((layer.key_codebooks, layer.key_codebook_stride), (layer.value_codebooks, layer.value_codebook_stride))[side]
+    if not has_codebook(format_of(shape, head, side)):
         return None
     return from_f16(memory(address + 2 * head * stride, np.uint16, 512)).reshape(256, 2)
 
@@ -164,13 +185,14 @@ def attend_exactly(q, keys, values, hidden, softmax_scale, softcap=0, sink_logit
 class CpuLibrary(TorchLibrary):
     def __init__(self):
         self.prompts_in_bytes = self.prompts_of_rows = 0  # calls
+        self.formats_sealed = set()  # of pages: their formats and sides
         self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
 
     def serves(self, device):
         return device.type == "cpu"
 
     def page_bytes(self, format, head_dim):
-        return page_bytes(head_dim)
+        return page_bytes(head_dim) + unused_bytes(format)
 
     def can_seal(self, format):
         return True
@@ -249,7 +271,7 @@ class CpuLibrary(TorchLibrary):
         first_rows = memory(pages.first_rows, np.int32, shape.n_seqs) if pages.rows else none
         n_pages = memory(pages.n_pages, np.int32, shape.n_seqs) if pages.n_pages else np.full(shape.n_seqs, pages.max_pages)
         n_layers = max(pages.n_layers, 1)
-        assert n_layers == 1 or not (layer.key_codebooks or layer.value_codebooks)
+        assert n_layers == 1 or not (layer.key_codebooks or layer.value_codebooks or shape.head_key_formats)
         offsets = memory(pages.layer_offsets, np.int64, n_layers) if pages.layer_offsets else [0] * n_layers
         for nth, away in enumerate(offsets):
             at = Layer.from_buffer_copy(layer)
@@ -275,7 +297,7 @@ class CpuLibrary(TorchLibrary):
         number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + behind_first if metrics.first_pages else to
         for head in range(shape.n_kv_heads):
             at = metrics.directions + 4 * (nth * metrics.direction_layer_stride + head * d * 8)
-            self.metrics_seen[page_address(layer.sealed, seq, head, 0, to)] = float(memory(at, np.float32, 1)[0]), int(number)
+            self.metrics_seen[sealed_address(layer, seq, head, 0, to)] = float(memory(at, np.float32, 1)[0]), int(number)
 
     def _tail_rows(self, shape, layer, seq, page, head, side):
         words, order = self._plain(shape, layer.tail, seq, head, side, page)
@@ -287,9 +309,10 @@ class CpuLibrary(TorchLibrary):
         for head in range(shape.n_kv_heads):
             for side in range(2):
                 rows = numbers(head, side)
-                address = page_address(layer.sealed, seq, head, side, to)
-                book = book_of(shape, layer, head, side)
-                memory(address, np.uint8, page_bytes(shape.head_dim))[:] = encode(from_bf16(rows), sink, book)
+                address, format = sealed_address(layer, seq, head, side, to), format_of(shape, head, side)
+                self.formats_sealed.add((format, "KV"[side]))
+                page = encode(from_bf16(rows), sink, book_of(shape, layer, head, side), LEVELS.get(format, 7))
+                memory(address, np.uint8, page_bytes(shape.head_dim) + unused_bytes(format))[:len(page)] = page
                 if sink and keep_sink:
                     copy, order = self._plain(shape, layer.protected_pages, seq, head, side, 0)
                     copy[order[:sink]] = rows[:sink]
@@ -377,7 +400,7 @@ class CpuLibrary(TorchLibrary):
 
     def _decoded(self, shape, layer, seq, head, side, page):
         """F32 [128, head_dim]: a sealed page."""
-        at = page_address(layer.sealed, seq, head, side, page)
+        at = sealed_address(layer, seq, head, side, page)
         return decode(memory(at, np.uint8, page_bytes(shape.head_dim)), shape.head_dim, book_of(shape, layer, head, side))
 
     def _protected_rows(self, shape, lengths, layer, seq, head, side):

@@ -246,7 +246,7 @@ class Files(unittest.TestCase):
         other = small_model(vocab_size=101).config
         with self.assertRaisesRegex(ValueError, "of another checkpoint"):
             KvantCache(other, RECIPE, constants=self.path, library=cpu_library.CpuLibrary())
-        with self.assertRaisesRegex(Error, "no constants"):
+        with self.assertRaisesRegex(ValueError, "are of 2 layers with 2 KV heads"):
             KvantCache(small_model(num_hidden_layers=3).config, RECIPE, constants=self.path, library=cpu_library.CpuLibrary())
 
 

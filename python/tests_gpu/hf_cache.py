@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """kvant.hf beside transformers' own caches, on a GPU; a line of JSON for each measurement:
 
-    hf_cache.py divergence FOLDER PROMPTS.npy     KvantCache against an unquantized one, on prompts int [n, length]
-    hf_cache.py generation SHAPE|FOLDER           tokens a second, memory and the time of a prompt
+    hf_cache.py divergence FOLDER PROMPTS     KvantCache against an unquantized one: PROMPTS.npy, int [n, length], or a text
+    hf_cache.py generation SHAPE|FOLDER       tokens a second, memory and the time of a prompt
 
 SHAPE: llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so that nothing but the cache differs:
-mean KL divergence over the second half of each prompt, read at once and token by token (--steps). transformers' quantized caches leave
-what they are given unquantized until the next step: to compare, they take --steps 128, kvant's pages. RECIPE+constants: with what
-kvant.hf.calibrate finds out about the model, on the text that ships with kvant."""
+mean KL divergence over the second half of each prompt, read at once and token by token (--steps), from transformers' own cache that read
+the prompt at once. With --dtype bfloat16 the cache named bf16, transformers' own read likewise, says what rounding alone makes.
+transformers' quantized caches leave what they are given unquantized until the next step: to compare, they take --steps 128, kvant's pages.
+RECIPE+constants: with what kvant.hf.calibrate finds out about the model, on the text that ships with kvant. RECIPE+FILE: with a file of
+constants. A text is cut into --contexts prompts of --length tokens from its beginning, as kvant eval does; its tokens are those of
+--tokenizer, a GGUF file, or of the folder."""
 
 import argparse
 import functools
 import json
+import pathlib
 import time
 import warnings
 
@@ -19,6 +23,7 @@ import numpy as np
 import torch
 import transformers
 
+from kvant import PAGE
 from kvant.hf import KvantCache, calibrate
 
 SHAPES = {"llama-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
@@ -42,10 +47,10 @@ def new_cache(model, name, **options):
         more = dict(axis_key=0, axis_value=0) if name == "quanto" else dict(axis_key=1, axis_value=1)
         return transformers.QuantizedCache(backend=name, config=model.config, nbits=4, q_group_size=64,
                                            residual_length=128, **more)
-    if name.endswith(CONSTANTS):
-        options["constants"] = constants_of(model, name)
-    return (transformers.DynamicCache(config=model.config) if name == "bf16" else
-            KvantCache(model.config, name.removesuffix(CONSTANTS), **options))
+    recipe, plus, constants = name.partition("+/") if "+/" in name else name.partition(CONSTANTS)
+    if plus:
+        options["constants"] = constants_of(model, name) if plus == CONSTANTS else "/" + constants
+    return transformers.DynamicCache(config=model.config) if name == "bf16" else KvantCache(model.config, recipe, **options)
 
 
 @functools.cache
@@ -73,25 +78,52 @@ def last_layer(model, tokens, name, step):
     return torch.cat(hidden, 1)
 
 
+def prompts_of(options):
+    """int64 [n, length]."""
+    if options.prompts.endswith(".npy"):
+        return torch.from_numpy(np.load(options.prompts)).long()
+    text = pathlib.Path(options.prompts).read_text()
+    if options.tokenizer:
+        import kvant
+
+        tokens = kvant.Model(options.tokenizer, "bf16", context=256).tokenizer.encode(text).tolist()
+    else:
+        tokens = transformers.AutoTokenizer.from_pretrained(options.model)(text)["input_ids"]
+    n = min(options.contexts, len(tokens) // options.length)
+    return torch.tensor(tokens[:n * options.length]).view(n, -1)
+
+
+def bits_of(cache):
+    """Of a sealed number on average."""
+    layout = cache.layout
+    longer = cache.planned_bytes(1, 2 * PAGE) - cache.planned_bytes(1, PAGE)
+    return 8 * longer / (len(cache.layers) * 2 * layout.n_kv_heads * layout.head_dim * PAGE)
+
+
 @torch.no_grad()
 def divergence(options):
     torch.backends.cuda.matmul.allow_tf32 = False
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).to(options.device).eval()
-    tokens = torch.from_numpy(np.load(options.prompts)).long().to(options.device)
+    dtype = getattr(torch, options.dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).to(options.device).eval()
+    tokens = prompts_of(options).to(options.device)
     batches = tokens.split(options.batch)
+    reference = [last_layer(model, batch, "bf16", tokens.shape[1]) for batch in batches]
+    weights = model.lm_head.weight.float()  # logits in BF16 would differ by more than caches do
     for step in options.steps:
-        chosen = batches[:1] if step == 1 else batches
-        reference = [last_layer(model, batch, "bf16", tokens.shape[1]) for batch in chosen]
-        for name in options.kv[:1] if step == 1 else options.kv:
-            means, same = [], []
-            for batch, base in zip(chosen, reference):
+        for name in options.kv:
+            means, same, worst, start = [], [], [], time.perf_counter()
+            for batch, base in zip(batches, reference):
                 found = last_layer(model, batch, name, step)
                 for rows, base_rows in zip(found, base):
-                    p, q = (model.lm_head(x).log_softmax(-1) for x in (base_rows, rows))
-                    means.append((p.exp() * (p - q)).sum(-1).mean().item())
+                    p, q = ((x.float() @ weights.t()).log_softmax(-1) for x in (base_rows, rows))
+                    kld = (p.exp() * (p - q)).sum(-1)
+                    means.append(kld.mean().item())
+                    worst.append(kld.quantile(0.999).item())
                     same.append((p.argmax(-1) == q.argmax(-1)).float().mean().item())
-            say(cache=name, step=step, prompts=len(means), kld=float(np.mean(means)),
-                standard_error=float(np.std(means, ddof=1) / len(means) ** 0.5), same_top=float(np.mean(same)))
+            served = new_cache(model, name) if is_ours(name) else None
+            say(cache=name, serves=served and served.recipe.name, bits=served and round(bits_of(served), 3), dtype=options.dtype, step=step,
+                prompts=len(means), kld=float(np.mean(means)), standard_error=float(np.std(means, ddof=1) / len(means) ** 0.5),
+                kld_999=float(np.mean(worst)), same_top=float(np.mean(same)), seconds=round(time.perf_counter() - start, 1))
 
 
 class Clock(transformers.StoppingCriteria):
@@ -172,6 +204,10 @@ def main():
     compared.add_argument("--kv", nargs="+", default=["uniform-4bit", "uniform-2bit"])
     compared.add_argument("--batch", type=int, default=8)
     compared.add_argument("--steps", nargs="+", type=int, default=[1 << 20, 1], help="tokens that are read at a time")
+    compared.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the model")
+    compared.add_argument("--contexts", type=int, default=8)
+    compared.add_argument("--length", type=int, default=2048)
+    compared.add_argument("--tokenizer", default="", help="a GGUF file with the model's tokenizer")
     compared.add_argument("--device", default="cuda", help="cpu: for transformers' own caches alone")
     timed = commands.add_parser("generation")
     timed.add_argument("model")

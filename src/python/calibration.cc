@@ -7,9 +7,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <tuple>
+#include <utility>
 
 #include "calibrate/default_text.h"
 #include "calibrate/first_use.h"
@@ -17,6 +20,7 @@
 #include "calibrate/outside_calibration.h"
 #include "calibrate/sealed_gguf.h"
 #include "python/interruptible.h"
+#include "recipe/plan.h"
 #include "recipe/recipe.h"
 #include "task/calibration_files.h"
 
@@ -79,6 +83,41 @@ Recipe recipe_of(const std::string& text) {
   return value_or_raise(parse_recipe(text));
 }
 
+// How many layers, and KV heads of a layer, the constants are of.
+std::pair<int, int> numbers_of(const Constants& constants) {
+  std::pair<int, int> numbers;
+  constants.for_each([&](int layer, int kv_head, Side, const std::string&, const auto&) {
+    numbers = {std::max(numbers.first, layer + 1), std::max(numbers.second, kv_head + 1)};
+  });
+  return numbers;
+}
+
+// Whether the file knows what the formats of the recipe's ladder are worth, by layer, head and side.
+bool has_sensitivities(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
+  if (recipe.budget == 0) return false;
+  const std::string stored = stored_sensitivity(recipe, geometry, /*layer=*/0, /*kv_head=*/0, Side::key);
+  return !calibration.constants.find(/*layer=*/0, /*kv_head=*/0, Side::key, stored).empty();
+}
+
+// The plan of a recipe, as far as formats go: of each layer and KV head the transforms and the format of K,
+// then of V.
+nb::list planned_heads(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
+  auto constants = value_or_raise(constants_for(recipe, geometry, calibration.constants));
+  const auto plan =
+      value_or_raise(resolve(recipe, geometry, std::make_shared<const Constants>(std::move(constants))));
+  nb::list layers;
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    nb::list heads;
+    for (int head = 0; head < geometry.kv_heads(layer); ++head) {
+      const HeadPlan& found = plan->head(layer, head);
+      heads.append(nb::make_tuple(found.k.transform_names, found.k.sealed->name(), found.v.transform_names,
+                                  found.v.sealed->name()));
+    }
+    layers.append(heads);
+  }
+  return layers;
+}
+
 void bind_outside_calibration(nb::module_& m) {
   nb::class_<OutsideCalibration>(m, "OutsideCalibration")
       .def_static(
@@ -136,6 +175,15 @@ void bind_files(nb::module_& m) {
            })
       .def_ro("model", &Calibration::model)
       .def_ro("fingerprint", &Calibration::fingerprint)
+      .def_prop_ro("numbers", [](const Calibration& of) { return numbers_of(of.constants); })
+      .def("has_sensitivities",
+           [](const Calibration& of, const std::string& recipe, const Geometry& geometry) {
+             return has_sensitivities(of, recipe_of(recipe), geometry);
+           })
+      .def("planned_heads",
+           [](const Calibration& of, const std::string& recipe, const Geometry& geometry) {
+             return planned_heads(of, recipe_of(recipe), geometry);
+           })
       .def_prop_ro("quality",
                    [](const Calibration& calibration) {
                      nb::list all;

@@ -15,16 +15,20 @@ from kvant import PAGE
 from kvant.hf.decode_graphs import DecodeGraphs
 from kvant.hf.varlen_attention import PieceAttention
 from kvant.paged import model_state, step_rules
-from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.block_layout import SIDES
 from kvant.paged.checkpoint import check_fingerprint, of_config
 from kvant.paged.constants import ModelShape, read_constants
+from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.model_state import ModelState, Step
 from kvant.paged.recipes import parse_recipe, resolved_line, without_constants
+from kvant.paged.sequence_layout import SequenceLayout
 from kvant.torch import Layer, Lengths, TorchLibrary
 from kvant.torch.library import current
 
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
+# Model types whose RoPE turns neighbouring channels together; others turn those of two halves.
+TURNS_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
 SPARE_PAGES = 8  # of each sequence, at least, when a cache grows: room for 1024 tokens
 GROWTH = 8  # or one of so many
 
@@ -40,8 +44,9 @@ class KvantCache(Cache):
                  library: TorchLibrary | None = None):
         """config: the model's. kv: uniform-4bit, uniform-3bit, uniform-2bit, or another recipe as docs/guide/vllm.md describes them; with
         prompt=flashq behind it prompts are attended to in INT8. `recipe.name` is what serves. constants: the file that
-        `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without. max_tokens: of a
-        sequence, for which room is made at once; 0: room is made when it is needed."""
+        `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without, or the one that
+        `kvant calibrate` has made of its GGUF file, with which kvant-4bit and its like have bits by layer, KV head and side.
+        max_tokens: of a sequence, for which room is made at once; 0: room is made when it is needed."""
         if not hasattr(config, "get_text_config"):
             raise TypeError(f"KvantCache takes a model's configuration, model.config, not a {type(config).__name__}")
         if not isinstance(max_tokens, int) or max_tokens < 0:
@@ -53,24 +58,33 @@ class KvantCache(Cache):
         if constants is None:
             without_constants(self.recipe, "KvantCache(..., constants=FILE)")
         else:
-            found = read_constants(constants, self.recipe, shape_of(self._config))
-            check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
+            found = read_constants(constants, self.recipe, shape_of(self._config), serves_by_head=True)
+            if found.is_of_gguf:
+                warnings.warn(f"kvant: the constants '{constants}' were made from a GGUF file ({found.model}); that its weights are this "
+                              "checkpoint's is not checked", stacklevel=2)
+            else:
+                check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
             self.recipe, self._constants = found.recipe, found.of_model
-        if (line := resolved_line(self.recipe)) is not None:
+        if (line := resolved_line(self.recipe, serves_by_head=True)) is not None:
             warnings.warn(line, stacklevel=2)
         library = library or TorchLibrary()
         heads = _heads_of(self._config)
-        sizes = []
-        for format in (self.recipe.key_format, self.recipe.value_format):
-            sizes.append(library.page_bytes(format, heads.head_dim))
-            if not sizes[-1] or not library.can_seal(format):
+        for format in sorted(self.recipe.formats):
+            if not library.page_bytes(format, heads.head_dim) or not library.can_seal(format):
                 raise ValueError(f"kvant has no format {format} for heads of {heads.head_dim} channels (recipe {self.recipe.text})")
-        self.layout = BlockLayout(heads.n_kv_heads, heads.head_dim, *sizes, self.recipe.sink)
+        n_layers = self._config.num_hidden_layers
+        formats = formats_of_layers(self.recipe, heads.n_kv_heads, lambda name: library.page_bytes(name, heads.head_dim))
+        self._block_bytes = [x.block_bytes for x in formats] if len(formats) > 1 else n_layers * [formats[0].block_bytes]
+        self.layout = SequenceLayout(heads.n_kv_heads, heads.head_dim, self.recipe.sink)
         self._library, self._max_tokens = library, max_tokens
-        self._state = ModelState(self.recipe, self.layout, heads.n_heads, heads.softmax_scale, constants=self._constants)
-        super().__init__(layers=[KvantLayer(self) for _ in range(self._config.num_hidden_layers)])
+        self._numbers = heads.n_heads, heads.softmax_scale
+        self._new_state()
+        super().__init__(layers=[KvantLayer(self) for _ in range(n_layers)])
         self._state.layers = self.layers
         self._forget()
+
+    def _new_state(self) -> None:
+        self._state = ModelState(self.recipe, self.layout, *self._numbers, constants=self._constants)
 
     def _forget(self) -> None:
         self.n_sequences, self._n_pages = 0, 0
@@ -103,8 +117,8 @@ class KvantCache(Cache):
 
     def planned_bytes(self, n_sequences: int, n_tokens: int) -> int:
         """That sequences of n_tokens take in all layers, their unquantized newest tokens included."""
-        of_layer = n_sequences * (self.layout.tail_blocks + -(-n_tokens // PAGE)) * self.layout.block_bytes
-        return of_layer * len(self.layers)
+        beside = self.layout.of_sequences(n_sequences).sealed_begin * len(self.layers)
+        return beside + n_sequences * -(-n_tokens // PAGE) * sum(self._block_bytes)
 
     @property
     def uses_kvant_attention(self) -> bool:
@@ -179,8 +193,8 @@ class KvantCache(Cache):
             ids = cache.sink_ids(self._block_table[:, 0])
             sink = dict(sink=self.layout.sink_tokens, protected_pages=cache.sink_pages(ids, blocks))
         described = Layer(sealed=cache.sealed_pages(self._block_table, blocks),
-                          tail=cache.tail_pages(cache.tail_ids(self._tail_table), blocks), **cache.codebooks(blocks), **sink)
-        cache.library.dequantize(cache.shape(n), lengths, described, 0, rows.shape[2] // PAGE, *rows)
+                          tail=cache.tail_pages(cache.tail_ids(self._tail_table), blocks), **cache.of_sealed(blocks), **sink)
+        cache.library.dequantize(cache.shape(n, blocks=blocks), lengths, described, 0, rows.shape[2] // PAGE, *rows)
         for keys, values in zip(*rows[:, :, :n_tokens]):
             cache.keys_back(keys, blocks)
             cache.rotate_back(values)
@@ -195,6 +209,7 @@ class KvantCache(Cache):
     def _begin(self, n_sequences: int, n_new: int, mask: torch.Tensor | None, device: torch.device) -> None:
         if not self.n_sequences:
             self.n_sequences, self._lens = n_sequences, np.zeros(n_sequences, np.int64)
+            self._state.layout = self.layout = self.layout.of_sequences(n_sequences)
             self._state.start(self._library, n_sequences, self._max_tokens, device)
         elif n_sequences != self.n_sequences:
             raise ValueError(f"KvantCache holds a batch of {self.n_sequences} sequences, not of {n_sequences}: make a new one")
@@ -232,25 +247,24 @@ class KvantCache(Cache):
             self._graphs.begin()
 
     def _make_room(self, n_tokens: int, device: torch.device) -> None:
-        """Page p of sequence s lies in block (tail_blocks + p) * n_sequences + s: blocks stay where they are as a cache grows."""
+        """Page p of sequence s lies in block p * n_sequences + s: blocks stay where they are as a cache grows."""
         n_pages = -(-n_tokens // PAGE)
         if n_pages <= self._n_pages:
             return
         wanted = -(-self._max_tokens // PAGE)
         if wanted < n_pages:
             wanted = n_pages + max(SPARE_PAGES, n_pages // GROWTH)
-        n, tail_blocks = self.n_sequences, self.layout.tail_blocks
-        for layer in self.layers:
-            grown = torch.empty(((tail_blocks + wanted) * n, self.layout.block_bytes), dtype=torch.uint8, device=device)
-            grown[:len(layer.kv_cache)] = layer.kv_cache.view(-1, self.layout.block_bytes)
+        n = self.n_sequences
+        for layer, block_bytes in zip(self.layers, self._block_bytes):
+            grown = torch.empty(self.layout.sealed_begin + wanted * n * block_bytes, dtype=torch.uint8, device=device)
+            grown[:len(layer.kv_cache)] = layer.kv_cache
             layer.kv_cache = grown
-        table = torch.arange((tail_blocks + wanted) * n, dtype=torch.int32, device=device).view(-1, n).t().contiguous()
-        self._tail_table, self._block_table = table[:, :tail_blocks].contiguous(), table[:, tail_blocks:].contiguous()
+        self._block_table = torch.arange(wanted * n, dtype=torch.int32, device=device).view(-1, n).t().contiguous()
+        self._tail_table = torch.arange(n, dtype=torch.int32, device=device)[:, None].contiguous()
         self._n_pages, self._graphs_here = wanted, None
 
     def reset(self) -> None:
-        self._state = ModelState(self.recipe, self.layout, self._state.n_heads, self._state.softmax_scale,
-                                 constants=self._constants)
+        self._new_state()
         self._state.layers = self.layers
         self._forget()
 
@@ -267,7 +281,7 @@ class KvantCache(Cache):
 
 
 class KvantLayer(CacheLayerMixin):
-    """One layer's blocks: uint8 [n_blocks, block_bytes]."""
+    """One layer's memory: uint8, as SequenceLayout divides it."""
 
     is_sliding = False
 
@@ -314,7 +328,7 @@ def shape_of(config) -> ModelShape:
     """Of a text model's configuration. NotImplementedError: one that KvantCache doesn't support."""
     heads = _heads_of(config)
     return ModelShape(config.num_hidden_layers, heads.n_heads, heads.n_kv_heads, heads.head_dim, heads.softmax_scale,
-                      config.max_position_embeddings, config.vocab_size)
+                      config.max_position_embeddings, config.vocab_size, config.model_type in TURNS_NEIGHBOURS)
 
 
 def _heads_of(config) -> types.SimpleNamespace:

@@ -51,6 +51,18 @@ class BlockLayout:
         sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
         return max(sealed, self.tail_page_bytes)
 
+    # A block is what tails and sinks have one of, too, and pages are found from its beginning.
+    tail_block_bytes = sink_block_bytes = property(lambda self: self.block_bytes)
+    tail_begin = property(lambda self: 0)
+
+    @property
+    def sealed_begin(self) -> int:
+        return self.sink.bytes
+
+    def tail_units(self, blocks):
+        """uint8 [units, unit_bytes], of a layer's blocks."""
+        return blocks.view(-1, self.unit_bytes)
+
     @property
     def tail_pages_per_block(self) -> int:
         return self.block_bytes // self.tail_page_bytes

@@ -1,4 +1,4 @@
-"""What calibration has found out about a checkpoint, from a file of `kvant.hf.calibrate`, as the cache takes it."""
+"""What calibration has found out about a model, from a file of `kvant.hf.calibrate` or `kvant calibrate`, as the cache takes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvant.paged.codebooks import Codebooks, stacked
 from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
 from kvant.paged.key_scales import smoothing
 from kvant.paged.model_constants import ModelConstants
-from kvant.paged.recipes import Recipe, calibrated, has_codebook
+from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 
 # Names of arrays.
 PAGE_METRIC = "page-metric"  # [head_dim][RANK] directions, then [head_dim][2] turns: src/format/page_metric.h
@@ -33,6 +33,7 @@ class ModelShape:
     softmax_scale: float
     trained_context: int  # tokens
     n_vocab: int
+    turns_neighbours: bool = False  # RoPE turns channels 2 i and 2 i + 1 together, not i and i + half of what is turned
 
     def geometry(self):
         """The engine's."""
@@ -50,16 +51,27 @@ class Constants:
     fingerprint: str  # of the checkpoint
     model: str  # for messages
     of_model: ModelConstants
+    is_of_gguf: bool  # made by `kvant calibrate`: of a GGUF file, whose fingerprint is of another kind
 
 
-def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape) -> Constants:
-    """kvant.Error: a file that is no calibration, is damaged, or has no constants for the recipe and as many layers and heads."""
+def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool = False) -> Constants:
+    """serves_by_head: whether the cache can have formats by layer and head; a recipe that was asked for by such a name has them if the
+    file knows what they are worth. kvant.Error, ValueError: a file that is no calibration, is damaged, or has no constants for the recipe
+    and as many layers and heads."""
     from kvant.engine import _engine
 
-    recipe = calibrated(recipe)
+    recipe, geometry = calibrated(recipe), shape.geometry()
     file = _engine.Calibration.read(os.fspath(path))
+    if file.numbers != (shape.n_layers, shape.n_kv_heads):
+        raise ValueError("kvant: the constants '{}' are of {} layers with {} KV heads ({}), and this model has {} with {}".format(
+            path, *file.numbers, file.model, shape.n_layers, shape.n_kv_heads))
+    text = recipe.text
+    if serves_by_head and recipe.may_be_allocated and file.has_sensitivities(recipe.asked_name, geometry):
+        text = recipe.asked_name
+        recipe = allocated(recipe, file.planned_heads(text, geometry))
     arrays = {(name, side, layer, kv_head): values
-              for layer, kv_head, side, name, values in file.constants(recipe.text, shape.geometry())}
+              for layer, kv_head, side, name, values in file.constants(text, geometry)}
+    is_of_gguf = "-" not in file.fingerprint
 
     def of_heads(name: str, side: int = KEY) -> list[list[np.ndarray]]:
         """Of each layer and KV head."""
@@ -69,10 +81,15 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
         return stacked(of_heads(CODEBOOK + format, side)) if has_codebook(format) else None
 
     codebooks = Codebooks(books(recipe.key_format, KEY), books(recipe.value_format, VALUE))
+    if is_of_gguf and (codebooks.keys is not None or codebooks.values is not None or recipe.key_smooth):
+        raise ValueError(f"kvant: the constants '{path}' are of a GGUF file ({file.model}), and codebooks and scales of keys serve a "
+                         "checkpoint only if kvant.hf.calibrate made them")
+    metrics = _metrics(of_heads(PAGE_METRIC), recipe, shape.head_dim) if recipe.is_shaped else None
+    if metrics is not None and is_of_gguf:
+        metrics = metrics.with_channels(shape.turns_neighbours)
     return Constants(recipe, file.fingerprint, file.model, ModelConstants(
-        _metrics(of_heads(PAGE_METRIC), recipe, shape.head_dim) if recipe.is_shaped else None,
-        codebooks if codebooks.keys is not None or codebooks.values is not None else None,
-        smoothing(of_heads(SMOOTH)) if recipe.key_smooth else None))
+        metrics, codebooks if codebooks.keys is not None or codebooks.values is not None else None,
+        smoothing(of_heads(SMOOTH)) if recipe.key_smooth else None), is_of_gguf)
 
 
 def _metrics(arrays: Sequence[Sequence[np.ndarray]], recipe: Recipe, d: int) -> KeyMetrics:

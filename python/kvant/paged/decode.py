@@ -75,6 +75,7 @@ def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Ten
     layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
                   q_seq_stride=q.stride(0), q_head_stride=q.stride(1), q_type=type_of(q), out=out, out_type=type_of(out),
                   out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=settled,
-                  out_hadamard=cache.recipe.value_hadamard, sink_logits=sink_logits, **cache.codebooks(blocks),
+                  out_hadamard=cache.recipe.value_hadamard, sink_logits=sink_logits, **cache.of_sealed(blocks),
                   **cache.sinks(step.sink_ids, blocks))
-    cache.library.decode_attention(step.shape, step.lengths, layer, cache.workspace)
+    shape = cache.shape(step.plan.n_seqs, cache.max_queries, blocks)
+    cache.library.decode_attention(shape, step.lengths, layer, cache.workspace)

@@ -27,9 +27,9 @@ def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torc
     # The page that is due is that of a request's first row, and of its first part.
     sink_ids = None if step.sink_ids is None else step.sink_ids[::plan.n_parts]
     cache.library.seal_pages(
-        cache.shape(plan.n_requests), Layer(sealed=cache.sealed_pages(step.request_blocks, blocks),
-                                            tail=cache.tail_pages(step.tail_ids[::plan.n_parts], blocks),
-                                            **cache.codebooks(blocks), **cache.sinks(sink_ids, blocks)),
+        cache.shape(plan.n_requests, blocks=blocks),
+        Layer(sealed=cache.sealed_pages(step.request_blocks, blocks), tail=cache.tail_pages(step.tail_ids[::plan.n_parts], blocks),
+              **cache.of_sealed(blocks), **cache.sinks(sink_ids, blocks)),
         plan.due_tail_page, plan.due_sealed_page, 1, metrics=cache.metrics(blocks), keep_sink=sink_ids is not None)
 
 

@@ -50,9 +50,9 @@ class FilledPages:
         """blocks: of a layer, or of the lowest of several."""
         cache, place = self._cache, pending.page.clip(max=1)
         cache.library.seal_pages(
-            cache.shape(len(place)), Layer(
+            cache.shape(len(place), blocks=blocks), Layer(
                 sealed=cache.sealed_pages(cache.either_place(pending.sealed_blocks), blocks),
-                tail=cache.tail_pages(pending.tail_ids, blocks), **cache.codebooks(blocks),
+                tail=cache.tail_pages(pending.tail_ids, blocks), **cache.of_sealed(blocks),
                 **cache.sinks(cache.sink_ids(pending.sealed_blocks), blocks)),
             torch.zeros_like(place), place, 1, keep_sink=cache.layout.sink_tokens > 0, **how)
 

@@ -36,6 +36,16 @@ class KeyMetrics:
         """Those of some KV heads: a rank's of tensor parallelism."""
         return KeyMetrics(self.directions[:, heads].contiguous(), self.turns, self.basis)
 
+    def with_channels(self, neighbours: bool) -> KeyMetrics:
+        """Those of the same model with its channels in another order: RoPE turns neighbours together, as GGUF files of Llama's kind have
+        it, or a channel with the one that is half of all turned channels behind it, as checkpoints have it. ValueError: a layer's
+        channels turn in another way."""
+        layers = [_order(turns[:, 0].round().long(), neighbours) for turns in self.turns]
+        turns = torch.stack([torch.cat([_places(order)[x[order, :1].long()].float(), x[order, 1:]], 1)
+                             for x, order in zip(self.turns, layers)])
+        directions = torch.stack([x[:, order] for x, order in zip(self.directions, layers)])
+        return KeyMetrics(directions, turns, self.basis)
+
     def of_layer(self, layer: int, first_pages: torch.Tensor | None = None) -> PageMetrics:
         """first_pages: int32 [n_seqs], which pages of their sequences are sealed; None: those that the call says."""
         return PageMetrics(directions=self.directions[layer], turns=self.turns[layer], basis=self.basis, first_pages=first_pages)
@@ -44,6 +54,30 @@ class KeyMetrics:
         """Of all of them, for one call."""
         return PageMetrics(directions=self.directions, turns=self.turns, basis=self.basis, first_pages=first_pages,
                            direction_layer_stride=self.directions.stride(0), turn_layer_stride=self.turns.stride(0))
+
+
+def _order(partners: torch.Tensor, neighbours: bool) -> torch.Tensor:
+    """int64 [head_dim]: of each channel in the wanted order the one that it is here. partners: int64 [head_dim], the channel that each
+    turns with, or itself."""
+    channels = torch.arange(len(partners))
+    n = int((partners != channels).sum())  # that are turned: the first ones
+    half = torch.where(channels < n // 2, channels + n // 2, channels - n // 2)
+    in_halves, in_pairs = (torch.equal(partners[:n], x[:n]) for x in (half, channels ^ 1))
+    if not torch.equal(partners[n:], channels[n:]) or not (in_halves or in_pairs):
+        raise ValueError("kvant: the constants are of a model whose RoPE turns channels in an order that kvant doesn't know")
+    order = channels.clone()
+    if n == 0 or (in_pairs if neighbours else in_halves):
+        return order
+    pairs = channels[:n].view(2, -1).t().flatten() if in_halves else channels[:n].view(-1, 2).t().flatten()
+    order[:n] = pairs
+    return order
+
+
+def _places(order: torch.Tensor) -> torch.Tensor:
+    """Where each of the present channels goes."""
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    return places
 
 
 def hadamard_matrix(head_dim: int) -> torch.Tensor:

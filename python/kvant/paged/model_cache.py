@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,9 @@ import torch
 from kvant.torch import PageMetrics, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
 from kvant.paged.block_layout import SIDES, BlockLayout
 from kvant.paged.model_constants import ModelConstants
+from kvant.paged.page_formats import PageFormats
 from kvant.paged.recipes import Recipe
+from kvant.paged.sequence_layout import SequenceLayout
 from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
@@ -18,9 +20,9 @@ MAX_QUERIES = 8  # of a sequence in a call
 
 
 class ModelCache:
-    """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes]."""
+    """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes] or, with a SequenceLayout, the layer's memory."""
 
-    def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float,
+    def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float,
                  max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None,
                  softcap: float = 0.0):
         """n_heads: query heads; max_requests: that a step decodes, each with at most max_rows new tokens; constants: what
@@ -34,12 +36,14 @@ class ModelCache:
         # Whether pages of prompts are made of rows where these are: stored rows are the model's, which sealing reads once.
         self.seals_rows = self._metrics is None and not (
             recipe.key_hadamard or recipe.value_hadamard or self.has_key_scales) and all(
-            library.can_seal_rows(name) for name in (recipe.key_format, recipe.value_format))
+            library.can_seal_rows(name) for name in recipe.formats)
         self._layer_at: dict[int, int] = {}
-        self._shapes: dict[tuple[int, int], Shape] = {}
+        self._formats = formats_of_layers(recipe, layout.n_kv_heads, lambda name: library.page_bytes(name, layout.head_dim))
+        self._shapes: dict[tuple[int, int, PageFormats], Shape] = {}
         self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)
         n_seqs = StepPlan(max_requests, max_rows, self.max_queries, device=device).n_seqs
-        self.workspace = library.new_workspace(self.shape(n_seqs, self.max_queries), device)
+        shapes = [self._shape(n_seqs, self.max_queries, formats) for formats in set(self._formats)]
+        self.workspace = library.new_workspace(max(shapes, key=library.workspace_bytes), device)  # layers share a schedule
         pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
         places = [[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)]
         self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
@@ -51,14 +55,20 @@ class ModelCache:
             self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
                                            dtype=torch.int32, device=device)
 
-    def shape(self, n_seqs: int, max_queries: int = 1) -> Shape:
-        """max_queries: of a sequence."""
-        if (n_seqs, max_queries) not in self._shapes:
-            self._shapes[n_seqs, max_queries] = Shape(
+    def shape(self, n_seqs: int, max_queries: int = 1, blocks: torch.Tensor | None = None) -> Shape:
+        """max_queries: of a sequence; blocks: of the layer whose sealed pages are read or written; None: none are."""
+        return self._shape(n_seqs, max_queries, self._formats[0] if blocks is None else self._formats_of(blocks))
+
+    def _shape(self, n_seqs: int, max_queries: int, formats: PageFormats) -> Shape:
+        if (n_seqs, max_queries, formats) not in self._shapes:
+            self._shapes[n_seqs, max_queries, formats] = formats.shape(
                 n_seqs=n_seqs, n_kv_heads=self.layout.n_kv_heads, group=self.n_heads // self.layout.n_kv_heads,
-                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, key_format=self.recipe.key_format.encode(),
-                value_format=self.recipe.value_format.encode(), score_softcap=self.softcap, max_queries=max_queries)
-        return self._shapes[n_seqs, max_queries]
+                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, score_softcap=self.softcap, max_queries=max_queries)
+        return self._shapes[n_seqs, max_queries, formats]
+
+    def _formats_of(self, blocks: torch.Tensor) -> PageFormats:
+        """Of the layer that has these blocks."""
+        return self._formats[self._layer_of(blocks)] if len(self._formats) > 1 else self._formats[0]
 
     def _queries_together(self, max_rows: int) -> int:
         """How many rows of a request are queries of one sequence. With heads of 256 the kernels that take several are slower than
@@ -67,7 +77,9 @@ class ModelCache:
 
     @property
     def kernel(self) -> str | None:
-        return self.library.decode_kernel(self.shape(1))
+        """Of decoding, those of all layers; None: a layer has none."""
+        names = [self.library.decode_kernel(self._shape(1, 1, formats)) for formats in self._formats]
+        return None if None in names else ", ".join(dict.fromkeys(names))
 
     def tail_ids(self, tail_blocks: torch.Tensor, page: torch.Tensor | None = None) -> torch.Tensor:
         """int32 [n_seqs, 2 * n_kv_heads]: where the tail pages of each head, K then V, lie in a layer's blocks, in units.
@@ -78,30 +90,38 @@ class ModelCache:
         else:
             turn = (page % self.layout.tail_pages).long()
             blocks, unit = tail_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
-        return blocks * (self.layout.block_bytes // self.layout.unit_bytes) + unit
+        return blocks * (self.layout.tail_block_bytes // self.layout.unit_bytes) + unit
 
     def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
         """How kvant_plan_step makes tail_ids: table, int32 [n_seqs, 2 * n_kv_heads], of tail_blocks, int32 [n_requests, ...]."""
-        return step_table(table[:, :, None], tail_blocks, self._tail_places, self.layout.block_bytes // self.layout.unit_bytes)
+        return step_table(table[:, :, None], tail_blocks, self._tail_places,
+                          self.layout.tail_block_bytes // self.layout.unit_bytes)
 
     def sink_table(self, table: torch.Tensor, block_table: torch.Tensor) -> StepTable:
         """Likewise sink_ids."""
-        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.block_bytes // UNIT_BYTES)
+        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.sink_block_bytes // UNIT_BYTES)
 
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's tails, a page of each sequence."""
-        return Pages(table=tail_ids, seq_stride=tail_ids.stride(0), head_stride=SIDES, side_stride=1, pool=blocks,
-                     page_stride=self.layout.unit_bytes)
+        return Pages(table=tail_ids, seq_stride=tail_ids.stride(0), head_stride=SIDES, side_stride=1,
+                     pool=blocks.data_ptr() + self.layout.tail_begin, page_stride=self.layout.unit_bytes)
 
     def sealed_pages(self, block_table: torch.Tensor, blocks: torch.Tensor) -> Pages:
-        """A layer's sealed pages. block_table: int32 [n_seqs, n_pages]."""
-        return Pages(table=block_table, seq_stride=block_table.stride(0),
-                     pool=blocks.data_ptr() + self.layout.sink.bytes, page_stride=self.layout.block_bytes,
-                     head_offset=self.layout.head_bytes, side_offset=self.layout.key_page_bytes)
+        """A layer's sealed pages. block_table: int32 [n_seqs, n_pages]. A Layer takes them with of_sealed."""
+        formats = self._formats_of(blocks)
+        stride = formats.block_bytes if isinstance(self.layout, SequenceLayout) else self.layout.block_bytes
+        return Pages(table=block_table, seq_stride=block_table.stride(0), pool=blocks.data_ptr() + self.layout.sealed_begin,
+                     page_stride=stride, **formats.offsets)
+
+    def of_sealed(self, blocks: torch.Tensor) -> dict[str, Any]:
+        """What a Layer with sealed pages has beside these: where pages of formats that differ by head lie in a block, and codebooks of
+        formats that have them, of the layer that has these blocks."""
+        codebooks = {} if self._codebooks is None else self._codebooks.of_layer(self._layer_of(blocks))
+        return self._formats_of(blocks).of_sealed | codebooks
 
     def place_layers(self, layers: Sequence[torch.Tensor]) -> None:
         """layers: the blocks of each. Before a step in which they lie there."""
-        if any(x is not None for x in (self._metrics, self._codebooks, self._key_scales)):
+        if len(self._formats) > 1 or any(x is not None for x in (self._metrics, self._codebooks, self._key_scales)):
             self._layer_at = {blocks.data_ptr(): layer for layer, blocks in enumerate(layers)}
 
     def _layer_of(self, blocks: torch.Tensor) -> int:
@@ -116,12 +136,8 @@ class ModelCache:
 
     @property
     def seals_layers_together(self) -> bool:
-        """Whether pages of several layers are sealed by one call: codebooks are a layer's own."""
-        return self._codebooks is None
-
-    def codebooks(self, blocks: torch.Tensor) -> dict[str, Any]:
-        """What a Layer with sealed pages has in formats with codebooks: those of the layer that has these blocks."""
-        return {} if self._codebooks is None else self._codebooks.of_layer(self._layer_of(blocks))
+        """Whether pages of all layers are sealed by one call: codebooks and formats by head are a layer's own."""
+        return self._codebooks is None and len(self._formats) == 1
 
     def key_factors(self, blocks: torch.Tensor) -> torch.Tensor | None:
         """F32 [n_kv_heads, head_dim]: by what keys of the layer are multiplied before they are rotated."""
@@ -146,7 +162,7 @@ class ModelCache:
         UNIT_BYTES; None: there is no sink. first_blocks: int32 [n_seqs], the block of each sequence's first page."""
         if self.layout.sink_tokens == 0:
             return None
-        return first_blocks[:, None] * (self.layout.block_bytes // UNIT_BYTES) + self._sink_unit
+        return first_blocks[:, None] * (self.layout.sink_block_bytes // UNIT_BYTES) + self._sink_unit
 
     def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """A layer's sinks, a page of each sequence. sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of UNIT_BYTES."""
@@ -176,3 +192,10 @@ class ModelCache:
         """Outputs [n, n_heads, head_dim], or values, in place."""
         if self.recipe.value_hadamard:
             self.library.rotate(out)
+
+
+def formats_of_layers(recipe: Recipe, n_kv_heads: int, page_bytes: Callable[[str], int]) -> list[PageFormats]:
+    """Of each layer; a single one where all have the same. Layers that have the same share theirs."""
+    found: dict[tuple, PageFormats] = {}
+    layers = recipe.by_head or (((recipe.key_format, recipe.value_format),) * n_kv_heads,)
+    return [found.setdefault(heads, PageFormats(heads, page_bytes)) for heads in layers]

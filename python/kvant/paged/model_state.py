@@ -18,6 +18,7 @@ from kvant.paged.model_cache import ModelCache
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.quality_guard import Check, GuardReport, QualityGuard
 from kvant.paged.recipes import Recipe
+from kvant.paged.sequence_layout import SequenceLayout
 
 
 @dataclass
@@ -57,7 +58,7 @@ class ModelState:
     """vLLM describes a step twice, once for sealed pages and once for tails, in no certain order: it is complete with the
     second."""
 
-    def __init__(self, recipe: Recipe, layout: BlockLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
+    def __init__(self, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
                  constants: ModelConstants | None = None, softcap: float = 0.0):
         """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. constants: of as
         many layers as there will be. softcap: see ModelCache."""
@@ -113,7 +114,7 @@ class ModelState:
         if self._guard is not None:
             self._guard.tell()
         layers = [layer.kv_cache for layer in self.layers]
-        if not self._has_checked_blocks:
+        if not self._has_checked_blocks and isinstance(self.layout, BlockLayout):
             self._check_blocks(layers)
         cache.place_layers(layers)
         self._filled.seal(layers)

@@ -132,9 +132,9 @@ def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, block
                        v_head_stride=v.stride(1))
     else:
         of_layer["tail"] = rows.pages(call.scratch)
-    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **cache.codebooks(blocks), **of_layer)
+    layer = Layer(sealed=cache.sealed_pages(call.table, blocks), **cache.of_sealed(blocks), **of_layer)
     of_lse = {} if lse is None else dict(lse=lse, lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
-    pages = PromptPages(shape=cache.shape(call.shape.n_seqs), layer=layer, first_row_tokens=call.first_tokens, **sealed)
+    pages = PromptPages(shape=cache.shape(call.shape.n_seqs, blocks=blocks), layer=layer, first_row_tokens=call.first_tokens, **sealed)
     cache.library.prompt_attention(call.shape, Prompt(
         query_begins=call.query_begins, token_begins=call.token_begins, q=q, q_token_stride=q.stride(0),
         q_head_stride=q.stride(1), out=out, out_token_stride=out.stride(0), out_head_stride=out.stride(1), pages=pages,

@@ -113,8 +113,8 @@ def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, b
     if len(plan.leaving):  # what lies behind the last token of a page has no weight, but must be finite
         rows.index_fill_(1, step.leaving + n_seen, 0)
     if n_seen:
-        library.dequantize(cache.shape(n_seen), Lengths(sealed_pages=mine.ones),
-                           Layer(sealed=cache.sealed_pages(mine.seen_blocks[:, None], blocks), **cache.codebooks(blocks)), 0, 1,
+        library.dequantize(cache.shape(n_seen, blocks=blocks), Lengths(sealed_pages=mine.ones),
+                           Layer(sealed=cache.sealed_pages(mine.seen_blocks[:, None], blocks), **cache.of_sealed(blocks)), 0, 1,
                            *rows[:, :n_seen])
     library.dequantize(cache.shape(plan.n_pieces), Lengths(tail_tokens=mine.n_tokens),
                        Layer(tail=scratch.pages(step.piece_numbers)), 0, 1, *rows[:, n_seen:])
@@ -132,8 +132,8 @@ def _merge_prefixes(cache, stretches, blocks, q, out, lse, attention) -> None:
             total = out[of_request].float()
         rows = torch.empty((SIDES, 1, stretch.n_pages * PAGE, layout.n_kv_heads, layout.head_dim), dtype=q.dtype,
                            device=blocks.device)
-        library.dequantize(cache.shape(1), Lengths(sealed_pages=stretch.pages),
-                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks), **cache.codebooks(blocks),
+        library.dequantize(cache.shape(1, blocks=blocks), Lengths(sealed_pages=stretch.pages),
+                           Layer(sealed=cache.sealed_pages(stretch.table[None], blocks), **cache.of_sealed(blocks),
                                  **cache.sinks(stretch.sink_ids, blocks)), stretch.first_page,
                            stretch.n_pages, *rows)
         part, part_lse = attention(q[of_request], *rows[:, 0], cu_seqlens_q=stretch.row_bounds,

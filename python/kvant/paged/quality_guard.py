@@ -118,11 +118,11 @@ class QualityGuard:
         cache, n_watched = self._cache, check.sealed_blocks.shape[1] * PAGE
         plain, sealed = (torch.empty(SIDES, 1, table.shape[1] * PAGE, cache.layout.n_kv_heads, cache.layout.head_dim,
                                      dtype=torch.bfloat16, device=cache.device) for table in (check.plain_pages, check.sealed_blocks))
-        n_plain, shape = check.plain_pages.shape[1], cache.shape(1)
+        n_plain, shape = check.plain_pages.shape[1], cache.shape(1, blocks=blocks)
         cache.library.dequantize(shape, Lengths(tail_tokens=check.plain_tokens), Layer(tail=scratch.pages(check.plain_pages)), 0,
                                  n_plain, *plain)
         cache.library.dequantize(shape, Lengths(sealed_pages=check.sealed_pages),
-                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks), **cache.codebooks(blocks)), 0,
+                                 Layer(sealed=cache.sealed_pages(check.sealed_blocks, blocks), **cache.of_sealed(blocks)), 0,
                                  n_watched // PAGE, *sealed)
         sink = plain[:, 0, (n_plain - 1) * PAGE:][:, :cache.layout.sink_tokens]
         unsealed = plain[:, 0, n_watched:check.end]

@@ -9,7 +9,7 @@ import functools
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvant.paged.sink_layout import MAX_SINK
@@ -47,10 +47,31 @@ class Recipe:
     prompt: str = EXACT  # how prompts attend: exactly, or by FlashQ, with q, K, V and weights in INT8
     key_smooth: bool = False  # channels of K are divided by what calibration says, before they are rotated
     asked: str = field(default="", compare=False)  # as it was asked for
+    # Formats (K, V) of each layer and KV head, where calibration has found out what each is worth; empty: key_format and value_format.
+    by_head: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     @property
     def has_integer_prompts(self) -> bool:
         return self.prompt == FLASHQ
+
+    @property
+    def formats(self) -> set[str]:
+        """Of all layers, heads and sides."""
+        if not self.by_head:
+            return {self.key_format, self.value_format}
+        return {format for layer in self.by_head for pair in layer for format in pair}
+
+    @property
+    def asked_name(self) -> str:
+        """As it was asked for, as the engine takes it."""
+        first, comma, others = self.asked.partition(",")
+        return first.replace("_", "-") + comma + others
+
+    @property
+    def may_be_allocated(self) -> bool:
+        """Whether it was asked for by the name of a recipe with bits by layer and head."""
+        _, recipes = _registry()
+        return "uncalibrated" in recipes.get(self.asked_name.split(",")[0], {})
 
     @property
     def can_be_shaped(self) -> bool:
@@ -70,6 +91,8 @@ class Recipe:
     @property
     def text(self) -> str:
         """As `kvant eval --kv` takes it: the same cache in the engine."""
+        if self.by_head:
+            return self.name
         steps = "+".join(name for name, is_there in (("smooth", self.key_smooth), ("hadamard", self.key_hadamard)) if is_there)
         text = f"k={steps + ':' if steps else ''}{self.key_format}"
         text += f",v={'hadamard:' if self.value_hadamard else ''}{self.value_format}"
@@ -204,15 +227,28 @@ def _sink(text: str, values: Mapping[str, str]) -> int:
     return int(value)
 
 
-def resolved_line(recipe: Recipe) -> str | None:
-    """For users whose recipe is served under another name than they asked for; None: it is not."""
+def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str, Sequence[str], str]]]) -> Recipe:
+    """A recipe by its own name, with what the engine's plan gives each layer and KV head: transforms and format of K, then of V.
+    ValueError: transforms differ from those that the recipe has without calibration."""
+    steps = ([name for name, is_there in (("smooth", recipe.key_smooth), ("hadamard", recipe.key_hadamard)) if is_there],
+             ["hadamard"] if recipe.value_hadamard else [])
+    if any((list(of_key), list(of_value)) != steps for layer in heads for of_key, _, of_value, _ in layer):
+        raise ValueError(f"kvant: the recipe {recipe.asked} has transforms that differ by layer or head, which is not supported here")
+    return replace(recipe, name=recipe.asked_name, is_shaped=recipe.can_be_shaped,
+                   by_head=tuple(tuple((key, value) for _, key, _, value in layer) for layer in heads))
+
+
+def resolved_line(recipe: Recipe, serves_by_head: bool = False) -> str | None:
+    """For users whose recipe is served under another name than they asked for; None: it is not. serves_by_head: whether the cache can
+    have formats by layer and head."""
     first = recipe.asked.split(",")[0]
-    if not first or "=" in first or recipe.asked == recipe.name:
+    if not first or "=" in first or recipe.by_head or recipe.asked == recipe.name:
         return None
-    _, recipes = _registry()
-    if "uncalibrated" not in recipes.get(first.replace("_", "-"), {}):
+    if not recipe.may_be_allocated:
         return f"kvant: the recipe {recipe.asked} is {recipe.name}"
+    if serves_by_head:
+        why = "the constants have no bits by layer and head" if recipe.is_shaped else "there are no constants"
+        return (f"kvant: {recipe.name} serves in the place of {recipe.asked}, as {why}: `kvant calibrate --kv {first}` makes them of the "
+                "model's GGUF file")
     line = f"kvant: {recipe.name} serves in the place of {recipe.asked}, whose bits by layer and head are not supported here"
-    if recipe.is_shaped:
-        return line
-    return line + ": `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors"
+    return line if recipe.is_shaped else line + ": `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors"

@@ -137,9 +137,9 @@ def _seal_in_place(cache: ModelCache, step: PrefillStep, places: InPlace, blocks
                    values: torch.Tensor) -> None:
     library, n_full = cache.library, len(step.plan.full)
     if n_full:
-        library.seal_pages(cache.shape(n_full), Layer(sealed=cache.sealed_pages(step.full_table, blocks), **cache.codebooks(blocks),
-                                                      **cache.sinks(step.full_sinks, blocks)),
-                           None, step.full_place, 1, rows=new_rows(keys, values), first_rows=places.full_rows,
+        library.seal_pages(cache.shape(n_full, blocks=blocks),
+                           Layer(sealed=cache.sealed_pages(step.full_table, blocks), **cache.of_sealed(blocks),
+                                 **cache.sinks(step.full_sinks, blocks)), None, step.full_place, 1, rows=new_rows(keys, values), first_rows=places.full_rows,
                            keep_sink=step.full_sinks is not None)
     if len(places.leaving_ids):
         library.append(cache.shape(len(places.leaving_ids)), Layer(tail=cache.tail_pages(places.leaving_ids, blocks)),
@@ -153,16 +153,16 @@ def _seal_from_scratch(cache: ModelCache, step: PrefillStep, blocks: torch.Tenso
     of_page = layout.tail_page_bytes // layout.unit_bytes
     pool = torch.empty((plan.n_pieces, SIDES * layout.n_kv_heads, of_page, layout.unit_bytes), dtype=torch.uint8,
                        device=blocks.device)
-    units = blocks.view(-1, layout.unit_bytes)
+    units = layout.tail_units(blocks)
     if len(plan.entering):
         pool.index_copy_(0, step.entering, units.index_select(0, step.entering_units).view(-1, *pool.shape[1:]))
     scratch = ScratchPages(pool, layout.tail_page_bytes)
     library.append(cache.shape(plan.n_pieces), Layer(tail=scratch.pages(step.piece_numbers)), step.row_piece, step.row_token,
                    keys, values, recipe.key_hadamard, recipe.value_hadamard, key_factors=cache.key_factors(blocks))
     if len(plan.full):
-        library.seal_pages(cache.shape(len(plan.full)),
+        library.seal_pages(cache.shape(len(plan.full), blocks=blocks),
                            Layer(tail=scratch.pages(step.full), sealed=cache.sealed_pages(step.full_table, blocks),
-                                 **cache.codebooks(blocks), **cache.sinks(step.full_sinks, blocks)), step.zeros, step.full_place, 1,
+                                 **cache.of_sealed(blocks), **cache.sinks(step.full_sinks, blocks)), step.zeros, step.full_place, 1,
                            metrics=cache.metrics(blocks, step.full_page), keep_sink=step.full_sinks is not None)
     if len(plan.leaving):
         units.index_copy_(0, step.leaving_units, pool.index_select(0, step.leaving).view(-1, layout.unit_bytes))

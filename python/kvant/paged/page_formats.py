@@ -1,0 +1,40 @@
+"""Formats of a layer's sealed pages by KV head, as the library takes them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvant.c_api import Shape
+from kvant.paged.block_layout import SIDES
+
+Pair = tuple[str, str]  # of K and of V
+
+
+class PageFormats:
+    """Of a layer, or of all that have the same."""
+
+    def __init__(self, heads: Sequence[Pair], page_bytes: Callable[[str], int]):
+        """heads: of each KV head; page_bytes: of a format at the model's head size."""
+        self._heads, self._are_mixed = heads, len(set(heads)) > 1
+        sizes = [page_bytes(format) for pair in heads for format in pair]
+        self.block_bytes = sum(sizes)  # 128 tokens of all heads
+        # How far the pages of heads and sides are apart, where that is the same throughout.
+        self.offsets = {} if self._are_mixed else dict(head_offset=sum(sizes[:SIDES]), side_offset=sizes[0])
+        # Structures point to these, so they live as long as this object.
+        self._begins = (ctypes.c_int64 * len(sizes))(*(sum(sizes[:i]) for i in range(len(sizes))))
+        self._names = [(ctypes.c_char_p * len(heads))(*(pair[side].encode() for pair in heads)) for side in range(SIDES)]
+
+    def shape(self, **members: Any) -> Shape:
+        key, value = self._heads[0]
+        members |= dict(key_format=key.encode(), value_format=value.encode())
+        if self._are_mixed:
+            keys, values = map(ctypes.addressof, self._names)
+            members |= dict(head_key_formats=keys, head_value_formats=values)
+        return Shape(**members)
+
+    @property
+    def of_sealed(self) -> dict[str, int]:
+        """What a Layer with sealed pages has: where they lie in a block."""
+        return dict(sealed_offsets=ctypes.addressof(self._begins)) if self._are_mixed else {}

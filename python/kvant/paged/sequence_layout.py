@@ -1,0 +1,67 @@
+"""Where pages lie in the memory of a layer that a batch of sequences has for itself:
+
+    sinks (SinkLayout) of all sequences, their tails (128 tokens of each head and side, BF16), then blocks of sealed pages
+
+A block is 128 tokens of a sequence: K page and V page of KV head 0, of head 1, ..., each in as many bytes as its format takes. So blocks
+of layers with other formats have another size, while numbers of tails, sinks and blocks are the same in all layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kvant import PAGE
+from kvant.paged.block_layout import BF16_BYTES, SIDES
+from kvant.paged.sink_layout import SinkLayout
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    n_kv_heads: int
+    head_dim: int
+    sink_tokens: int = 0
+    n_sequences: int = 1
+    tail_pages: int = 1  # of a head and side
+    tail_blocks: int = 1  # of a sequence: it has the number of the sequence
+
+    def of_sequences(self, n: int) -> SequenceLayout:
+        return replace(self, n_sequences=n)
+
+    @cached_property
+    def sink(self) -> SinkLayout:
+        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens)
+
+    @property
+    def tail_page_bytes(self) -> int:
+        """128 tokens of one head and side, unquantized."""
+        return PAGE * self.head_dim * BF16_BYTES
+
+    @property
+    def unit_bytes(self) -> int:
+        """Tables of tail pages count in it."""
+        return self.tail_page_bytes
+
+    @property
+    def sink_block_bytes(self) -> int:
+        """From a sequence's sink to the next one's."""
+        return self.sink.bytes
+
+    @property
+    def tail_block_bytes(self) -> int:
+        return SIDES * self.n_kv_heads * self.tail_page_bytes
+
+    @property
+    def tail_begin(self) -> int:
+        return self.n_sequences * self.sink_block_bytes
+
+    @property
+    def sealed_begin(self) -> int:
+        return self.tail_begin + self.n_sequences * self.tail_block_bytes
+
+    def tail_place(self, head: int, side: int, turn: int = 0) -> tuple[int, int]:
+        """As BlockLayout has it."""
+        return 0, SIDES * head + side
+
+    def tail_units(self, memory):
+        """uint8 [units, unit_bytes], of a layer's memory."""
+        return memory[self.tail_begin:self.sealed_begin].view(-1, self.unit_bytes)

@@ -1,0 +1,224 @@
+"""Recipes with bits by layer, KV head and side, from a file of a GGUF model, on a small random model and the CPU model of the library."""
+
+import itertools
+import unittest
+import warnings
+from importlib.util import find_spec
+
+if find_spec("torch") is None or find_spec("transformers") is None:
+    raise unittest.SkipTest("no PyTorch or no transformers")
+if find_spec("kvant._engine") is None:
+    raise unittest.SkipTest("no engine")
+
+import pathlib
+import tempfile
+
+import calibration_file
+import cpu_library
+import numpy as np
+import torch
+import transformers
+from test_hf import flash
+
+from kvant import PAGE
+from kvant.hf import KvantCache, varlen_attention
+from kvant.hf.cache import shape_of
+from kvant.hf.channel_turns import turn
+from kvant.paged.constants import read_constants
+from kvant.paged.key_metrics import RANK
+from kvant.paged.recipes import parse_recipe
+
+N_LAYERS, N_HEADS, N_KV_HEADS, D, SINK = 2, 4, 2, 64, 4
+LADDER = [f"tcq{bits}" for bits in range(1, 7)]
+SENSITIVITY, METRIC = "hadamard:sensitivity/" + "+".join(LADDER), "hadamard:page-metric"
+BUDGET = 4.49  # of kvant-4bit
+PLACES = list(itertools.product(range(N_LAYERS), range(N_KV_HEADS), range(2)))
+SHARES = 10.0 ** -np.arange(1, D // 2 + 1, dtype=np.float64) / 7  # of a whole turn a token, by pair of channels
+
+
+def model_of(**more):
+    torch.manual_seed(0)
+    numbers = dict(hidden_size=N_HEADS * D, num_attention_heads=N_HEADS, num_key_value_heads=N_KV_HEADS, vocab_size=97, head_dim=D,
+                   num_hidden_layers=N_LAYERS, intermediate_size=64, initializer_range=0.1, eos_token_id=None, pad_token_id=0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**numbers | more)).bfloat16().eval()
+
+
+def turns_in_pairs():
+    """[D, 2] as GGUF models of Llama's kind have them."""
+    numbers = np.zeros((D, 2))
+    numbers[0::2, 0], numbers[1::2, 0] = np.arange(1, D, 2), np.arange(0, D, 2)
+    numbers[0::2, 1], numbers[1::2, 1] = SHARES, -SHARES
+    return numbers
+
+
+def constants_of(rng):
+    """Sensitivities of errors that shrink by 4 a bit, and random directions."""
+    weights = {place: 10 ** rng.uniform(-2, 2) for place in PLACES}
+    directions = {(layer, head): rng.standard_normal((D, RANK)) for layer, head, side in PLACES if side == 0}
+    constants = {(*place, SENSITIVITY): [weight * 4.0 ** -bits for bits in range(1, 7)] for place, weight in weights.items()}
+    constants |= {(*place, 0, METRIC): np.concatenate([x.reshape(-1), turns_in_pairs().reshape(-1)]) for place, x in directions.items()}
+    return weights, directions, constants
+
+
+def best_bits(weights):
+    """Of all places, whole bits of least error within the budget, of all choices; formats take 1 bit more each."""
+    overhead = BUDGET - np.floor(BUDGET)  # pages have less than that beside their codes
+    most = int(np.floor((BUDGET - overhead) * len(weights) + 1e-9))
+    least, chosen = np.inf, None
+    for bits in itertools.product(range(1, 7), repeat=len(weights)):
+        if sum(bits) <= most:
+            error = sum(w * 4.0 ** -b for w, b in zip(weights, bits))
+            if error < least:
+                least, chosen = error, bits
+    return chosen
+
+
+class Calibrated(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.path = pathlib.Path(folder.name) / "of-gguf.gguf"
+        cls.weights, cls.directions, cls.constants = constants_of(np.random.default_rng(1))
+        calibration_file.write(cls.path, cls.constants)
+        cls.model = model_of()
+        defaults = varlen_attention.PieceAttention.__init__.__defaults__
+        varlen_attention.PieceAttention.__init__.__defaults__ = (flash,)
+        cls.addClassCleanup(setattr, varlen_attention.PieceAttention.__init__, "__defaults__", defaults)
+
+    def cache(self, kv="kvant-4bit", **options):
+        with warnings.catch_warnings(record=True) as self.warned:
+            warnings.simplefilter("always")
+            return KvantCache(self.model.config, kv, constants=options.pop("constants", self.path), library=cpu_library.CpuLibrary(), **options)
+
+    def test_bits_are_those_of_least_error_within_the_budget(self):
+        recipe = self.cache().recipe
+        self.assertEqual(recipe.name, "kvant-4bit")
+        found = [int(recipe.by_head[layer][head][side][3:]) for layer, head, side in PLACES]
+        self.assertTrue(set(recipe.formats) <= set(LADDER) and len(recipe.formats) > 2)
+        wanted = self.errors(best_bits(list(self.weights.values())))
+        self.assertLessEqual(self.errors(found), 1.0001 * wanted)
+        self.assertLess(np.mean(found), BUDGET)
+
+    def errors(self, bits):
+        return sum(w * 4.0 ** -b for w, b in zip(self.weights.values(), bits))
+
+    def rows(self, cache, steps):
+        """What the other attention gets of each layer in the last step, and what the model gave so far: (keys, values) [2, heads, n, d]."""
+        given, got = {}, {}
+        original = cache.rows_for_other_attention
+
+        def watched(layer, keys, values):
+            at = cache.layers.index(layer)
+            given.setdefault(at, []).append(torch.stack([keys, values]))
+            rows = original(layer, keys, values)
+            got[at] = torch.stack(rows)
+            return rows
+
+        cache.rows_for_other_attention = watched
+        self.model.set_attn_implementation("sdpa")
+        tokens = torch.randint(1, 97, (2, sum(steps)), generator=torch.Generator().manual_seed(2))
+        warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
+        with torch.no_grad():
+            for part in torch.split(tokens, steps, 1):
+                self.model(part, past_key_values=cache)
+        return {layer: torch.cat(x, 3) for layer, x in given.items()}, got
+
+    def test_pages_of_each_head_and_side_are_in_its_format(self):
+        """Two pages by a prompt, one by decoding."""
+        for kv, sink in (("kvant-4bit", SINK), ("kvant-4bit,sink=1", 1)):
+            cache = self.cache(kv)
+            given, got = self.rows(cache, [300, *86 * [1]])
+            for layer, head, side in PLACES:
+                format, h = cache.recipe.by_head[layer][head][side], torch.from_numpy(cpu_library.hadamard(D))
+                for sequence, page in itertools.product(range(2), range(3)):
+                    tokens = slice(page * PAGE, page * PAGE + PAGE)
+                    rows, found = (x[layer][side, sequence, head, tokens].float() for x in (given, got))
+                    unquantized = sink if page == 0 else 0
+                    stored = (rows @ h).bfloat16().float().numpy()
+                    wanted = cpu_library.decode(cpu_library.encode(stored, unquantized, levels=cpu_library.LEVELS.get(format, 7)), D)
+                    wanted = torch.from_numpy(np.where(np.isnan(wanted), stored, wanted)) @ h
+                    error = (found - wanted).square().sum() / rows.square().sum()
+                    self.assertLess(error, 1e-4, (layer, head, side, page))
+                    if unquantized < PAGE and format in cpu_library.LEVELS:
+                        self.assertGreater((found - rows).square().sum() / rows.square().sum(), 1e-3)
+
+    def test_any_cut_and_both_attentions_give_the_same_and_bytes_are_as_planned(self):
+        tokens = torch.randint(1, 97, (2, 300), generator=torch.Generator().manual_seed(3))
+        found = []
+        warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
+        for kind, steps in (("kvant", [300]), ("kvant", [250, *50 * [1]]), ("sdpa", [*300 * [1]])):
+            self.model.set_attn_implementation(kind)
+            cache = self.cache(max_tokens=384)
+            with torch.no_grad():
+                found.append(torch.cat([self.model(part, past_key_values=cache).logits for part in torch.split(tokens, steps, 1)], 1))
+            self.assertEqual(cache.bytes, cache.planned_bytes(2, 384))
+        pages = sum(cpu_library.page_bytes(D) + cpu_library.unused_bytes(x) for layer in cache.recipe.by_head for pair in layer for x in pair)
+        self.assertEqual(cache.planned_bytes(2, 1024) - cache.planned_bytes(2, 384), 5 * 2 * pages)
+        for other in found[1:]:
+            self.assertLess((other - found[0]).square().mean() / found[0].square().mean(), 0.01)
+
+    def test_metrics_are_those_of_the_gguf_file_in_the_checkpoint_s_order_of_channels(self):
+        metrics = read_constants(self.path, parse_recipe("kvant-4bit"), shape_of(self.model.config)).of_model.metrics
+        rows = torch.randn(5, D, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+        in_halves = torch.cat([rows[:, 0::2], rows[:, 1::2]], 1)
+        places = torch.tensor([0, 64, 640, 12800, 3])
+        pairs = [(2 * i, 2 * i + 1, share) for i, share in enumerate(SHARES)]
+        for layer, head in self.directions:
+            turns = metrics.turns[layer].double()
+            halves = [(i, int(turns[i, 0]), float(turns[i, 1])) for i in range(D // 2)]
+            self.assertEqual([x[1] for x in halves], [i + D // 2 for i in range(D // 2)])
+            torch.testing.assert_close(turns[D // 2:, 1], -turns[:D // 2, 1])
+            wanted = turn(rows, pairs, places) @ torch.from_numpy(self.directions[layer, head])
+            found = turn(in_halves, halves, places) @ metrics.directions[layer, head].double()
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+    def test_the_order_stays_where_both_have_the_same(self):
+        in_halves = turns_in_pairs()[np.r_[0:D:2, 1:D:2]]
+        in_halves[:, 0] = (np.arange(D) + D // 2) % D
+        constants = {key: x if key[3] != METRIC else np.concatenate([x[:D * RANK], in_halves.reshape(-1)])
+                     for key, x in self.constants.items()}
+        path = self.path.parent / "halves.gguf"
+        calibration_file.write(path, constants)
+        found = read_constants(path, parse_recipe("kvant-4bit"), shape_of(self.model.config)).of_model.metrics
+        torch.testing.assert_close(found.directions[1, 0], torch.from_numpy(self.directions[1, 0]).float())
+
+    def test_says_what_is_not_checked_and_what_serves(self):
+        cache = self.cache()
+        self.assertEqual([str(x.message) for x in self.warned],
+                         [f"kvant: the constants '{self.path}' were made from a GGUF file (a tiny model); that its weights are this checkpoint's "
+                          "is not checked"])
+        self.assertEqual(cache.recipe.formats, {x for layer in cache.recipe.by_head for pair in layer for x in pair})
+        self.assertEqual(self.cache("uniform-3bit").recipe.by_head, ())
+        path = self.path.parent / "metrics.gguf"
+        calibration_file.write(path, {key: x for key, x in self.constants.items() if key[3] == METRIC})
+        self.assertEqual(self.cache(constants=path).recipe.name, "uniform-4bit,encode=shaped")
+        self.assertIn("serves in the place of kvant-4bit, as the constants have no bits by layer and head: `kvant calibrate --kv kvant-4bit`",
+                      str(self.warned[-1].message))
+
+    def test_prompts_in_integers_have_the_same_pages(self):
+        self.model.set_attn_implementation("kvant")
+        cache = self.cache("kvant-4bit,prompt=flashq")
+        with torch.no_grad():
+            self.model(torch.full((1, 260), 5), past_key_values=cache)
+        self.assertEqual(cache._library.prompts_in_bytes, N_LAYERS)
+        self.assertEqual(cache._library.formats_sealed,
+                         {(pair[side], "KV"[side]) for layer in cache.recipe.by_head for pair in layer for side in range(2)})
+
+    def test_files_that_do_not_fit_are_refused(self):
+        from kvant import Error
+
+        with self.assertRaisesRegex(ValueError, "are of 2 layers with 2 KV heads .*, and this model has 3 with 2"):
+            KvantCache(model_of(num_hidden_layers=3).config, "kvant-4bit", constants=self.path, library=cpu_library.CpuLibrary())
+        path = self.path.parent / "less.gguf"
+        calibration_file.write(path, {key: x for key, x in self.constants.items() if key != (1, 1, 1, SENSITIVITY)})
+        with self.assertRaisesRegex(Error, "no constants 'hadamard:sensitivity.*layer 1 KV head 1"):
+            self.cache(constants=path)
+        books = {(*place, ":codebook/vq-d2b8" if place[2] else "smooth+hadamard:codebook/vq-d2b8"): np.ones(512) for place in PLACES}
+        calibration_file.write(path, books | {(*place, "smooth"): np.ones(D) for place in PLACES if place[2] == 0})
+        with self.assertRaisesRegex(ValueError, "codebooks and scales of keys serve a checkpoint only if kvant.hf.calibrate made them"):
+            self.cache("vecinfer-4bit,window=0", constants=path)
+
+
+if __name__ == "__main__":
+    unittest.main()
