@@ -34,6 +34,7 @@ TEST(TransformLearner, KnowsEveryCalibratedTransform) {
 TEST(TransformLearner, MatchesComputationByHand) {
   EXPECT_EQ(learned("mean", kValues, 2), (std::vector<float>{2, 0}));
   EXPECT_EQ(learned("smooth", kValues, 2), (std::vector<float>{std::sqrt(3.0F), 2}));
+  EXPECT_EQ(learned("amax", kValues, 2), (std::vector<float>{3, 4}));
   const std::vector<float> scale = learned("scale", kValues, 2);
   EXPECT_FLOAT_EQ(scale[0], std::sqrt(std::sqrt(2.0F / 3)));
   EXPECT_FLOAT_EQ(scale[1], std::sqrt(std::sqrt(32.0F / 3)));

@@ -9,11 +9,16 @@
 namespace kvant {
 namespace {
 
-std::vector<float> smoothing_factors(const TransformSamples& samples) {
+std::vector<float> largest_magnitudes(const TransformSamples& samples) {
   const MatrixView<const float> values = samples.values;
-  std::vector<float> factors(values.cols);
+  std::vector<float> largest(values.cols);
   for (int r = 0; r < values.rows; ++r)
-    for (int c = 0; c < values.cols; ++c) factors[c] = std::max(factors[c], std::abs(values.row(r)[c]));
+    for (int c = 0; c < values.cols; ++c) largest[c] = std::max(largest[c], std::abs(values.row(r)[c]));
+  return largest;
+}
+
+std::vector<float> smoothing_factors(const TransformSamples& samples) {
+  std::vector<float> factors = largest_magnitudes(samples);
   for (float& factor : factors) factor = std::sqrt(factor);
   return factors;
 }
@@ -74,11 +79,8 @@ std::vector<float> attended_directions(const TransformSamples& samples) {
 }
 
 constexpr TransformLearner kLearners[] = {
-    {"smooth", smoothing_factors},
-    {"scale", scale_factors},
-    {"mean", channel_means},
-    {"pca", value_directions},
-    {"oscar", attended_directions, true},
+    {"smooth", smoothing_factors}, {"scale", scale_factors},  {"amax", largest_magnitudes},
+    {"mean", channel_means},       {"pca", value_directions}, {"oscar", attended_directions, true},
 };
 
 }  // namespace

@@ -8,12 +8,12 @@
 // Tokens whose largest magnitude is below 2^-100 decode to zeros. The scale is computed from at most 3.4e38,
 // so that every decoded value is finite. Row-wise; left-out tokens are stored like the others.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "base/simd_clones.h"
+#include "format/e4m3.h"
 #include "format/families.h"
 
 namespace kvant {
@@ -24,33 +24,8 @@ constexpr std::size_t fp8_page_bytes(int d) {
 }
 static_assert(fp8_page_bytes(128) == 16896 && fp8_page_bytes(64) == 8704);
 
-constexpr float kE4m3Max = 448;
 constexpr float kTiny = 0x1p-100F;  // its reciprocal, times 448, is still finite
 constexpr float kHuge = 3.4e38F;    // rounding of scale and product stays below the largest F32
-
-// |x| <= 448, rounded to the nearest even e4m3 by adding a power of two of which 2^-3 of x's exponent is one
-// unit.
-inline std::uint8_t e4m3_from_float(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t sign = (bits >> 24) & 0x80U;
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  constexpr std::uint32_t kSmallestNormal = 0x3c800000U;  // 2^-6
-  const std::uint32_t exponent = std::max(magnitude & 0x7f800000U, kSmallestNormal);
-  const float unit = std::bit_cast<float>(exponent + (20U << 23));
-  const float rounded = std::bit_cast<float>(magnitude) + unit;
-  const std::uint32_t mantissa = std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(unit);
-  const std::uint32_t code = ((exponent - kSmallestNormal) >> 20) + mantissa;
-  return static_cast<std::uint8_t>(sign | std::min(code, 0x7eU));
-}
-
-inline float float_from_e4m3(std::uint8_t code) {
-  const std::uint32_t sign = (std::uint32_t{code} & 0x80U) << 24;
-  const std::uint32_t magnitude = code & 0x7fU;
-  const auto normal = std::bit_cast<float>((magnitude << 20) + (120U << 23));
-  const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-9F;
-  const float value = magnitude < 8 ? denormal : normal;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
-}
 
 KVANT_SIMD_CLONES void encode_token(const float* values, int d, float reciprocal, std::uint8_t* codes) {
   for (int i = 0; i < d; ++i) {

@@ -208,7 +208,7 @@ TEST(RecipeErrors, NameTheNearestKeyTransformAndFormat) {
   expect_in("known transforms: hadamard", message_of("v=:fp8"));
   expect_in("unknown format 'q4_9'; did you mean q4_1, q4_0 or q8_0?", message_of("q8_0/q4_9"));
   const std::string patterns = message_of("k=xxxxxxxxxxxxxxxxxxxxx");
-  expect_in("known formats: bf16|f16, fp8, tok<B>g<N>", patterns);
+  expect_in("known formats: bf16|f16, fp8, fp8-s1, tok<B>g<N>", patterns);
   EXPECT_LT(patterns.size(), 400U);
 }
 

@@ -278,6 +278,25 @@ TEST(ChannelScaling, DoesNotBlowUpDeadChannels) {
   }
 }
 
+TEST(Amax, HasOneScaleForAllHeadsOfALayersSide) {
+  Constants constants;
+  constants.set(0, 0, Side::key, "amax", std::vector<float>(64, 7.0F));
+  constants.set(0, 1, Side::key, "amax", std::vector<float>(64, 3.0F));
+  constants.set(0, 2, Side::key, "amax", std::vector<float>(64, 896.0F));
+  constants.set(0, 0, Side::value, "amax", std::vector<float>(64, 448.0F));
+  constants.set(1, 0, Side::key, "amax", std::vector<float>(64, 0.0F));
+  const auto after = [&](int layer, int head, Side side) {
+    std::vector<float> x(64, 6.0F);
+    auto made = Transform::make(Names{"amax"}, 64, HeadConstants{&constants, layer, head, side});
+    EXPECT_TRUE(made.ok());
+    made->forward({x.data(), 1, 64});
+    return x[63];
+  };
+  for (const int head : {0, 1, 2}) EXPECT_EQ(after(0, head, Side::key), 3.0F) << head;
+  EXPECT_EQ(after(0, 0, Side::value), 6.0F);
+  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // nothing but zeros was seen
+}
+
 TEST(Pca, PutsEachDirectionIntoItsChannel) {
   for (int d : {64, 80}) {
     const auto basis = random_basis(d, 9);

@@ -1,5 +1,5 @@
-// The references: 16-bit caches, and the 8-bit floating-point cache that serving engines default to. All
-// other recipes are judged against bf16.
+// The references: 16-bit caches, and 8-bit floating-point caches. All other recipes are judged against bf16.
+// Serving engines have no scale a token: fp8-s1 and fp8-amax are theirs, to compare with.
 #include "recipe/builtin.h"
 
 namespace kvant {
@@ -9,6 +9,10 @@ std::span<const BuiltinRecipe> plain_recipes() {
       {"bf16", Tier::product, "k=bf16,v=bf16", "unquantized: bfloat16, the reference of every table"},
       {"f16", Tier::product, "k=f16,v=f16", "unquantized: IEEE half precision, as llama.cpp's default"},
       {"fp8", Tier::product, "k=fp8,v=fp8", "FP8 (e4m3) with one scale a token"},
+      {"fp8-s1", Tier::comparison, "k=fp8-s1,v=fp8-s1,tail=fp8-s1",
+       "FP8 as serving engines store it by default: a scale of 1, new tokens too"},
+      {"fp8-amax", Tier::comparison, "k=amax:fp8-s1,v=amax:fp8-s1,tail=fp8-s1",
+       "FP8 as serving engines store it when calibrated: a scale for K and V of a layer"},
   };
   return kRecipes;
 }
