@@ -2,12 +2,12 @@
 """An agent works on this repository with tools, turn by turn, through kvant serve. How long it waits, and its calls' validity.
 
     scripts/agent-turns.py KVANT MODEL -t 2                                  20 turns for each of five caches, on the CPU
-    scripts/agent-turns.py KVANT MODEL --device cuda --conversations 3
+    scripts/agent-turns.py KVANT MODEL --device cuda --conversations 3 --tool-choice required
 
 Each turn asks for one thing that one tool does: read lines of a file, search a folder, list a folder. The model writes
-the call as it likes (tool_choice auto), the tool's true result goes back, and the model sums the result up. The
-conversation grows to about 16,000 tokens. After half of the turns the server gets SIGTERM and is started again on the
-same folder. All requests are greedy and carry the whole conversation, as agents' requests do.
+the call as it likes (tool_choice auto) or has to write one (required). The tool's true result goes back, and the model
+sums the result up. The conversation grows to about 16,000 tokens. After half of the turns the server gets SIGTERM and
+is started again on the same folder. All requests are greedy and carry the whole conversation, as agents' requests do.
 
 Printed by turn: the prompt's tokens, how many of them the cache had, and the time to the first token, of both requests.
 Printed by depth: how many calls were valid (one call of an offered tool whose arguments fit the schema) and how many
@@ -74,9 +74,9 @@ class Server:
                     self.records.append(record)
                     self.ready.notify()
 
-    def chat(self, messages, max_tokens):
+    def chat(self, messages, max_tokens, tool_choice):
         """The message of the completion, and the log's record of the request."""
-        body = {"messages": messages, "tools": TOOLS, "max_tokens": max_tokens, "temperature": 0}
+        body = {"messages": messages, "tools": TOOLS, "tool_choice": tool_choice, "parallel_tool_calls": False, "max_tokens": max_tokens, "temperature": 0}
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         n_records = len(self.records)
         try:
@@ -154,13 +154,13 @@ def converse(options, recipe, seed, folder):
             server.end()
             server = Server(options, recipe, folder)
         messages.append({"role": "user", "content": words})
-        message, call_record = server.chat(messages, 160)
+        message, call_record = server.chat(messages, 160, options.tool_choice)
         is_valid, is_right = judged(message, right)
         calls = message["tool_calls"] if is_valid else [{"id": f"call_{turn}", "type": "function", "function": {
             "name": right["name"], "arguments": json.dumps(right["arguments"])}}]
         messages.append({"role": "assistant", "content": message["content"] if is_valid else "", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": shortened(result)})
-        answer, answer_record = server.chat(messages, 80)
+        answer, answer_record = server.chat(messages, 80, "auto" if options.tool_choice == "auto" else "none")
         messages.append({"role": "assistant", "content": answer["content"] or "This is what was asked for."})
         turns.append({"depth": call_record["prompt_tokens"], "valid": is_valid, "right": is_right, "records": [call_record, answer_record]})
         if options.show_turns:
@@ -193,6 +193,7 @@ def main():
     parser.add_argument("--kv", nargs="+", default=["bf16", "kvant-4bit", "kvant-3bit", "kvant-2bit", "q4_0"])
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tool-choice", choices=["auto", "required"], default="auto", help="whether the model has to call a tool")
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--conversations", type=int, default=1)
     parser.add_argument("--show-turns", action="store_true", help="print each turn, and what the model wrote where the call was not right")

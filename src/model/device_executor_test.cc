@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "cache/rewindable_tokens.h"
 #include "model/device_machine.h"
 #include "model/tiny_variants.h"
 
@@ -81,6 +82,31 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
         relative_difference(host_->run(expected, other, false, 1), device_->run(sequence, other, false, 1)),
         close_)
         << length;
+  }
+}
+
+// Drafts go as far as tokens can be taken back: to the last token before their page is sealed.
+TEST_P(DeviceEngine, ARejectedDraftLeavesNothingBehind) {
+  const auto tokens = some_tokens(300, 8), wrong = some_tokens(16, 9);
+  Cache& cache = device_->cache();
+  const SequenceId sequence = cache.add();
+  int length = 0;
+  for (const int next : {100, 126, 251, 254, 256, 270}) {
+    device_->run(sequence, std::span(tokens).subspan(length, next - length), length == 0, 64);
+    length = next;
+    const int draft = std::min<int>(rewindable_tokens(cache, sequence), std::ssize(wrong));
+    ASSERT_GT(draft, 0) << length;
+    const auto before = cache.export_sequence(sequence);
+    ASSERT_TRUE(before.ok()) << before.error().message;
+    device_->run(sequence, std::span(wrong).first(draft), false, draft);
+    const auto drafted = cache.export_sequence(sequence);
+    ASSERT_TRUE(drafted.ok()) << drafted.error().message;
+    EXPECT_NE(*drafted, *before) << length;
+    const Status cut = cache.truncate(sequence, length);
+    ASSERT_TRUE(cut.ok()) << cut.error().message;
+    const auto after = cache.export_sequence(sequence);
+    ASSERT_TRUE(after.ok()) << after.error().message;
+    EXPECT_EQ(*after, *before) << length;
   }
 }
 
