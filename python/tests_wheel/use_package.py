@@ -42,6 +42,7 @@ found["scored"] = model.score(np.concatenate([prompt, greedy.tokens]))[len(promp
 stopped = model.generate(question, stop=[model.tokenizer.decode(greedy.tokens[2:3])])
 found["stopped"] = [stopped.end, "finished" if stopped.stop else stopped.text]
 found["decoded"] = model.tokenizer.decode(model.tokenizer.encode("Zürich – 水", add_special=False))
+found["fingerprint"] = model._model.fingerprint
 found["evaluation"] = kvant.evaluate(model_path, text, kv, context=256, chunks=1)
 found["plan"] = kvant.plan(model_path, kv, context=2048, batch=3)
 

@@ -3,6 +3,7 @@ compares what it does there with the program.
 
     wheel_test.py BUILD_FOLDER PROGRAM MODEL"""
 
+import itertools
 import json
 import os
 import pathlib
@@ -18,6 +19,9 @@ import zipfile
 import numpy
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))
+import calibration_file  # noqa: E402
+
 SOURCE = HERE.parents[1]
 TEXT = SOURCE / "data" / "sample" / "canals.txt"
 KV = "kvant-4bit"
@@ -29,6 +33,12 @@ def run(*command, **options) -> str:
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} failed:\n{done.stdout}\n{done.stderr}")
     return done.stdout
+
+
+def numbers_of(ranges: str) -> list[int]:
+    """Of a text such as 0-1,24."""
+    bounds = [part.split("-") for part in ranges.split(",")]
+    return [number for first, *last in bounds for number in range(int(first), int(last[0] if last else first) + 1)]
 
 
 class Wheel(unittest.TestCase):
@@ -136,6 +146,32 @@ class Wheel(unittest.TestCase):
             self.assertEqual(by_name["recipe"], served["name"], served["asked"])
             self.assertEqual(by_name["plan"]["recipe"], by_text["plan"]["recipe"], served["asked"])
             self.assertEqual(by_name["plan"]["rows"], by_text["plan"]["rows"], served["asked"])
+
+    def test_the_calibrated_plan_is_the_engine_s_in_front_ends(self):
+        """Of a file with random sensitivities: formats of each layer, KV head and side, by the program and by the package."""
+        about, rng = self.command("info", "-m", self.model, "--kv", KV, "-c", 256), numpy.random.default_rng(3)
+        layers, heads, d = about["layers"], about["kv_heads"], about["head_dim"]
+        places = list(itertools.product(range(layers), range(heads), range(2)))
+        name = "hadamard:sensitivity/" + "+".join(f"tcq{bits}" for bits in range(1, 7))
+        constants = {(*place, name): 10 ** rng.uniform(-2, 2) * 4.0 ** -numpy.arange(6) for place in places}
+        turns = numpy.stack([numpy.arange(d) ^ 1, numpy.zeros(d)], 1).reshape(-1)
+        constants |= {(*place, "hadamard:page-metric"): numpy.concatenate([rng.standard_normal(8 * d), turns]) for place in places if place[2] == 0}
+        path = self.folder / "constants.gguf"
+        calibration_file.write(path, constants, self.found["fingerprint"])
+        plan = self.command("info", "-m", self.model, "--kv", KV, "-c", 256, "--calibration", path)["plan"]
+        self.assertEqual(plan["calibration"], "calibrated")
+        by_program = {}
+        for row in plan["rows"]:
+            for layer, head in itertools.product(numbers_of(row["layers"]), numbers_of(row["kv_heads"])):
+                by_program[layer, head, "KV".index(row["side"])] = [row["transforms"].split("+"), row["format"]]
+        question = ("import json, sys; from kvant import _engine\n"
+                    "path, kv, *numbers = sys.argv[1:]\n"
+                    "geometry = _engine.Geometry(*map(int, numbers), 0.125, 2048)\n"
+                    "print(json.dumps(_engine.Calibration.read(path).planned_heads(kv, geometry)))")
+        found = json.loads(run(self.python, "-c", question, path, KV, layers, about["heads"], heads, d, env=self.environment))
+        by_package = {(layer, head, side): found[layer][head][2 * side:2 * side + 2] for layer, head, side in places}
+        self.assertEqual(by_package, by_program)
+        self.assertGreater(len({format for _, format in by_package.values()}), 3)
 
     def test_errors_are_the_programs_sentences(self):
         done = subprocess.run([self.program, "info", "-m", self.model, "--kv", "kvant-5bit"], capture_output=True, text=True)

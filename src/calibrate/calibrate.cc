@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "base/progress.h"
 #include "base/team.h"
@@ -25,6 +26,7 @@
 #include "calibrate/sealed_gguf.h"
 #include "calibrate/sensitivity_analysis.h"
 #include "calibrate/weighing.h"
+#include "model/weights.h"
 
 namespace kvant {
 namespace {
@@ -59,6 +61,7 @@ class Calibrator {
     KVANT_RETURN_IF_ERROR(learn_metrics());
     KVANT_RETURN_IF_ERROR(weigh());
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(judge(recipe));
+    keep_key_factors();
     remove_state();
     return std::move(result_);
   }
@@ -206,6 +209,18 @@ class Calibrator {
           (is_weighed_context(name) ? sensitivities_.contexts_done() : result_.constants)
               .set(layer, head, side, name, values);
         });
+  }
+  // For a checkpoint of the model, which PyTorch runs with norms as they are.
+  void keep_key_factors() {
+    const Geometry& g = engine_.geometry();
+    const Weights& weights = engine_.parts().weights;
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      for (int head = 0; head < g.kv_heads(layer); ++head) {
+        const std::span<const float> factors = weights.key_factors(layer, head);
+        if (!factors.empty())
+          result_.constants.set(layer, head, Side::key, kKeyFactors, {factors.begin(), factors.end()});
+      }
+    }
   }
   void remove_state() const {
     if (!keeps_state()) return;

@@ -43,6 +43,10 @@ struct CalibrationMethod {
   bool operator==(const CalibrationMethod&) const = default;
 };
 
+// The name of a constant that no recipe needs, [d] of each KV head's keys: by what the engine multiplies them
+// where it balances norms (model/query_key_balance.h). Caches of the same model that PyTorch runs do so, too.
+inline constexpr const char* kKeyFactors = "key-factors";
+
 // Errors of a recipe on passages whose K and V nothing was learned from: sum of squared differences / sum of
 // squares, over all layers and heads, everything but the sink quantized.
 struct RecipeQuality {

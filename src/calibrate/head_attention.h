@@ -39,6 +39,7 @@ class HeadAttention {
                 MatrixView<const float> v)
       : shape_(shape), q_(q), k_(k), v_(v) {}
 
+  MatrixView<const float> queries() const { return q_; }
   // Queries [128 block, ...): out [their number, d].
   void attend(int block, MatrixView<float> out);
   // gradient: of the loss by their outputs; q_gradient: by themselves, written.

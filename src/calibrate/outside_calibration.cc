@@ -12,6 +12,7 @@
 #include "calibrate/learn_page_metrics.h"
 #include "calibrate/needs.h"
 #include "calibrate/quality.h"
+#include "calibrate/weighing.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -21,12 +22,49 @@ Status check(const Recipe& recipe, const Geometry& geometry) {
   const Status fits = check_recipe(recipe, geometry);
   if (!fits.ok()) return error("recipe {}: {}", label(recipe), fits.error().message);
   if (!needs_calibration(recipe, geometry)) return error("the recipe {} needs no calibration", label(recipe));
-  if (recipe.budget > 0)
+  if (recipe.budget > 0 &&
+      (requires_calibration(recipe, geometry) || !needs_page_metrics({&recipe, 1}, geometry)))
     return error(
-        "the recipe {} has a budget: what each layer and head is worth is found out for GGUF models alone",
+        "the recipe {} has a budget: without encode=shaped, or with codebooks or learned transforms, what "
+        "each "
+        "layer and head is worth is found out for GGUF models alone",
         label(recipe));
   return {};
 }
+
+// A layer of a model that runs elsewhere. All views outlive it.
+class OutsideLayer final : public LayerGradient {
+ public:
+  OutsideLayer(const Geometry& geometry, int layer, MatrixView<const float> q, MatrixView<const float> k,
+               MatrixView<const float> v, MatrixView<const float> gradient)
+      : d_(geometry.dim(layer)),
+        group_(geometry.group(layer)),
+        shape_{.scale = geometry.softmax_scale},
+        q_(q),
+        k_(k),
+        v_(v),
+        gradient_(gradient) {}
+
+  MatrixView<const float> stored(int kv_head, Side side) const override {
+    return head_of(side == Side::key ? k_ : v_, kv_head);
+  }
+  HeadAttention attention(int head) const override {
+    const int kv_head = head / group_;
+    return {shape_, head_of(q_, head), stored(kv_head, Side::key), stored(kv_head, Side::value)};
+  }
+  MatrixView<const float> output_gradient(int head) const override { return head_of(gradient_, head); }
+  // They are handed over (add_moments).
+  std::vector<double> query_moments(int) const override { return {}; }
+
+ private:
+  MatrixView<const float> head_of(MatrixView<const float> rows, int head) const {
+    return {rows.data + static_cast<std::ptrdiff_t>(head) * d_, rows.rows, d_, rows.stride};
+  }
+
+  int d_, group_;
+  AttentionShape shape_;
+  MatrixView<const float> q_, k_, v_, gradient_;
+};
 
 }  // namespace
 
@@ -90,6 +128,29 @@ void OutsideCalibration::add_moments(int layer, int kv_head, std::span<const dou
   for (std::size_t i = 0; i < moments.size(); ++i) sums[i] += moments[i];
 }
 
+bool OutsideCalibration::weighs() const {
+  return std::any_of(recipes_.begin(), recipes_.end(), [](const Recipe& r) { return r.budget > 0; });
+}
+
+Status OutsideCalibration::begin_context(int context, int n_threads) {
+  if (weigher_ == nullptr) {
+    weigher_ = std::make_unique<ContextWeigher>(ContextWeigher::Request{
+        recipes_, model_.geometry, model_.turns, result_.constants, n_threads, weighed_, [] {}, [] {}});
+  }
+  return weigher_->begin(context, moments_);
+}
+
+void OutsideCalibration::add_gradient(int layer, MatrixView<const float> q, MatrixView<const float> k,
+                                      MatrixView<const float> v, MatrixView<const float> gradient) {
+  KVANT_CHECK(weigher_ != nullptr, "a layer of a context that has begun");
+  weigher_->visit(layer, OutsideLayer(model_.geometry, layer, q, k, v, gradient));
+}
+
+void OutsideCalibration::end_context(int context, int n_scored) {
+  weigher_->end(context, n_scored);
+  n_weighed_ = std::max(n_weighed_, context + 1 - kContextsBeforeWeighed);
+}
+
 Status OutsideCalibration::learn_heads(int n_threads, const std::atomic<bool>* stop) {
   std::vector<HeadNeeds> all = needs_of(recipes_, model_.geometry);
   for (HeadNeeds& needs : all)
@@ -122,6 +183,12 @@ Result<Calibration> OutsideCalibration::learn(int n_threads, const std::atomic<b
   if (needs_page_metrics(recipes_, model_.geometry)) {
     for (const std::vector<double>& sums : moments_) KVANT_CHECK(!sums.empty(), "moments of all heads");
     learn_page_metrics(recipes_, model_.geometry, moments_, model_.turns, n_threads, result_.constants);
+  }
+  for (const Recipe& recipe : recipes_) {
+    if (recipe.budget == 0) continue;
+    KVANT_CHECK(n_weighed_ > 0, "contexts of a recipe with a budget");
+    keep_sensitivities(recipe, model_.geometry,
+                       mean_of_weighed(recipe, model_.geometry, n_weighed_, weighed_), result_.constants);
   }
   for (const Recipe& recipe : recipes_) {
     const auto quality = quality_of(recipe, result_.constants, capture_, n_threads);

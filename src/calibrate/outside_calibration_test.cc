@@ -48,6 +48,40 @@ class Watching final : public BackendDecorator {
   }
 };
 
+// Hands layers of a context over as an outside model has them: side by side in rows of all heads.
+class HandingOver final : public ContextObserver {
+ public:
+  HandingOver(const Geometry& geometry, OutsideCalibration& to, int context)
+      : geometry_(geometry), to_(to), context_(context) {}
+  Status begin(int, const QueryMoments&) override { return to_.begin_context(context_, 2); }
+  void visit(int layer, const LayerGradient& state) override {
+    const int n_heads = geometry_.n_heads, n_kv_heads = geometry_.kv_heads(layer), d = geometry_.dim(layer);
+    const int n = state.stored(0, Side::key).rows;
+    std::vector<float> rows[4];
+    const auto put = [&](std::vector<float>& to, int head, int heads, MatrixView<const float> from) {
+      to.resize(static_cast<std::size_t>(n) * heads * d);
+      for (int r = 0; r < n; ++r)
+        std::copy_n(from.row(r), d, to.data() + (static_cast<std::size_t>(r) * heads + head) * d);
+    };
+    for (int head = 0; head < n_heads; ++head) {
+      put(rows[0], head, n_heads, state.attention(head).queries());
+      put(rows[3], head, n_heads, state.output_gradient(head));
+    }
+    for (int head = 0; head < n_kv_heads; ++head) {
+      put(rows[1], head, n_kv_heads, state.stored(head, Side::key));
+      put(rows[2], head, n_kv_heads, state.stored(head, Side::value));
+    }
+    const auto view = [&](int i, int heads) { return MatrixView<const float>(rows[i].data(), n, heads * d); };
+    to_.add_gradient(layer, view(0, n_heads), view(1, n_kv_heads), view(2, n_kv_heads), view(3, n_heads));
+  }
+  void end(int, int n_scored) override { to_.end_context(context_, n_scored); }
+
+ private:
+  const Geometry& geometry_;
+  OutsideCalibration& to_;
+  int context_;
+};
+
 std::string letters(int n) {
   std::mt19937 random(5);
   std::string text;
@@ -101,11 +135,17 @@ class OutsideModels : public ::testing::Test {
   void weigh(const std::vector<Sample>& contexts, OutsideCalibration& to) {
     const Geometry& g = engine_->geometry();
     const auto differentiable = make_host_model(engine_->parts(), 1);
-    const auto moments =
-        query_moments(*differentiable, g, {contexts, settings_.seed, 1, [](int) {}, nullptr}).value();
-    for (int layer = 0; layer < g.n_layers; ++layer)
-      for (int head = 0; head < g.kv_heads(layer); ++head)
-        to.add_moments(layer, head, moments[g.head_index(layer, head)]);
+    for (int c = 0; c < static_cast<int>(contexts.size()); ++c) {
+      HandingOver observer(g, to, c);
+      const std::vector<Sample> one{contexts[c]};
+      const auto moments = query_moments(*differentiable, g,
+                                         {one, settings_.seed + static_cast<std::uint64_t>(c), 1, [](int) {},
+                                          nullptr, to.weighs() ? &observer : nullptr})
+                               .value();
+      for (int layer = 0; layer < g.n_layers; ++layer)
+        for (int head = 0; head < g.kv_heads(layer); ++head)
+          to.add_moments(layer, head, moments[g.head_index(layer, head)]);
+    }
   }
 
   Result<Calibration> by_hand(const Recipe& recipe) {
@@ -149,7 +189,7 @@ class OutsideModels : public ::testing::Test {
 
 TEST_F(OutsideModels, GetWhatTheEngineLearns) {
   for (const char* text : {"k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=4",
-                           "k=hadamard:tcq4,v=hadamard:tcq4,sink=1,encode=shaped"}) {
+                           "k=hadamard:tcq4,v=hadamard:tcq4,sink=1,encode=shaped", "kvant-2bit"}) {
     const Recipe recipe = parse_recipe(text).value();
     const auto expected = by_engine(recipe), found = by_hand(recipe);
     ASSERT_TRUE(expected.ok() && found.ok()) << text;
@@ -168,7 +208,7 @@ TEST_F(OutsideModels, AreRefusedWhatOnlyTheEngineFindsOut) {
     const auto made = OutsideCalibration::make(model(), {parse_recipe(text).value()}, settings_, 0, {});
     return made.ok() ? "" : made.error().message;
   };
-  EXPECT_NE(refusal("kvant-4bit").find("has a budget"), std::string::npos);
+  EXPECT_NE(refusal("kvant-4bit,encode=plain").find("has a budget"), std::string::npos);
   EXPECT_NE(refusal("kivi-2bit").find("needs no calibration"), std::string::npos);
 }
 

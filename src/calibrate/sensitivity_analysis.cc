@@ -7,7 +7,6 @@
 #include "base/team.h"
 #include "base/warn.h"
 #include "calibrate/context_weigher.h"
-#include "calibrate/format_shares.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/host_fallback.h"
 #include "calibrate/model_gradient.h"
@@ -183,19 +182,8 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
                       settings_.seed + kContextsBeforeWeighed, request_.n_threads, request_.stop},
                      contexts_done_);
   if (!sensitivities.ok()) return sensitivities.error();
-  *sensitivities = shared_over_formats(*sensitivities, geometry(), recipe);
-  add_floor(*sensitivities);
-  keep(recipe, *sensitivities);
+  keep_sensitivities(recipe, geometry(), *sensitivities, constants_);
   return {};
-}
-
-void SensitivityAnalysis::keep(const Recipe& recipe, const Sensitivities& sensitivities) {
-  const Geometry& g = geometry();
-  for (int layer = 0; layer < g.n_layers; ++layer)
-    for (int head = 0; head < g.kv_heads(layer); ++head)
-      for (const Side side : kSides)
-        constants_.set(layer, head, side, stored_sensitivity(recipe, g, layer, head, side),
-                       sensitivities[place_of(g, layer, head, side)]);
 }
 
 // --- runs ---

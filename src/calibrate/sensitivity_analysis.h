@@ -60,7 +60,6 @@ class SensitivityAnalysis {
   SampleReader reader_in_f32();
   Result<bool> knows_gradients(const Sample& context);
   Status estimate(const Recipe& recipe, const Constants& known);
-  void keep(const Recipe& recipe, const Sensitivities& sensitivities);
 
   Status measure(const Recipe& recipe, const Constants& known);
   Status measure_unit(const Recipe& recipe, const Constants& known, const SensitivityUnit& unit,

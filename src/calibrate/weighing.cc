@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/progress.h"
+#include "calibrate/format_shares.h"
 #include "calibrate/needs.h"
 #include "calibrate/query_metric.h"
 #include "calibrate/sensitivity_estimate.h"
@@ -40,21 +41,6 @@ Status weigh_context(const WeighingRequest& request, int context, Progress& prog
   return {};
 }
 
-Sensitivities mean(const WeighingRequest& request, const Constants& work) {
-  const int n_contexts = static_cast<int>(request.contexts.size());
-  Sensitivities all;
-  for_each_place(request.recipe, request.geometry,
-                 [&](int layer, int head, Side side, const std::string& name) {
-                   std::vector<float>& mean = all.emplace_back(request.recipe.ladder.size());
-                   for (int c = 0; c < n_contexts; ++c) {
-                     const auto one = work.find(layer, head, side, work_name(c, name));
-                     for (std::size_t f = 0; f < mean.size(); ++f)
-                       mean[f] += one[f] / static_cast<float>(n_contexts);
-                   }
-                 });
-  return all;
-}
-
 }  // namespace
 
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work) {
@@ -68,7 +54,29 @@ Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& 
       KVANT_RETURN_IF_ERROR(weigh_context(request, c, progress, work));
     }
   }
-  return mean(request, work);
+  return mean_of_weighed(request.recipe, request.geometry, n_contexts, work);
+}
+
+Sensitivities mean_of_weighed(const Recipe& recipe, const Geometry& geometry, int n_contexts,
+                              const Constants& work) {
+  Sensitivities all;
+  for_each_place(recipe, geometry, [&](int layer, int head, Side side, const std::string& name) {
+    std::vector<float>& mean = all.emplace_back(recipe.ladder.size());
+    for (int c = 0; c < n_contexts; ++c) {
+      const auto one = work.find(layer, head, side, work_name(c, name));
+      for (std::size_t f = 0; f < mean.size(); ++f) mean[f] += one[f] / static_cast<float>(n_contexts);
+    }
+  });
+  return all;
+}
+
+void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Sensitivities& mean,
+                        Constants& constants) {
+  Sensitivities shared = shared_over_formats(mean, geometry, recipe);
+  add_floor(shared);
+  for_each_place(recipe, geometry, [&](int layer, int head, Side side, const std::string& name) {
+    constants.set(layer, head, side, name, shared[place_of(geometry, layer, head, side)]);
+  });
 }
 
 Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,

@@ -36,6 +36,14 @@ struct WeighingRequest {
 // gave is kept in `work`; contexts that are there already are not read again. Shows its progress on stderr.
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work);
 
+// The mean of what so many contexts gave.
+Sensitivities mean_of_weighed(const Recipe& recipe, const Geometry& geometry, int n_contexts,
+                              const Constants& work);
+
+// Adds the sensitivities that such a mean says to `constants` (format_shares.h; add_floor).
+void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Sensitivities& mean,
+                        Constants& constants);
+
 // What a recipe needs of `stored` beside its sensitivities, by the names that resolve() looks for.
 Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
                                                  const Constants& stored);

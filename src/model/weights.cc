@@ -342,8 +342,12 @@ class Weights::Loader {
     }
     const bool turned = h_.rotated[layer] && h_.architecture->qk_norm != QkNorm::rotated_heads;
     const int n_rot = h_.sliding_window[layer] > 0 ? h_.sliding_n_rot : h_.n_rot;
+    std::vector<float> factors = keys.values;
     balance_norms(queries.values, keys.values, h_.dim(layer), {turned ? n_rot : 0, h_.rope_neox});
-    weights_.balances_keys_ = true;
+    for (std::size_t i = 0; i < factors.size(); ++i)
+      factors[i] = factors[i] == 0 ? 1 : keys.values[i] / factors[i];
+    weights_.key_factors_.resize(h_.n_layers);
+    weights_.key_factors_[layer] = {std::move(factors), h_.dim(layer)};
   }
 
   // Values that are read, not kept as a tensor; none: it is not there.
@@ -563,6 +567,13 @@ class Weights::Loader {
   ggml_tensor* unused_factors_ = nullptr;
   std::optional<Error> failure_;
 };
+
+std::span<const float> Weights::key_factors(int layer, int kv_head) const {
+  if (key_factors_.empty() || key_factors_[layer].of_heads.empty()) return {};
+  const auto& [of_heads, d] = key_factors_[layer];
+  const bool is_one = of_heads.size() == static_cast<std::size_t>(d);
+  return std::span(of_heads).subspan(is_one ? 0 : static_cast<std::size_t>(kv_head) * d, d);
+}
 
 Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<GgufFile> file, Hparams& hparams,
                                                WeightMode mode, int n_threads, const DeviceWeights& device) {

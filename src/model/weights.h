@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -124,7 +125,9 @@ class Weights {
   std::int64_t bytes() const { return bytes_; }            // in memory, mapped pages included
   std::int64_t host_bytes() const { return host_bytes_; }  // that a device reads in the host's memory
   // Whether norms of queries and keys differ from the file's (query_key_balance.h).
-  bool balances_keys() const { return balances_keys_; }
+  bool balances_keys() const { return !key_factors_.empty(); }
+  // [d]: by what channels of a KV head's keys were multiplied for that; empty: by nothing.
+  std::span<const float> key_factors(int layer, int kv_head) const;
   const std::string& type_name() const { return type_name_; }  // of most matrix values in the file: "Q4_1"
 
  private:
@@ -144,7 +147,11 @@ class Weights {
   ggml_tensor* layer_projection_norm_ = nullptr;
   std::vector<LayerWeights> layers_;
   std::int64_t bytes_ = 0, host_bytes_ = 0;
-  bool balances_keys_ = false;
+  struct KeyFactors {
+    std::vector<float> of_heads;  // [n, d], n: 1 or n_kv_heads
+    int d = 0;
+  };
+  std::vector<KeyFactors> key_factors_;  // [n_layers] where norms differ from the file's
   std::string type_name_;
 };
 

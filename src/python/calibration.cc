@@ -149,6 +149,14 @@ void bind_outside_calibration(nb::module_& m) {
            [](OutsideCalibration& of, int layer, int kv_head, const Moments& moments) {
              of.add_moments(layer, kv_head, {moments.data(), moments.size()});
            })
+      .def_prop_ro("weighs", &OutsideCalibration::weighs)
+      .def("begin_context", [](OutsideCalibration& of, int context,
+                               int threads) { value_or_raise(of.begin_context(context, threads)); })
+      .def("add_gradient",
+           [](OutsideCalibration& of, int layer, const Rows& q, const Rows& k, const Rows& v,
+              const Rows& gradient) { of.add_gradient(layer, view(q), view(k), view(v), view(gradient)); })
+      .def("end_context",
+           [](OutsideCalibration& of, int context, int n_scored) { of.end_context(context, n_scored); })
       .def("learn", [](OutsideCalibration& of, int threads) {
         std::atomic<bool> stop{false};
         return value_or_raise(interruptible(stop, [&] { return of.learn(threads, &stop); }));
@@ -179,6 +187,16 @@ void bind_files(nb::module_& m) {
       .def("has_sensitivities",
            [](const Calibration& of, const std::string& recipe, const Geometry& geometry) {
              return has_sensitivities(of, recipe_of(recipe), geometry);
+           })
+      .def("stored",
+           [](const Calibration& of, const std::string& wanted) {
+             nb::list all;  // (layer, KV head, side, values)
+             of.constants.for_each(
+                 [&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {
+                   if (name == wanted)
+                     all.append(nb::make_tuple(layer, kv_head, static_cast<int>(side), array_of(values)));
+                 });
+             return all;
            })
       .def("planned_heads",
            [](const Calibration& of, const std::string& recipe, const Geometry& geometry) {

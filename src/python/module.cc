@@ -73,6 +73,7 @@ void bind_model(nb::module_& m) {
           "model"_a, "kv"_a, "context"_a, "calibration"_a, "device"_a, "backend"_a, "threads"_a, "strict"_a,
           "chat_template"_a, "draft_max"_a)
       .def_prop_ro("description", [](const PythonModel& model) { return model.engine().description(); })
+      .def_prop_ro("fingerprint", [](const PythonModel& model) { return model.engine().fingerprint(); })
       .def_prop_ro("n_vocab", [](const PythonModel& model) { return model.engine().n_vocab(); })
       .def_prop_ro("trained_context",
                    [](const PythonModel& model) { return model.engine().geometry().trained_context; })

@@ -12,10 +12,13 @@
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/warn.h"
+#include "calibrate/checkpoint_constants.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
+#include "calibrate/rope_turns.h"
 #include "eval/cache_size.h"
 #include "model/compute_device.h"
+#include "model/weights.h"
 #include "recipe/stand_in_constants.h"
 #include "task/calibration_files.h"
 
@@ -38,6 +41,17 @@ void announce_uncalibrated(const Plan& plan, const std::string& model) {
       "kvant: {} serves in the place of {}, which is not calibrated for this model: `kvant calibrate -m "
       "'{}' --kv {}` calibrates it\n",
       plan.name, asked, model, asked);
+}
+
+// Says what is not checked, once a process.
+void announce_checkpoint(const Calibration& calibration, const std::string& path) {
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    warn(
+        fmt::format("the calibration '{}' was made from a checkpoint ({}); that its weights are this model's "
+                    "is not checked",
+                    path, calibration.model));
+  });
 }
 
 }  // namespace
@@ -88,8 +102,17 @@ Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& 
   const Geometry& geometry = engine_->geometry();
   if (options_.calibration.empty())
     return find_calibration(recipe, geometry, engine_->fingerprint(), calibration_folder());
-  const auto file = read_calibration(options_.calibration);
+  auto file = read_calibration(options_.calibration);
   if (!file.ok()) return file.error();
+  if (is_of_checkpoint(*file)) {
+    const ModelParts parts = engine_->parts();
+    file = for_gguf_model(*file,
+                          {engine_->fingerprint(), geometry, rope_turns(parts, geometry, options_.n_threads),
+                           parts.weights.balances_keys()},
+                          options_.calibration);
+    if (!file.ok()) return file.error();
+    announce_checkpoint(*file, options_.calibration);
+  }
   return constants_from(*file, recipe, geometry, engine_->fingerprint(), options_.calibration);
 }
 

@@ -40,25 +40,27 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
     if tokenizer is None:
         raise TypeError("kvant.hf.calibrate takes the model's tokenizer, or tokens, not None")
     recipe, config = calibrated(parse_recipe(kv)), model.config.get_text_config(decoder=True)
+    text_of_recipe = recipe.asked_name if recipe.may_be_allocated else recipe.text
     shape, fingerprint = shape_of(config), checkpoint.of_model(model, config)
     found = None
     if path is None:
         if not callable(tokenizer):
             raise ValueError("kvant.hf.calibrate: with tokens of your own, name the file: path=...")
-        path = _engine.calibration_path(recipe.text, shape.geometry(), fingerprint, text)
+        path = _engine.calibration_path(text_of_recipe, shape.geometry(), fingerprint, text)
         with contextlib.suppress(_engine.Error):  # none, or one of an earlier version
-            found = read_constants(path, recipe, shape)
+            found = read_constants(path, recipe, shape, serves_by_head=True)
     elif os.path.exists(path):
-        found = read_constants(path, recipe, shape)
+        found = read_constants(path, recipe, shape, serves_by_head=True)
     path = pathlib.Path(path)
     if found is not None:
         checkpoint.check_fingerprint(fingerprint, found.fingerprint, found.model, path)
-        return path
+        if found.recipe.by_head or not recipe.may_be_allocated:
+            return path
     text = (text or _engine.default_calibration_text()) if callable(tokenizer) else ""
     tokens, bos = _tokens_of(tokenizer, text, shape.n_vocab)
     _check_writable(path)
     with reading(model):
-        made = _Calibration(model, shape, recipe.text, fingerprint, text, seed).run(tokens, bos, threads or _engine.usable_threads())
+        made = _Calibration(model, shape, text_of_recipe, fingerprint, text, seed).run(tokens, bos, threads or _engine.usable_threads())
     made.write(os.fspath(path.absolute()))
     return path
 
@@ -111,8 +113,8 @@ class _Calibration:
         for number, (sample, offset) in enumerate(samples):
             self._store(number, torch.from_numpy(sample).long(), offset)
             done.advance()
-        for context, _ in contexts:
-            self._weigh(torch.from_numpy(context).long())
+        for number, (context, _) in enumerate(contexts):
+            self._weigh(number, torch.from_numpy(context).long(), threads)
             done.advance()
         return self._engine.learn(threads)
 
@@ -121,22 +123,31 @@ class _Calibration:
         positions[SINK_TOKENS:] += offset
 
         def store(layer, q, keys, values, softmax_scale):
-            self._engine.store(number, layer, *(x.transpose(0, 1).flatten(1).float().cpu().contiguous().numpy()
-                                                for x in (q, keys, values)))
+            self._engine.store(number, layer, *map(_rows_of_heads, (q, keys, values)))
 
         read(self._model, tokens, positions, self._shape.n_layers, store)
 
-    def _weigh(self, tokens: torch.Tensor) -> None:
+    def _weigh(self, number: int, tokens: torch.Tensor, threads: int) -> None:
         positions, group = torch.arange(len(tokens)), self._shape.n_heads // self._shape.n_kv_heads
+        moments_of: list[tuple[int, int, npt.NDArray[np.float64]]] = []
 
         def add(layer, q, lengths):
             rows = turn(q.float(), self._turns[layer], -positions)
             moments = (rows * lengths[..., None]).transpose(1, 2) @ rows  # [n_heads, d, d]
             for head, found in enumerate(moments.unflatten(0, (-1, group)).sum(1).double().cpu()):
-                self._engine.add_moments(layer, head, found.contiguous().numpy())
+                moments_of.append((layer, head, found.contiguous().numpy()))
 
-        first_scored = self._engine.first_scored(len(tokens))
-        read_back(self._model, tokens, first_scored, self._rng, self._shape.n_layers, add)
+        def weigh(layer, *rows):
+            self._engine.add_gradient(layer, *map(_rows_of_heads, rows))
+
+        first_scored, weighs = self._engine.first_scored(len(tokens)), self._engine.weighs
+        if weighs:
+            self._engine.begin_context(number, threads)
+        read_back(self._model, tokens, first_scored, self._rng, self._shape.n_layers, add, weigh if weighs else None)
+        if weighs:
+            self._engine.end_context(number, len(tokens) - first_scored)
+        for found in moments_of:
+            self._engine.add_moments(*found)
 
     def _probed_turns(self) -> list[Turns]:
         tokens = torch.randint(self._shape.n_vocab, (PROBED_TOKENS,), generator=torch.Generator().manual_seed(1))
@@ -145,6 +156,11 @@ class _Calibration:
             read(self._model, tokens, torch.arange(PROBED_TOKENS) + shift, self._shape.n_layers,
                  lambda layer, q, keys, values, scale, found=found: found.append(q.float().cpu()))
         return turns_of_layers(candidates(self._model, self._shape.head_dim), *queries.values())
+
+
+def _rows_of_heads(x: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Of [heads, n, head_dim]: F32 [n, heads * head_dim]."""
+    return x.transpose(0, 1).flatten(1).float().cpu().contiguous().numpy()
 
 
 class _Progress:

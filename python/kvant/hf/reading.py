@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 
@@ -18,22 +19,25 @@ SINK_TOKENS = 4  # at the start of a text: calibration leaves errors of them out
 Visitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
 # Of a layer, in the backward pass: queries, and F32 [n_heads, n], how much each counts.
 QueryVisitor = Callable[[int, torch.Tensor, torch.Tensor], None]
+# Likewise: queries, keys, values, and the derivative by the attention's output [n_heads, n, head_dim].
+GradientVisitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class ReadingCache(Cache):
     """Takes part in one forward pass of one text: attention is to the text itself, in float32. Each layer is shown to `visit`, and
-    in a backward pass to `visit_back`."""
+    in a backward pass to `visit_back` and `visit_gradient`."""
 
-    def __init__(self, n_layers: int, visit: Visitor | None = None, visit_back: QueryVisitor | None = None):
-        super().__init__(layers=[_ReadingLayer(layer, visit, visit_back) for layer in range(n_layers)])
+    def __init__(self, n_layers: int, visit: Visitor | None = None, visit_back: QueryVisitor | None = None,
+                 visit_gradient: GradientVisitor | None = None):
+        super().__init__(layers=[_ReadingLayer(layer, visit, visit_back, visit_gradient) for layer in range(n_layers)])
 
 
 class _ReadingLayer(CacheLayerMixin):
     is_sliding = False
 
-    def __init__(self, number: int, visit: Visitor | None, visit_back: QueryVisitor | None):
+    def __init__(self, number: int, visit: Visitor | None, visit_back: QueryVisitor | None, visit_gradient: GradientVisitor | None):
         super().__init__()
-        self._number, self._visit, self._visit_back = number, visit, visit_back
+        self._number, self._visit, self._visit_back, self._visit_gradient = number, visit, visit_back, visit_gradient
         self._n_tokens = 0
         self.is_initialized = True
 
@@ -46,8 +50,8 @@ class _ReadingLayer(CacheLayerMixin):
         """As KvantCache.attend."""
         if self._visit is not None:
             self._visit(self._number, q[0].detach(), keys[0].detach(), values[0].detach(), softmax_scale)
-        seen_back = None if self._visit_back is None else lambda *found: self._visit_back(self._number, *found)
-        return _Attention.apply(q[0], keys[0], values[0], softmax_scale, seen_back).transpose(0, 1)[None]
+        visitors = [None if visit is None else functools.partial(visit, self._number) for visit in (self._visit_back, self._visit_gradient)]
+        return _Attention.apply(q[0], keys[0], values[0], softmax_scale, *visitors).transpose(0, 1)[None]
 
     def lazy_initialization(self, key_states, value_states) -> None:
         pass
@@ -67,9 +71,9 @@ class _Attention(torch.autograd.Function):
     it computes weights anew, so that it takes little memory."""
 
     @staticmethod
-    def forward(ctx, q, keys, values, scale, visit_back):
+    def forward(ctx, q, keys, values, scale, visit_back, visit_gradient=None):
         ctx.save_for_backward(q, keys, values)
-        ctx.scale, ctx.visit_back = scale, visit_back
+        ctx.scale, ctx.visit_back, ctx.visit_gradient = scale, visit_back, visit_gradient
         wide, out = _grouped(q, keys), torch.empty_like(q)
         k, v = keys.float(), values.float()
         for rows in _pages(q.shape[1]):
@@ -82,6 +86,8 @@ class _Attention(torch.autograd.Function):
         """With P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS K, dK = dS^T Q. A query counts
         as much as the derivative by its scores of tokens that it reads from sealed pages is long, without the sink's."""
         q, keys, values = ctx.saved_tensors
+        if ctx.visit_gradient is not None:
+            ctx.visit_gradient(q, keys, values, gradient)
         wide, wide_gradient = _grouped(q, keys), _grouped(gradient, keys)
         k, v = keys.float(), values.float()
         dq, dk, dv = torch.empty_like(wide), torch.zeros_like(k), torch.zeros_like(v)
@@ -96,7 +102,7 @@ class _Attention(torch.autograd.Function):
             dk[:, seen] += (by_scores.transpose(2, 3) @ wide[:, :, rows]).sum(1)
         if ctx.visit_back is not None:
             ctx.visit_back(q, lengths.flatten(0, 1))
-        return dq.flatten(0, 1).to(q.dtype), dk.to(keys.dtype), dv.to(values.dtype), None, None
+        return dq.flatten(0, 1).to(q.dtype), dk.to(keys.dtype), dv.to(values.dtype), None, None, None
 
 
 def _grouped(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -148,18 +154,25 @@ def _as_cache(model: torch.nn.Module, cache: Cache) -> dict[str, Cache]:
     return {name: cache}
 
 
+def drawn_scores(logits: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    """A random vector u for each prediction [n, n_vocab], of the mean 0 and with E u u^T = diag(p) - p p^T for probabilities p: squares of
+    its products with small changes of the logits are what these cost (src/calibrate/score_gradient.h)."""
+    signs = torch.empty(logits.shape, dtype=torch.int8).random_(0, 2, generator=rng).to(logits.device) * 2 - 1
+    masses = logits.softmax(-1)
+    roots = masses.sqrt() * signs
+    return roots - masses * roots.sum(-1, keepdim=True)
+
+
 def read_back(model: torch.nn.Module, tokens: torch.Tensor, first_scored: int, rng: torch.Generator, n_layers: int,
-              visit: QueryVisitor) -> None:
-    """A text's tokens [n]: a token is drawn from each prediction from the one of token first_scored on, and the sum of their log
-    probabilities differentiated (src/calibrate/score_gradient.h says why)."""
+              visit: QueryVisitor, visit_gradient: GradientVisitor | None = None) -> None:
+    """A text's tokens [n], with the derivative of the drawn scores of each prediction from the one of token first_scored on."""
     embeddings = model.get_input_embeddings()
     device = embeddings.weight.device
     hook = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
     try:
         with torch.enable_grad():
-            logits = model(tokens.to(device)[None], **_as_cache(model, ReadingCache(n_layers, visit_back=visit)), use_cache=True,
-                           logits_to_keep=len(tokens) - first_scored).logits[0].float()
-            drawn = torch.multinomial(logits.detach().softmax(-1).cpu(), 1, generator=rng).to(logits.device)
-            logits.log_softmax(-1).gather(1, drawn).sum().backward()
+            logits = model(tokens.to(device)[None], **_as_cache(model, ReadingCache(n_layers, visit_back=visit, visit_gradient=visit_gradient)),
+                           use_cache=True, logits_to_keep=len(tokens) - first_scored).logits[0].float()
+            logits.backward(drawn_scores(logits.detach(), rng))
     finally:
         hook.remove()

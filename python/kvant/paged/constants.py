@@ -11,8 +11,8 @@ import torch
 
 from kvant.c_api import KEY, VALUE
 from kvant.paged.codebooks import Codebooks, stacked
-from kvant.paged.key_metrics import RANK, KeyMetrics, hadamard_matrix
-from kvant.paged.key_scales import smoothing
+from kvant.paged.key_metrics import RANK, KeyMetrics, channel_orders, hadamard_matrix
+from kvant.paged.key_scales import KeyScales, smoothing
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 
@@ -20,6 +20,7 @@ from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 PAGE_METRIC = "page-metric"  # [head_dim][RANK] directions, then [head_dim][2] turns: src/format/page_metric.h
 CODEBOOK = "codebook/"  # and the format; centroids, one after another: src/format/vq.cc
 SMOOTH = "smooth"  # [head_dim]: src/transform/smooth.cc
+KEY_FACTORS = "key-factors"  # [head_dim]: where the engine balances norms of queries and keys (src/model/query_key_balance.h)
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,17 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
         raise ValueError(f"kvant: the constants '{path}' are of a GGUF file ({file.model}), and codebooks and scales of keys serve a "
                          "checkpoint only if kvant.hf.calibrate made them")
     metrics = _metrics(of_heads(PAGE_METRIC), recipe, shape.head_dim) if recipe.is_shaped else None
-    if metrics is not None and is_of_gguf:
-        metrics = metrics.with_channels(shape.turns_neighbours)
+    scales = smoothing(of_heads(SMOOTH)) if recipe.key_smooth else None
+    if is_of_gguf and metrics is not None:
+        orders = channel_orders(metrics, shape.turns_neighbours)
+        metrics = metrics.in_order(orders)
+        arrays |= {(KEY_FACTORS, side, layer, kv_head): values for layer, kv_head, side, values in file.stored(KEY_FACTORS)}
+        if (KEY_FACTORS, KEY, 0, 0) in arrays:
+            factors = torch.from_numpy(np.array(of_heads(KEY_FACTORS)))
+            factors = torch.stack([x[:, order] for x, order in zip(factors, orders)])
+            scales = KeyScales(factors, 1 / factors)
     return Constants(recipe, file.fingerprint, file.model, ModelConstants(
-        metrics, codebooks if codebooks.keys is not None or codebooks.values is not None else None,
-        smoothing(of_heads(SMOOTH)) if recipe.key_smooth else None), is_of_gguf)
+        metrics, codebooks if codebooks.keys is not None or codebooks.values is not None else None, scales), is_of_gguf)
 
 
 def _metrics(arrays: Sequence[Sequence[np.ndarray]], recipe: Recipe, d: int) -> KeyMetrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,15 +37,11 @@ class KeyMetrics:
         """Those of some KV heads: a rank's of tensor parallelism."""
         return KeyMetrics(self.directions[:, heads].contiguous(), self.turns, self.basis)
 
-    def with_channels(self, neighbours: bool) -> KeyMetrics:
-        """Those of the same model with its channels in another order: RoPE turns neighbours together, as GGUF files of Llama's kind have
-        it, or a channel with the one that is half of all turned channels behind it, as checkpoints have it. ValueError: a layer's
-        channels turn in another way."""
-        layers = [_order(turns[:, 0].round().long(), neighbours) for turns in self.turns]
+    def in_order(self, orders: Sequence[torch.Tensor]) -> KeyMetrics:
+        """Those of the same model with its channels in another order: see channel_orders."""
         turns = torch.stack([torch.cat([_places(order)[x[order, :1].long()].float(), x[order, 1:]], 1)
-                             for x, order in zip(self.turns, layers)])
-        directions = torch.stack([x[:, order] for x, order in zip(self.directions, layers)])
-        return KeyMetrics(directions, turns, self.basis)
+                             for x, order in zip(self.turns, orders)])
+        return KeyMetrics(torch.stack([x[:, order] for x, order in zip(self.directions, orders)]), turns, self.basis)
 
     def of_layer(self, layer: int, first_pages: torch.Tensor | None = None) -> PageMetrics:
         """first_pages: int32 [n_seqs], which pages of their sequences are sealed; None: those that the call says."""
@@ -56,9 +53,15 @@ class KeyMetrics:
                            direction_layer_stride=self.directions.stride(0), turn_layer_stride=self.turns.stride(0))
 
 
+def channel_orders(metrics: KeyMetrics, neighbours: bool) -> list[torch.Tensor]:
+    """Of each layer, int64 [head_dim]: of each channel the one that it is in the metrics. In the wanted order RoPE turns neighbours
+    together, as GGUF files of Llama's kind have it, or a channel with the one that is half of all turned channels behind it, as checkpoints
+    have it. ValueError: a layer's channels turn in another way."""
+    return [_order(turns[:, 0].round().long(), neighbours) for turns in metrics.turns]
+
+
 def _order(partners: torch.Tensor, neighbours: bool) -> torch.Tensor:
-    """int64 [head_dim]: of each channel in the wanted order the one that it is here. partners: int64 [head_dim], the channel that each
-    turns with, or itself."""
+    """partners: int64 [head_dim], the channel that each turns with, or itself."""
     channels = torch.arange(len(partners))
     n = int((partners != channels).sum())  # that are turned: the first ones
     half = torch.where(channels < n // 2, channels + n // 2, channels - n // 2)

@@ -248,7 +248,7 @@ def resolved_line(recipe: Recipe, serves_by_head: bool = False) -> str | None:
         return f"kvant: the recipe {recipe.asked} is {recipe.name}"
     if serves_by_head:
         why = "the constants have no bits by layer and head" if recipe.is_shaped else "there are no constants"
-        return (f"kvant: {recipe.name} serves in the place of {recipe.asked}, as {why}: `kvant calibrate --kv {first}` makes them of the "
-                "model's GGUF file")
+        return (f"kvant: {recipe.name} serves in the place of {recipe.asked}, as {why}: kvant.hf.calibrate(model, tokenizer, \"{first}\") "
+                f"makes them, or `kvant calibrate --kv {first}` of the model's GGUF file")
     line = f"kvant: {recipe.name} serves in the place of {recipe.asked}, whose bits by layer and head are not supported here"
     return line if recipe.is_shaped else line + ": `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors"
