@@ -87,6 +87,23 @@ class Generation(unittest.TestCase):
         self.assertLess(own_page, 1e-3)  # a token's own page is unquantized
         self.assertTrue(own_page < later < 0.2, (own_page, later))
 
+    def test_single_tokens_give_their_queries_in_f32(self):
+        """Against attention to keys and values in BF16, as tails have them, and in no other respect rounded."""
+
+        class Rounded(transformers.DynamicCache):
+            def update(self, keys, values, *args, **kwargs):
+                return super().update(keys.bfloat16().float(), values.bfloat16().float(), *args, **kwargs)
+
+        model = copy.deepcopy(self.model).float()
+        found = []
+        for kind, cache in (("kvant", self.cache("k=any,v=any")), ("sdpa", Rounded(config=model.config))):
+            model.set_attn_implementation(kind)
+            with torch.no_grad():
+                steps = [model(self.prompt[:, i:i + 1], past_key_values=cache).logits for i in range(40)]
+            found.append(torch.cat(steps, 1))
+        error = (found[0] - found[1]).square().mean() / found[1].square().mean()
+        self.assertLess(error, 1e-9)
+
     def test_prompts_in_integers_are_near_and_decoding_is_exact(self):
         whole = self.logits(self.prompt, self.cache())
         library = cpu_library.CpuLibrary()

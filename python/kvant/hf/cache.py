@@ -139,15 +139,16 @@ class KvantCache(Cache):
                mask: torch.Tensor | None, softmax_scale: float) -> torch.Tensor:
         """Adds new tokens to a layer, and attends. q: [batch, n_heads, n, head_dim]; keys, values: [batch, n_kv_heads, n,
         head_dim]; mask: [batch, all tokens so far], 0 for padding, or None: there is none. The output, [batch, n, n_heads,
-        head_dim], of q's type; attention itself is in BF16."""
+        head_dim], of q's type. Prompts attend in BF16. Single tokens give their queries in F32, so that rotating them rounds nothing."""
         if softmax_scale != self._state.softmax_scale:
             raise NotImplementedError(f"kvant: the model scales scores by {softmax_scale}, not by {self._state.softmax_scale}")
         n_sequences, n_heads, n_new, head_dim = q.shape
         self._check_heads(keys, n_heads)
         step = self._step_of(layer, n_sequences, n_new, mask, q.device)
-        rows = [x.transpose(1, 2).reshape(n_sequences * n_new, -1, head_dim).bfloat16() for x in (q, keys, values)]
+        rows = [x.transpose(1, 2).reshape(n_sequences * n_new, -1, head_dim) for x in (q, keys, values)]
         if self._graphs is not None:
-            return self._graphs.attend(layer.kv_cache, *rows).view(n_sequences, n_new, n_heads, head_dim).to(q.dtype)
+            return self._graphs.attend(layer.kv_cache, *rows).view(n_sequences, n_new, n_heads, head_dim)
+        rows = [x.to(torch.float32 if n_new == 1 else torch.bfloat16) for x in rows]
         if self._rows is not None:
             rows = [x[self._rows] for x in rows]
         out = torch.empty_like(rows[0])

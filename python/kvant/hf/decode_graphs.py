@@ -19,9 +19,10 @@ class DecodeGraphs:
         """seq_lens: int32 [n_seqs], changed in place from step to step: the new token included."""
         self._cache, layout = cache, cache.layout
         n_seqs, device = len(seq_lens), seq_lens.device
-        self._q, self._out = torch.zeros(2, n_seqs, cache.n_heads, layout.head_dim, dtype=torch.bfloat16, device=device)
-        self._keys, self._values = torch.zeros(2, n_seqs, layout.n_kv_heads, layout.head_dim, dtype=torch.bfloat16,
-                                               device=device)
+        # In F32, as the library rotates them where they lie.
+        self._q = torch.zeros(n_seqs, cache.n_heads, layout.head_dim, device=device, dtype=torch.float32)
+        self._keys, self._values = torch.zeros(2, n_seqs, layout.n_kv_heads, layout.head_dim, device=device, dtype=torch.float32)
+        self._out: torch.Tensor | None = None
         self._pool = torch.cuda.graph_pool_handle()
         self._layers: dict[int, torch.cuda.CUDAGraph] = {}
         decode.prepare(cache, seq_lens, block_table, tail_table)  # once outside: CUDA loads kernels when they are first used
@@ -31,8 +32,10 @@ class DecodeGraphs:
         self._shared.replay()
 
     def attend(self, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """blocks: a layer's; q: BF16 [n_seqs, n_heads, head_dim]; keys, values: BF16 [n_seqs, n_kv_heads, head_dim]. The output,
-        BF16 [n_seqs, n_heads, head_dim], until the next layer's."""
+        """blocks: a layer's; q: [n_seqs, n_heads, head_dim], of one type in all steps; keys, values: [n_seqs, n_kv_heads, head_dim]. The
+        output, [n_seqs, n_heads, head_dim] of q's type, until the next layer's."""
+        if self._out is None:
+            self._out = torch.zeros_like(q, memory_format=torch.contiguous_format)
         for ours, new in ((self._q, q), (self._keys, keys), (self._values, values)):
             ours.copy_(new)
         graph = self._layers.get(blocks.data_ptr())
