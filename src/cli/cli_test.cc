@@ -191,6 +191,7 @@ TEST_F(Cli, EvalWritesItsSchema) {
   double bits = 4.5;  // at 256 tokens; before, one page is sealed, and steps of 16 tokens are BF16
   for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
+  EXPECT_EQ(json["results"][3]["recipe"], "bf16 (steps of 128)");
   EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control: rounding alone
   for (const char* key :
        {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median", "kld_p99", "kld_p999",

@@ -23,7 +23,9 @@ Result<std::unique_ptr<LogitSource>> EvalSources::make(const EvalRow& row) {
   const auto plan = session_.plan(row.recipe, row.calibration_text);
   if (!plan.ok()) return plan.error();
   cache_bytes_ += largest_cache_bytes(**plan, context_);
-  return make_engine_source((*plan)->name, session_.engine(), session_.backend(), *plan, row.step_tokens);
+  // The plan has the name of the recipe that serves; the control row keeps its own.
+  const std::string& name = row.name == label(row.recipe) ? (*plan)->name : row.name;
+  return make_engine_source(name, session_.engine(), session_.backend(), *plan, row.step_tokens);
 }
 
 Result<std::unique_ptr<LogitSource>> EvalSources::make_llama(const EvalRow& row) {
