@@ -52,7 +52,7 @@ class Constants:
     fingerprint: str  # of the checkpoint
     model: str  # for messages
     of_model: ModelConstants
-    is_of_gguf: bool  # made by `kvant calibrate`: of a GGUF file, whose fingerprint is of another kind
+    is_of_gguf: bool = False  # made by `kvant calibrate`: of a GGUF file, whose fingerprint is of another kind
 
 
 def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool = False) -> Constants:
