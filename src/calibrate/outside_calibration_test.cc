@@ -1,5 +1,6 @@
 #include "calibrate/outside_calibration.h"
 
+#include <ggml.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "calibrate/sealed_gguf.h"
 #include "model/tiny_model.h"
 #include "model/tokenizer.h"
+#include "model/weights.h"
 #include "recipe/recipe.h"
 
 namespace kvant::outside_calibration_test {
@@ -201,6 +203,31 @@ TEST_F(OutsideModels, GetWhatTheEngineLearns) {
     EXPECT_EQ(found->quality[0].key_error, expected->quality[0].key_error);
     EXPECT_EQ(found->quality[0].output_error, expected->quality[0].output_error);
   }
+}
+
+TEST_F(OutsideModels, AreToldByWhatTheEngineMultipliesKeys) {
+  const TinyModel balanced{.architecture = "qwen3", .qk_norm = true, .qk_norm_mean = 0};
+  TinyModelWriter(balanced).write((folder_ / "balanced.gguf").string());
+  engine_ = Engine::load((folder_ / "balanced.gguf").string(), {.n_threads = 1}).value();
+  const auto made = by_engine(parse_recipe("k=hadamard:tcq4,v=hadamard:tcq4,encode=shaped").value());
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const Geometry& g = engine_->geometry();
+  const ModelParts parts = engine_->parts();
+  int changed = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const ggml_tensor* in_file = parts.file.tensor("blk." + std::to_string(layer) + ".attn_k_norm.weight");
+    const auto* before = static_cast<const float*>(parts.file.tensor_data(in_file));
+    const auto* after = static_cast<const float*>(parts.weights.layer(layer).k_norm->data);
+    for (int head = 0; head < g.kv_heads(layer); ++head) {
+      const auto factors = made->constants.find(layer, head, Side::key, kKeyFactors);
+      ASSERT_EQ(factors.size(), static_cast<std::size_t>(g.dim(layer)));
+      for (int i = 0; i < g.dim(layer); ++i) {
+        EXPECT_EQ(before[i] * factors[i], after[i]);
+        changed += factors[i] != 1 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(changed, 0);
 }
 
 TEST_F(OutsideModels, AreRefusedWhatOnlyTheEngineFindsOut) {
