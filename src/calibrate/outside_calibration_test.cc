@@ -206,7 +206,7 @@ TEST_F(OutsideModels, GetWhatTheEngineLearns) {
 }
 
 TEST_F(OutsideModels, AreToldByWhatTheEngineMultipliesKeys) {
-  const TinyModel balanced{.architecture = "qwen3", .qk_norm = true, .qk_norm_mean = 0};
+  const TinyModel balanced{.architecture = "qwen3", .qk_norm = true, .key_octaves = 3};
   TinyModelWriter(balanced).write((folder_ / "balanced.gguf").string());
   engine_ = Engine::load((folder_ / "balanced.gguf").string(), {.n_threads = 1}).value();
   const auto made = by_engine(parse_recipe("k=hadamard:tcq4,v=hadamard:tcq4,encode=shaped").value());
