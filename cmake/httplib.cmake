@@ -6,6 +6,8 @@ if(NOT KVANT_HTTPLIB)
 endif()
 add_library(cpp_httplib STATIC ${KVANT_HTTPLIB}/httplib.cpp)
 target_include_directories(cpp_httplib SYSTEM PUBLIC ${KVANT_HTTPLIB})
-target_compile_definitions(cpp_httplib PUBLIC CPPHTTPLIB_LISTEN_BACKLOG=512)
+# HttpConnection limits the whole head of a request. A single field may be as long as that.
+target_compile_definitions(cpp_httplib PUBLIC CPPHTTPLIB_LISTEN_BACKLOG=512 CPPHTTPLIB_HEADER_MAX_LENGTH=65536
+                                              CPPHTTPLIB_MAX_LINE_LENGTH=65536)
 target_compile_options(cpp_httplib PRIVATE -w $<$<CONFIG:Release>:-O1;-g0>)
 target_link_libraries(cpp_httplib PUBLIC Threads::Threads)

@@ -29,6 +29,8 @@ Kind kind_of(const ApiError& error) {
     case 409:
       return {kInvalidRequest, "conflict"};
     case 413:
+    case 414:
+    case 431:
       return {kInvalidRequest, "request_too_large"};
     case 415:
       return {kInvalidRequest, "unsupported_media_type"};

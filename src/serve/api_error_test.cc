@@ -20,6 +20,8 @@ Json anthropic(const ApiError& error) {
 TEST(ApiError, HasTheCodesOfOpenAI) {
   const std::pair<ApiError, const char*> errors[] = {
       {{.status = 401}, "invalid_api_key"},
+      {{.status = 413}, "request_too_large"},
+      {{.status = 431}, "request_too_large"},
       {{.status = 429}, "rate_limit_exceeded"},
       {{.status = 503}, "server_overloaded"},
       {{.status = 500}, "server_error"},

@@ -4,6 +4,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -29,6 +31,20 @@ class AtOnce final : public httplib::TaskQueue {
   }
   void shutdown() override {}
 };
+
+// HTTP/1.1 keeps a connection unless somebody says "close", and HTTP/1.0 where both say "keep-alive".
+void say_whether_kept(const httplib::Request& request, httplib::Response& response) {
+  const RequestContext* context = context_of(response);
+  const bool is_old = request.version == "HTTP/1.0";
+  const bool closes =
+      response.get_header_value("Connection") == "close" ||
+      (context != nullptr && context->connection->said_close()) ||
+      (is_old && !httplib::detail::has_header_token(request.headers, "Connection", "keep-alive"));
+  if (!closes && !is_old) return;
+  response.headers.erase("Connection");
+  response.set_header("Connection", closes ? "close" : "keep-alive");
+  if (closes) response.headers.erase("Keep-Alive");
+}
 
 // The client's own id, where that is one, so a proxy's log and this one can be put side by side.
 std::string id_of(const httplib::Request& request) {
@@ -56,6 +72,7 @@ ConnectionServer::ConnectionServer(const ConnectionLimits& limits) : limits_(lim
   set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
     return begin(request, response);
   });
+  set_post_routing_handler(say_whether_kept);
 }
 
 ConnectionServer::~ConnectionServer() {
@@ -101,12 +118,29 @@ ConnectionServer::HandlerResponse ConnectionServer::begin(const httplib::Request
   return check_ ? check_(request, response) : HandlerResponse::Unhandled;
 }
 
+void ConnectionServer::set_refusal(Handler refuse) {
+  refuse_ = refuse;
+  set_error_handler(std::move(refuse));
+}
+
+bool ConnectionServer::refuse_head(HttpConnection& connection) const {
+  httplib::Response response;
+  response.status = httplib::StatusCode::RequestHeaderFieldsTooLarge_431;
+  if (refuse_) refuse_({}, response);
+  const std::string text = fmt::format(
+      "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: {}\r\n"
+      "Content-Length: {}\r\n\r\n{}",
+      response.get_header_value("Content-Type"), response.body.size(), response.body);
+  return connection.write(text.data(), text.size()) == std::ssize(text);
+}
+
 bool ConnectionServer::serve_request(HttpConnection& connection) {
   RequestRecord record;
   record.client = connection.client();
   bool is_last = false;
   const httplib::Request* served = nullptr;
   const bool ok = serve_guarded([&] {
+    if (connection.has_large_head()) return refuse_head(connection);
     return process_request(
         connection, connection.client(), connection.client_port(), "", 0,
         /*close_connection=*/false, is_last, [&](httplib::Request& request) {

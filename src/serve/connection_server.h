@@ -38,6 +38,9 @@ class ConnectionServer final : public httplib::Server {
   void set_normalizer(std::function<void(httplib::Request&)> normalize) { normalize_ = std::move(normalize); }
   // Before a body is read (httplib's pre-routing handler).
   void set_check(HandlerWithResponse check) { check_ = std::move(check); }
+  // Writes the response to a request whose status alone says what is wrong, also where nothing of the request
+  // is known.
+  void set_refusal(Handler refuse);
   // After each response.
   void set_done(Done done) { done_ = std::move(done); }
 
@@ -55,7 +58,8 @@ class ConnectionServer final : public httplib::Server {
   HandlerResponse begin(const httplib::Request& request, httplib::Response& response);
   void serve_requests(const ConnectionPointer& connection);
   bool serve_request(HttpConnection& connection);  // false: it was the connection's last one
-  void give_back(ConnectionPointer connection);    // to the thread that waits
+  bool refuse_head(HttpConnection& connection) const;
+  void give_back(ConnectionPointer connection);  // to the thread that waits
 
   void wait_for_clients();
   void wait_for(ConnectionPointer connection);
@@ -67,6 +71,7 @@ class ConnectionServer final : public httplib::Server {
   ConnectionLimits limits_;
   std::function<void(httplib::Request&)> normalize_;
   HandlerWithResponse check_;
+  Handler refuse_;
   Done done_;
 
   std::mutex serving_mutex_;

@@ -82,6 +82,7 @@ class Client {
 };
 
 constexpr const char* kHello = "hello from the server";
+constexpr const char* kRefused = "something is wrong";
 
 class ConnectionServerTest : public ::testing::Test {
  protected:
@@ -102,6 +103,9 @@ class ConnectionServerTest : public ::testing::Test {
         if (request.is_connection_closed()) has_left_ = true;
       }
       response.set_content(kHello, "text/plain");
+    });
+    server_->set_refusal([](const httplib::Request&, httplib::Response& response) {
+      response.set_content(kRefused, "text/plain");
     });
     server_->set_done([this](const RequestRecord& record) {
       const std::lock_guard lock(mutex_);
@@ -143,10 +147,71 @@ TEST_F(ConnectionServerTest, KeepsConnectionsForTheNextRequest) {
   one.get("/hello", "Connection: close\r\n");
   one.hear(kHello);
   EXPECT_TRUE(one.is_closed());
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(ConnectionServerTest, KeepsConnectionsOfOlderClientsWhereTheyAskForIt) {
+  start();
   Client old = client();
+  for (int i = 0; i < 2; ++i) {
+    old.say("GET /hello HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
+    const std::string heard = old.hear(kHello);
+    EXPECT_TRUE(has(heard, "200 OK") && has(heard, "Connection: keep-alive\r\n")) << heard;
+  }
   old.say("GET /hello HTTP/1.0\r\n\r\n");
-  EXPECT_NE(old.hear(kHello).find("200 OK"), std::string::npos);
+  const std::string heard = old.hear(kHello);
+  EXPECT_TRUE(has(heard, "Connection: close\r\n")) << heard;
+  EXPECT_FALSE(has(heard, "Keep-Alive:")) << heard;
   EXPECT_TRUE(old.is_closed());
+  Client fails = client();
+  fails.say("GET /nothing HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  EXPECT_TRUE(has(fails.hear("\r\n\r\n"), "Connection: close\r\n"));
+  EXPECT_TRUE(fails.is_closed());
+}
+
+TEST_F(ConnectionServerTest, SkipsEmptyLinesBeforeARequest) {
+  start();
+  Client one = client();
+  for (const char* before : {"\r\n", "\r\n\r\n", "\n"}) {
+    one.say(before);
+    one.get("/hello");
+    EXPECT_TRUE(has(one.hear(kHello), "200 OK"));
+  }
+  one.say("\r");
+  std::this_thread::sleep_for(20ms);
+  one.say("\nPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n\r\nab\r\n");
+  EXPECT_TRUE(has(one.hear("]"), "[\r\nab]"));
+  one.get("/hello");
+  EXPECT_TRUE(has(one.hear(kHello), "200 OK"));
+}
+
+TEST_F(ConnectionServerTest, SaysWhatIsWrongWithALargeHead) {
+  start();
+  const auto field = [](std::size_t n) { return "X: " + std::string(n, 'a') + "\r\n"; };
+  Client one = client();
+  for (const std::string& headers : {field(9000), field(60'000), field(9000) + field(9000)}) {
+    one.get("/hello", headers);
+    EXPECT_TRUE(has(one.hear(kHello), "200 OK")) << headers.size();
+  }
+  std::string many;
+  for (int i = 0; i < 98; ++i) many += "X: a\r\n";
+  one.get("/hello", many + "Y: b\r\n");
+  EXPECT_TRUE(has(one.hear(kHello), "200 OK"));
+  for (const std::string& headers :
+       {field(kLargestHead), field(40'000) + field(40'000), many + many, field(10 * kLargestHead)}) {
+    Client large = client();
+    large.get("/hello", headers);
+    const std::string heard = large.hear(kRefused);
+    EXPECT_TRUE(has(heard, "HTTP/1.1 431 ") && has(heard, "Connection: close") && has(heard, kRefused))
+        << heard;
+    EXPECT_TRUE(large.is_closed());
+  }
+  Client long_path = client();
+  long_path.get("/" + std::string(9000, 'a'));
+  EXPECT_TRUE(has(long_path.hear(kRefused), "HTTP/1.1 414 "));
 }
 
 TEST_F(ConnectionServerTest, ClosesAfterAnErrorThatSaysSo) {

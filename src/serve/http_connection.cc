@@ -24,7 +24,6 @@ constexpr std::size_t kPace = 4096;  // and a second more for each of so many by
 constexpr auto kWriteTime = 30s;     // the same for what is written
 constexpr auto kClosingTime = 2s;
 constexpr std::size_t kMostDiscarded = 32 << 20;  // bytes
-constexpr std::size_t kLargestHead = 64 << 10;    // bytes; httplib refuses a larger one
 constexpr std::size_t kLongestChunkLine = 4096;   // bytes: its size, and extensions that nobody reads
 constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
@@ -115,6 +114,16 @@ bool HttpConnection::receive(int flags) {
   return true;
 }
 
+// RFC 9112, section 2.2: some clients end a body with an empty line that does not belong to it.
+void HttpConnection::skip_empty_lines() {
+  const std::size_t n = std::min(buffer_.find_first_not_of("\r\n"), buffer_.size());
+  const std::size_t end = buffer_.rfind('\n', n);
+  if (end == std::string::npos) return;
+  buffer_.erase(0, end + 1);
+  scanned_ = 0;
+  if (buffer_.empty()) n_received_ = 0;
+}
+
 bool HttpConnection::is_whole(std::size_t max_body) {
   if (needed_ == 0) {
     std::size_t end = std::string::npos;
@@ -126,9 +135,13 @@ bool HttpConnection::is_whole(std::size_t max_body) {
     }
     if (end == std::string::npos) {
       scanned_ = buffer_.size() - std::min<std::size_t>(buffer_.size(), 3);
-      return buffer_.size() > kLargestHead;
+      has_large_head_ = buffer_.size() > kLargestHead;
+      return has_large_head_;
     }
     const std::string_view head = std::string_view(buffer_).substr(0, end);
+    constexpr std::ptrdiff_t kOtherLines = 2;  // the request line, and the empty one
+    has_large_head_ = end > kLargestHead || std::ranges::count(head, '\n') > kMostFields + kOtherLines;
+    if (has_large_head_) return true;
     const std::string_view given = field(head, "content-length");
     std::size_t length = 0;
     const bool is_number =
@@ -173,6 +186,7 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
     return client_ended_ || n_discarded_ > kMostDiscarded ? Arrived::end : Arrived::part;
   }
   do {
+    if (needed_ == 0) skip_empty_lines();
     if (!buffer_.empty() && is_whole(max_body)) return Arrived::request;
   } while (receive(MSG_DONTWAIT));
   return client_ended_ ? Arrived::end : Arrived::part;
@@ -181,7 +195,7 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
 void HttpConnection::next_request() {
   buffer_.erase(0, offset_);
   offset_ = scanned_ = needed_ = 0;
-  chunked_ = waits_ = is_too_large_ = false;
+  chunked_ = waits_ = is_too_large_ = has_large_head_ = false;
   n_received_ = buffer_.size();
   begin_ = last_use_ = Clock::now();
   sent_ahead_ = 0;

@@ -11,6 +11,10 @@
 
 namespace kvant {
 
+// What the head of a request may have: its request line, and all its fields.
+inline constexpr std::size_t kLargestHead = 64 << 10;  // bytes
+inline constexpr std::ptrdiff_t kMostFields = CPPHTTPLIB_HEADER_MAX_COUNT;
+
 // One thread uses a connection at a time: the one that waits for all idle clients, or the one that serves its
 // request.
 class HttpConnection final : public httplib::Stream {
@@ -59,6 +63,8 @@ class HttpConnection final : public httplib::Stream {
   // Of the response's head, once it is written.
   int status() const { return status_; }
   bool said_close() const { return said_close_ || closes_after_; }
+  // The head is larger than a head may be, so nobody reads it.
+  bool has_large_head() const { return has_large_head_; }
   // A chunk of the body says that it is larger than a body may be.
   bool is_too_large() const { return is_too_large_; }
   // The response is the last one, whatever its head says.
@@ -80,6 +86,7 @@ class HttpConnection final : public httplib::Stream {
 
  private:
   bool receive(int flags);  // false: nothing came
+  void skip_empty_lines();
   bool is_whole(std::size_t max_body);
   bool has_last_chunk(std::size_t max_body);
   void read_head(const char* data, std::size_t size);  // of the response
@@ -89,11 +96,12 @@ class HttpConnection final : public httplib::Stream {
   std::string client_;
   int client_port_ = 0;
 
-  std::string buffer_;          // what has arrived
-  std::size_t offset_ = 0;      // of it that has been read
-  std::size_t scanned_ = 0;     // of it that holds no end of a head, or of a body in chunks
-  std::size_t needed_ = 0;      // bytes of it that make a request, but for chunks; 0: not known yet
-  bool chunked_ = false;        // its body comes in chunks
+  std::string buffer_;       // what has arrived
+  std::size_t offset_ = 0;   // of it that has been read
+  std::size_t scanned_ = 0;  // of it that holds no end of a head, or of a body in chunks
+  std::size_t needed_ = 0;   // bytes of it that make a request, but for chunks; 0: not known yet
+  bool chunked_ = false;     // its body comes in chunks
+  bool has_large_head_ = false;
   bool is_too_large_ = false;   // and one of these says that it is larger than bodies may be
   bool waits_ = false;          // the client, before it sends the body
   std::size_t n_received_ = 0;  // bytes of this request

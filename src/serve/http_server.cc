@@ -78,6 +78,7 @@ class HttpServer::Routes {
   void add_routes();
   ApiLimits limits() const;
   httplib::Server::HandlerResponse check(const Request& request, Response& response) const;
+  std::string status_sentence(int status, const std::string& path) const;
   // What is wrong with a request, whatever it asks for.
   std::optional<ApiError> refusal(const Request& request) const;
   void log(const RequestRecord& record) const;
@@ -118,14 +119,10 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
   server_.set_normalizer(normalize_request);
   server_.set_check([this](const Request& request, Response& response) { return check(request, response); });
   server_.set_done([this](const RequestRecord& record) { log(record); });
-  server_.set_error_handler([](const Request& request, Response& response) {
-    if (!response.body.empty()) return;
-    const int status = response.status;
-    send(request, response,
-         ApiError{.status = status,
-                  .message = status == 404   ? "there is nothing at " + request.path
-                             : status == 413 ? std::string("the body is larger than this server takes")
-                                             : std::string("the request is not one that HTTP allows")});
+  server_.set_refusal([this](const Request& request, Response& response) {
+    if (response.body.empty())
+      send(request, response,
+           ApiError{.status = response.status, .message = status_sentence(response.status, request.path)});
   });
   server_.set_exception_handler([](const Request& request, Response& response, const std::exception_ptr&) {
     send(request, response, ApiError{.status = 500, .message = "the server failed at this request"});
@@ -176,6 +173,26 @@ Result<int> HttpServer::Routes::bind() {
   const int port = any ? server_.bind_to_any_port(*address) : options_.port;
   if (any ? port > 0 : server_.bind_to_port(*address, port)) return port;
   return port_is_taken(options_.host, options_.port);
+}
+
+// What is wrong with a request that no route has answered.
+std::string HttpServer::Routes::status_sentence(int status, const std::string& path) const {
+  switch (status) {
+    case 404:
+      return "there is nothing at " + path;
+    case 413:
+      return fmt::format("the body is larger than the {} bytes that this server takes", options_.max_body);
+    case 414:
+      return fmt::format("the URI is longer than the {} bytes that this server takes",
+                         CPPHTTPLIB_REQUEST_URI_MAX_LENGTH);
+    case 416:
+      return "the header Range asks for bytes that the response does not have: ask without it";
+    case 431:
+      return fmt::format("the request's head has more than the {} bytes or {} fields that this server takes",
+                         kLargestHead, kMostFields);
+    default:
+      return "the request is not one that HTTP allows";
+  }
 }
 
 std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) const {

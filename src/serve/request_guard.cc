@@ -1,8 +1,7 @@
 #include "serve/request_guard.h"
 
-#include <httplib.h>
-
 #include <arpa/inet.h>
+#include <httplib.h>
 
 #include <algorithm>
 
@@ -15,6 +14,21 @@ constexpr const char* kJson = "application/json";
 bool is_of_a_browser(const httplib::Request& request) {
   return request.has_header("Origin") || request.has_header("Sec-Fetch-Site") ||
          request.has_header("Referer");
+}
+
+// A proxy writes "GET http://host/path": the host is then this one, whatever the header says (RFC 9112,
+// section 3.2.2).
+void read_absolute_form(httplib::Request& request) {
+  const std::size_t scheme = request.target.find("://");
+  const std::string name = in_small_letters(request.target.substr(0, scheme));
+  if (scheme == std::string::npos || (name != "http" && name != "https")) return;
+  const std::size_t host = scheme + 3;
+  const std::size_t path = std::min(request.target.find_first_of("/?", host), request.target.size());
+  const std::size_t query = std::min(request.target.find('?', path), request.target.size());
+  request.path = httplib::decode_path_component(request.target.substr(path, query - path));
+  if (request.path.empty()) request.path = "/";
+  request.headers.erase("Host");
+  request.set_header("Host", request.target.substr(host, path - host));
 }
 
 }  // namespace
@@ -43,6 +57,7 @@ std::string media_type(const std::string& content_type) {
 }
 
 void normalize_request(httplib::Request& request) {
+  read_absolute_form(request);
   const auto both_slashes = [](char a, char b) { return a == '/' && b == '/'; };
   request.path.erase(std::unique(request.path.begin(), request.path.end(), both_slashes), request.path.end());
   if (request.path.size() > 1 && request.path.ends_with('/')) request.path.pop_back();

@@ -52,5 +52,25 @@ TEST(RequestGuard, TakesOnePathForAnotherThatDiffersBySlashes) {
   EXPECT_EQ(with({}, "//v1//chat///completions//").path, "/v1/chat/completions");
 }
 
+TEST(RequestGuard, ReadsTheWholeUrlOfAProxy) {
+  struct Case {
+    const char *target, *path, *host;
+  };
+  for (const Case& one : {Case{"http://localhost:80/v1/models", "/v1/models", "localhost:80"},
+                          {"HTTP://a.example/v1%2Fmodels/?x=http://b/c", "/v1/models", "a.example"},
+                          {"https://[::1]:8080", "/", "[::1]:8080"},
+                          {"http://a?x=/y", "/", "a"},
+                          {"/http://a/b", "/http:/a/b", "header"},
+                          {"ftp://a/b", "ftp:/a/b", "header"}}) {
+    httplib::Request request;
+    request.target = one.target;
+    request.path = request.target;
+    request.set_header("Host", "header");
+    normalize_request(request);
+    EXPECT_EQ(request.path, one.path) << one.target;
+    EXPECT_EQ(request.get_header_value("Host"), one.host) << one.target;
+  }
+}
+
 }  // namespace request_guard_test
 }  // namespace kvant
