@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 
 #include "base/text_file.h"
 #include "chat/call_grammar.h"
 #include "chat/library_completion_parser.h"
+#include "chat/untagged_calls.h"
 
 namespace kvant {
 namespace {
@@ -83,7 +85,7 @@ class LibraryTemplate : public ChatTemplate {
                                 .one_call = tools.parallel == false,
                                 .continues = continues(messages)};
       if (!calls) {
-        if (thinking.may_think) chat.format = read_by_library(params, reading);
+        if (thinking.may_think) read_completions(params, reading, chat);
         return chat;
       }
       if (tools.choice == ChatTools::Choice::required) {
@@ -102,7 +104,7 @@ class LibraryTemplate : public ChatTemplate {
       // Without a grammar the model may write calls in its own way.
       if (tools.choice == ChatTools::Choice::automatic || chat.grammar.empty())
         reading.untagged_functions = tools.functions;
-      chat.format = read_by_library(params, reading);
+      read_completions(params, reading, chat);
       return chat;
     } catch (const std::exception& e) {
       if (!tools.may_be_called()) return chat;
@@ -113,6 +115,21 @@ class LibraryTemplate : public ChatTemplate {
   }
 
  private:
+  void read_completions(const common_chat_params& params, const CompletionReading& reading,
+                        TemplatedChat& chat) const {
+    chat.format = read_by_library(params, reading);
+    std::vector<std::string> marks = params.preserved_tokens;
+    marks.push_back(params.thinking_start_tag);
+    std::ranges::copy(params.thinking_end_tags, std::back_inserter(marks));
+    if (!reading.untagged_functions.empty()) std::ranges::copy(call_tags(), std::back_inserter(marks));
+    for (const std::string& mark : marks) {
+      const auto tokens = tokenizer_.encode(mark, /*add_special=*/false, /*parse_special=*/true);
+      if (!tokens.ok()) continue;
+      std::ranges::copy_if(*tokens, std::back_inserter(chat.kept_tokens),
+                           [this](std::int32_t token) { return tokenizer_.is_control(token); });
+    }
+  }
+
   // The library wants to know whether completions think, which a template decides itself where nobody says.
   bool thinks(const TemplateProgram& program, const ChatText& written, const Json& messages,
               const ChatTools& tools, const Json& values) const {

@@ -24,6 +24,7 @@ struct TemplatedChat {
   GrammarRules grammar;
   std::string grammar_start;                 // of the prompt's end, what the grammar begins with
   std::vector<std::string> stops;            // that end an answer
+  std::vector<std::int32_t> kept_tokens;     // control tokens by which the format is read
   std::shared_ptr<const ToolFormat> format;  // that completions are read by; null: a completion is text
 };
 

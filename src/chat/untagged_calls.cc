@@ -20,6 +20,16 @@ constexpr std::array<std::string_view, 7> kClosingTags = {
     "</tool_call>",     "</tool_calls>",     "</tools>",   "</tool>",
     "</function_call>", "</function_calls>", "</function>"};
 
+}  // namespace
+
+std::vector<std::string> call_tags() {
+  std::vector<std::string> tags(kOpeningTags.begin(), kOpeningTags.end());
+  tags.insert(tags.end(), kClosingTags.begin(), kClosingTags.end());
+  return tags;
+}
+
+namespace {
+
 // Returns the length of the tag that begins the text, 0 without a tag, and nothing if more text decides.
 template <std::size_t kCount>
 std::optional<std::size_t> tag_length(const std::array<std::string_view, kCount>& tags,

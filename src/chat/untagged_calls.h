@@ -11,6 +11,9 @@
 
 namespace kvant {
 
+// The tags that models write around calls.
+std::vector<std::string> call_tags();
+
 // Reads a text while it comes. Text that may be a call is held back until it is known to be one or not; text
 // that is none comes out as it was, byte for byte. Space beside a call goes with the call.
 class UntaggedCalls {

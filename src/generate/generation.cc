@@ -1,5 +1,6 @@
 #include "generate/generation.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/check.h"
@@ -44,8 +45,9 @@ GeneratedText Generation::next(std::span<const float> logits, std::optional<Shad
   if (options_.wants_probabilities) {
     held_.push_back({n_bytes_, reported_token(logits, token_, options_.alternatives)});
     held_.back().token.shadow = shadow;
+    held_.back().token.is_hidden = is_hidden(token_);
   }
-  std::string text = text_.add(piece);
+  std::string text = text_.add(piece, is_hidden(token_));
   if (text_.stopped()) {
     end_ = GenerationEnd::finished;
   } else if (n_tokens_ == options_.max_tokens) {
@@ -53,6 +55,11 @@ GeneratedText Generation::next(std::span<const float> logits, std::optional<Shad
     text += text_.finish();
   }
   return show(std::move(text));
+}
+
+bool Generation::is_hidden(std::int32_t token) const {
+  return options_.hides_control_tokens && tokenizer_.is_control(token) &&
+         std::ranges::find(options_.kept_tokens, token) == options_.kept_tokens.end();
 }
 
 // False: there is nothing to pick.

@@ -22,6 +22,9 @@ struct GenerationOptions {
   std::vector<std::string> stops;    // texts that end the answer
   bool wants_probabilities = false;  // of every token of the answer
   int alternatives = 0;              // with them, of that many likeliest tokens
+  // Control tokens, but for these, have no part in the answer's text.
+  bool hides_control_tokens = false;
+  std::vector<std::int32_t> kept_tokens = {};
 };
 
 enum class GenerationEnd : std::uint8_t {
@@ -43,6 +46,7 @@ struct ReportedToken {
   TokenProbability chosen = {};
   std::vector<TokenProbability> alternatives = {};  // the likeliest first
   std::optional<ShadowToken> shadow = {};           // where there is one
+  bool is_hidden = false;                           // its text is no part of the answer's
 };
 
 // A token with these logits before it. alternatives: how many.
@@ -71,7 +75,10 @@ class Generation {
   GenerationEnd end() const { return end_; }
   const std::string& stop() const { return text_.stop(); }  // the stop text that has ended it; empty: none
   std::int32_t token() const { return token_; }  // the newest; the model reads it if the answer goes on
-  int n_tokens() const { return n_tokens_; }     // of the answer, without the one by which the model ended it
+  std::size_t shown_bytes() const {
+    return text_.shown();
+  }                                           // of its tokens' texts, with those that are hidden
+  int n_tokens() const { return n_tokens_; }  // of the answer, without the one by which the model ended it
 
  private:
   struct Held {
@@ -80,6 +87,7 @@ class Generation {
   };
   GeneratedText show(std::string text);
   bool pick(std::span<const float> logits);
+  bool is_hidden(std::int32_t token) const;
 
   const Tokenizer& tokenizer_;
   Sampler& sampler_;

@@ -8,9 +8,9 @@
 namespace kvant {
 namespace {
 
-// Token i is the text kPieces[i]; the last one ends an answer.
-const std::vector<std::string> kPieces = {"a", "b ", "ST", "OP", "\xc3", "\xa4", ""};
-constexpr std::int32_t kEnd = 6;
+// Token i is the text kPieces[i]; the last but one ends an answer, and the last one is a control token.
+const std::vector<std::string> kPieces = {"a", "b ", "ST", "OP", "\xc3", "\xa4", "", "<|x|>"};
+constexpr std::int32_t kEnd = 6, kControl = 7;
 
 class Letters : public Tokenizer {
  public:
@@ -19,6 +19,7 @@ class Letters : public Tokenizer {
   }
   std::string piece(std::int32_t token) const override { return kPieces[token]; }
   bool ends_generation(std::int32_t token) const override { return token == kEnd; }
+  bool is_control(std::int32_t token) const override { return token == kControl; }
 };
 
 std::vector<float> logits_of(std::int32_t token) {
@@ -78,13 +79,27 @@ TEST(Generation, ReportsTokensWithTheirText) {
   EXPECT_EQ(generate({0, 2, kEnd}, options).reported, (Tokens{0, 2}));
 }
 
+TEST(Generation, HidesControlTokensWhereItIsToldTo) {
+  EXPECT_EQ(generate({0, kControl, 1}, {}).texts, (Texts{"a", "<|x|>", "b "}));
+  GenerationOptions options{.wants_probabilities = true, .hides_control_tokens = true};
+  const Answer hidden = generate({0, kControl, 1}, options);
+  EXPECT_EQ(hidden.texts, (Texts{"a", "", "b "}));
+  EXPECT_EQ(hidden.reported, (Tokens{0, kControl, 1}));
+  EXPECT_EQ(hidden.n_tokens, 3);
+  options.stops = {"<|x|>"};
+  EXPECT_EQ(generate({0, kControl, 1}, options).end, GenerationEnd::finished);
+  options.stops.clear();
+  options.kept_tokens = {kControl};
+  EXPECT_EQ(generate({0, kControl, 1}, options).texts, (Texts{"a", "<|x|>", "b "}));
+}
+
 TEST(Generation, GivesTheProbabilitiesOfTheModel) {
   const Letters letters;
   const std::unique_ptr<Sampler> sampler = Sampler::make({}).value();
   Generation generation(letters, *sampler, {.wants_probabilities = true, .alternatives = 2});
   const GeneratedText shown = generation.next(logits_of(1));
   ASSERT_EQ(shown.tokens.size(), 1U);
-  const double p = std::exp(3.0) / (std::exp(3.0) + 6);
+  const double p = std::exp(3.0) / (std::exp(3.0) + static_cast<double>(kPieces.size() - 1));
   EXPECT_NEAR(shown.tokens[0].chosen.log_probability, std::log(p), 1e-6);
   ASSERT_EQ(shown.tokens[0].alternatives.size(), 2U);
   EXPECT_EQ(shown.tokens[0].alternatives[0].token, 1);

@@ -32,9 +32,18 @@ TextStream::TextStream(std::vector<std::string> stops) : stops_(std::move(stops)
 }
 
 std::string TextStream::take(std::size_t n) {
-  std::string text = pending_.substr(0, n);
+  std::string text;
+  const std::size_t end = shown_ + n;
+  std::size_t at = shown_;
+  for (; !hidden_.empty() && hidden_.front().first < end; hidden_.pop_front()) {
+    const auto [from, to] = hidden_.front();
+    if (from > at) text.append(pending_, at - shown_, from - at);
+    at = std::min(to, end);
+    if (to > end) break;
+  }
+  text.append(pending_, at - shown_, end - at);
   pending_.erase(0, n);
-  shown_ += text.size();
+  shown_ = end;
   return text;
 }
 
@@ -44,13 +53,25 @@ std::size_t TextStream::held_back() const {
   return n;
 }
 
-std::string TextStream::add(std::string_view piece) {
+std::size_t TextStream::find(const std::string& stop) const {
+  const auto cuts = [this](std::size_t at) {
+    return std::ranges::any_of(
+        hidden_, [&](const auto& range) { return range.first < shown_ + at && shown_ + at < range.second; });
+  };
+  std::size_t at = pending_.find(stop);
+  while (at != std::string::npos && (cuts(at) || cuts(at + stop.size()))) at = pending_.find(stop, at + 1);
+  return at;
+}
+
+std::string TextStream::add(std::string_view piece, bool hidden) {
   if (stopped()) return "";
   pending_ += piece;
+  const std::size_t end = shown_ + pending_.size();
+  if (hidden && !piece.empty()) hidden_.emplace_back(end - piece.size(), end);
   std::size_t stop_at = std::string::npos;
   const std::string* found = nullptr;
   for (const std::string& stop : stops_) {
-    const std::size_t at = pending_.find(stop);
+    const std::size_t at = find(stop);
     if (at >= stop_at) continue;
     stop_at = at;
     found = &stop;

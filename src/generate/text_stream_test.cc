@@ -58,5 +58,43 @@ TEST(TextStream, FindsAStopTextWhoseCharactersComeInParts) {
   EXPECT_EQ(shown({"x\xe2", "\x82", "\xac", "y"}, {"\xe2\x82\xac"}), (Texts{"x", "", "", "", ""}));
 }
 
+// Pieces in brackets are hidden.
+Texts shown_with_hidden(const Texts& pieces, const Texts& stops, std::string& stop) {
+  TextStream stream(stops);
+  Texts texts;
+  std::size_t n_bytes = 0;
+  for (const std::string& piece : pieces) {
+    texts.push_back(stream.add(piece, piece.starts_with('[')));
+    n_bytes += piece.size();
+  }
+  texts.push_back(stream.finish());
+  stop = stream.stop();
+  EXPECT_TRUE(!stop.empty() || stream.shown() == n_bytes);
+  return texts;
+}
+
+TEST(TextStream, LeavesHiddenBytesOut) {
+  std::string stop;
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "[y]", "b"}, {}, stop), (Texts{"a", "", "", "b", ""}));
+  EXPECT_EQ(shown_with_hidden({"a\xc3", "[x]"}, {}, stop), (Texts{"a", "\xc3", ""}));
+  EXPECT_EQ(shown_with_hidden({"a\xe2", "[", "\x82"}, {}, stop), (Texts{"a", "", "", "\xe2\x82"}));
+}
+
+TEST(TextStream, EndsAtAStopTextThatHasAllHiddenBytesOrNone) {
+  std::string stop;
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "b"}, {"[x]"}, stop), (Texts{"a", "", "", ""}));
+  EXPECT_EQ(stop, "[x]");
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "us", "er", "b"}, {"[x]user"}, stop),
+            (Texts{"a", "", "", "", "", ""}));
+  EXPECT_EQ(stop, "[x]user");
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "us", "b"}, {"[x]user"}, stop), (Texts{"a", "", "", "usb", ""}));
+  EXPECT_EQ(stop, "");
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "b"}, {"x"}, stop), (Texts{"a", "", "b", ""}));
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "b"}, {"]b"}, stop), (Texts{"a", "", "b", ""}));
+  EXPECT_EQ(stop, "");
+  EXPECT_EQ(shown_with_hidden({"a", "[x]", "]b"}, {"]b"}, stop), (Texts{"a", "", "", ""}));
+  EXPECT_EQ(stop, "]b");
+}
+
 }  // namespace
 }  // namespace kvant

@@ -56,6 +56,12 @@ class GgufTokenizer : public Tokenizer {
 
   bool ends_generation(std::int32_t token) const override { return llama_vocab_is_eog(vocab_, token); }
 
+  bool is_control(std::int32_t token) const override {
+    constexpr int kControl = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN;
+    return token >= 0 && token < llama_vocab_n_tokens(vocab_) &&
+           (llama_vocab_get_attr(vocab_, token) & kControl) != 0;
+  }
+
   FimTokens fim_tokens() const override {
     return {.prefix = llama_vocab_fim_pre(vocab_),
             .suffix = llama_vocab_fim_suf(vocab_),

@@ -32,6 +32,8 @@ class Tokenizer {
                                                    bool parse_special) const = 0;
   virtual std::string piece(std::int32_t token) const = 0;     // may be a part of a UTF-8 character
   virtual bool ends_generation(std::int32_t token) const = 0;  // end of text, end of turn
+  // A token of the model's own, such as the start of a turn, which is not part of what it says.
+  virtual bool is_control(std::int32_t /*token*/) const { return false; }
   virtual FimTokens fim_tokens() const { return {}; }
   // llama.cpp's, without weights; null: it has none.
   virtual const llama_model* library_model() const { return nullptr; }

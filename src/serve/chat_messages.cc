@@ -86,6 +86,7 @@ std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const C
     request.grammar = std::move(grammar).value();
   }
   request.generation.stops.insert(request.generation.stops.end(), chat->stops.begin(), chat->stops.end());
+  request.generation.kept_tokens = std::move(chat->kept_tokens);
   api_request.tool_format = chat->format;
   request.prompt = std::move(chat->tokens);
   if (!chat->quotes_tokens) request.text = std::move(chat->prompt);  // sessions read tokens from texts

@@ -24,7 +24,6 @@ struct Answer {
   std::unique_ptr<DraftSource> drafter;          // of the prompt and these; null: nothing is drafted
   std::vector<std::int32_t> draft;               // that the next step verifies behind the newest token
   int unverified = 0;                            // tokens that the sequence holds behind all these
-  std::size_t shown_bytes = 0;                   // of its text
   std::chrono::steady_clock::time_point newest;  // when its newest token came
 
   bool is_running() const { return generation->end() == GenerationEnd::none; }

@@ -270,7 +270,6 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const int added = answer.generation->n_tokens() - before;
   job.usage.generated += added;
   counters_.generated_tokens += added;
-  answer.shown_bytes += shown.text.size();
   if (!shown.text.empty() || !shown.tokens.empty() || !answer.is_running())
     job.stream->write({row.number, std::move(shown.text), std::move(shown.tokens), answer.generation->end(),
                        answer.generation->stop()});
@@ -295,7 +294,7 @@ void Scheduler::keep_session(const Job& job, Answer& answer) {
     for (const std::int32_t token : tokens) text += tokenizer.piece(token);
   }
   const std::size_t n_prompt = tokens.size(), prompt_bytes = text.size();
-  const std::size_t most_bytes = prompt_bytes + answer.shown_bytes;
+  const std::size_t most_bytes = prompt_bytes + answer.generation->shown_bytes();
   for (const std::int32_t token : answer.tokens) {
     const std::string piece = tokenizer.piece(token);
     if (text.size() + piece.size() > most_bytes) {

@@ -62,7 +62,7 @@ Json text_logprobs(const Tokenizer& tokenizer, std::span<const ReportedToken> to
     result["token_logprobs"].push_back(probability(token.chosen));
     result["top_logprobs"].push_back(top_probabilities(tokenizer, token));
     result["text_offset"].push_back(std::max<std::int64_t>(offset - (is_within_character ? 1 : 0), 0));
-    offset += begun_characters(piece);
+    if (!token.is_hidden) offset += begun_characters(piece);
   }
   return result;
 }

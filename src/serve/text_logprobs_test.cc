@@ -43,6 +43,18 @@ TEST(TextLogprobs, OffsetsCountCharacters) {
   EXPECT_EQ(parts, whole["text_offset"]);
 }
 
+TEST(TextLogprobs, HiddenTokensHaveNoWidth) {
+  const PieceTokenizer tokenizer({"ab", "<|x|>", "c"});
+  ReportedToken hidden = token(1);
+  hidden.is_hidden = true;
+  const std::vector<ReportedToken> tokens = {token(0), hidden, token(2)};
+  std::int64_t offset = 0;
+  const Json json = text_logprobs(tokenizer, tokens, offset);
+  EXPECT_EQ(json["text_offset"], Json({0, 2, 2}));
+  EXPECT_EQ(json["tokens"][1], "<|x|>");
+  EXPECT_EQ(offset, 3);
+}
+
 TEST(TextLogprobs, TokensBeforeTheTextHaveNoWidth) {
   const PieceTokenizer tokenizer({"<s>", "a", "b"});
   const std::vector<ReportedToken> tokens = {token(0), token(1), token(2)};
