@@ -20,14 +20,15 @@ std::string grammar_of(const Json& schema, const char* key, const std::string& w
 
 std::string read_response_format(const Json& json, JsonFields& fields) {
   JsonFields format(json, "response_format");
-  const std::string type = format.text("type").value_or("");
+  const std::string type =
+      format.word("type", {"text", "json_object", "json_schema"}, JsonFields::Missing::is_wrong);
   std::string grammar;
   if (type == "json_object") {
     const Json* schema = format.value("schema");
     grammar = grammar_of(schema == nullptr ? Json() : *schema, "schema", "response_format.schema", format);
   } else if (type == "json_schema") {
     const Json* wrapped = format.value("json_schema");
-    if (wrapped == nullptr) format.fail("json_schema", "'response_format.json_schema' is missing");
+    if (wrapped == nullptr) format.fail_missing("json_schema", "an object with a 'schema'");
     JsonFields named(wrapped == nullptr ? json : *wrapped, "response_format.json_schema");
     named.text("name");
     named.text("description");
@@ -39,8 +40,6 @@ std::string read_response_format(const Json& json, JsonFields& fields) {
       grammar = grammar_of(schema == nullptr ? Json() : *schema, "json_schema",
                            "response_format.json_schema.schema", format);
     }
-  } else if (type != "text") {
-    format.fail("type", "'response_format.type' must be text, json_object or json_schema");
   }
   format.leave_others();
   fields.take(format);
@@ -63,7 +62,8 @@ AnswerFormat read_answer_format(JsonFields& fields) {
 
 AnswerFormat read_flat_format(const Json& json, const char* parameter, JsonFields& fields) {
   JsonFields format(json, parameter);
-  const std::string type = format.text("type").value_or("");
+  const std::string type =
+      format.word("type", {"text", "json_object", "json_schema"}, JsonFields::Missing::is_wrong);
   const Json* schema = format.value("schema");
   format.text("name");
   format.text("description");
@@ -71,12 +71,10 @@ AnswerFormat read_flat_format(const Json& json, const char* parameter, JsonField
   format.leave_others();
   std::string gbnf;
   if (type == "json_schema" && schema == nullptr) {
-    format.fail("schema", fmt::format("'{}.schema' is missing", parameter));
+    format.fail_missing("schema", "a JSON schema");
   } else if (type == "json_schema" || type == "json_object") {
     gbnf = grammar_of(type == "json_schema" ? *schema : Json(), "schema", fmt::format("{}.schema", parameter),
                       format);
-  } else if (type != "text") {
-    format.fail("type", fmt::format("'{}.type' must be text, json_object or json_schema", parameter));
   }
   fields.take(format);
   return {gbnf, parameter};

@@ -12,7 +12,7 @@
 #include "serve/infill_prompt.h"
 #include "serve/json_fields.h"
 #include "serve/parameter_rule.h"
-#include "serve/sampling_fields.h"
+#include "serve/request_options.h"
 #include "serve/session_folder.h"
 #include "serve/text_prompts.h"
 
@@ -40,8 +40,7 @@ int read_max_tokens(JsonFields& fields, int lowest) {
   return static_cast<int>(wanted.value_or(-1));
 }
 
-void read_stream(JsonFields& fields, ApiRequest& request) {
-  request.stream = fields.boolean("stream").value_or(false);
+void read_stream_options(JsonFields& fields, ApiRequest& request) {
   const Json* json = fields.value("stream_options");
   if (json == nullptr) return;
   if (!request.stream) fields.fail("stream_options", "'stream_options' needs 'stream': true");
@@ -54,19 +53,14 @@ void read_stream(JsonFields& fields, ApiRequest& request) {
 // The options of all answers to one request. Reads all parameters but the prompt and `logprobs`.
 GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                               ApiRequest& request) {
-  GenerationRequest common;
-  request.model = fields.text("model").value_or("");
-  common.sampling = read_sampling(fields, tokenizer, limits.n_vocab);
+  GenerationRequest common = read_request_options(fields, "stop", tokenizer, limits, request);
   common.n_answers = static_cast<int>(fields.integer("n", 1, kMaxAnswers).value_or(1));
-  common.generation.stops = fields.texts("stop", kMaxStops);
-  const auto user = fields.text("user"), user_now = fields.text("safety_identifier");
-  common.client = user.value_or(user_now.value_or(""));
-  common.guard = fields.boolean("guard").value_or(false);
+  common.client = read_user(fields);
   if (const auto session = fields.text("session")) {
     if (!is_session_name(*session)) fields.fail("session", kSessionNameRule);
     common.session = *session;
   }
-  read_stream(fields, request);
+  read_stream_options(fields, request);
   return common;
 }
 
@@ -86,7 +80,8 @@ std::vector<std::int32_t> read_prediction(JsonFields& fields, const Tokenizer& t
     }
   }
   if (!is_text) {
-    fields.fail("prediction", "'prediction' must be {\"type\": \"content\", \"content\": TEXT}");
+    fields.fail("prediction", "'prediction' must be {\"type\": \"content\", \"content\": TEXT}",
+                kInvalidType);
     return {};
   }
   auto tokens = tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/false);

@@ -318,5 +318,111 @@ TEST(ApiRequest, RefusesABodyThatIsNoObject) {
   }
 }
 
+// Each value is of another type than all these parameters.
+TEST(ApiRequest, TellsAWrongTypeFromAWrongValue) {
+  const auto error = [](const ParsedRequest& parsed) {
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? ApiError{.code = "accepted"} : *error;
+  };
+  const Json plain = {{"stream", true}};
+  for (const char* name : {"model",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "typical_p",
+                           "top_n_sigma",
+                           "seed",
+                           "n",
+                           "stop",
+                           "stream",
+                           "stream_options",
+                           "max_tokens",
+                           "frequency_penalty",
+                           "repeat_penalty",
+                           "repeat_last_n",
+                           "logit_bias",
+                           "ignore_eos",
+                           "user",
+                           "guard",
+                           "session",
+                           "response_format",
+                           "grammar",
+                           "skip_special_tokens",
+                           "logprobs"}) {
+    for (const Json& value : {Json::array({Json::array()}), Json::array({5, Json::object()})}) {
+      const Json more = with(plain, {{name, value}});
+      for (const ApiError& wrong : {error(chat(more)), error(completion(more))}) {
+        EXPECT_EQ(wrong.code, kInvalidType) << name << ": " << wrong.message;
+        EXPECT_TRUE(wrong.parameter.starts_with(name)) << wrong.parameter;
+      }
+    }
+  }
+  for (const char* name :
+       {"messages", "tools", "tool_choice", "parallel_tool_calls", "top_logprobs", "prediction",
+        "chat_template_kwargs", "reasoning_effort", "reasoning_format", "enable_thinking"}) {
+    for (const Json& value : {Json::array({Json::array()}), Json(1.5)}) {
+      const ApiError wrong = error(chat({{name, value}, {"logprobs", true}}));
+      EXPECT_EQ(wrong.code, kInvalidType) << name << ": " << wrong.message;
+    }
+  }
+  for (const Json& value : {Json(5), Json(Json::object()), Json({"a", 5}), Json({1.5})})
+    EXPECT_EQ(error(completion({{"prompt", value}})).code, kInvalidType) << value.dump();
+  const Json wrong_values = {{"temperature", -1},
+                             {"n", 0},
+                             {"max_tokens", 18446744073709551615U},
+                             {"reasoning_effort", "huge"},
+                             {"response_format", {{"type", "xml"}}},
+                             {"messages", Json::array()},
+                             {"tool_choice", "sometimes"}};
+  for (const auto& [name, value] : wrong_values.items())
+    EXPECT_EQ(error(chat({{name, value}})).code, kInvalidValue) << name;
+}
+
+TEST(ApiRequest, SaysWhatIsMissingAndWhere) {
+  const auto message_of = [](const ParsedRequest& parsed) {
+    const auto* error = std::get_if<ApiError>(&parsed);
+    if (error == nullptr) return std::string("accepted");
+    EXPECT_EQ(error->code, kMissingParameter) << error->message;
+    return error->message;
+  };
+  const Json user = {{"role", "user"}, {"content", "hi"}};
+  const auto turns = [&](const Json& last) {
+    return message_of(chat({{"messages", Json::array({user, last})}}));
+  };
+  EXPECT_EQ(turns({{"content", "hi"}}),
+            "'messages[1].role' is missing: give system, user, assistant or tool");
+  EXPECT_EQ(turns({{"role", "user"}}), "'messages[1].content' is missing: give a text");
+  const Json called = {{"role", "assistant"}, {"tool_calls", {{{"function", {{"arguments", "{}"}}}}}}};
+  EXPECT_EQ(turns(called),
+            "'messages[1].tool_calls[0].function.name' is missing: give the function that was called");
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  const auto choice = [&](const Json& choice) {
+    return message_of(chat({{"tools", tools}, {"tool_choice", choice}}));
+  };
+  EXPECT_EQ(choice({{"type", "function"}}),
+            "'tool_choice.function' is missing: give an object with the 'name' of the function that is to be "
+            "called");
+  EXPECT_EQ(choice({{"type", "function"}, {"function", Json::object()}}),
+            "'tool_choice.function.name' is missing: give the function that is to be called");
+  EXPECT_EQ(message_of(completion({{"prompt", nullptr}})),
+            "'prompt' is missing: give a text, or a list of texts");
+}
+
+TEST(ApiRequest, SaysWhichPromptIsNone) {
+  const auto message = [](const Json& prompt) {
+    const ParsedRequest parsed = completion({{"prompt", prompt}});
+    const auto* error = std::get_if<ApiError>(&parsed);
+    return error == nullptr ? "accepted" : error->message;
+  };
+  EXPECT_EQ(message(Json::array()), "'prompt' is an empty list: give a text or a list of tokens");
+  EXPECT_EQ(message({"a", Json::array()}), "'prompt[1]' is an empty list: give a text or a list of tokens");
+  EXPECT_EQ(message({"a", 5}), "'prompt[1]' must be a text or a list of tokens");
+  EXPECT_EQ(message({"a", {64}}),
+            "'prompt[1]' has the token 64, which is not in the model's vocabulary of 64");
+  EXPECT_EQ(message({"a", "b", "c", "d"}),
+            "'prompt' lists 4 texts, and a request has at most 3: send the others in requests of their own");
+}
+
 }  // namespace
 }  // namespace kvant

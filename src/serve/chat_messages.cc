@@ -22,9 +22,10 @@ void read_template_values(JsonFields& fields, ChatHistory& conversation) {
   constexpr const char* kKey = "chat_template_kwargs";
   const Json* values = fields.value(kKey);
   if (values == nullptr) return;
-  if (!values->is_object()) return fields.fail(kKey, "'chat_template_kwargs' must be an object");
+  if (!values->is_object())
+    return fields.fail(kKey, "'chat_template_kwargs' must be an object", kInvalidType);
   if (values->contains("enable_thinking") && !(*values)["enable_thinking"].is_boolean())
-    return fields.fail(kKey, "'chat_template_kwargs.enable_thinking' must be true or false");
+    return fields.fail(kKey, "'chat_template_kwargs.enable_thinking' must be true or false", kInvalidType);
   conversation.template_values = *values;
 }
 
@@ -57,13 +58,9 @@ ChatHistory read_messages(JsonFields& fields) {
   ChatHistory conversation;
   read_template_values(fields, conversation);
   conversation.thinking = read_chat_thinking(fields);
-  const Json* json = fields.value("messages");
-  if (json == nullptr || !json->is_array() || json->empty()) {
-    fields.fail("messages", "'messages' must be a list of messages, one at least");
-    return conversation;
-  }
-  for (std::size_t i = 0; i < json->size() && !fields.error(); ++i)
-    read_chat_turn((*json)[i], fmt::format("messages[{}]", i), fields, conversation);
+  const Json* list = fields.filled_list("messages", "messages");
+  for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i)
+    read_chat_turn((*list)[i], fmt::format("messages[{}]", i), fields, conversation);
   return conversation;
 }
 

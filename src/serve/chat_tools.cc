@@ -31,7 +31,7 @@ void read_tool(const Json& json, const std::string& where, JsonFields& fields, C
   JsonFields tool(json, where);
   tool.accept_only("type", {"function"}, "tools are functions");
   const Json* described = tool.value("function");
-  if (described == nullptr) tool.fail("function", fmt::format("'{}.function' is missing", where));
+  if (described == nullptr) tool.fail_missing("function", "an object with its name and parameters");
   tool.leave_others();
   fields.take(tool);
   if (fields.error()) return;
@@ -40,38 +40,15 @@ void read_tool(const Json& json, const std::string& where, JsonFields& fields, C
   fields.take(function);
 }
 
-void read_choice(JsonFields& fields, ChatTools& tools) {
-  const Json* json = fields.value("tool_choice");
-  if (json == nullptr || *json == "auto") return;
-  if (*json == "none" || *json == "required") {
-    tools.choice = *json == "none" ? ChatTools::Choice::none : ChatTools::Choice::required;
-  } else if (json->is_object()) {
-    JsonFields choice(*json, "tool_choice");
-    choice.accept_only("type", {"function"}, "tools are functions");
-    const Json* function = choice.value("function");
-    choice.leave_others();
-    fields.take(choice);
-    if (function == nullptr) fields.fail("tool_choice", "'tool_choice.function' is missing");
-    if (fields.error()) return;
-    JsonFields named(*function, "tool_choice.function");
-    const std::string name = named.text("name").value_or("");
-    named.leave_others();
-    fields.take(named);
-    choose_function(name, "tool_choice", fields, tools);
-  } else {
-    fields.fail("tool_choice", "'tool_choice' must be auto, none, required, or name a function");
-  }
-  if (tools.functions.empty() && tools.choice == ChatTools::Choice::required)
-    fields.fail("tool_choice", "'tool_choice' wants a tool, and there are no 'tools'");
-}
-
 }  // namespace
 
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
                   SchemaCost& schemas) {
   Json description = Json::object();
   const std::string name = function.text("name").value_or("");
-  if (!is_tool_name(name)) {
+  if (name.empty()) {
+    function.fail_missing("name", "the name of the function");
+  } else if (!is_tool_name(name)) {
     function.fail(
         "name", fmt::format("'{}.name' must have 1 to {} letters, digits, '_' and '-'", where, kMaxToolName));
   } else if (has_function(tools, name)) {
@@ -107,12 +84,43 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
   tools.functions.push_back({{"type", "function"}, {"function", std::move(description)}});
 }
 
-void choose_function(const std::string& name, const std::string& where, JsonFields& fields,
-                     ChatTools& tools) {
+void choose_function(JsonFields& choice, ChatTools& tools) {
   tools.choice = ChatTools::Choice::required;
-  tools.only = name;
-  if (!has_function(tools, name))
-    fields.fail(where, fmt::format("'{}' names '{}', which is not among the tools", where, name));
+  tools.only = choice.text("name").value_or("");
+  if (tools.only.empty()) {
+    choice.fail_missing("name", "the function that is to be called");
+  } else if (!has_function(tools, tools.only)) {
+    choice.fail("name", fmt::format("'tool_choice' names '{}', which is not among the tools", tools.only));
+  }
+}
+
+void read_tool_choice(JsonFields& fields, const char* nested, ChatTools& tools) {
+  const Json* json = fields.value("tool_choice");
+  if (json == nullptr || *json == "auto") return;
+  if (*json == "none" || *json == "required") {
+    tools.choice = *json == "none" ? ChatTools::Choice::none : ChatTools::Choice::required;
+  } else if (json->is_object()) {
+    JsonFields choice(*json, "tool_choice");
+    choice.accept_only("type", {"function"}, "only a function can be chosen");
+    const Json* function = nested == nullptr ? nullptr : choice.value(nested);
+    if (nested == nullptr) {
+      choose_function(choice, tools);
+    } else if (function == nullptr) {
+      choice.fail_missing(nested, "an object with the 'name' of the function that is to be called");
+    } else {
+      JsonFields named(*function, fmt::format("tool_choice.{}", nested));
+      choose_function(named, tools);
+      named.leave_others();
+      choice.take(named);
+    }
+    choice.leave_others();
+    fields.take(choice);
+  } else {
+    fields.fail("tool_choice", "'tool_choice' must be auto, none, required, or name a function",
+                json->is_string() ? kInvalidValue : kInvalidType);
+  }
+  if (tools.functions.empty() && tools.choice == ChatTools::Choice::required)
+    fields.fail("tool_choice", "'tool_choice' wants a function, and there is none among 'tools'");
 }
 
 void log_loosened(const ChatTools& tools, ServerLog* log) {
@@ -123,13 +131,11 @@ void log_loosened(const ChatTools& tools, ServerLog* log) {
 ChatTools read_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;
-  if (const Json* list = fields.value("tools")) {
-    if (!list->is_array()) fields.fail("tools", "'tools' must be a list of tools");
-    for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i)
-      read_tool((*list)[i], fmt::format("tools[{}]", i), fields, tools, schemas);
-  }
+  const Json* list = fields.list("tools", "tools");
+  for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i)
+    read_tool((*list)[i], fmt::format("tools[{}]", i), fields, tools, schemas);
   if (fields.error()) return tools;
-  read_choice(fields, tools);
+  read_tool_choice(fields, "function", tools);
   tools.parallel = fields.boolean("parallel_tool_calls");
   return tools;
 }

@@ -22,7 +22,10 @@ void log_loosened(const ChatTools& tools, ServerLog* log);
 // advice.
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
                   SchemaCost& schemas);
-// A choice of one function by its name, which must be among them.
-void choose_function(const std::string& name, const std::string& where, JsonFields& fields, ChatTools& tools);
+// Reads `tool_choice` as OpenAI's APIs have it: "auto", "none", "required", or an object that names a
+// function, in its member `nested` or, where that is null, itself.
+void read_tool_choice(JsonFields& fields, const char* nested, ChatTools& tools);
+// A choice of one function by its name, which must be among them. `choice` has the name.
+void choose_function(JsonFields& choice, ChatTools& tools);
 
 }  // namespace kvant

@@ -10,10 +10,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string function_name(JsonFields& function, const std::string& where) {
+std::string function_name(JsonFields& function) {
   const std::string name = function.text("name").value_or("");
-  if (name.empty())
-    function.fail("name", fmt::format("'{}.name' must name the function that was called", where));
+  if (name.empty()) function.fail_missing("name", "the function that was called");
   return name;
 }
 
@@ -22,11 +21,11 @@ Json read_turn_call(const Json& json, const std::string& where, JsonFields& mess
   call.accept_only("type", {"function"}, "tools are functions");
   const std::string id = call.text("id").value_or("");
   const Json* called = call.value("function");
-  if (called == nullptr) call.fail("function", fmt::format("'{}.function' is missing", where));
+  if (called == nullptr) call.fail_missing("function", "its name and arguments");
   message.fail(call.error());
   if (message.error()) return nullptr;
   JsonFields function(*called, where + ".function");
-  const std::string name = function_name(function, where + ".function");
+  const std::string name = function_name(function);
   message.fail(function.error());
   return call_json(id, name, function.value("arguments"));
 }
@@ -34,18 +33,16 @@ Json read_turn_call(const Json& json, const std::string& where, JsonFields& mess
 // The call of an assistant by the API's older name for one.
 Json read_older_call(const Json& json, const std::string& where, JsonFields& message) {
   JsonFields function(json, where);
-  const std::string name = function_name(function, where);
+  const std::string name = function_name(function);
   message.fail(function.error());
   return call_json("", name, function.value("arguments"));
 }
 
 Json read_calls(JsonFields& message, const std::string& role, const std::string& where) {
   Json calls = Json::array();
-  const Json* list = message.value("tool_calls");
-  if (list != nullptr && (!list->is_array() || (!list->empty() && role != "assistant"))) {
-    message.fail("tool_calls", fmt::format("'{}.tool_calls' must be a list, of an assistant", where));
-    return calls;
-  }
+  const Json* list = message.list("tool_calls", "calls");
+  if (list != nullptr && !list->empty() && role != "assistant")
+    message.fail("tool_calls", fmt::format("'{}' has 'tool_calls', which only an assistant makes", where));
   for (std::size_t i = 0; list != nullptr && i < list->size() && !message.error(); ++i)
     calls.push_back(read_turn_call((*list)[i], fmt::format("{}.tool_calls[{}]", where, i), message));
   const Json* older = message.value("function_call");
@@ -55,13 +52,11 @@ Json read_calls(JsonFields& message, const std::string& role, const std::string&
 }
 
 // The templates know four roles.
-std::string role_of(JsonFields& message, const std::string& where) {
+std::string role_of(JsonFields& message) {
   const std::string role = message.text("role").value_or("");
   if (role == "developer") return "system";
   if (role == "function") return "tool";
-  if (role != "system" && role != "user" && role != "assistant" && role != "tool")
-    message.fail("role", fmt::format("'{}.role' must be system, user, assistant or tool", where));
-  return role;
+  return message.word("role", {"system", "user", "assistant", "tool"}, JsonFields::Missing::is_wrong);
 }
 
 // What a message has beside its text and changes its meaning.
@@ -69,7 +64,8 @@ void refuse_media(JsonFields& message, const std::string& where) {
   for (const char* key : {"audio", "images", "image", "video", "files"}) {
     const Json* media = message.value(key);
     if (media != nullptr && !media->empty())
-      message.fail(key, fmt::format("'{}.{}' is not supported: only text can be read", where, key));
+      message.fail(key, fmt::format("'{}.{}' is not supported: only text can be read", where, key),
+                   kUnsupportedParameter);
   }
 }
 
@@ -78,10 +74,9 @@ void refuse_media(JsonFields& message, const std::string& where) {
 void read_chat_turn(const Json& json, const std::string& where, JsonFields& fields,
                     ChatHistory& conversation) {
   JsonFields message(json, where);
-  const std::string role = role_of(message, where);
+  const std::string role = role_of(message);
   const Json* content = message.value("content");
-  if (content == nullptr && (role == "system" || role == "user"))
-    message.fail("content", fmt::format("'{}.content' is missing: give a text", where));
+  if (content == nullptr && (role == "system" || role == "user")) message.fail_missing("content", "a text");
   MessageText said = read_parts(message, where);
   if (said.text.empty()) said.text = message.text("refusal").value_or("");
   Json calls = read_calls(message, role, where);

@@ -78,10 +78,8 @@ std::variant<EmbeddingsRequest, ApiError> parse_embeddings_request(const Json& b
   EmbeddingsRequest wanted;
   wanted.request.model = fields.text("model").value_or("");
   const std::string client = fields.text("user").value_or("");
-  const std::string format = fields.text("encoding_format").value_or("float");
-  if (format != "float" && format != "base64")
-    fields.fail("encoding_format", "'encoding_format' must be float or base64");
-  wanted.base64 = format == "base64";
+  wanted.base64 =
+      fields.word("encoding_format", {"float", "base64"}, JsonFields::Missing::is_first) == "base64";
   wanted.dimensions = static_cast<int>(fields.integer("dimensions", 1, INT32_MAX).value_or(0));
   // Texts are text: control tokens in them are none.
   std::vector<TextPrompt> inputs =

@@ -386,7 +386,7 @@ void HttpServer::Routes::tokenize(const Request& request, Response& response) co
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
   JsonFields fields(*body);
   const auto content = fields.text("content");
-  if (!content) fields.fail("content", "'content' must be a text");
+  if (!content) fields.fail_missing("content", "a text");
   const bool add_special = fields.boolean("add_special").value_or(false);
   const bool parse_special = fields.boolean("parse_special").value_or(true);
   const bool with_pieces = fields.boolean("with_pieces").value_or(false);
@@ -411,9 +411,9 @@ void HttpServer::Routes::detokenize(const Request& request, Response& response) 
   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
   JsonFields fields(*body);
   const auto tokens = numbers_member(*body, "tokens");
-  fields.value("tokens");
+  if (fields.list("tokens", "tokens") == nullptr) fields.fail_missing("tokens", "a list of tokens");
   fields.leave_others();
-  if (!tokens) fields.fail("tokens", "'tokens' must be a list of tokens");
+  if (!tokens) fields.fail("tokens", "'tokens' must be a list of tokens", kInvalidType);
   std::string text;
   for (const double token : tokens.value_or(std::vector<double>())) {
     if (!(token >= 0 && token < served_.front().n_vocab))

@@ -28,10 +28,8 @@ constexpr const char* kEditorHints[] = {"t_max_prompt_ms", "t_max_predict_ms", "
 
 std::vector<InfillText::File> read_files(JsonFields& fields) {
   std::vector<InfillText::File> files;
-  const Json* list = fields.value("input_extra");
-  if (list == nullptr) return files;
-  if (!list->is_array()) fields.fail("input_extra", "'input_extra' must be a list of files");
-  for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i) {
+  const Json* list = fields.list("input_extra", "files");
+  for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i) {
     JsonFields file((*list)[i], fmt::format("input_extra[{}]", i));
     files.push_back({file.text("filename").value_or("tmp"), file.text("text").value_or("")});
     fields.fail(file.error());

@@ -42,6 +42,10 @@ void JsonFields::fail(const std::optional<ApiError>& error) {
   if (!error_) error_ = error;
 }
 
+void JsonFields::fail_missing(const char* key, std::string_view give) {
+  fail(key, fmt::format("'{}{}' is missing: give {}", where_, key, give), kMissingParameter);
+}
+
 void JsonFields::take(const JsonFields& part) {
   fail(part.error());
   for (const std::string& hint : part.hints()) add_hint(hint);
@@ -68,25 +72,29 @@ std::optional<double> JsonFields::number(const char* key, double low, double hig
     const double number = json->get<double>();
     if (number >= low && number <= high) return number;
   }
-  fail(key, fmt::format("'{}{}' must be a number from {} to {}", where_, key, low, high));
+  fail(key, fmt::format("'{}{}' must be a number from {} to {}", where_, key, low, high),
+       json->is_number() ? kInvalidValue : kInvalidType);
   return std::nullopt;
 }
 
 std::optional<std::int64_t> JsonFields::integer(const char* key, std::int64_t low, std::int64_t high) {
   const Json* json = value(key);
   if (json == nullptr) return std::nullopt;
+  bool is_integer = json->is_number_integer();
   if (json->is_number_float()) {  // some clients write every number with a fraction
     constexpr double kExact = 1LL << 53;
     const double number = json->get<double>();
-    if (number == std::floor(number) && std::abs(number) <= kExact && number >= static_cast<double>(low) &&
+    is_integer = number == std::floor(number);
+    if (is_integer && std::abs(number) <= kExact && number >= static_cast<double>(low) &&
         number <= static_cast<double>(high))
       return static_cast<std::int64_t>(number);
-  } else if (json->is_number_integer()) {
+  } else if (is_integer) {
     const bool too_large = json->is_number_unsigned() && json->get<std::uint64_t>() > INT64_MAX;
     const std::int64_t integer = too_large ? INT64_MAX : json->get<std::int64_t>();
     if (!too_large && integer >= low && integer <= high) return integer;
   }
-  fail(key, fmt::format("'{}{}' must be an integer from {} to {}", where_, key, low, high));
+  fail(key, fmt::format("'{}{}' must be an integer from {} to {}", where_, key, low, high),
+       is_integer ? kInvalidValue : kInvalidType);
   return std::nullopt;
 }
 
@@ -104,6 +112,37 @@ std::optional<std::string> JsonFields::text(const char* key) {
   if (json->is_string()) return json->get<std::string>();
   fail(key, fmt::format("'{}{}' must be a text", where_, key), kInvalidType);
   return std::nullopt;
+}
+
+std::string JsonFields::word(const char* key, const std::vector<const char*>& words, Missing missing) {
+  std::string known = words.front();
+  for (std::size_t i = 1; i < words.size(); ++i)
+    known += fmt::format("{}{}", i + 1 < words.size() ? ", " : " or ", words[i]);
+  const auto given = text(key);
+  if (given && std::ranges::find(words, *given) != words.end()) return *given;
+  if (given) {
+    fail(key, fmt::format("'{}{}' must be {}", where_, key, known));
+  } else if (missing == Missing::is_wrong) {
+    fail_missing(key, known);
+  }
+  return words.front();
+}
+
+const JsonFields::Json* JsonFields::list(const char* key, const char* of) {
+  const Json* json = value(key);
+  if (json == nullptr || json->is_array()) return json;
+  fail(key, fmt::format("'{}{}' must be a list of {}", where_, key, of), kInvalidType);
+  return nullptr;
+}
+
+const JsonFields::Json* JsonFields::filled_list(const char* key, const char* of) {
+  const Json* json = list(key, of);
+  if (json == nullptr) {
+    fail_missing(key, fmt::format("a list of {}", of));
+  } else if (json->empty()) {
+    fail(key, fmt::format("'{}{}' is an empty list: give a list of {}", where_, key, of));
+  }
+  return error_ ? nullptr : json;
 }
 
 std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_count) {

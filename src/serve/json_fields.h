@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/api_error.h"
@@ -31,6 +32,13 @@ class JsonFields {
   std::vector<std::string> texts(const char* key, std::size_t max_count);
   // Any value; null where it is missing or null.
   const Json* value(const char* key);
+  // One of these words, the first of which may be left out where it is said to be the default.
+  enum class Missing : std::uint8_t { is_first, is_wrong };
+  std::string word(const char* key, const std::vector<const char*>& words, Missing missing);
+  // A list; null where it is missing, null or wrong. of: what it has, for messages.
+  const Json* list(const char* key, const char* of);
+  // The same, which has to be there and has one element at least.
+  const Json* filled_list(const char* key, const char* of);
 
   // Values of a member that mean the same as leaving it out. Call it before the member is read.
   void means_default(const char* key, const std::vector<Json>& values);
@@ -44,6 +52,8 @@ class JsonFields {
 
   void fail(const std::string& key, std::string message, const char* code = kInvalidValue);
   void fail(const std::optional<ApiError>& error);  // of a part of it
+  // The member is missing. give: what it should be.
+  void fail_missing(const char* key, std::string_view give);
   // The error and the hints of an object within this one.
   void take(const JsonFields& part);
   const std::optional<ApiError>& error() const { return error_; }

@@ -63,7 +63,7 @@ MessageText read_parts(JsonFields& message, const std::string& where, const char
     for (std::size_t i = 0; i < content->size() && !message.error(); ++i)
       read_part((*content)[i], fmt::format("{}.{}[{}]", where, key, i), message, said);
   } else {
-    message.fail(key, fmt::format("'{}.{}' must be a text or a list of parts", where, key));
+    message.fail(key, fmt::format("'{}.{}' must be a text or a list of parts", where, key), kInvalidType);
   }
   return said;
 }

@@ -11,7 +11,7 @@
 #include "serve/chat_tools.h"
 #include "serve/json_fields.h"
 #include "serve/messages_turns.h"
-#include "serve/sampling_fields.h"
+#include "serve/request_options.h"
 #include "serve/thinking_fields.h"
 #include "serve/tool_answer.h"
 
@@ -29,36 +29,32 @@ void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
   const Json* json = fields.value("tool_choice");
   if (json == nullptr) return;
   JsonFields choice(*json, "tool_choice");
-  const std::string type = choice.text("type").value_or("");
-  const std::string name = choice.text("name").value_or("");
+  const std::string type =
+      choice.word("type", {"auto", "any", "tool", "none"}, JsonFields::Missing::is_wrong);
   if (const auto single = choice.boolean("disable_parallel_tool_use")) tools.parallel = !*single;
-  choice.leave_others();
   if (type == "none") {
     tools.choice = ChatTools::Choice::none;
   } else if (type == "any") {
     tools.choice = ChatTools::Choice::required;
     if (tools.functions.empty()) choice.fail("type", "'tool_choice' wants a tool, and there are no 'tools'");
   } else if (type == "tool") {
-    choose_function(name, "name", choice, tools);
-  } else if (type != "auto") {
-    choice.fail("type", "'tool_choice.type' must be auto, any, tool or none");
+    choose_function(choice, tools);
   }
+  choice.leave_others();
   fields.take(choice);
 }
 
 ChatTools read_messages_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;
-  if (const Json* list = fields.value("tools")) {
-    if (!list->is_array()) fields.fail("tools", "'tools' must be a list of tools");
-    for (std::size_t i = 0; list->is_array() && i < list->size() && !fields.error(); ++i) {
-      const std::string where = fmt::format("tools[{}]", i);
-      JsonFields tool((*list)[i], where);
-      tool.accept_only("type", {"custom"}, "the server has no tools of its own");
-      tool.value("cache_control");
-      add_function(tool, "input_schema", where, tools, schemas);
-      fields.take(tool);
-    }
+  const Json* list = fields.list("tools", "tools");
+  for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i) {
+    const std::string where = fmt::format("tools[{}]", i);
+    JsonFields tool((*list)[i], where);
+    tool.accept_only("type", {"custom"}, "the server has no tools of its own");
+    tool.value("cache_control");
+    add_function(tool, "input_schema", where, tools, schemas);
+    fields.take(tool);
   }
   if (!fields.error()) read_messages_tool_choice(fields, tools);
   return tools;
@@ -66,16 +62,10 @@ ChatTools read_messages_tools(JsonFields& fields) {
 
 GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                                ApiRequest& request) {
-  GenerationRequest options;
-  request.model = fields.text("model").value_or("");
-  request.stream = fields.boolean("stream").value_or(false);
-  options.sampling = read_sampling(fields, tokenizer, limits.n_vocab);
+  GenerationRequest options = read_request_options(fields, "stop_sequences", tokenizer, limits, request);
   const auto max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
-  if (!max_tokens)
-    fields.fail("max_tokens", "'max_tokens' is missing: say how long the message may be", kMissingParameter);
+  if (!max_tokens) fields.fail_missing("max_tokens", "the number of tokens that the message may have");
   options.generation.max_tokens = static_cast<int>(max_tokens.value_or(1));
-  options.generation.stops = fields.texts("stop_sequences", kMaxStops);
-  options.guard = fields.boolean("guard").value_or(false);
   if (const Json* metadata = fields.value("metadata")) {
     JsonFields about(*metadata, "metadata");
     options.client = about.text("user_id").value_or("");

@@ -130,7 +130,7 @@ class Messages(unittest.TestCase):
     def test_tokenizes_only_what_is_there(self):
         status, text = SERVER.request("/tokenize", {"add_special": True})
         self.assertEqual(status, 400)
-        self.assertIn("'content' must be a text", text)
+        self.assertIn("'content' is missing: give a text", text)
 
     def test_applies_the_chat_template(self):
         prompt = SERVER.json("/apply-template", {"messages": MESSAGES})["prompt"]

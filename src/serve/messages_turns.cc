@@ -36,7 +36,8 @@ std::string blocks_text(const Json* content, const std::string& where, JsonField
   if (content != nullptr && content->is_string()) return content->get<std::string>();
   std::string text;
   if (content == nullptr || !content->is_array())
-    fields.fail(where, fmt::format("'{}' must be a text or a list of blocks", where));
+    fields.fail(where, fmt::format("'{}' must be a text or a list of blocks", where),
+                content == nullptr ? kMissingParameter : kInvalidType);
   if (fields.error()) return text;
   read_blocks(*content, where, fields,
               [&](JsonFields& block, const std::string& type, const std::string& block_name) {
@@ -85,9 +86,8 @@ void read_block(JsonFields& block, const std::string& type, const std::string& w
 
 void read_turn(const Json& json, const std::string& where, JsonFields& fields, ChatHistory& conversation) {
   JsonFields message(json, where);
-  const std::string role = message.text("role").value_or("");
-  if (role != "user" && role != "assistant" && role != "system")
-    message.fail("role", fmt::format("'{}.role' must be user, assistant or system", where));
+  const std::string role =
+      message.word("role", {"user", "assistant", "system"}, JsonFields::Missing::is_wrong);
   const Json* content = message.value("content");
   message.leave_others();
   fields.take(message);
@@ -115,12 +115,8 @@ ChatHistory read_conversation(JsonFields& fields) {
   ChatHistory conversation;
   if (const Json* system = fields.value("system"))
     conversation.add("system", blocks_text(system, "system", fields));
-  const Json* list = fields.value("messages");
-  if (list == nullptr || !list->is_array() || list->empty()) {
-    fields.fail("messages", "'messages' must be a list of messages, one at least");
-    return conversation;
-  }
-  for (std::size_t i = 0; i < list->size() && !fields.error(); ++i)
+  const Json* list = fields.filled_list("messages", "messages");
+  for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i)
     read_turn((*list)[i], fmt::format("messages[{}]", i), fields, conversation);
   return conversation;
 }

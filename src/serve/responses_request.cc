@@ -6,8 +6,8 @@
 
 #include "serve/chat_request.h"
 #include "serve/chat_tools.h"
+#include "serve/request_options.h"
 #include "serve/responses_turns.h"
-#include "serve/sampling_fields.h"
 #include "serve/thinking_fields.h"
 
 namespace kvant {
@@ -17,32 +17,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxTypeName = 40;  // bytes that the log has of one
 
-void read_responses_choice(JsonFields& fields, ChatTools& tools) {
-  const Json* json = fields.value("tool_choice");
-  if (json == nullptr || *json == "auto") return;
-  if (*json == "none" || *json == "required") {
-    tools.choice = *json == "none" ? ChatTools::Choice::none : ChatTools::Choice::required;
-  } else if (json->is_object()) {
-    JsonFields choice(*json, "tool_choice");
-    choice.accept_only("type", {"function"}, "only a function can be chosen");
-    const std::string name = choice.text("name").value_or("");
-    choice.leave_others();
-    fields.take(choice);
-    choose_function(name, "tool_choice", fields, tools);
-  } else {
-    fields.fail("tool_choice", "'tool_choice' must be auto, none, required, or name a function");
-  }
-  if (tools.functions.empty() && tools.choice == ChatTools::Choice::required)
-    fields.fail("tool_choice", "'tool_choice' wants a function, and there is none among 'tools'");
-}
-
 // The model may call any of the tools or none: without one that nobody here can run, its answers are such
 // that it could have given with that tool, too.
 ChatTools read_responses_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;
-  const Json* list = fields.value("tools");
-  if (list != nullptr && !list->is_array()) fields.fail("tools", "'tools' must be a list of tools");
+  const Json* list = fields.list("tools", "tools");
   for (std::size_t i = 0; list != nullptr && i < list->size() && !fields.error(); ++i) {
     const std::string where = fmt::format("tools[{}]", i);
     JsonFields tool((*list)[i], where);
@@ -50,14 +30,14 @@ ChatTools read_responses_tools(JsonFields& fields) {
     if (type == "function") {
       add_function(tool, "parameters", where, tools, schemas);
     } else if (type.empty()) {
-      tool.fail("type", fmt::format("'{}.type' is missing: give 'function'", where), kMissingParameter);
+      tool.fail_missing("type", "function");
     } else {
       tools.loosened.push_back(fmt::format(
           "tools of the type '{}' are left out: only functions can be called", type.substr(0, kMaxTypeName)));
     }
     fields.take(tool);
   }
-  if (!fields.error()) read_responses_choice(fields, tools);
+  if (!fields.error()) read_tool_choice(fields, nullptr, tools);
   tools.parallel = fields.boolean("parallel_tool_calls");
   return tools;
 }
@@ -96,17 +76,11 @@ void refuse_what_is_not_there(JsonFields& fields) {
 
 GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                                ApiRequest& request) {
-  GenerationRequest options;
-  request.model = fields.text("model").value_or("");
-  request.stream = fields.boolean("stream").value_or(false);
-  options.sampling = read_sampling(fields, tokenizer, limits.n_vocab);
+  GenerationRequest options = read_request_options(fields, "stop", tokenizer, limits, request);
   fields.means_default("max_output_tokens", {-1});
   options.generation.max_tokens =
       static_cast<int>(fields.integer("max_output_tokens", 1, INT32_MAX).value_or(-1));
-  options.generation.stops = fields.texts("stop", kMaxStops);
-  const auto user = fields.text("user"), user_now = fields.text("safety_identifier");
-  options.client = user.value_or(user_now.value_or(""));
-  options.guard = fields.boolean("guard").value_or(false);
+  options.client = read_user(fields);
   return options;
 }
 

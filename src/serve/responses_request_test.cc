@@ -126,7 +126,8 @@ TEST_F(ResponsesTools, AreChosenByTheirName) {
   };
   EXPECT_EQ(wrong("auto"), "accepted");
   EXPECT_EQ(wrong("none"), "accepted");
-  EXPECT_EQ(wrong({{"type", "function"}, {"name", "search"}}), "tool_choice");
+  EXPECT_EQ(wrong({{"type", "function"}, {"name", "search"}}), "tool_choice.name");
+  EXPECT_EQ(wrong({{"type", "function"}}), "tool_choice.name");
   EXPECT_EQ(wrong({{"type", "web_search"}}), "tool_choice.type");
   const Json others = Json::array({{{"type", "web_search"}}});
   EXPECT_EQ(std::get<ApiError>(parse({{"tools", others}, {"tool_choice", "required"}})).parameter,

@@ -25,7 +25,7 @@ class Items {
     } else if (type == "reasoning") {
       read_thought(item, where);
     } else if (type == "function_call") {
-      read_call(item, where);
+      read_call(item);
     } else if (type == "function_call_output") {
       read_output(item, where);
     } else {
@@ -59,10 +59,9 @@ class Items {
     add_thought(content.empty() ? summary : content, thought_);
   }
 
-  void read_call(JsonFields& item, const std::string& where) {
+  void read_call(JsonFields& item) {
     const std::string name = item.text("name").value_or("");
-    if (name.empty())
-      item.fail("name", fmt::format("'{}.name' must name the function that was called", where));
+    if (name.empty()) item.fail_missing("name", "the function that was called");
     const std::string id = item.text("call_id").value_or("");
     Json& turns = conversation_.json;
     const bool goes_on = thought_.empty() && !turns.empty() && turns.back()["role"] == "assistant";
@@ -102,7 +101,9 @@ ChatHistory read_input(JsonFields& fields) {
       items.read((*input)[i], fmt::format("input[{}]", i), fields);
   } else {
     fields.fail("input", "'input' must be a text or a list of items, one at least",
-                input == nullptr ? kMissingParameter : kInvalidValue);
+                input == nullptr    ? kMissingParameter
+                : input->is_array() ? kInvalidValue
+                                    : kInvalidType);
   }
   return conversation;
 }

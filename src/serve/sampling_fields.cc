@@ -54,14 +54,19 @@ void add_bias(const Json& named, const Json& value, const Tokenizer& tokenizer, 
               JsonFields& fields, std::vector<TokenBias>& biases) {
   const auto bias = bias_value(value);
   const std::vector<std::int32_t> tokens = biased_tokens(named, tokenizer, n_vocab);
+  const auto text = [](const Json& json) {
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
   if (!bias)
-    fields.fail("logit_bias", fmt::format("'logit_bias' has {} for {}: give a number up to {}, or false",
-                                          value.dump(), named.dump(), kMaxBias));
+    fields.fail("logit_bias",
+                fmt::format("'logit_bias' has {} for {}: give a number up to {}, or false", text(value),
+                            text(named), kMaxBias),
+                value.is_number() ? kInvalidValue : kInvalidType);
   if (tokens.empty())
     fields.fail("logit_bias",
                 fmt::format("'logit_bias' has {}, which is neither a token of the model's vocabulary of "
                             "{} nor a text",
-                            named.dump(-1, ' ', false, Json::error_handler_t::replace), n_vocab));
+                            text(named), n_vocab));
   if (fields.error()) return;
   for (const std::int32_t token : tokens) biases.push_back({token, *bias});
 }
@@ -75,7 +80,8 @@ std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenize
     fields.fail("logit_bias",
                 fmt::format("'logit_bias' must be an object of tokens and numbers, or a list of pairs "
                             "of these, at most {}",
-                            kMaxBiases));
+                            kMaxBiases),
+                json->is_structured() ? kInvalidValue : kInvalidType);
     return biases;
   }
   if (json->is_object()) {
@@ -86,8 +92,10 @@ std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenize
     if (pair.is_array() && pair.size() == 2) {
       add_bias(pair[0], pair[1], tokenizer, n_vocab, fields, biases);
     } else {
-      fields.fail("logit_bias", fmt::format("'logit_bias' has {}, which is no pair of a token and a number",
-                                            pair.dump(-1, ' ', false, Json::error_handler_t::replace)));
+      fields.fail("logit_bias",
+                  fmt::format("'logit_bias' has {}, which is no pair of a token and a number",
+                              pair.dump(-1, ' ', false, Json::error_handler_t::replace)),
+                  kInvalidType);
     }
   }
   return biases;

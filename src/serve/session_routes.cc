@@ -86,7 +86,7 @@ class SessionRoutes {
     JsonFields fields(*json);
     const auto given = fields.text("to");
     const std::string to = given.value_or("");
-    if (!given) fields.fail("to", "'to' must be the name of the new session");
+    if (!given) fields.fail_missing("to", "the name of the new session");
     if (!is_session_name(to)) fields.fail("to", kSessionNameRule);
     fields.leave_others();
     if (fields.error()) return send(response, *fields.error());

@@ -16,40 +16,41 @@ bool is_tokens(const Json& json) {
          std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_number_integer(); });
 }
 
-std::vector<std::int32_t> read_prompt(const Json& json, const char* key, const PromptReading& reading,
-                                      const Tokenizer& tokenizer, const ApiLimits& limits,
+// name: what it is called in messages, such as "prompt[2]".
+std::vector<std::int32_t> read_tokens(const Json& json, const char* key, const std::string& name, int n_vocab,
                                       JsonFields& fields) {
   std::vector<std::int32_t> tokens;
-  if (json.is_string()) {
-    const auto& text = json.get_ref<const std::string&>();
-    auto encoded = reading.suffix.empty()
-                       ? tokenizer.encode(text, reading.add_special, reading.parse_special)
-                       : infill_prompt({.prefix = text, .suffix = reading.suffix}, tokenizer);
-    if (encoded.ok()) return std::move(encoded).value();
-    fields.fail(reading.suffix.empty() ? key : "suffix", encoded.error().message);
-  } else if (!reading.suffix.empty()) {
-    fields.fail(key, fmt::format("'{}' must be a text, or a list of texts, where there is a 'suffix'", key));
-  } else if (is_tokens(json)) {
-    for (const Json& item : json) {
-      if (item < 0 || item >= limits.n_vocab) {
-        fields.fail(
-            key, fmt::format("token {} is not in the model's vocabulary of {}", item.dump(), limits.n_vocab));
-        return tokens;
-      }
-      tokens.push_back(item.get<std::int32_t>());
+  for (const Json& item : json) {
+    if (item < 0 || item >= n_vocab) {
+      fields.fail(key, fmt::format("'{}' has the token {}, which is not in the model's vocabulary of {}",
+                                   name, item.dump(), n_vocab));
+      return {};
     }
-  } else {
-    fields.fail(
-        key,
-        fmt::format("'{}' must be a text, a list of tokens, or a list of texts or of lists of tokens", key));
+    tokens.push_back(item.get<std::int32_t>());
   }
   return tokens;
 }
 
-TextPrompt read_text_prompt(const Json& json, const char* key, const PromptReading& reading,
-                            const Tokenizer& tokenizer, const ApiLimits& limits, JsonFields& fields) {
-  return {read_prompt(json, key, reading, tokenizer, limits, fields),
-          json.is_string() && reading.suffix.empty() ? json.get<std::string>() : ""};
+TextPrompt read_prompt(const Json& json, const char* key, const std::string& name,
+                       const PromptReading& reading, const Tokenizer& tokenizer, const ApiLimits& limits,
+                       JsonFields& fields) {
+  const bool has_suffix = !reading.suffix.empty();
+  if (json.is_string()) {
+    const auto& text = json.get_ref<const std::string&>();
+    auto encoded = has_suffix ? infill_prompt({.prefix = text, .suffix = reading.suffix}, tokenizer)
+                              : tokenizer.encode(text, reading.add_special, reading.parse_special);
+    if (encoded.ok()) return {std::move(encoded).value(), has_suffix ? "" : text};
+    fields.fail(has_suffix ? "suffix" : key, encoded.error().message);
+  } else if (has_suffix) {
+    fields.fail(key, fmt::format("'{}' must be a text, where there is a 'suffix'", name), kInvalidType);
+  } else if (is_tokens(json)) {
+    return {read_tokens(json, key, name, limits.n_vocab, fields), ""};
+  } else if (json.is_array() && json.empty()) {
+    fields.fail(key, fmt::format("'{}' is an empty list: give a text or a list of tokens", name));
+  } else {
+    fields.fail(key, fmt::format("'{}' must be a text or a list of tokens", name), kInvalidType);
+  }
+  return {};
 }
 
 }  // namespace
@@ -67,16 +68,18 @@ std::vector<TextPrompt> read_prompts(JsonFields& fields, const char* key, const 
   std::vector<TextPrompt> prompts;
   const Json* json = fields.value(key);
   if (json == nullptr) {
-    fields.fail(key, fmt::format("there is no '{}'", key), kMissingParameter);
-  } else if (!json->is_array() || is_tokens(*json)) {
-    prompts.push_back(read_text_prompt(*json, key, reading, tokenizer, limits, fields));
-  } else if (json->empty() || json->size() > limits.max_prompts) {
-    fields.fail(key, fmt::format("'{}' lists {} texts, and a request has 1 to {}: send others in requests "
-                                 "of their own",
-                                 key, json->size(), limits.max_prompts));
+    fields.fail_missing(key, "a text, or a list of texts");
+  } else if (!json->is_array() || json->empty() || is_tokens(*json)) {
+    prompts.push_back(read_prompt(*json, key, key, reading, tokenizer, limits, fields));
+  } else if (json->size() > limits.max_prompts) {
+    fields.fail(key,
+                fmt::format("'{}' lists {} texts, and a request has at most {}: send the others in requests "
+                            "of their own",
+                            key, json->size(), limits.max_prompts));
   } else {
-    for (const Json& item : *json)
-      prompts.push_back(read_text_prompt(item, key, reading, tokenizer, limits, fields));
+    for (std::size_t i = 0; i < json->size() && !fields.error(); ++i)
+      prompts.push_back(
+          read_prompt((*json)[i], key, fmt::format("{}[{}]", key, i), reading, tokenizer, limits, fields));
   }
   return prompts;
 }

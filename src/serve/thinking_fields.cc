@@ -27,9 +27,8 @@ void read_thinking(const Json& json, JsonFields& fields, ThinkingWish& wish) {
     return;
   }
   JsonFields thinking(json, "thinking");
-  const std::string type = thinking.text("type").value_or("");
-  if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "auto")
-    thinking.fail("type", "'thinking.type' must be enabled, disabled or adaptive");
+  const std::string type =
+      thinking.word("type", {"enabled", "disabled", "adaptive", "auto"}, JsonFields::Missing::is_wrong);
   wish.thinks = type != "disabled";
   wish.is_adaptive = type == "adaptive" || type == "auto";
   wish.token_budget = read_budget(thinking, "budget_tokens");
@@ -52,10 +51,8 @@ ThinkingOptions read_chat_thinking(JsonFields& fields) {
   read_named_effort(fields, "reasoning_effort", "reasoning_effort", read.wish);
   if (const Json* thinking = fields.value("thinking")) read_thinking(*thinking, fields, read.wish);
   if (const auto enabled = fields.boolean("enable_thinking")) read.wish.thinks = *enabled;
-  const std::string format = fields.text("reasoning_format").value_or("auto");
-  if (format != "none" && format != "auto" && format != "deepseek")
-    fields.fail("reasoning_format", "'reasoning_format' must be none, auto or deepseek");
-  read.splits_thoughts = format != "none";
+  read.splits_thoughts =
+      fields.word("reasoning_format", {"auto", "deepseek", "none"}, JsonFields::Missing::is_first) != "none";
   return read;
 }
 

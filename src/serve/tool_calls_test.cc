@@ -383,7 +383,7 @@ TEST_F(ToolCalls, AreRefusedWhereTheyCanNotBe) {
   EXPECT_EQ(refused({{"tools", {tool("no name")}}}, tools), "tools[0].function.name");
   EXPECT_EQ(refused({{"tools", {tool("f", 5)}}}, tools), "tools[0].function.parameters");
   EXPECT_EQ(refused({{"tools", {{{"type", "web_search"}}}}}, tools), "tools[0].type");
-  EXPECT_EQ(refused({{"tool_choice", function_choice("none")}}, tools), "tool_choice");
+  EXPECT_EQ(refused({{"tool_choice", function_choice("none")}}, tools), "tool_choice.function.name");
   EXPECT_EQ(refused({{"tool_choice", "sometimes"}}, tools), "tool_choice");
   EXPECT_EQ(refused({{"response_format", {{"type", "json_object"}}}}, tools), "response_format");
   EXPECT_EQ(refused({{"tool_choice", "none"}, {"response_format", {{"type", "json_object"}}}}, tools),
