@@ -153,7 +153,8 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
           .kernels = {kernels.begin(), kernels.end()},
           .grid = cache_grid(plan, session.backend()),
           .weight_bytes = engine.weight_bytes(),
-          .n_vocab = engine.n_vocab()};
+          .n_vocab = engine.n_vocab(),
+          .n_embd = engine.n_embd()};
 }
 
 // For the shadow of one answer of the full context, or of several shorter ones.

@@ -31,11 +31,12 @@ struct ApiRequest {
   std::shared_ptr<const ToolFormat> tool_format;  // that answers are read by; null: they are text
   std::string model;                              // as named by the client; empty: any
   std::vector<std::string> stops;                 // the client's, of the Messages API
+  bool base64 = false;                            // how embeddings are written
 };
 
 // What a server takes.
 struct ApiLimits {
-  int n_vocab = 0;
+  int n_vocab = 0, n_embd = 0;
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
   std::size_t max_prompts = 2048;               // of a list
   ServerLog* log = nullptr;                     // for hints; null: none

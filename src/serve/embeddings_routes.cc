@@ -1,15 +1,12 @@
 #include "serve/embeddings_routes.h"
 
 #include <fmt/format.h>
-#include <httplib.h>
 
 #include <bit>
 #include <cstring>
 
-#include "base/json_reader.h"
-#include "serve/answer_delivery.h"
-#include "serve/exchange.h"
-#include "serve/http_reply.h"
+#include "serve/answer_route.h"
+#include "serve/json_fields.h"
 #include "serve/parameter_rule.h"
 #include "serve/text_prompts.h"
 
@@ -17,42 +14,37 @@ namespace kvant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using httplib::Request;
-using httplib::Response;
 
 static_assert(std::endian::native == std::endian::little, "clients expect little-endian floats");
 
-Json response_json(const std::vector<std::vector<float>>& embeddings, const EmbeddingsRequest& wanted,
-                   const std::string& model, const TokenUsage& usage) {
-  Json data = Json::array();
-  for (std::size_t i = 0; i < embeddings.size(); ++i) {
-    Json vector = wanted.base64 ? Json(base64_of(embeddings[i])) : Json(embeddings[i]);
-    data.push_back({{"object", "embedding"}, {"index", i}, {"embedding", std::move(vector)}});
-  }
-  return {{"object", "list"},
-          {"data", std::move(data)},
-          {"model", model},
-          {"usage", {{"prompt_tokens", usage.prompt}, {"total_tokens", usage.prompt}}}};
-}
+class EmbeddingsAnswers final : public ApiAnswers {
+ public:
+  explicit EmbeddingsAnswers(const ApiRequest& wanted)
+      : model_(wanted.model), base64_(wanted.base64), vectors_(wanted.prompts.size()) {}
 
-void answer(const Request& request, Response& response, ServeLoop& loop, EmbeddingsRequest wanted) {
-  std::vector<std::vector<float>> embeddings(wanted.request.prompts.size());
-  const std::string model = wanted.request.model;
-  auto started = Exchange::start(loop, std::move(wanted.request));
-  if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
-  Exchange& exchange = *std::get<std::shared_ptr<Exchange>>(started);
-  if (!read_answers(request, exchange,
-                    [&](int choice, const AnswerPart& part) { embeddings[choice] = part.embedding; }))
-    return;
-  if (const auto failure = exchange.failure()) return send(response, *failure);
-  const std::size_t n = embeddings.front().size();
-  if (wanted.dimensions > 0 && static_cast<std::size_t>(wanted.dimensions) != n)
-    return send(response, ApiError{.message = fmt::format("'dimensions' must be {}: the model's vectors are "
-                                                          "not made shorter",
-                                                          n),
-                                   .parameter = "dimensions"});
-  send(response, response_json(embeddings, wanted, model, exchange.usage()));
-}
+  void add(int choice, const AnswerPart& part) override { vectors_[choice] = part.embedding; }
+  Json whole(const TokenUsage& usage) override {
+    Json data = Json::array();
+    for (std::size_t i = 0; i < vectors_.size(); ++i) {
+      Json vector = base64_ ? Json(base64_of(vectors_[i])) : Json(vectors_[i]);
+      data.push_back({{"object", "embedding"}, {"index", i}, {"embedding", std::move(vector)}});
+    }
+    return {{"object", "list"},
+            {"data", std::move(data)},
+            {"model", model_},
+            {"usage", {{"prompt_tokens", usage.prompt}, {"total_tokens", usage.prompt}}}};
+  }
+
+  // No request for vectors is streamed.
+  std::string part_events(int, const AnswerPart&) override { return ""; }
+  std::string end_events(const TokenUsage&) override { return ""; }
+  std::string failure_events(const ApiError&) override { return ""; }
+
+ private:
+  std::string model_;
+  bool base64_;
+  std::vector<std::vector<float>> vectors_;
+};
 
 }  // namespace
 
@@ -71,23 +63,25 @@ std::string base64_of(std::span<const float> values) {
   return text;
 }
 
-std::variant<EmbeddingsRequest, ApiError> parse_embeddings_request(const Json& body,
-                                                                   const Tokenizer& tokenizer,
-                                                                   const ApiLimits& limits) {
+ParsedRequest parse_embeddings_request(const Json& body, const Tokenizer& tokenizer,
+                                       const ApiLimits& limits) {
   JsonFields fields(body);
-  EmbeddingsRequest wanted;
-  wanted.request.model = fields.text("model").value_or("");
+  ApiRequest wanted;
+  wanted.model = fields.text("model").value_or("");
   const std::string client = fields.text("user").value_or("");
   wanted.base64 =
       fields.word("encoding_format", {"float", "base64"}, JsonFields::Missing::is_first) == "base64";
-  wanted.dimensions = static_cast<int>(fields.integer("dimensions", 1, INT32_MAX).value_or(0));
+  const auto dimensions = fields.integer("dimensions", 1, INT32_MAX);
+  if (dimensions && *dimensions != limits.n_embd)
+    fields.fail("dimensions", fmt::format("'dimensions' must be {}: the model's vectors are not made shorter",
+                                          limits.n_embd));
   // Texts are text: control tokens in them are none.
   std::vector<TextPrompt> inputs =
       read_prompts(fields, "input", {.add_special = true, .parse_special = false}, tokenizer, limits);
   apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
   for (TextPrompt& input : inputs) {
-    GenerationRequest& prompt = wanted.request.prompts.emplace_back();
+    GenerationRequest& prompt = wanted.prompts.emplace_back();
     prompt.embeds = true;
     prompt.generation.max_tokens = 0;
     prompt.client = client;
@@ -98,17 +92,12 @@ std::variant<EmbeddingsRequest, ApiError> parse_embeddings_request(const Json& b
 
 void add_embeddings_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                           const ApiLimits& limits, std::span<const ServerInfo> served) {
-  add_post_route(server, "/v1/embeddings",
-                 [&loop, &tokenizer, limits, served](const Request& request, Response& response) {
-                   const auto body = parse_json(request.body);
-                   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
-                   auto parsed = parse_embeddings_request(*body, tokenizer, limits);
-                   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
-                   auto& wanted = std::get<EmbeddingsRequest>(parsed);
-                   const auto recipe = address(wanted.request, served, request.remote_addr);
-                   if (const auto* unknown = std::get_if<ApiError>(&recipe)) return send(response, *unknown);
-                   answer(request, response, loop, std::move(wanted));
-                 });
+  add_answer_route(
+      server, "/v1/embeddings", loop, served,
+      {.parse = [&tokenizer,
+                 limits](const Json& body) { return parse_embeddings_request(body, tokenizer, limits); },
+       .answers = [](const Json&, const ApiRequest& wanted, const ServerInfo&,
+                     const std::string&) { return std::make_unique<EmbeddingsAnswers>(wanted); }});
 }
 
 }  // namespace kvant

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <span>
-#include <variant>
+#include <string>
 
 #include "model/tokenizer.h"
 #include "serve/api_request.h"
@@ -15,15 +15,9 @@ class Server;
 
 namespace kvant {
 
-struct EmbeddingsRequest {
-  ApiRequest request;   // a prompt for each input
-  bool base64 = false;  // how vectors are written
-  int dimensions = 0;   // that they are to have; 0: the model's
-};
-
-std::variant<EmbeddingsRequest, ApiError> parse_embeddings_request(const nlohmann::ordered_json& body,
-                                                                   const Tokenizer& tokenizer,
-                                                                   const ApiLimits& limits = {});
+// A prompt for each input.
+ParsedRequest parse_embeddings_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
+                                       const ApiLimits& limits = {});
 
 // The floats as they lie in memory, in base64 (RFC 4648), as clients of OpenAI read them.
 std::string base64_of(std::span<const float> values);

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 TEST(EmbeddingsRequest, TakesTextsAndTokens) {
   const testing::FakeTokenizer tokenizer;
   const auto parse = [&](const Json& body) {
-    return parse_embeddings_request(body, tokenizer, {.n_vocab = testing::kFakeVocabulary});
+    return parse_embeddings_request(body, tokenizer, {.n_vocab = testing::kFakeVocabulary, .n_embd = 64});
   };
   const auto wrong = [&](const Json& body) {
     const auto parsed = parse(body);
@@ -23,21 +23,21 @@ TEST(EmbeddingsRequest, TakesTextsAndTokens) {
     return error == nullptr ? "accepted" : error->parameter;
   };
   const auto parsed = parse({{"input", {"a", "bc"}}, {"encoding_format", "base64"}, {"dimensions", 64}});
-  const auto& wanted = std::get<EmbeddingsRequest>(parsed);
+  const auto& wanted = std::get<ApiRequest>(parsed);
   EXPECT_TRUE(wanted.base64);
-  EXPECT_EQ(wanted.dimensions, 64);
-  ASSERT_EQ(wanted.request.prompts.size(), 2U);
-  EXPECT_EQ(wanted.request.prompts[1].prompt, tokenizer.encode("bc", true, false).value());
-  EXPECT_TRUE(wanted.request.prompts[0].embeds);
-  EXPECT_EQ(wanted.request.prompts[0].generation.max_tokens, 0);
-  EXPECT_EQ(std::get<EmbeddingsRequest>(parse({{"input", {1, 2}}})).request.prompts.at(0).prompt,
+  ASSERT_EQ(wanted.prompts.size(), 2U);
+  EXPECT_EQ(wanted.prompts[1].prompt, tokenizer.encode("bc", true, false).value());
+  EXPECT_TRUE(wanted.prompts[0].embeds);
+  EXPECT_EQ(wanted.prompts[0].generation.max_tokens, 0);
+  EXPECT_EQ(std::get<ApiRequest>(parse({{"input", {1, 2}}})).prompts.at(0).prompt,
             (std::vector<std::int32_t>{1, 2}));
-  EXPECT_EQ(std::get<EmbeddingsRequest>(parse({{"input", {{1}, {2, 3}}}})).request.prompts.size(), 2U);
+  EXPECT_EQ(std::get<ApiRequest>(parse({{"input", {{1}, {2, 3}}}})).prompts.size(), 2U);
   EXPECT_EQ(wrong(Json::object()), "input");
   EXPECT_EQ(wrong({{"input", Json::array()}}), "input");
   EXPECT_EQ(wrong({{"input", {1, 99999}}}), "input");
   EXPECT_EQ(wrong({{"input", "a"}, {"encoding_format", "int8"}}), "encoding_format");
   EXPECT_EQ(wrong({{"input", "a"}, {"dimensions", 0}}), "dimensions");
+  EXPECT_EQ(wrong({{"input", "a"}, {"dimensions", 32}}), "dimensions");
   EXPECT_EQ(wrong({{"input", "a"}, {"input_type", "query"}}), "accepted");
 }
 

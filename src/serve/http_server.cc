@@ -9,12 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
-#include "serve/answer_delivery.h"
 #include "serve/api_key.h"
 #include "serve/api_response.h"
+#include "serve/completion_routes.h"
 #include "serve/connection_server.h"
 #include "serve/embeddings_routes.h"
-#include "serve/exchange.h"
 #include "serve/http_reply.h"
 #include "serve/infill_routes.h"
 #include "serve/json_fields.h"
@@ -73,8 +72,6 @@ class HttpServer::Routes {
   void stop() { server_.stop(); }
 
  private:
-  using Parse = ParsedRequest (*)(const Json&, const Tokenizer&, const ApiLimits&);
-
   void add_routes();
   ApiLimits limits() const;
   httplib::Server::HandlerResponse check(const Request& request, Response& response) const;
@@ -82,11 +79,6 @@ class HttpServer::Routes {
   // What is wrong with a request, whatever it asks for.
   std::optional<ApiError> refusal(const Request& request) const;
   void log(const RequestRecord& record) const;
-  void generate(const Request& request, Response& response, Parse parse);
-  void answer(const Request& request, Response& response, const std::shared_ptr<Exchange>& exchange,
-              ApiResponse whole) const;
-  void stream(Response& response, const std::shared_ptr<Exchange>& exchange, ApiResponse chunks,
-              bool include_usage) const;
   Json model_json(int recipe, const std::string& name) const;
   Json kv_json(int recipe) const;
   void models(const Request& request, Response& response) const;
@@ -131,12 +123,7 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
 }
 
 void HttpServer::Routes::add_routes() {
-  add_post_route(server_, "/v1/chat/completions", [this](const Request& request, Response& response) {
-    generate(request, response, parse_chat_request);
-  });
-  add_post_route(server_, "/v1/completions", [this](const Request& request, Response& response) {
-    generate(request, response, parse_completion_request);
-  });
+  add_completion_routes(server_, loop_, tokenizer_, limits(), served_);
   add_get_route(server_, "/v1/models", [this](const Request&, Response& response) {
     Json data = Json::array();
     for (std::size_t i = 0; i < served_.size(); ++i) {
@@ -246,61 +233,10 @@ void HttpServer::Routes::log(const RequestRecord& record) const {
 }
 
 ApiLimits HttpServer::Routes::limits() const {
-  return {.n_vocab = served_.front().n_vocab, .chat_template = chat_template_.get(), .log = options_.log};
-}
-
-// --- answers ---
-
-void HttpServer::Routes::generate(const Request& request, Response& response, Parse parse) {
-  const auto body = parse_json(request.body);
-  if (!body.ok()) return send(response, ApiError{.message = body.error().message});
-  ParsedRequest parsed = parse(*body, tokenizer_, limits());
-  if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
-  auto& wanted = std::get<ApiRequest>(parsed);
-  const auto recipe = address(wanted, served_, request.remote_addr);
-  if (const auto* unknown = std::get_if<ApiError>(&recipe)) return send(response, *unknown);
-  const ServerInfo& info = served_[std::get<int>(recipe)];
-  ApiResponse answers(tokenizer_, wanted.is_chat, wanted.wants_probabilities, wanted.tool_format,
-                      wanted.model, info.fingerprint + "-" + info.recipe);
-  const bool streams = wanted.stream, include_usage = wanted.include_usage;
-  auto started = Exchange::start(loop_, std::move(wanted));
-  if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
-  const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
-  if (streams) {
-    stream(response, exchange, std::move(answers), include_usage);
-  } else {
-    answer(request, response, exchange, std::move(answers));
-  }
-}
-
-void HttpServer::Routes::answer(const Request& request, Response& response,
-                                const std::shared_ptr<Exchange>& exchange, ApiResponse whole) const {
-  if (!read_answers(request, *exchange, [&](int choice, const AnswerPart& part) { whole.add(choice, part); }))
-    return;
-  if (const auto failure = exchange->failure()) return send(response, *failure);
-  send(response, whole.whole(exchange->usage()));
-}
-
-void HttpServer::Routes::stream(Response& response, const std::shared_ptr<Exchange>& exchange,
-                                ApiResponse chunks, bool include_usage) const {
-  const auto shared_chunks = std::make_shared<ApiResponse>(std::move(chunks));
-  const auto end = [exchange, shared_chunks, include_usage] {
-    std::string last;
-    if (const auto failure = exchange->failure()) {
-      last = sse_event(failure->body());
-    } else if (include_usage) {
-      last = sse_event(response_text(shared_chunks->usage_chunk(exchange->usage())));
-    }
-    return last + sse_event("[DONE]");
-  };
-  stream_answers(response, exchange,
-                 {.start = nullptr,
-                  .part =
-                      [shared_chunks](int choice, const AnswerPart& part) {
-                        const Json chunk = shared_chunks->chunk(choice, part);
-                        return chunk.is_null() ? "" : sse_event(response_text(chunk));
-                      },
-                  .end = end});
+  return {.n_vocab = served_.front().n_vocab,
+          .n_embd = served_.front().n_embd,
+          .chat_template = chat_template_.get(),
+          .log = options_.log};
 }
 
 // --- about the server ---

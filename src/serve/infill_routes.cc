@@ -1,16 +1,12 @@
 #include "serve/infill_routes.h"
 
 #include <fmt/format.h>
-#include <httplib.h>
 
 #include <algorithm>
 #include <iterator>
 
-#include "base/json_reader.h"
-#include "serve/answer_delivery.h"
+#include "serve/answer_route.h"
 #include "serve/api_response.h"
-#include "serve/exchange.h"
-#include "serve/http_reply.h"
 #include "serve/infill_prompt.h"
 #include "serve/json_fields.h"
 #include "serve/server_log.h"
@@ -19,8 +15,6 @@ namespace kvant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using httplib::Request;
-using httplib::Response;
 
 // They shape what an editor suggests, by time and layout. Editors send them always.
 constexpr const char* kEditorHints[] = {"t_max_prompt_ms", "t_max_predict_ms", "n_indent", "samplers",
@@ -43,22 +37,15 @@ const char* stop_type(const AnswerPart& last) {
 }
 
 // The format of llama-server: the text, and in the last part what has ended it.
-class InfillAnswer {
+class InfillAnswers final : public ApiAnswers {
  public:
-  explicit InfillAnswer(std::string model) : model_(std::move(model)) {}
+  explicit InfillAnswers(std::string model) : model_(std::move(model)) {}
 
-  std::string part_event(const AnswerPart& part) {
-    last_ = part;
-    if (part.end == GenerationEnd::none)
-      return sse_event(response_text({{"index", 0}, {"content", part.text}, {"stop", false}}));
-    text_ = part.text;  // which comes with what has ended it
-    return "";
-  }
-  void add(const AnswerPart& part) {
+  void add(int /*choice*/, const AnswerPart& part) override {
     last_ = part;
     text_ += part.text;
   }
-  Json whole(const TokenUsage& usage) const {
+  Json whole(const TokenUsage& usage) override {
     return {{"index", 0},
             {"content", text_},
             {"stop", true},
@@ -71,30 +58,20 @@ class InfillAnswer {
             {"stopping_word", last_.stop}};
   }
 
+  std::string part_events(int /*choice*/, const AnswerPart& part) override {
+    last_ = part;
+    if (part.end == GenerationEnd::none)
+      return sse_event(response_text({{"index", 0}, {"content", part.text}, {"stop", false}}));
+    text_ = part.text;  // which comes with what has ended it
+    return "";
+  }
+  std::string end_events(const TokenUsage& usage) override { return sse_event(response_text(whole(usage))); }
+  std::string failure_events(const ApiError& failure) override { return sse_event(failure.body()); }
+
  private:
   std::string model_, text_;
   AnswerPart last_;
 };
-
-void answer(const Request& request, Response& response, Exchange& exchange, InfillAnswer whole) {
-  if (!read_answers(request, exchange, [&](int, const AnswerPart& part) { whole.add(part); })) return;
-  if (const auto failure = exchange.failure()) return send(response, *failure);
-  send(response, whole.whole(exchange.usage()));
-}
-
-void stream(Response& response, const std::shared_ptr<Exchange>& exchange, InfillAnswer answer) {
-  const auto shared_answer = std::make_shared<InfillAnswer>(std::move(answer));
-  stream_answers(
-      response, exchange,
-      {.start = nullptr,
-       .part = [shared_answer](int, const AnswerPart& part) { return shared_answer->part_event(part); },
-       .end =
-           [shared_answer, exchange] {
-             const auto failure = exchange->failure();
-             return sse_event(failure ? failure->body()
-                                      : response_text(shared_answer->whole(exchange->usage())));
-           }});
-}
 
 }  // namespace
 
@@ -127,26 +104,12 @@ ParsedRequest parse_infill_request(const Json& body, const Tokenizer& tokenizer,
 
 void add_infill_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                       const ApiLimits& limits, std::span<const ServerInfo> served) {
-  add_post_route(server, "/infill",
-                 [&loop, &tokenizer, limits, served](const Request& request, Response& response) {
-                   const auto body = parse_json(request.body);
-                   if (!body.ok()) return send(response, ApiError{.message = body.error().message});
-                   ParsedRequest parsed = parse_infill_request(*body, tokenizer, limits);
-                   if (const auto* wrong = std::get_if<ApiError>(&parsed)) return send(response, *wrong);
-                   auto& wanted = std::get<ApiRequest>(parsed);
-                   const auto recipe = address(wanted, served, request.remote_addr);
-                   if (const auto* unknown = std::get_if<ApiError>(&recipe)) return send(response, *unknown);
-                   InfillAnswer middle(wanted.model);
-                   const bool streams = wanted.stream;
-                   auto started = Exchange::start(loop, std::move(wanted));
-                   if (const auto* refused = std::get_if<ApiError>(&started)) return send(response, *refused);
-                   const auto& exchange = std::get<std::shared_ptr<Exchange>>(started);
-                   if (streams) {
-                     stream(response, exchange, std::move(middle));
-                   } else {
-                     answer(request, response, *exchange, std::move(middle));
-                   }
-                 });
+  add_answer_route(
+      server, "/infill", loop, served,
+      {.parse = [&tokenizer,
+                 limits](const Json& body) { return parse_infill_request(body, tokenizer, limits); },
+       .answers = [](const Json&, const ApiRequest& wanted, const ServerInfo&,
+                     const std::string&) { return std::make_unique<InfillAnswers>(wanted.model); }});
 }
 
 }  // namespace kvant

@@ -24,7 +24,7 @@ struct ServerInfo {
   std::vector<std::string> kernels;  // that serve sealed pages, each once
   CacheGrid grid;
   std::int64_t weight_bytes = 0;
-  int n_vocab = 0;
+  int n_vocab = 0, n_embd = 0;
 };
 
 // The number of the recipe that clients name by `model`; the first where they name none, -1: it is not
