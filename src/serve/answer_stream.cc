@@ -25,9 +25,10 @@ void AnswerStream::close(const TokenUsage& usage) {
   news_.notify_one();
 }
 
-void AnswerStream::fail(Error failure) {
+void AnswerStream::fail(Error failure, bool is_of_request) {
   const std::lock_guard lock(mutex_);
   failure_ = std::move(failure);
+  failed_by_request_ = is_of_request;
   closed_ = true;
   news_.notify_one();
 }

@@ -50,7 +50,8 @@ class AnswerStream {
   void begin(const TokenUsage& usage);  // of the prompt: it is known what need not be read
   void write(AnswerPart part);
   void close(const TokenUsage& usage);
-  void fail(Error failure);  // instead of close()
+  // Instead of close(). is_of_request: another request might have been answered.
+  void fail(Error failure, bool is_of_request = false);
   bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
   // --- the reader ---
@@ -62,6 +63,7 @@ class AnswerStream {
 
   // After `closed`.
   const std::optional<Error>& failure() const { return failure_; }
+  bool failed_by_request() const { return failed_by_request_; }
   TokenUsage usage() const;  // so far
 
  private:
@@ -70,6 +72,7 @@ class AnswerStream {
   std::deque<AnswerPart> parts_;
   bool closed_ = false;
   std::optional<Error> failure_;
+  bool failed_by_request_ = false;
   TokenUsage usage_;
   std::atomic<bool> cancelled_{false};
 };

@@ -77,7 +77,9 @@ AnswerStream::Next Exchange::read(std::chrono::milliseconds patience, int& choic
 
 std::optional<ApiError> Exchange::failure() const {
   for (const auto& stream : streams_) {
-    if (stream->failure()) return ApiError{.status = 500, .message = stream->failure()->message};
+    if (stream->failure())
+      return ApiError{.status = stream->failed_by_request() ? 400 : 500,
+                      .message = stream->failure()->message};
   }
   return std::nullopt;
 }

@@ -18,6 +18,7 @@ struct ReadReply {
   GenerationEnd end = GenerationEnd::none;
   std::vector<ReportedToken> tokens;
   std::string failure;
+  bool failed_by_request = false;
   std::vector<AnswerPart> parts;
   int cached = 0;  // tokens of the prompt that were not read again
   std::optional<GuardTally> guard;
@@ -42,6 +43,7 @@ inline ReadReply read_reply(AnswerStream& stream) {
     reply.parts.push_back(part);
   }
   if (stream.failure()) reply.failure = stream.failure()->message;
+  reply.failed_by_request = stream.failed_by_request();
   reply.cached = stream.usage().cached;
   reply.guard = stream.usage().guard;
   return reply;

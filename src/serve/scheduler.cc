@@ -123,10 +123,10 @@ void Scheduler::end_without_progress() {
   }
 }
 
-void Scheduler::answer_failure(Job& job, const Error& failure) {
+void Scheduler::answer_failure(Job& job, const Error& failure, bool is_of_request) {
   free_sequences(job);
   ++counters_.failed;
-  job.stream->fail(failure);
+  job.stream->fail(failure, is_of_request);
 }
 
 // Beginnings of prompts go first, the one that comes from the disk last: they can be read again. Sessions go

@@ -227,7 +227,7 @@ class Scheduler {
   void decode_and_read(bool beside_answers);
   Status run_together(std::span<const Row> rows, std::span<const PromptPart> parts);
   Status run(std::span<const EngineInput> inputs, int n_logit_rows);
-  void answer_failure(Job& job, const Error& failure);
+  void answer_failure(Job& job, const Error& failure, bool is_of_request = false);
   void end_without_progress();
 
   RequestStatus status_of(const Job& job) const;
