@@ -125,12 +125,12 @@ void ConnectionServer::set_refusal(Handler refuse) {
 
 bool ConnectionServer::refuse_head(HttpConnection& connection) const {
   httplib::Response response;
-  response.status = httplib::StatusCode::RequestHeaderFieldsTooLarge_431;
+  response.status = connection.head_fault();
   if (refuse_) refuse_({}, response);
-  const std::string text = fmt::format(
-      "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: {}\r\n"
-      "Content-Length: {}\r\n\r\n{}",
-      response.get_header_value("Content-Type"), response.body.size(), response.body);
+  const std::string text =
+      fmt::format("HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n{}",
+                  response.status, httplib::status_message(response.status),
+                  response.get_header_value("Content-Type"), response.body.size(), response.body);
   return connection.write(text.data(), text.size()) == std::ssize(text);
 }
 
@@ -140,7 +140,7 @@ bool ConnectionServer::serve_request(HttpConnection& connection) {
   bool is_last = false;
   const httplib::Request* served = nullptr;
   const bool ok = serve_guarded([&] {
-    if (connection.has_large_head()) return refuse_head(connection);
+    if (connection.head_fault() != 0) return refuse_head(connection);
     return process_request(
         connection, connection.client(), connection.client_port(), "", 0,
         /*close_connection=*/false, is_last, [&](httplib::Request& request) {

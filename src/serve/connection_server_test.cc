@@ -188,6 +188,21 @@ TEST_F(ConnectionServerTest, SkipsEmptyLinesBeforeARequest) {
   EXPECT_TRUE(has(one.hear(kHello), "200 OK"));
 }
 
+// No thread waits for the rest of such a head.
+TEST_F(ConnectionServerTest, RefusesHeadsThatHttplibWouldWaitFor) {
+  start({.workers = 1});
+  for (const std::string& head :
+       {std::string("GET /hello HTTP/1.1\nHost: x\n\n"), std::string("GET /hello HTTP/1.1\r\nHost: x\n\r\n"),
+        std::string("\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", 11)}) {
+    Client one = client();
+    const auto begin = Clock::now();
+    one.say(head);
+    EXPECT_TRUE(has(one.hear(kRefused), "HTTP/1.1 400 Bad Request\r\n")) << head;
+    EXPECT_TRUE(one.is_closed());
+    EXPECT_LT(seconds_since(begin), 2);
+  }
+}
+
 TEST_F(ConnectionServerTest, SaysWhatIsWrongWithALargeHead) {
   start();
   const auto field = [](std::size_t n) { return "X: " + std::string(n, 'a') + "\r\n"; };

@@ -26,6 +26,7 @@ constexpr auto kClosingTime = 2s;
 constexpr std::size_t kMostDiscarded = 32 << 20;  // bytes
 constexpr std::size_t kLongestChunkLine = 4096;   // bytes: its size, and extensions that nobody reads
 constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
+constexpr std::string_view kTlsHandshake = "\x16\x03";  // with which a client of HTTPS begins
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
 
 std::chrono::seconds time_for(std::chrono::seconds least, std::size_t n_bytes) {
@@ -124,6 +125,18 @@ void HttpConnection::skip_empty_lines() {
   if (buffer_.empty()) n_received_ = 0;
 }
 
+int HttpConnection::fault_of(std::string_view head) {
+  constexpr std::ptrdiff_t kOtherLines = 2;  // the request line, and the empty one
+  if (head.starts_with(kTlsHandshake)) return httplib::StatusCode::BadRequest_400;
+  if (head.size() > kLargestHead || std::ranges::count(head, '\n') > kMostFields + kOtherLines)
+    return httplib::StatusCode::RequestHeaderFieldsTooLarge_431;
+  // httplib waits for a line's whole end, and a thread with it.
+  for (std::size_t at = head.find('\n'); at != std::string_view::npos; at = head.find('\n', at + 1)) {
+    if (at == 0 || head[at - 1] != '\r') return httplib::StatusCode::BadRequest_400;
+  }
+  return 0;
+}
+
 bool HttpConnection::is_whole(std::size_t max_body) {
   if (needed_ == 0) {
     std::size_t end = std::string::npos;
@@ -135,13 +148,13 @@ bool HttpConnection::is_whole(std::size_t max_body) {
     }
     if (end == std::string::npos) {
       scanned_ = buffer_.size() - std::min<std::size_t>(buffer_.size(), 3);
-      has_large_head_ = buffer_.size() > kLargestHead;
-      return has_large_head_;
+      if (buffer_.size() > kLargestHead || buffer_.starts_with(kTlsHandshake))
+        head_fault_ = fault_of(buffer_);
+      return head_fault_ != 0;
     }
     const std::string_view head = std::string_view(buffer_).substr(0, end);
-    constexpr std::ptrdiff_t kOtherLines = 2;  // the request line, and the empty one
-    has_large_head_ = end > kLargestHead || std::ranges::count(head, '\n') > kMostFields + kOtherLines;
-    if (has_large_head_) return true;
+    head_fault_ = fault_of(head);
+    if (head_fault_ != 0) return true;
     const std::string_view given = field(head, "content-length");
     std::size_t length = 0;
     const bool is_number =
@@ -195,7 +208,8 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
 void HttpConnection::next_request() {
   buffer_.erase(0, offset_);
   offset_ = scanned_ = needed_ = 0;
-  chunked_ = waits_ = is_too_large_ = has_large_head_ = false;
+  chunked_ = waits_ = is_too_large_ = false;
+  head_fault_ = 0;
   n_received_ = buffer_.size();
   begin_ = last_use_ = Clock::now();
   sent_ahead_ = 0;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace kvant {
 
@@ -63,8 +64,9 @@ class HttpConnection final : public httplib::Stream {
   // Of the response's head, once it is written.
   int status() const { return status_; }
   bool said_close() const { return said_close_ || closes_after_; }
-  // The head is larger than a head may be, so nobody reads it.
-  bool has_large_head() const { return has_large_head_; }
+  // The status of the response to a head that nobody can read: it is larger than a head may be, its lines do
+  // not end as HTTP's do, or the client begins with TLS. 0: the head is none of these.
+  int head_fault() const { return head_fault_; }
   // A chunk of the body says that it is larger than a body may be.
   bool is_too_large() const { return is_too_large_; }
   // The response is the last one, whatever its head says.
@@ -87,6 +89,7 @@ class HttpConnection final : public httplib::Stream {
  private:
   bool receive(int flags);  // false: nothing came
   void skip_empty_lines();
+  static int fault_of(std::string_view head);
   bool is_whole(std::size_t max_body);
   bool has_last_chunk(std::size_t max_body);
   void read_head(const char* data, std::size_t size);  // of the response
@@ -101,7 +104,7 @@ class HttpConnection final : public httplib::Stream {
   std::size_t scanned_ = 0;  // of it that holds no end of a head, or of a body in chunks
   std::size_t needed_ = 0;   // bytes of it that make a request, but for chunks; 0: not known yet
   bool chunked_ = false;     // its body comes in chunks
-  bool has_large_head_ = false;
+  int head_fault_ = 0;
   bool is_too_large_ = false;   // and one of these says that it is larger than bodies may be
   bool waits_ = false;          // the client, before it sends the body
   std::size_t n_received_ = 0;  // bytes of this request

@@ -41,6 +41,17 @@ const char* state_name(JobState state) {
   return kNames[static_cast<int>(state)];
 }
 
+// Clients add a path to an address that the user gives, with "/v1" at its end or without.
+std::string hint_at(const std::string& path) {
+  std::string_view name = path;
+  while (name.starts_with("/v1")) name.remove_prefix(3);
+  constexpr std::array kNames = {"/chat/completions", "/completions", "/models",
+                                 "/messages",         "/responses",   "/embeddings"};
+  if (std::ranges::find(kNames, name) == kNames.end()) return "";
+  return fmt::format(": ask /v1{}, so give your client this server's address {} '/v1' at its end", name,
+                     path.starts_with("/v1") ? "without" : "with");
+}
+
 Json slot_json(const RequestStatus& request, const ServerInfo& info) {
   return {{"id", request.id},
           {"model", info.model},
@@ -166,7 +177,7 @@ Result<int> HttpServer::Routes::bind() {
 std::string HttpServer::Routes::status_sentence(int status, const std::string& path) const {
   switch (status) {
     case 404:
-      return "there is nothing at " + path;
+      return "there is nothing at " + path + hint_at(path);
     case 413:
       return fmt::format("the body is larger than the {} bytes that this server takes", options_.max_body);
     case 414:
@@ -192,6 +203,8 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
   const bool says_host = request.has_header("Host");
   if (!says_host && request.version != "HTTP/1.0")
     return ApiError{.status = 400, .message = "the request has no Host, which HTTP/1.1 asks for"};
+  if (request.get_header_value_count("Host") > 1)
+    return ApiError{.status = 400, .message = "the request has the header Host more than once"};
   if (options_.api_key.empty() && is_loopback(url_host(options_.host)) && says_host &&
       !is_loopback(request.get_header_value("Host")))
     return ApiError{.status = 403, .message = "without an API key this server answers to localhost only"};

@@ -58,6 +58,7 @@ std::string media_type(const std::string& content_type) {
 
 void normalize_request(httplib::Request& request) {
   read_absolute_form(request);
+  request.ranges.clear();  // responses are made anew: a part of one is of no use
   const auto both_slashes = [](char a, char b) { return a == '/' && b == '/'; };
   request.path.erase(std::unique(request.path.begin(), request.path.end(), both_slashes), request.path.end());
   if (request.path.size() > 1 && request.path.ends_with('/')) request.path.pop_back();

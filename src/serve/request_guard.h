@@ -18,10 +18,10 @@ std::string in_small_letters(std::string text);  // of ASCII
 // "text/plain" of "Text/Plain; charset=utf-8".
 std::string media_type(const std::string& content_type);
 
-// The host and the path of a URL that a proxy writes in the place of a path; one path of several slashes or
-// with a slash at its end; JSON that `curl -d` calls a form, or that nothing
-// is said of. A browser sends such bodies for any web page, without asking; so they are JSON only where no
-// browser has sent them.
+// Nobody gets a part of a response (Range). The host and the path of a URL that a proxy writes in the place
+// of a path; one path of several slashes or with a slash at its end; JSON that `curl -d` calls a form, or
+// that nothing is said of. A browser sends such bodies for any web page, without asking; so they are JSON
+// only where no browser has sent them.
 void normalize_request(httplib::Request& request);
 
 // Whether the body is JSON, as its header says: a foreign web page can't have a browser send that.

@@ -52,6 +52,13 @@ TEST(RequestGuard, TakesOnePathForAnotherThatDiffersBySlashes) {
   EXPECT_EQ(with({}, "//v1//chat///completions//").path, "/v1/chat/completions");
 }
 
+TEST(RequestGuard, GivesNoPartsOfResponses) {
+  httplib::Request request;
+  request.ranges = {{0, 1}};
+  normalize_request(request);
+  EXPECT_TRUE(request.ranges.empty());
+}
+
 TEST(RequestGuard, ReadsTheWholeUrlOfAProxy) {
   struct Case {
     const char *target, *path, *host;
