@@ -415,8 +415,9 @@ TEST(ApiRequest, SaysWhichPromptIsNone) {
     const auto* error = std::get_if<ApiError>(&parsed);
     return error == nullptr ? "accepted" : error->message;
   };
-  EXPECT_EQ(message(Json::array()), "'prompt' is an empty list: give a text or a list of tokens");
-  EXPECT_EQ(message({"a", Json::array()}), "'prompt[1]' is an empty list: give a text or a list of tokens");
+  EXPECT_EQ(message(Json::array()), "'prompt' is empty: give a text or a list of tokens");
+  EXPECT_EQ(message({"a", Json::array()}), "'prompt[1]' is empty: give a text or a list of tokens");
+  EXPECT_EQ(message(""), "'prompt' is empty: give a text or a list of tokens");
   EXPECT_EQ(message({"a", 5}), "'prompt[1]' must be a text or a list of tokens");
   EXPECT_EQ(message({"a", {64}}),
             "'prompt[1]' has the token 64, which is not in the model's vocabulary of 64");

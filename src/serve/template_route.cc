@@ -2,6 +2,8 @@
 
 #include <httplib.h>
 
+#include <variant>
+
 #include "base/json_reader.h"
 #include "serve/chat_messages.h"
 #include "serve/chat_tools.h"
@@ -13,15 +15,17 @@ namespace {
 using httplib::Request;
 using httplib::Response;
 
-Result<std::string> prompt_of(const std::string& body, const ChatTemplate* chat_template) {
+std::variant<std::string, ApiError> prompt_of(const std::string& body, const ChatTemplate* chat_template) {
   const auto json = parse_json(body);
-  if (!json.ok()) return json.error();
+  if (!json.ok()) return ApiError{.message = json.error().message};
   JsonFields fields(*json);
   const ChatHistory conversation = read_messages(fields);
   const ChatTools tools = read_tools(fields);
   fields.leave_others();
-  if (fields.error()) return Error{fields.error()->message};
-  return chat_text(conversation, tools, chat_template);
+  if (fields.error()) return *fields.error();
+  auto text = chat_text(conversation, tools, chat_template);
+  if (!text.ok()) return ApiError{.message = text.error().message, .parameter = "messages"};
+  return std::move(text).value();
 }
 
 }  // namespace
@@ -29,8 +33,8 @@ Result<std::string> prompt_of(const std::string& body, const ChatTemplate* chat_
 void add_template_route(httplib::Server& server, const ChatTemplate* chat_template) {
   add_post_route(server, "/apply-template", [chat_template](const Request& request, Response& response) {
     const auto prompt = prompt_of(request.body, chat_template);
-    if (!prompt.ok()) return send(response, ApiError{.message = prompt.error().message});
-    send(response, {{"prompt", *prompt}});
+    if (const auto* wrong = std::get_if<ApiError>(&prompt)) return send(response, *wrong);
+    send(response, {{"prompt", std::get<std::string>(prompt)}});
   });
 }
 

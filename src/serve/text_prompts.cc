@@ -39,14 +39,19 @@ TextPrompt read_prompt(const Json& json, const char* key, const std::string& nam
     const auto& text = json.get_ref<const std::string&>();
     auto encoded = has_suffix ? infill_prompt({.prefix = text, .suffix = reading.suffix}, tokenizer)
                               : tokenizer.encode(text, reading.add_special, reading.parse_special);
-    if (encoded.ok()) return {std::move(encoded).value(), has_suffix ? "" : text};
-    fields.fail(has_suffix ? "suffix" : key, encoded.error().message);
+    if (!encoded.ok()) {
+      fields.fail(has_suffix ? "suffix" : key, encoded.error().message);
+    } else if (encoded->empty()) {
+      fields.fail(key, fmt::format("'{}' is empty: give a text or a list of tokens", name));
+    } else {
+      return {std::move(encoded).value(), has_suffix ? "" : text};
+    }
   } else if (has_suffix) {
     fields.fail(key, fmt::format("'{}' must be a text, where there is a 'suffix'", name), kInvalidType);
   } else if (is_tokens(json)) {
     return {read_tokens(json, key, name, limits.n_vocab, fields), ""};
   } else if (json.is_array() && json.empty()) {
-    fields.fail(key, fmt::format("'{}' is an empty list: give a text or a list of tokens", name));
+    fields.fail(key, fmt::format("'{}' is empty: give a text or a list of tokens", name));
   } else {
     fields.fail(key, fmt::format("'{}' must be a text or a list of tokens", name), kInvalidType);
   }
