@@ -2,8 +2,9 @@
 """client-matrix.py URL [--key KEY] [--json]: what the client packages get from a server, as a table of clients and features.
 
 The packages are those of scripts/client-packages.txt: the Python of .venv has them after `scripts/setup.sh test`. The server's
-chat template must have tools, and thoughts that a request can turn on. A cell is `yes`, `no`, or empty where the package has no
-way to ask for the feature. What went wrong in a `no` is said on stderr. --json prints the cells as JSON.
+chat template must have tools, and thoughts that a request can turn on. A cell is `yes`, `refused` with the server's sentence,
+`no` with what was wrong, or empty where the package has no way to ask for the feature. The whole of what went wrong is said on
+stderr. --json prints the cells as JSON. The server may be any with OpenAI's and Anthropic's APIs, llama-server for example.
 
     chat      a completion with a system message, and its numbers of tokens
     stream    the same completion in parts
@@ -20,6 +21,7 @@ import sys
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or the package asks the network for prices
 
+LONGEST = 100  # characters of a cell
 FEATURES = ("chat", "stream", "tools", "schema", "thoughts", "errors", "continue")
 SYSTEM, QUESTION = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name three colours."}
 BEGUN = {"role": "assistant", "content": "The three colours are red,"}
@@ -28,21 +30,43 @@ WEATHER = {"name": "weather", "description": "The weather of a city.", "paramete
 ASK_WEATHER = {"role": "user", "content": "How is the weather in Ghent?"}
 
 
-def is_city(value):
-    return value in ({"city": "Ghent"}, {"city": "Oslo"})
-
-
-def check(condition, said=""):
-    if not condition:
-        raise AssertionError(f"unexpected: {said!r}")
-
-
-def raises(error, ask):
+def check_city(value, said):
+    """value: the text of an object, or the object itself."""
     try:
-        ask()
-    except error:
-        return
-    raise AssertionError(f"no {error.__name__}")
+        value = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        value = None
+    check(value in ({"city": "Ghent"}, {"city": "Oslo"}), "not as the schema says", said)
+
+
+class Unmet(AssertionError):
+    """A server has responded, but not as was asked. what: in words for a cell."""
+
+    def __init__(self, what, said):
+        super().__init__(f"{what}: {said!r}")
+        self.what = what
+
+
+def check(condition, what, said=""):
+    if not condition:
+        raise Unmet(what, said)
+
+
+def check_begun(text):
+    check(text, "no text", text)
+    check(not text.lstrip().startswith("The three"), "the beginning comes once more", text)
+
+
+def check_refused(*asked):
+    """asked: what is wrong, the error that the package should raise, and the request."""
+    taken = []
+    for what, error, ask in asked:
+        try:
+            ask()
+        except error:
+            continue
+        taken.append(what)
+    check(not taken, f"{' and '.join(taken)} accepted", taken)
 
 
 class OpenaiChat:
@@ -62,37 +86,38 @@ class OpenaiChat:
 
     def chat(self):
         completion = self.ask(SYSTEM, QUESTION)
-        check(completion.choices[0].message.content, completion)
-        check(completion.usage.completion_tokens > 0, completion)
+        check(completion.choices[0].message.content, "no text", completion)
+        check(completion.usage.completion_tokens > 0, "no tokens counted", completion)
 
     def stream(self):
         text = "".join(c.choices[0].delta.content or "" for c in self.ask(SYSTEM, QUESTION, stream=True) if c.choices)
-        check(text == self.ask(SYSTEM, QUESTION).choices[0].message.content, text)
+        check(text == self.ask(SYSTEM, QUESTION).choices[0].message.content, "another text than without a stream", text)
 
     def tools(self):
         tools = [{"type": "function", "function": WEATHER}]
         message = self.ask(ASK_WEATHER, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=80).choices[0].message
-        check(is_city(json.loads(message.tool_calls[0].function.arguments)), message)
+        check(message.tool_calls, "no call", message)
+        check_city(message.tool_calls[0].function.arguments, message)
         result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}
-        check(self.ask(ASK_WEATHER, message, result, tools=tools, tool_choice="none").choices[0].message.content)
+        check(self.ask(ASK_WEATHER, message, result, tools=tools, tool_choice="none").choices[0].message.content, "no text after the result")
 
     def schema(self):
         wanted = {"type": "json_schema", "json_schema": {"name": "city", "strict": True, "schema": CITY}}
         text = self.ask(QUESTION, response_format=wanted, max_tokens=40).choices[0].message.content
-        check(is_city(json.loads(text)), text)
+        check_city(text, text)
 
     def thoughts(self):
         message = self.ask(QUESTION, reasoning_effort="high").choices[0].message
-        check(message.reasoning_content and not message.content, message)
+        check(getattr(message, "reasoning_content", None) and not message.content, "no thoughts apart", message)
 
     def errors_(self):
-        raises(self.errors.BadRequestError, lambda: self.ask(QUESTION, temperature=-1))
-        raises(self.errors.AuthenticationError, lambda: self.ask(QUESTION, client=self.connect("wrong")))
-        raises(self.errors.NotFoundError, lambda: self.ask(QUESTION, model="nobody/nothing"))
+        check_refused(("temperature -1", self.errors.BadRequestError, lambda: self.ask(QUESTION, temperature=-1)),
+                      ("a wrong key", self.errors.AuthenticationError, lambda: self.ask(QUESTION, client=self.connect("wrong"))),
+                      ("an unknown model", self.errors.NotFoundError, lambda: self.ask(QUESTION, model="nobody/nothing")))
 
     def continue_(self):
         text = self.ask(QUESTION, BEGUN).choices[0].message.content
-        check(text and not text.lstrip().startswith("The three"), text)
+        check_begun(text)
 
 
 class OpenaiResponses(OpenaiChat):
@@ -104,32 +129,33 @@ class OpenaiResponses(OpenaiChat):
 
     def chat(self):
         response = self.ask(QUESTION, instructions="Be brief.")
-        check(response.output_text and response.usage.output_tokens > 0, response)
+        check(response.output_text and response.usage.output_tokens > 0, "no text", response)
 
     def stream(self):
         text = "".join(e.delta for e in self.ask(QUESTION, stream=True) if e.type == "response.output_text.delta")
-        check(text == self.ask(QUESTION).output_text, text)
+        check(text == self.ask(QUESTION).output_text, "another text than without a stream", text)
 
     def tools(self):
         tools = [{"type": "function", "strict": False, **WEATHER}]
         response = self.ask(ASK_WEATHER, tools=tools, tool_choice="required", parallel_tool_calls=False, max_output_tokens=80)
         call = response.output[-1]
-        check(is_city(json.loads(call.arguments)), response)
+        check(call.type == "function_call", "no call", response)
+        check_city(call.arguments, response)
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-        check(self.ask(ASK_WEATHER, *response.output, result, tools=tools, tool_choice="none").output_text)
+        check(self.ask(ASK_WEATHER, *response.output, result, tools=tools, tool_choice="none").output_text, "no text after the result")
 
     def schema(self):
         wanted = {"format": {"type": "json_schema", "name": "city", "strict": True, "schema": CITY}}
         text = self.ask(QUESTION, text=wanted, max_output_tokens=40).output_text
-        check(is_city(json.loads(text)), text)
+        check_city(text, text)
 
     def thoughts(self):
         item = self.ask(QUESTION, reasoning={"effort": "high"}).output[0]
-        check(item.type == "reasoning" and item.content[0].text, item)
+        check(item.type == "reasoning" and item.content[0].text, "no thoughts apart", item)
 
     def continue_(self):
         text = self.ask(QUESTION, BEGUN).output_text
-        check(text and not text.lstrip().startswith("The three"), text)
+        check_begun(text)
 
 
 class Anthropic:
@@ -149,40 +175,41 @@ class Anthropic:
 
     def chat(self):
         message = self.ask(QUESTION, system="Be brief.")
-        check(message.content[0].text and message.usage.output_tokens > 0, message)
+        check(message.content[0].text and message.usage.output_tokens > 0, "no text", message)
 
     def stream(self):
         wanted = {"model": self.model, "messages": [QUESTION], "max_tokens": 12, "extra_body": {"temperature": 0}}
         with self.client.messages.stream(**wanted) as stream:
             text = "".join(stream.text_stream)
-        check(text == self.ask(QUESTION).content[0].text, text)
+        check(text == self.ask(QUESTION).content[0].text, "another text than without a stream", text)
 
     def tools(self):
         tools = [{"name": "weather", "description": "The weather of a city.", "input_schema": CITY}]
         choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
         message = self.ask(ASK_WEATHER, tools=tools, tool_choice=choice, max_tokens=80)
         use = message.content[-1]
-        check(is_city(use.input), message)
+        check(use.type == "tool_use", "no call", message)
+        check_city(use.input, message)
         turns = ASK_WEATHER, {"role": "assistant", "content": message.content}, {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": use.id, "content": "sunny"}]}
-        check(self.ask(*turns, tools=tools, tool_choice={"type": "none"}).content[0].text)
+        check(self.ask(*turns, tools=tools, tool_choice={"type": "none"}).content[0].text, "no text after the result")
 
     def schema(self):
         text = self.ask(QUESTION, output_config={"format": {"type": "json_schema", "schema": CITY}}, max_tokens=40).content[0].text
-        check(is_city(json.loads(text)), text)
+        check_city(text, text)
 
     def thoughts(self):
         block = self.ask(QUESTION, thinking={"type": "enabled", "budget_tokens": 1024}).content[0]
-        check(block.type == "thinking" and block.thinking, block)
+        check(block.type == "thinking" and block.thinking, "no thoughts apart", block)
 
     def errors_(self):
-        raises(self.errors.BadRequestError, lambda: self.ask(QUESTION, extra_body={"top_p": -1}))
-        raises(self.errors.AuthenticationError, lambda: self.ask(QUESTION, client=self.connect("wrong")))
-        raises(self.errors.NotFoundError, lambda: self.ask(QUESTION, model="nobody/nothing"))
+        check_refused(("top_p -1", self.errors.BadRequestError, lambda: self.ask(QUESTION, extra_body={"top_p": -1})),
+                      ("a wrong key", self.errors.AuthenticationError, lambda: self.ask(QUESTION, client=self.connect("wrong"))),
+                      ("an unknown model", self.errors.NotFoundError, lambda: self.ask(QUESTION, model="nobody/nothing")))
 
     def continue_(self):
         text = self.ask(QUESTION, BEGUN).content[0].text
-        check(text and not text.lstrip().startswith("The three"), text)
+        check_begun(text)
 
 
 class Litellm(OpenaiChat):
@@ -203,7 +230,7 @@ class Litellm(OpenaiChat):
 
     def thoughts(self):
         message = self.ask(QUESTION, extra_body={"reasoning_effort": "high"}).choices[0].message
-        check(message.reasoning_content and not message.content, message)
+        check(getattr(message, "reasoning_content", None) and not message.content, "no thoughts apart", message)
 
 
 class Langchain(OpenaiChat):
@@ -227,33 +254,47 @@ class Langchain(OpenaiChat):
 
     def chat(self):
         message = self.ask(SYSTEM, QUESTION)
-        check(message.content and message.usage_metadata["output_tokens"] > 0, message)
+        check(message.content and message.usage_metadata["output_tokens"] > 0, "no text", message)
 
     def stream(self):
         text = "".join(chunk.content for chunk in self.model_of().stream([QUESTION]))
-        check(text == self.ask(QUESTION).content, text)
+        check(text == self.ask(QUESTION).content, "another text than without a stream", text)
 
     def tools(self):
         tools = [{"type": "function", "function": WEATHER}]
         model = self.model_of(max_tokens=80)
         message = model.bind_tools(tools, tool_choice="required", parallel_tool_calls=False).invoke([ASK_WEATHER])
-        check(is_city(message.tool_calls[0]["args"]), message)
+        check(message.tool_calls, "no call", message)
+        check_city(message.tool_calls[0]["args"], message)
         result = {"role": "tool", "tool_call_id": message.tool_calls[0]["id"], "content": "sunny"}
-        check(model.bind_tools(tools, tool_choice="none").invoke([ASK_WEATHER, message, result]).content)
+        check(model.bind_tools(tools, tool_choice="none").invoke([ASK_WEATHER, message, result]).content, "no text after the result")
 
     def schema(self):
         wanted = {"title": "city", "description": "A city.", **CITY}
         found = self.model_of(max_tokens=40).with_structured_output(wanted, method="json_schema", strict=True).invoke([QUESTION])
-        check(is_city(found), found)
+        check_city(found, found)
 
     thoughts = None  # the package drops `reasoning_content`
 
     def continue_(self):
         text = self.ask(QUESTION, BEGUN).content
-        check(text and not text.lstrip().startswith("The three"), text)
+        check_begun(text)
 
 
 CLIENTS = (OpenaiChat, OpenaiResponses, Anthropic, Litellm, Langchain)
+
+
+def refusal(failure):
+    """What a server's error says, in one line for a cell."""
+    body = getattr(failure, "body", None)
+    error = body.get("error", body) if isinstance(body, dict) else None
+    said = error.get("message") if isinstance(error, dict) else getattr(failure, "message", str(failure))
+    return short(f"refused: {said}")
+
+
+def short(text):
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text if len(text) <= LONGEST else text[:LONGEST - 3] + "..."
 
 
 def cell(client, feature):
@@ -265,7 +306,7 @@ def cell(client, feature):
         return "yes"
     except Exception as failure:  # whatever a package does with what it got is the server's result
         print(f"{client.name}, {feature}: {type(failure).__name__}: {str(failure)[:600]}", file=sys.stderr)
-        return "no"
+        return refusal(failure) if hasattr(failure, "status_code") else short(f"no: {getattr(failure, 'what', failure)}")
 
 
 def model_at(url, key):
