@@ -56,6 +56,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx512_flags ${avx2_flags} ${vnni_flags} -mavx512vbmi -mavx512vbmi2 -mgfni)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/code_gemm_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
                               COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")  # what code_gemm() asks for
+  check_cxx_compiler_flag(-mavx512bf16 KVANT_COMPILES_BF16)
+  if(KVANT_COMPILES_BF16)  # gemm.cc asks for all of it
+    set_source_files_properties(${gemm}_bf16.cc PROPERTIES COMPILE_OPTIONS "${vnni_flags};-mavx512bf16")
+  endif()
+  set_source_files_properties(${gemm}_bf16.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   check_cxx_compiler_flag(-mavxvnni KVANT_COMPILES_AVXVNNI)
   if(KVANT_COMPILES_AVXVNNI AND avxvnni IN_LIST KVANT_INSTRUCTION_SETS)
     set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2_flags};-mavxvnni;-mgfni")

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/gemm_kernels.h"
+#include "base/half_gemm_kernel.h"
 
 namespace kvant {
 namespace {
@@ -93,24 +95,86 @@ void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool 
   }
 }
 
-void PackedMatrix::resize(int k, int n) {
+namespace {
+
+const HalfGemmKernel* find_half_kernel() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  // All that gemm_kernel_bf16.cc is compiled for.
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bf16"))
+    return half_gemm_kernel();
+#endif
+  return nullptr;
+}
+const HalfGemmKernel* half_kernel() {
+  static const HalfGemmKernel* kernel = find_half_kernel();
+  return kernel;
+}
+
+// Of rounded rows at a time: they stay in the second-level cache, with a panel in the first.
+constexpr int kHalfRows = 128, kHalfDepth = 768;
+
+}  // namespace
+
+GemmPrecision fastest_gemm_precision() {
+  return half_kernel() != nullptr ? GemmPrecision::bf16 : GemmPrecision::f32;
+}
+
+void PackedMatrix::resize(int k, int n, GemmPrecision precision) {
+  KVANT_CHECK(precision == GemmPrecision::f32 || half_kernel() != nullptr, "numbers that nothing multiplies");
   k_ = k;
   n_ = n;
-  panels_.resize(static_cast<std::size_t>(n_parts()) * k * best_kernel().panel);
+  const bool half = precision == GemmPrecision::bf16;
+  panel_ = half ? kHalfGemmPanel : best_kernel().panel;
+  panels_.resize(half ? 0 : static_cast<std::size_t>(n_parts()) * k * panel_);
+  pairs_.resize(half ? static_cast<std::size_t>(n_parts()) * n_pairs() * panel_ : 0);
 }
 
 int PackedMatrix::n_parts() const {
-  return (n_ + best_kernel().panel - 1) / best_kernel().panel;
+  return (n_ + panel_ - 1) / panel_;
 }
 
 void PackedMatrix::pack(const GemmOperand& b, int part) {
-  const int width = best_kernel().panel, column = part * width;
-  pack_panel({b.data + column * b.col_stride, b.row_stride, b.col_stride}, k_, std::min(width, n_ - column),
-             width, panels_.data() + static_cast<std::ptrdiff_t>(part) * k_ * width);
+  const int column = part * panel_, n = std::min(panel_, n_ - column);
+  const auto from_row = [&](int row) {
+    return GemmOperand{b.data + row * b.row_stride + column * b.col_stride, b.row_stride, b.col_stride};
+  };
+  if (pairs_.empty()) {
+    pack_panel(from_row(0), k_, n, panel_, panels_.data() + static_cast<std::ptrdiff_t>(part) * k_ * panel_);
+    return;
+  }
+  alignas(64) float panel[kGemmDepth * kHalfGemmPanel];
+  for (int first = 0; first < k_; first += kGemmDepth) {
+    const int depth = std::min(kGemmDepth, k_ - first);
+    pack_panel(from_row(first), depth, n, panel_, panel);
+    half_kernel()->pack(panel, depth, pairs_.data() + pairs_at(part) + first / 2 * panel_);
+  }
+}
+
+void PackedMatrix::multiply_rounded(int m, int n, const GemmOperand& a, bool accumulate, float* c,
+                                    std::ptrdiff_t c_stride) const {
+  KVANT_CHECK(a.col_stride == 1, "rows that lie scattered");
+  const HalfGemmKernel& kernel = *half_kernel();
+  std::vector<std::uint32_t> rows(static_cast<std::size_t>(std::min(m, kHalfRows)) * kHalfDepth / 2);
+  for (int row = 0; row < m; row += kHalfRows) {
+    const int n_rows = std::min(kHalfRows, m - row);
+    for (int first = 0; first == 0 || first < k_; first += kHalfDepth) {
+      const int depth = std::min(kHalfDepth, k_ - first), depth_pairs = (depth + 1) / 2;
+      kernel.round_rows(a.data + row * a.row_stride + first, a.row_stride, n_rows, depth, rows.data());
+      for (int column = 0; column < n; column += panel_) {
+        kernel.multiply(n_rows, std::min(panel_, n - column), depth_pairs, rows.data(), depth_pairs,
+                        pairs_.data() + pairs_at(column / panel_) + first / 2 * panel_,
+                        accumulate || first > 0, c + row * c_stride + column, c_stride);
+      }
+    }
+  }
 }
 
 void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride) {
+  if (!b.pairs_.empty()) return b.multiply_rounded(m, n, a, accumulate, c, c_stride);
   const GemmKernel& kernel = best_kernel();
   for (int first = 0; first == 0 || first < b.k_; first += kGemmDepth) {
     const int depth = std::min(kGemmDepth, b.k_ - first);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace kvant {
@@ -26,11 +27,17 @@ inline GemmOperand transposed(const float* data, std::ptrdiff_t stride) {
 void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 
+// What the numbers that are multiplied are rounded to. Sums are F32 in any case.
+enum class GemmPrecision : std::uint8_t { f32, bf16 };
+// bf16 where this processor multiplies such numbers, which is twice as fast; else f32.
+GemmPrecision fastest_gemm_precision();
+
 // A matrix b [k, n] as gemm() reads it, for many products: packing is up to a fifth of one with 128 rows.
 class PackedMatrix {
  public:
-  // Room for all of it, to be filled part by part, in any order or by several threads.
-  void resize(int k, int n);
+  // Room for all of it, to be filled part by part, in any order or by several threads. bf16: only where that
+  // is fastest_gemm_precision().
+  void resize(int k, int n, GemmPrecision precision = GemmPrecision::f32);
   int n_parts() const;
   void pack(const GemmOperand& b, int part);
 
@@ -40,11 +47,18 @@ class PackedMatrix {
  private:
   friend void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
                    std::ptrdiff_t c_stride);
-  int k_ = 0, n_ = 0;
-  std::vector<float> panels_;  // [n_parts, k, columns of a panel]
+  int n_pairs() const { return (k_ + 1) / 2; }
+  std::ptrdiff_t pairs_at(int part) const { return static_cast<std::ptrdiff_t>(part) * n_pairs() * panel_; }
+  void multiply_rounded(int m, int n, const GemmOperand& a, bool accumulate, float* c,
+                        std::ptrdiff_t c_stride) const;
+
+  int k_ = 0, n_ = 0, panel_ = 1;     // panel_: columns of a panel
+  std::vector<float> panels_;         // f32: [n_parts, k, panel_]
+  std::vector<std::uint32_t> pairs_;  // bf16: [n_parts, (k + 1) / 2, panel_]
 };
 
-// The same product with b's first n columns, bit for bit.
+// The same product with b's first n columns: bit for bit with an f32 matrix. One in bf16 rounds a, too, whose
+// columns then follow one another.
 void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "base/float16.h"
 #include "base/gemm_kernels.h"
 
 namespace kvant {
@@ -91,6 +92,45 @@ TEST(Gemm, WithAPackedMatrixIsTheSame) {
           gemm(kRows, columns, k, row_major(a.data(), k), right, /*accumulate=*/true, expected.data(), n);
           gemm(kRows, columns, row_major(a.data(), k), packed, /*accumulate=*/true, got.data(), n);
           ASSERT_EQ(got, expected) << n << ", " << k << ", " << columns;
+        }
+      }
+    }
+  }
+}
+
+// The product of rounded numbers, which are exact in F32.
+TEST(Gemm, InBfloat16IsTheProductOfRoundedNumbers) {
+  if (fastest_gemm_precision() != GemmPrecision::bf16) GTEST_SKIP() << "this processor has no such products";
+  const auto rounded = [](std::vector<float> values) {
+    for (float& v : values) v = float_from_bf16(bf16_from_float(v));
+    return values;
+  };
+  for (const int m : {1, 17, 140}) {
+    for (const int n : {1, 16, 75}) {
+      for (const int k : {1, 2, 33, 801, 1600}) {
+        const int a_stride = k + 3;
+        const std::vector<float> a = random_values(m * a_stride, 1), b = random_values(n * k, 2);
+        const std::vector<float> a16 = rounded(a), b16 = rounded(b);
+        for (const bool turned : {false, true}) {
+          const auto operand = [&](const std::vector<float>& of) {
+            return turned ? transposed(of.data(), k) : row_major(of.data(), n);
+          };
+          PackedMatrix packed;
+          packed.resize(k, n, GemmPrecision::bf16);
+          for (int part = packed.n_parts() - 1; part >= 0; --part) packed.pack(operand(b), part);
+          const std::vector<float> before = random_values(m * n, 3);
+          std::vector<float> c = before;
+          gemm(m, n, row_major(a.data(), a_stride), packed, /*accumulate=*/true, c.data(), n);
+          expect_product(m, n, k, row_major(a16.data(), a_stride), operand(b16), before, c, n);
+          gemm(m, n, row_major(a.data(), a_stride), packed, /*accumulate=*/false, c.data(), n);
+          expect_product(m, n, k, row_major(a16.data(), a_stride), operand(b16), std::vector<float>(c.size()),
+                         c, n);
+          std::vector<float> part = before;
+          const int columns = (n + 1) / 2;
+          gemm(1, columns, row_major(a.data() + (m - 1) * a_stride, a_stride), packed, /*accumulate=*/false,
+               part.data(), n);
+          for (int i = 0; i < n; ++i)
+            ASSERT_EQ(part[i], i < columns ? c[(m - 1) * n + i] : before[i]) << m << " " << n << " " << k;
         }
       }
     }

@@ -60,7 +60,7 @@ struct BothModels {
     TinyModelWriter(tiny).write(file.path());
     engine = Engine::load(file.path(), {.n_threads = 1}).value();
     device_engine = Engine::load(file.path(), {.n_threads = 1, .device = device}).value();
-    host_model = make_host_model(engine->parts(), /*n_threads=*/1);
+    host_model = make_host_model(engine->parts(), /*n_threads=*/1, GemmPrecision::f32);
   }
   const Hparams& hparams() const { return engine->parts().hparams; }
   void make() {

@@ -9,6 +9,7 @@
 #include "calibrate/f32_layer.h"
 #include "calibrate/host_layer_gradient.h"
 #include "calibrate/rope_table.h"
+#include "calibrate/score_gradient.h"
 #include "model/hparams.h"
 #include "model/weights.h"
 
@@ -21,15 +22,18 @@ constexpr std::int64_t kMostKeptBytes = std::int64_t{1} << 30;
 
 class HostModel final : public DifferentiableModel {
  public:
-  HostModel(const ModelParts& model, int n_threads)
-      : model_(model), h_(model.hparams), n_threads_(n_threads), vocabulary_(make_host_vocabulary(model)) {}
+  HostModel(const ModelParts& model, int n_threads, GemmPrecision precision)
+      : model_(model),
+        h_(model.hparams),
+        n_threads_(n_threads),
+        vocabulary_(make_host_vocabulary(model, precision)),
+        workspace_{.precision = precision} {}
 
   const ModelParts& parts() const override { return model_; }
   Status begin(int n_rows) override {
     if (n_rows == n_rows_) return {};
     n_rows_ = n_rows;
-    const std::int64_t fit = kMostKeptBytes / activation_bytes(h_, n_rows);
-    kept_ = std::vector<LayerActivations>(std::min<std::int64_t>(fit, h_.n_layers));
+    kept_ = std::vector<LayerActivations>(layers_kept(h_, n_rows));
     full_.emplace(model_, layer_that(/*slides=*/false), n_rows, n_threads_);
     sliding_.emplace(model_, layer_that(/*slides=*/true), n_rows, n_threads_);
     return {};
@@ -57,8 +61,7 @@ class HostModel final : public DifferentiableModel {
 
   void turn_to(int layer) {
     layer_.reset();
-    weights_ = {};
-    weights_ = f32_layer(model_, layer, n_threads_);
+    load_f32_layer(model_, layer, n_threads_, weights_);
     const bool keeps = layer < static_cast<int>(kept_.size());
     layer_.emplace(h_, layer, weights_, h_.sliding_window[layer] > 0 ? *sliding_ : *full_, n_rows_,
                    workspace_, keeps ? &kept_[layer] : nullptr);
@@ -99,8 +102,25 @@ bool has_known_layers(const ModelParts& model) {
   return true;
 }
 
-std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads) {
-  return std::make_unique<HostModel>(model, n_threads);
+int layers_kept(const Hparams& hparams, int n_rows) {
+  return static_cast<int>(
+      std::min<std::int64_t>(kMostKeptBytes / activation_bytes(hparams, n_rows), hparams.n_layers));
+}
+
+std::int64_t gradient_bytes(const Hparams& h, int n_rows) {
+  const std::int64_t n_q = h.n_heads * h.head_dim, n_kv = h.n_kv_heads * h.head_dim;
+  const std::int64_t embd = h.n_embd, ff = h.n_ff, n = n_rows;
+  const std::int64_t weights = embd * (2 * n_q + 2 * n_kv + 3 * ff),
+                     packed = embd * std::max(ff, n_q + 2 * n_kv);
+  const std::int64_t work = n * (ff + 5 * embd + 3 * n_q + 2 * n_kv + 2 * n_q);  // and gradients of all heads
+  const std::int64_t vocabulary = kVocabularyBlock * 3 * embd + 3 * n * embd + kMostLogitBytes / 4;
+  const std::int64_t kept = (layers_kept(h, n_rows) + 1) * activation_bytes(h, n_rows) / 4;
+  return 4 * (h.n_layers * n * embd + weights + packed + work + vocabulary + kept);
+}
+
+std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads,
+                                                     GemmPrecision precision) {
+  return std::make_unique<HostModel>(model, n_threads, precision);
 }
 
 }  // namespace kvant

@@ -2,8 +2,10 @@
 // the CPU, or as graphs on a device.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
+#include "base/gemm.h"
 #include "base/matrix_view.h"
 #include "base/result.h"
 #include "calibrate/layer_gradient.h"
@@ -32,7 +34,14 @@ class DifferentiableModel {
 // Whether every layer has the parts that layers have here, and no others.
 bool has_known_layers(const ModelParts& model);
 
-// On the CPU. The model has known layers, and outlives it. The same for any number of threads.
-std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads);
+// Of contexts of n_rows tokens, on the CPU: layers of which the way back needs no second way forward, and
+// bytes beside the model.
+int layers_kept(const Hparams& hparams, int n_rows);
+std::int64_t gradient_bytes(const Hparams& hparams, int n_rows);
+
+// On the CPU. The model has known layers, and outlives it. The same for any number of threads. precision: of
+// products with weights on the way back, and with the vocabulary's.
+std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads,
+                                                     GemmPrecision precision = fastest_gemm_precision());
 
 }  // namespace kvant

@@ -32,17 +32,37 @@ std::vector<float> loaded_values(const ggml_tensor* vector) {
   return values;
 }
 
-std::vector<float> joined(const ModelParts& model, std::initializer_list<JoinedPart> parts, int n_threads) {
+// All values of a weight, [its size].
+void expand(const ModelParts& model, const ggml_tensor* weight, int n_threads, float* to) {
+  const std::int64_t n_in = weight->ne[0];
+  const auto n_out = static_cast<int>(ggml_nrows(weight));
+  run_team(n_threads, [&](Team& team) {
+    team.for_each((n_out + kRowsAtOnce - 1) / kRowsAtOnce, [&](int block) {
+      const int first = block * kRowsAtOnce;
+      f32_rows(model, weight, first, std::min(kRowsAtOnce, n_out - first), to + first * n_in);
+    });
+  });
+}
+
+void join(const ModelParts& model, std::initializer_list<JoinedPart> parts, int n_threads,
+          std::vector<float>& all) {
   const bool none =
       std::all_of(parts.begin(), parts.end(), [](const JoinedPart& p) { return p.tensor == nullptr; });
-  std::vector<float> all;
-  if (none) return all;
+  std::size_t size = 0;
+  for (const JoinedPart& part : parts) size += none ? 0 : part.size;
+  all.resize(size);
+  if (none) return;
+  float* to = all.data();
   for (const JoinedPart& part : parts) {
-    std::vector<float> values = f32_values(model, part.tensor, n_threads);
-    values.resize(part.size);
-    all.insert(all.end(), values.begin(), values.end());
+    if (part.tensor == nullptr) {
+      std::fill_n(to, part.size, 0.0F);
+    } else {
+      KVANT_CHECK(ggml_nelements(part.tensor) == static_cast<std::int64_t>(part.size),
+                  "a part of another size");
+      expand(model, part.tensor, n_threads, to);
+    }
+    to += part.size;
   }
-  return all;
 }
 
 }  // namespace
@@ -74,51 +94,48 @@ std::vector<float> embedded(const ModelParts& model, std::span<const std::int32_
 
 std::vector<float> f32_values(const ModelParts& model, const ggml_tensor* weight, int n_threads) {
   if (weight == nullptr) return {};
-  const std::int64_t n_in = weight->ne[0];
-  const auto n_out = static_cast<int>(ggml_nrows(weight));
-  std::vector<float> values(static_cast<std::size_t>(n_in) * n_out);
-  run_team(n_threads, [&](Team& team) {
-    team.for_each((n_out + kRowsAtOnce - 1) / kRowsAtOnce, [&](int block) {
-      const int first = block * kRowsAtOnce;
-      f32_rows(model, weight, first, std::min(kRowsAtOnce, n_out - first), values.data() + first * n_in);
-    });
-  });
+  std::vector<float> values(ggml_nelements(weight));
+  expand(model, weight, n_threads, values.data());
   return values;
 }
 
-F32Layer f32_layer(const ModelParts& model, int layer, int n_threads) {
+void load_f32_layer(const ModelParts& model, int layer, int n_threads, F32Layer& f) {
   const Hparams& h = model.hparams;
   const LayerWeights& w = model.weights.layer(layer);
   const auto values = [&](const ggml_tensor* t) { return f32_values(model, t, n_threads); };
+  const auto fill = [&](std::vector<float>& to, const ggml_tensor* t) {
+    to.resize(t == nullptr ? 0 : ggml_nelements(t));
+    if (t != nullptr) expand(model, t, n_threads, to.data());
+  };
   const auto n_q = static_cast<std::size_t>(h.n_heads) * h.head_dim;
   const auto n_kv = static_cast<std::size_t>(h.n_kv_heads) * h.head_dim;
   const auto n_ff = static_cast<std::size_t>(h.n_ff);
   const std::size_t e = h.n_embd;
-  F32Layer f;
   f.attn_norm = values(w.attn_norm);
-  f.qkv = w.qkv != nullptr ? values(w.qkv)
-                           : joined(model, {{w.q, n_q * e}, {w.k, n_kv * e}, {w.v, n_kv * e}}, n_threads);
-  f.qkv_bias = w.qkv != nullptr
-                   ? values(w.qkv_bias)
-                   : joined(model, {{w.q_bias, n_q}, {w.k_bias, n_kv}, {w.v_bias, n_kv}}, n_threads);
+  if (w.qkv != nullptr) {
+    fill(f.qkv, w.qkv);
+    fill(f.qkv_bias, w.qkv_bias);
+  } else {
+    join(model, {{w.q, n_q * e}, {w.k, n_kv * e}, {w.v, n_kv * e}}, n_threads, f.qkv);
+    join(model, {{w.q_bias, n_q}, {w.k_bias, n_kv}, {w.v_bias, n_kv}}, n_threads, f.qkv_bias);
+  }
   f.q_norm = loaded_values(w.q_norm);
   f.k_norm = loaded_values(w.k_norm);
-  f.attn_out = values(w.attn_out);
+  fill(f.attn_out, w.attn_out);
   f.out_bias = values(w.attn_out_bias);
   f.attn_post_norm = values(w.attn_post_norm);
   f.ffn_norm = values(w.ffn_norm);
-  f.up = values(w.ffn.up);
+  fill(f.up, w.ffn.up);
   f.up_bias = values(w.ffn.up_bias);
-  f.gate = values(w.ffn.gate);
+  fill(f.gate, w.ffn.gate);
   f.gate_bias = values(w.ffn.gate_bias);
   if (w.ffn.gate == nullptr) {  // one weight holds both
     f.gate.assign(f.up.begin(), f.up.begin() + static_cast<std::ptrdiff_t>(n_ff * e));
     f.up.erase(f.up.begin(), f.up.begin() + static_cast<std::ptrdiff_t>(n_ff * e));
   }
-  f.down = values(w.ffn.down);
+  fill(f.down, w.ffn.down);
   f.down_bias = values(w.ffn.down_bias);
   f.ffn_post_norm = values(w.ffn_post_norm);
-  return f;
 }
 
 }  // namespace kvant

@@ -25,7 +25,9 @@ struct F32Layer {
   std::vector<float> ffn_post_norm;       // [n_embd]
 };
 
-F32Layer f32_layer(const ModelParts& model, int layer, int n_threads);
+// Turns `f` into a layer of the model. Its memory stays from layer to layer: new pages for each took a tenth
+// of a pass's time.
+void load_f32_layer(const ModelParts& model, int layer, int n_threads, F32Layer& f);
 
 // Rows [first, first + n) of a matrix, [n, n_in].
 void f32_rows(const ModelParts& model, const ggml_tensor* weight, int first, int n, float* out);

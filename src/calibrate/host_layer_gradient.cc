@@ -133,18 +133,24 @@ void HostLayerGradient::attend(Team& team) {
   });
 }
 
-// Up to the two products that the feed-forward network begins with; x becomes the residual stream there.
-void HostLayerGradient::begin(MatrixView<float> x, Team& team) {
+// Up to the two products that the feed-forward network begins with, in that precision; x becomes the residual
+// stream there.
+void HostLayerGradient::begin(MatrixView<float> x, GemmPrecision of_network, Team& team) {
+  const auto of_weight = [&](const std::vector<float>& weight) {
+    Multiplier by = forward_of(weight, h_.n_ff, h_.n_embd);
+    by.precision = of_network;
+    return by;
+  };
   multiply_by(forward_of(w_.qkv, n_qkv(), h_.n_embd), team, [&](int b) { project(part(x, b), b); });
   attend(team);
   multiply_by(forward_of(w_.attn_out, h_.n_embd, n_q()), team, [&](int b) {
     add_attended(part(x, b), b);
     rms_norm(part(x, b), w_.ffn_norm, h_.norm_epsilon, rows(work_.normed, h_.n_embd, b));
   });
-  multiply_by(forward_of(w_.gate, h_.n_ff, h_.n_embd), team, [&](int b) {
+  multiply_by(of_weight(w_.gate), team, [&](int b) {
     linear(rows(work_.normed, h_.n_embd, b), work_.weight, w_.gate_bias, rows(a_.gate, h_.n_ff, b));
   });
-  multiply_by(forward_of(w_.up, h_.n_ff, h_.n_embd), team, [&](int b) {
+  multiply_by(of_weight(w_.up), team, [&](int b) {
     linear(rows(work_.normed, h_.n_embd, b), work_.weight, w_.up_bias, rows(a_.up, h_.n_ff, b));
   });
 }
@@ -159,7 +165,7 @@ void HostLayerGradient::find_y(Team& team) {
 }
 
 void HostLayerGradient::forward(MatrixView<float> x, Team& team) {
-  begin(x, team);
+  begin(x, GemmPrecision::f32, team);
   find_y(team);
   team.for_each(
       n_blocks(),
@@ -255,7 +261,7 @@ void HostLayerGradient::backward(MatrixView<const float> x, MatrixView<float> gr
     work_.head_gradients.assign(static_cast<std::size_t>(2) * h_.n_heads * n_rows_ * h_.head_dim, 0.0F);
     if (!a_.complete) std::copy_n(x.data, a_.middle.size(), a_.middle.data());
   });
-  if (!a_.complete) begin({a_.middle.data(), n_rows_, h_.n_embd}, team);
+  if (!a_.complete) begin({a_.middle.data(), n_rows_, h_.n_embd}, work_.precision, team);
   feed_forward_back(gradient, team);
   attended_back(gradient, team);
   team.for_each(h_.n_heads, [&](int head) {

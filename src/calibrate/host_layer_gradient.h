@@ -30,6 +30,9 @@ std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
 
 // What layers compute with, one after the other.
 struct LayerWorkspace {
+  // Of products with weights on the way back. What they are made of is F32: rounded otherwise, K and V are
+  // encoded otherwise, which moves sensitivities by 5 %.
+  GemmPrecision precision = GemmPrecision::f32;
   LayerActivations activations;  // of layers whose activations aren't kept
   PackedMatrix weight;           // that rows are multiplied by
   std::vector<float> normed;     // [n_rows, n_embd]: what the feed-forward network gets
@@ -80,22 +83,23 @@ class HostLayerGradient final : public LayerGradient {
   struct Multiplier {
     int n_in, n_out;  // of a row
     GemmOperand b;
+    GemmPrecision precision = GemmPrecision::f32;
   };
   static Multiplier forward_of(const std::vector<float>& weight, int n_out, int n_in) {
     return {n_in, n_out, transposed(weight.data(), n_in)};
   }
-  static Multiplier back_of(const std::vector<float>& weight, int n_out, int n_in) {
-    return {n_out, n_in, row_major(weight.data(), n_in)};
+  Multiplier back_of(const std::vector<float>& weight, int n_out, int n_in) const {
+    return {n_out, n_in, row_major(weight.data(), n_in), work_.precision};
   }
   // Runs body(block) for all blocks of rows with work_.weight packed.
   template <class Body>
   void multiply_by(const Multiplier& by, Team& team, const Body& body) {
-    team.once([&] { work_.weight.resize(by.n_in, by.n_out); });
+    team.once([&] { work_.weight.resize(by.n_in, by.n_out, by.precision); });
     team.for_each(work_.weight.n_parts(), [&](int i) { work_.weight.pack(by.b, i); });
     team.for_each(n_blocks(), body);
   }
 
-  void begin(MatrixView<float> x, Team& team);
+  void begin(MatrixView<float> x, GemmPrecision of_network, Team& team);
   void project(MatrixView<const float> x, int block);
   void attend(Team& team);
   void add_attended(MatrixView<float> x, int block);

@@ -10,7 +10,14 @@
 namespace kvant {
 namespace {
 
-constexpr int kForwardSteps = 1, kBackwardSteps = 3;  // of a layer, by what they take
+// By what they take; the vocabulary is multiplied by two times and a half.
+constexpr int kForwardSteps = 3, kBackwardSteps = 4;  // of a layer
+
+int vocabulary_steps(const Hparams& h) {
+  const double layer =
+      1.0 * h.n_embd * (2.0 * h.n_heads * h.head_dim + 2.0 * h.n_kv_heads * h.head_dim + 3.0 * h.n_ff);
+  return static_cast<int>(2.5 * kForwardSteps / 2 * h.n_vocab * h.n_embd / layer);
+}
 
 class Pass {
  public:
@@ -38,6 +45,8 @@ class Pass {
         score_gradient(model_.parts(), model_.vocabulary(), rows(x_).slice(request_.first_scored, n_scored),
                        next, request_.seed, request_.n_threads);
     if (!score.ok()) return score.error();
+    request_.advance(vocabulary_steps(h_));
+    if (!visit) return std::move(score->log_probabilities);
     std::copy(score->gradient.begin(), score->gradient.end(), rows(gradient).row(request_.first_scored));
     for (int layer = h_.n_layers - 1; layer >= 0; --layer) {
       if (stopped()) return error("interrupted");
@@ -65,7 +74,7 @@ class Pass {
 }  // namespace
 
 int gradient_steps(const Hparams& hparams) {
-  return hparams.n_layers * (kForwardSteps + kBackwardSteps);
+  return hparams.n_layers * (kForwardSteps + kBackwardSteps) + vocabulary_steps(hparams);
 }
 
 Result<std::vector<double>> model_gradient(

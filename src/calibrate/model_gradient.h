@@ -25,6 +25,7 @@ struct GradientRequest {
 int gradient_steps(const Hparams& hparams);
 
 // Calls visit(layer, state) from the last layer to the first, with the scores' derivative (score_gradient.h).
+// An empty visit: nothing is differentiated.
 // Returns the log probabilities of the scored positions' next tokens (of the last: of the first token).
 // Errors: "interrupted"; the model's.
 Result<std::vector<double>> model_gradient(DifferentiableModel& model, const GradientRequest& request,

@@ -63,8 +63,6 @@ class Signs {
   std::uint64_t start_, numbers_;
 };
 
-// The logits that are kept from the first reading of the vocabulary to the second.
-constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
 static_assert(kVocabularyBlock % kSignsAtOnce == 0);
 
 // The vocabulary is read twice, block by block, so that memory stays small: for the normalizers and what of z

@@ -28,6 +28,8 @@ struct ScoreGradient {
 
 // Words that are multiplied at once.
 inline constexpr int kVocabularyBlock = 2048;
+// The logits that are kept from the first reading of the vocabulary to the second.
+inline constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
 
 // x [n, n_embd]: the residual stream after the last layer; words: one for each of its positions. The signs
 // depend on `seed` alone. products: of the model. Errors: theirs.

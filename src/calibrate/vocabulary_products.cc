@@ -13,7 +13,7 @@ namespace {
 
 class HostVocabulary final : public VocabularyProducts {
  public:
-  explicit HostVocabulary(const ModelParts& model) : model_(model) {}
+  HostVocabulary(const ModelParts& model, GemmPrecision precision) : model_(model), precision_(precision) {}
 
   Status begin(MatrixView<const float> x) override {
     x_ = x;
@@ -45,14 +45,15 @@ class HostVocabulary final : public VocabularyProducts {
   }
 
  private:
-  static void pack(int k, int n, const GemmOperand& b, PackedMatrix& to, Team& team) {
-    team.once([&] { to.resize(k, n); });
+  void pack(int k, int n, const GemmOperand& b, PackedMatrix& to, Team& team) const {
+    team.once([&] { to.resize(k, n, precision_); });
     team.for_each(to.n_parts(), [&](int part) { to.pack(b, part); });
   }
 
   MatrixView<float> rows() { return {gradient_.data(), x_.rows, x_.cols}; }
 
   const ModelParts model_;
+  const GemmPrecision precision_;
   MatrixView<const float> x_{nullptr, 0, 0};
   std::vector<float> gradient_;
   std::vector<float> weights_;   // [n, n_embd]
@@ -61,8 +62,8 @@ class HostVocabulary final : public VocabularyProducts {
 
 }  // namespace
 
-std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model) {
-  return std::make_unique<HostVocabulary>(model);
+std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model, GemmPrecision precision) {
+  return std::make_unique<HostVocabulary>(model, precision);
 }
 
 }  // namespace kvant

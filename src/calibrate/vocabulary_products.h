@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/gemm.h"
 #include "base/matrix_view.h"
 #include "base/result.h"
 #include "base/team.h"
@@ -32,6 +33,6 @@ class VocabularyProducts {
 };
 
 // On the CPU.
-std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model);
+std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model, GemmPrecision precision);
 
 }  // namespace kvant
