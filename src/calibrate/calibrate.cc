@@ -8,9 +8,11 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/progress.h"
 #include "base/team.h"
+#include "base/warn.h"
 #include "calibrate/adapter_data.h"
 #include "calibrate/capture_size.h"
 #include "calibrate/capture_state.h"
@@ -18,6 +20,7 @@
 #include "calibrate/host_fallback.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/learn_page_metrics.h"
+#include "calibrate/moments_state.h"
 #include "calibrate/needs.h"
 #include "calibrate/quality.h"
 #include "calibrate/read_samples.h"
@@ -31,7 +34,8 @@
 namespace kvant {
 namespace {
 
-constexpr double kSecondsBetweenSaves = 60;
+// A capture is up to 2 GiB: it is written more seldom than what was learned.
+constexpr double kCaptureSaves = 6;
 
 class Calibrator {
  public:
@@ -55,6 +59,8 @@ class Calibrator {
 
   Result<Calibration> run() {
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(check(recipe));
+    samples_kept_ = take_up_capture();
+    take_up_constants();
     KVANT_RETURN_IF_ERROR(with_host_fallback(reader_, host_, [&] { return capture_samples(); }));
     KVANT_RETURN_IF_ERROR(learn());
     round_codebooks(result_.constants);
@@ -71,6 +77,7 @@ class Calibrator {
   bool keeps_state() const { return !request_.state_path.empty(); }
   std::string capture_path() const { return request_.state_path + ".capture"; }
   std::string constants_path() const { return request_.state_path + ".partial"; }
+  std::string moments_path() const { return request_.state_path + ".moments"; }
 
   // What would fail after hours is refused now.
   Status check(const Recipe& recipe) const {
@@ -94,7 +101,7 @@ class Calibrator {
 
   Status interrupted(int samples_done) {
     if (!keeps_state()) return error("interrupted");
-    KVANT_RETURN_IF_ERROR(write_capture(capture_, identity(), samples_done, capture_path()));
+    KVANT_RETURN_IF_ERROR(save_capture(samples_done));
     KVANT_RETURN_IF_ERROR(save_constants());
     return error("interrupted; run the same command again to go on from here ('{}.*' hold the work so far)",
                  request_.state_path);
@@ -112,14 +119,21 @@ class Calibrator {
 
   Status capture_samples() {
     capture_.place(position_offsets(sample_size(capture_.size()), engine_.geometry().trained_context));
-    int done = keeps_state() ? read_capture(capture_path(), identity(), capture_) : 0;
+    const int done = samples_kept_;
     if (done == capture_.n_sequences()) return {};
     const auto all = samples();
     if (!all.ok()) return all.error();
-    Progress progress("reading samples", capture_.n_sequences(), "samples");
-    progress.advance(done);
+    Progress progress("reading samples", capture_.n_sequences() - done, "samples");
+    last_save_ = Clock::now();
+    int n_read = done;
     const auto read = read_samples(
-        *reader_.engine, *reader_.backend, *all, done, capture_, [&](int n) { progress.advance(n); },
+        *reader_.engine, *reader_.backend, *all, done, capture_,
+        [&](int n) {
+          progress.advance(n);
+          n_read += n;
+          const double often = n_read == capture_.n_sequences() ? 1 : kCaptureSaves;
+          if (is_time_to_save(often)) keep([&] { return save_capture(n_read); });
+        },
         request_.stop);
     if (!read.ok()) return read.error();
     progress.clear();
@@ -127,7 +141,6 @@ class Calibrator {
   }
 
   Status learn() {
-    take_up_constants();
     std::vector<HeadNeeds> open;
     for (HeadNeeds& needs : needs_of(request_.recipes, engine_.geometry())) {
       std::erase_if(needs.constants, [](const auto& c) { return has_own_text(c.need.kind); });
@@ -156,6 +169,7 @@ class Calibrator {
   }
 
   Status learn_metrics() {
+    last_save_ = Clock::now();
     if (!needs_page_metrics(request_.recipes, engine_.geometry())) return {};
     const auto moments = sensitivities_.query_moments();
     if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
@@ -174,10 +188,27 @@ class Calibrator {
   }
 
   void save_now_and_then() {
-    if (!keeps_state() || Clock::now() - last_save_ <= std::chrono::duration<double>(kSecondsBetweenSaves))
-      return;
-    (void)save_constants();  // on a full disk, the end of the work tells
+    if (is_time_to_save(1)) keep([&] { return save_constants(); });
+  }
+
+  bool is_time_to_save(double often) const {
+    const std::chrono::duration<double> wait(request_.seconds_between_saves * often);
+    return keeps_state() && !cannot_keep_ && Clock::now() - last_save_ >= wait;
+  }
+  // Where a disk is full, the work goes on without.
+  template <class Save>
+  void keep(const Save& save) {
+    const Status saved = save();
     last_save_ = Clock::now();
+    if (saved.ok()) return request_.kept();
+    cannot_keep_ = true;
+    warn(fmt::format("after an interruption this calibration begins anew: {}", saved.error().message));
+  }
+  Status save_capture(int samples_done) {
+    if (samples_done == samples_kept_) return {};
+    KVANT_RETURN_IF_ERROR(write_capture(capture_, identity(), samples_done, capture_path()));
+    samples_kept_ = samples_done;
+    return {};
   }
 
   bool known(const HeadNeeds& needs) const {
@@ -198,12 +229,36 @@ class Calibrator {
         [&](int layer, int head, Side side, const std::string& name, const auto& values) {
           partial.constants.set(layer, head, side, name, values);
         });
-    return write_calibration(partial, constants_path());
+    KVANT_RETURN_IF_ERROR(write_calibration(partial, constants_path()));
+    const ReadContexts& read = sensitivities_.contexts_read();
+    return read.n > 0 ? write_moments(read, identity(), moments_path()) : Status{};
+  }
+
+  // What cannot be taken up; one file says enough of several.
+  void leave_out(const std::string& path, const std::string& reason) {
+    if (!std::exchange(left_out_, true))
+      warn(fmt::format("the work in '{}' is not taken up, because {}", path, reason));
+  }
+  int take_up_capture() {
+    if (!keeps_state()) return 0;
+    const auto done = read_capture(capture_path(), identity(), capture_);
+    if (!done.ok()) leave_out(capture_path(), done.error().message);
+    return done.ok() ? *done : 0;
+  }
+  void take_up_moments() {
+    auto read = read_moments(moments_path(), identity(), engine_.geometry());
+    if (!read.ok()) return leave_out(moments_path(), read.error().message);
+    sensitivities_.contexts_read() = std::move(*read);
   }
   void take_up_constants() {
-    if (!keeps_state() || !std::filesystem::exists(constants_path())) return;
+    if (!keeps_state()) return;
+    take_up_moments();
+    std::error_code ignored;
+    if (!std::filesystem::exists(constants_path(), ignored)) return;
     auto partial = read_calibration(constants_path());
-    if (!partial.ok() || partial->fingerprint != fmt::format("{:016x}", identity())) return;
+    if (!partial.ok()) return leave_out(constants_path(), "it is damaged or can't be read");
+    if (partial->fingerprint != fmt::format("{:016x}", identity()))
+      return leave_out(constants_path(), "it is of another model, text or setting");
     partial->constants.for_each(
         [&](int layer, int head, Side side, const std::string& name, const auto& values) {
           (is_weighed_context(name) ? sensitivities_.contexts_done() : result_.constants)
@@ -225,8 +280,8 @@ class Calibrator {
   void remove_state() const {
     if (!keeps_state()) return;
     std::error_code ignored;
-    std::filesystem::remove(capture_path(), ignored);
-    std::filesystem::remove(constants_path(), ignored);
+    for (const std::string& path : {capture_path(), constants_path(), moments_path()})
+      std::filesystem::remove(path, ignored);
   }
 
   Status judge(const Recipe& recipe) {
@@ -249,6 +304,9 @@ class Calibrator {
   SensitivityAnalysis sensitivities_;
   std::mutex mutex_;
   Clock::time_point last_save_;
+  int samples_kept_ = 0;      // in the file of the capture
+  bool cannot_keep_ = false;  // a file could not be written
+  bool left_out_ = false;     // leave_out() was called
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct CalibrationRequest {
   CalibrationMethod method;                 // what the engine and the backend are, to be written down
   // The same model on a device, which reads and differentiates; with nulls the calibrated engine does.
   SampleReader reader;
+  double seconds_between_saves = 10;   // at least; a killed process loses so much work, and a context
+  std::function<void()> kept = [] {};  // called after work was kept in those files
 };
 
 // The result is deterministic: threads, interruptions and other recipes in the same request don't change it.

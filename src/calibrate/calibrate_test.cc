@@ -182,6 +182,107 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
   EXPECT_FALSE(fs::exists(asked.state_path + ".partial"));
 }
 
+// Samples are read, constants learned, and contexts weighed.
+constexpr const char* kWeighs =
+    "k=smooth+hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=shaped,budget=2.6,ladder=tcq1+tcq2+tcq4";
+
+// A killed process leaves what it kept last: whenever that was, the work goes on from there.
+TEST_F(Calibrating, GoesOnWhereItWasKilled) {
+  CalibrationRequest asked = request({kLearns, kWeighs});
+  const auto whole = constants_of(*calibrate_with(asked));
+  const fs::path folder = folder_ + "/killed";
+  fs::create_directories(folder / "work");
+  asked.state_path = (folder / "work/out.gguf").string();
+  asked.seconds_between_saves = 0;
+  int n_kept = 0;
+  asked.kept = [&] { fs::copy(folder / "work", folder / std::to_string(n_kept++)); };
+  EXPECT_EQ(constants_of(*calibrate_with(asked)), whole);
+  EXPECT_TRUE(fs::is_empty(folder / "work"));
+  ASSERT_GT(n_kept, 12);  // for samples, heads and six contexts
+  for (int i = 0; i < n_kept; i += 3) {
+    for (const auto& file : fs::directory_iterator(folder / std::to_string(i)))
+      fs::copy(file, folder / "work");
+    int again = 0;
+    asked.kept = [&] { ++again; };
+    EXPECT_EQ(constants_of(*calibrate_with(asked)), whole) << i;
+    EXPECT_EQ(again, n_kept - 1 - i);
+    EXPECT_TRUE(fs::is_empty(folder / "work"));
+  }
+}
+
+TEST_F(Calibrating, GoesOnWhereItWasInterruptedBetweenContexts) {
+  CalibrationRequest asked = request({kWeighs});
+  const auto whole = constants_of(*calibrate_with(asked));
+  asked.state_path = folder_ + "/contexts.gguf";
+  asked.seconds_between_saves = 0;
+  std::atomic<bool> stop{false};
+  asked.stop = &stop;
+  for (int contexts = 0; contexts < 6; ++contexts) {
+    asked.kept = [&] { stop = fs::exists(asked.state_path + ".moments"); };
+    const auto interrupted = calibrate_with(asked);
+    ASSERT_FALSE(interrupted.ok());
+    EXPECT_NE(interrupted.error().message.find("to go on from here"), std::string::npos);
+    stop = false;
+    if (contexts == 4) break;  // after the last one nothing looks at the flag
+  }
+  asked.kept = [] {};
+  EXPECT_EQ(constants_of(*calibrate_with(asked)), whole);
+}
+
+TEST_F(Calibrating, LeavesOutWorkThatIsDamagedOrOfAnotherText) {
+  CalibrationRequest asked = request({kWeighs});
+  const auto whole = constants_of(*calibrate_with(asked));
+  asked.state_path = folder_ + "/left.gguf";
+  asked.seconds_between_saves = 0;
+  std::atomic<bool> stop{false};
+  asked.stop = &stop;
+  asked.kept = [&] { stop = fs::exists(asked.state_path + ".moments"); };
+  const auto leave_work = [&](CalibrationRequest of) {
+    stop = false;
+    EXPECT_FALSE(calibrate_with(of).ok());
+    stop = false;
+  };
+  const auto expect_left_out = [&](const std::string& reason) {
+    CalibrationRequest again = asked;
+    again.kept = [] {};
+    ::testing::internal::CaptureStderr();
+    const auto made = calibrate_with(again);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_EQ(constants_of(*made), whole);
+    const auto first = said.find("is not taken up, because it is " + reason);
+    ASSERT_NE(first, std::string::npos) << said;
+    EXPECT_EQ(said.find("is not taken up", first + 1), std::string::npos) << said;
+  };
+  for (const char* ending : {".capture", ".partial", ".moments"}) {
+    leave_work(asked);
+    std::fstream file(asked.state_path + ending, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-100, std::ios::end);
+    file << "damage";
+    file.close();
+    expect_left_out("damaged");
+  }
+  CalibrationRequest other = asked;
+  other.text += " and more";
+  leave_work(other);
+  expect_left_out("of another model, text or setting");
+}
+
+TEST_F(Calibrating, GoesOnWhereNoWorkCanBeKept) {
+  CalibrationRequest asked = request({kWeighs});
+  const auto whole = constants_of(*calibrate_with(asked));
+  asked.state_path = "/dev/null/out.gguf";
+  asked.seconds_between_saves = 0;
+  ::testing::internal::CaptureStderr();
+  const auto made = calibrate_with(asked);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(constants_of(*made), whole);
+  const auto first = said.find("after an interruption this calibration begins anew: cannot write");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.rfind("after an interruption"), first) << said;
+}
+
 TEST_F(Calibrating, LearnsFromTextOfTheModelItself) {
   CalibrationRequest asked = request({kLearns});
   asked.text.clear();

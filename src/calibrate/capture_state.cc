@@ -3,14 +3,12 @@
 #include <ggml.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "calibrate/sealed_gguf.h"
 
 namespace kvant {
 namespace {
 
-constexpr const char* kIdentity = "kvant.capture.identity";
 constexpr const char* kSamplesDone = "kvant.capture.samples_done";
 
 const std::uint16_t* find_block(const GgufFile& file, int i, std::size_t size) {
@@ -24,8 +22,7 @@ const std::uint16_t* find_block(const GgufFile& file, int i, std::size_t size) {
 
 Status write_capture(Capture& capture, std::uint64_t identity, int samples_done, const std::string& path) {
   SealedGguf file;
-  file.set("general.type", "kvant-capture");
-  file.set(kIdentity, static_cast<std::int64_t>(identity));
+  set_state(file, "kvant-capture", identity);
   file.set(kSamplesDone, std::int64_t{samples_done});
   int n = 0;
   capture.for_each_block([&](const std::vector<std::uint16_t>& block) {
@@ -35,17 +32,17 @@ Status write_capture(Capture& capture, std::uint64_t identity, int samples_done,
   return file.write(path);
 }
 
-int read_capture(const std::string& path, std::uint64_t identity, Capture& capture) {
-  if (!std::filesystem::exists(path)) return 0;
-  const auto file = open_sealed_gguf(path);
-  if (!file.ok() || (*file)->integer(kIdentity) != static_cast<std::int64_t>(identity)) return 0;
+Result<int> read_capture(const std::string& path, std::uint64_t identity, Capture& capture) {
+  const auto file = open_state(path, identity);
+  if (!file.ok()) return file.error();
+  if (*file == nullptr) return 0;
   bool complete = true;
   int n = 0;
   capture.for_each_block([&](const std::vector<std::uint16_t>& block) {
     complete = complete && (block.empty() || find_block(**file, n, block.size()) != nullptr);
     ++n;
   });
-  if (!complete) return 0;
+  if (!complete) return error("it is of another size");
   n = 0;
   capture.for_each_block([&](std::vector<std::uint16_t>& block) {
     if (!block.empty()) std::copy_n(find_block(**file, n, block.size()), block.size(), block.begin());

@@ -23,6 +23,13 @@ ContextWeigher::ContextWeigher(const Request& request) : request_(request) {
   }
 }
 
+bool ContextWeigher::knows(int context) const {
+  const int weighed = context - kContextsBeforeWeighed;
+  return weighed < 0 || std::all_of(recipes_.begin(), recipes_.end(), [&](const Recipe& recipe) {
+           return is_weighed(recipe, request_.geometry, weighed, request_.work);
+         });
+}
+
 Status ContextWeigher::begin(int context, const QueryMoments& before) {
   open_.clear();
   estimates_.clear();
@@ -51,7 +58,6 @@ void ContextWeigher::end(int context, int n_scored) {
   for (std::size_t i = 0; i < open_.size(); ++i)
     keep_weighed(*open_[i], request_.geometry, context - kContextsBeforeWeighed,
                  estimates_[i].sensitivities(n_scored), request_.work);
-  request_.context_is_done();
 }
 
 }  // namespace kvant

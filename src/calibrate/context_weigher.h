@@ -26,12 +26,13 @@ class ContextWeigher final : public ContextObserver {
     int n_threads = 1;
     Constants& work;                // gets what contexts give (weighing.h)
     std::function<void()> advance;  // after a layer of a context was weighed or needs not be
-    std::function<void()> context_is_done;
   };
   explicit ContextWeigher(const Request& request);
 
   // Whether there is anything to weigh in some context.
   bool has_work() const { return !recipes_.empty(); }
+  // Whether `work` has what the context gives.
+  bool knows(int context) const;
 
   // The first contexts aren't weighed: K is encoded in the metric of contexts before. An error: a recipe
   // without what it needs.

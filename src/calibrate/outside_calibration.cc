@@ -135,7 +135,7 @@ bool OutsideCalibration::weighs() const {
 Status OutsideCalibration::begin_context(int context, int n_threads) {
   if (weigher_ == nullptr) {
     weigher_ = std::make_unique<ContextWeigher>(ContextWeigher::Request{
-        recipes_, model_.geometry, model_.turns, result_.constants, n_threads, weighed_, [] {}, [] {}});
+        recipes_, model_.geometry, model_.turns, result_.constants, n_threads, weighed_, [] {}});
   }
   return weigher_->begin(context, moments_);
 }

@@ -55,28 +55,35 @@ std::vector<Sample> in_reading_order(std::vector<Sample> contexts) {
 
 Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request) {
-  QueryMoments all(geometry.n_all_kv_heads());
-  for (std::size_t c = 0; c < request.contexts.size(); ++c) {
+  ReadContexts none;
+  ReadContexts& read = request.read == nullptr ? none : *request.read;
+  read.sums.resize(geometry.n_all_kv_heads());
+  for (std::size_t c = read.n; c < request.contexts.size(); ++c) {
     const auto context = static_cast<int>(c);
-    if (request.observer != nullptr) KVANT_RETURN_IF_ERROR(request.observer->begin(context, all));
+    QueryMoments of_context(read.sums.size());  // those of a context that is read in part don't count
+    if (request.observer != nullptr) KVANT_RETURN_IF_ERROR(request.observer->begin(context, read.sums));
     const std::vector<std::int32_t>& tokens = request.contexts[c].tokens;
     const int first_scored = first_scored_query(static_cast<int>(tokens.size()));
     const GradientRequest asked{tokens,          first_scored, request.seed + c, request.n_threads,
                                 request.advance, request.stop};
     const auto done = model_gradient(model, asked, [&](int layer, const LayerGradient& state) {
       for (int head = 0; head < geometry.kv_heads(layer); ++head) {
-        const std::vector<double> more = state.query_moments(head);
-        std::vector<double>& sums = all[geometry.head_index(layer, head)];
-        sums.resize(more.size());
-        for (std::size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
+        of_context[geometry.head_index(layer, head)] = state.query_moments(head);
       }
       if (request.observer != nullptr) request.observer->visit(layer, state);
     });
     if (!done.ok()) return done.error();
     if (request.observer != nullptr)
       request.observer->end(context, static_cast<int>(tokens.size()) - first_scored);
+    for (std::size_t head = 0; head < of_context.size(); ++head) {
+      std::vector<double>& sums = read.sums[head];
+      sums.resize(of_context[head].size());
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_context[head][i];
+    }
+    read.n = context + 1;
+    if (request.context_done) request.context_done();
   }
-  return all;
+  return read.sums;
 }
 
 std::vector<float> query_metric(const std::vector<double>& moments, const Transform& transform, int d) {

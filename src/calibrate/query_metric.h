@@ -41,6 +41,12 @@ class ContextObserver {
   virtual void end(int context, int n_scored) = 0;  // n_scored: its predictions that count
 };
 
+// What the first contexts gave.
+struct ReadContexts {
+  int n = 0;
+  QueryMoments sums;  // by Geometry::head_index, where n > 0
+};
+
 struct QueryMomentsRequest {
   const std::vector<Sample>& contexts;
   std::uint64_t seed = 0;
@@ -48,6 +54,9 @@ struct QueryMomentsRequest {
   std::function<void(int)> advance;         // after n more of gradient_steps() of each context
   const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
   ContextObserver* observer = nullptr;
+  // Contexts that were read before, which aren't read again; joined by each that is. Null: none.
+  ReadContexts* read = nullptr;
+  std::function<void()> context_done;  // after each that joined them; may be empty
 };
 
 // Each query counts by what errors of its scores do to the predictions: the length of the derivative by them

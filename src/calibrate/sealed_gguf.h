@@ -30,17 +30,24 @@ class SealedGguf {
   // A tensor [n], n > 0. Names are shorter than 64 characters and differ.
   void add_f32(const std::string& name, std::span<const float> values);
   void add_f16(const std::string& name, std::span<const std::uint16_t> values);
+  // Values that outlive the file: no copy is made.
   void add_bf16(const std::string& name, std::span<const std::uint16_t> values);
+  void add_bytes(const std::string& name, std::span<const std::byte> bytes);
   void add_i8(const std::string& name, std::span<const std::int8_t> values);
 
   // Writes the file whole or not at all. Errors: see write_whole_file.
   Status write(const std::string& path) const;
 
  private:
-  void add(const std::string& name, int type, std::size_t n, std::span<const std::byte> bytes);
+  void add(const std::string& name, int type, std::size_t n, std::span<const std::byte> bytes, bool copies);
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Marks a file as what is kept of work in progress; identity: of all that the work depends on.
+void set_state(SealedGguf& file, const std::string& type, std::uint64_t identity);
+// Opens one; null: there is none. Errors: a damaged file, or one of other work.
+Result<std::shared_ptr<GgufFile>> open_state(const std::string& path, std::uint64_t identity);
 
 // Opens such a file. Errors: see GgufFile::open; a wrong checksum.
 Result<std::shared_ptr<GgufFile>> open_sealed_gguf(const std::string& path);

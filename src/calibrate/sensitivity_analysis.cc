@@ -9,6 +9,7 @@
 #include "calibrate/context_weigher.h"
 #include "calibrate/gradient_check.h"
 #include "calibrate/host_fallback.h"
+#include "calibrate/learn_page_metrics.h"
 #include "calibrate/model_gradient.h"
 #include "calibrate/needs.h"
 #include "calibrate/principal_directions.h"
@@ -63,16 +64,18 @@ Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
   if (!*fit) return moments_of_passages();
   std::optional<Progress> progress;
   ContextWeigher weigher({request_.recipes, geometry(), turns_, constants_, request_.n_threads,
-                          contexts_done_, [&] { progress->advance(kEffectSteps); }, save_progress_});
+                          contexts_done_, [&] { progress->advance(kEffectSteps); }});
   const bool weighs = weigher.has_work() && !settings_.measure;
+  for (int c = 0; weighs && c < contexts_read_.n; ++c)
+    if (!weigher.knows(c)) contexts_read_ = {};
   const int steps =
       gradient_steps(engine_.parts().hparams) + (weighs ? kEffectSteps * geometry().n_layers : 0);
   progress.emplace(weighs ? "reading queries, weighing layers and heads" : "reading queries",
-                   std::int64_t{kQueryContexts} * steps, "steps");
+                   std::int64_t{kQueryContexts - contexts_read_.n} * steps, "steps");
   return kvant::query_moments(
       differentiable(), geometry(),
       {*contexts, settings_.seed, request_.n_threads, [&](int n) { progress->advance(n); }, request_.stop,
-       weighs ? &weigher : nullptr});
+       weighs ? &weigher : nullptr, &contexts_read_, save_progress_});
 }
 
 Result<std::vector<Sample>> SensitivityAnalysis::query_contexts() {
@@ -146,6 +149,7 @@ SampleReader SensitivityAnalysis::reader_in_f32() {
 // some models by more than the tolerance.
 Result<bool> SensitivityAnalysis::knows_gradients(const Sample& context) {
   if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
+  if (!fit_ && contexts_read_.n > 0) fit_ = true;  // they were read because it is so
   if (fit_) return *fit_;
   const auto start = std::span(context.tokens);
   DifferentiableModel& model = differentiable();
@@ -177,10 +181,10 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
   if (!fit.ok()) return fit.error();
   if (!*fit) return measure(recipe, known);
   contexts->erase(contexts->begin(), contexts->begin() + kContextsBeforeWeighed);
-  auto sensitivities =
-      weigh_contexts({differentiable(), geometry(), recipe, known, *contexts,
-                      settings_.seed + kContextsBeforeWeighed, request_.n_threads, request_.stop},
-                     contexts_done_);
+  auto sensitivities = weigh_contexts(
+      {differentiable(), geometry(), recipe, known, *contexts, settings_.seed + kContextsBeforeWeighed,
+       request_.n_threads, request_.stop, save_progress_},
+      contexts_done_);
   if (!sensitivities.ok()) return sensitivities.error();
   keep_sensitivities(recipe, geometry(), *sensitivities, constants_);
   return {};

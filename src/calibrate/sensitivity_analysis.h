@@ -46,6 +46,8 @@ class SensitivityAnalysis {
   // What single contexts have given: an analysis that gets it back goes on from there.
   Constants& contexts_done() { return contexts_done_; }
   const Constants& contexts_done() const { return contexts_done_; }
+  ReadContexts& contexts_read() { return contexts_read_; }
+  const ReadContexts& contexts_read() const { return contexts_read_; }
 
  private:
   bool stopped() const { return request_.stop != nullptr && *request_.stop; }
@@ -83,6 +85,7 @@ class SensitivityAnalysis {
   Constants& constants_;
   std::function<void()> save_progress_;
   Constants contexts_done_;
+  ReadContexts contexts_read_;
   std::unique_ptr<DifferentiableModel> differentiable_;  // once it is needed
   bool on_device_ = false;                               // that it is
   std::unique_ptr<Engine> in_f32_;                       // reader_in_f32() on a device, once it is needed

@@ -46,13 +46,13 @@ Status weigh_context(const WeighingRequest& request, int context, Progress& prog
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work) {
   const int n_contexts = static_cast<int>(request.contexts.size());
   const int steps = gradient_steps(request.model.parts().hparams);
-  Progress progress("weighing layers and heads", std::int64_t{n_contexts} * steps, "steps");
-  for (int c = 0; c < n_contexts; ++c) {
-    if (is_weighed(request.recipe, request.geometry, c, work)) {
-      progress.advance(steps);
-    } else {
-      KVANT_RETURN_IF_ERROR(weigh_context(request, c, progress, work));
-    }
+  std::vector<int> open;
+  for (int c = 0; c < n_contexts; ++c)
+    if (!is_weighed(request.recipe, request.geometry, c, work)) open.push_back(c);
+  Progress progress("weighing layers and heads", std::ssize(open) * steps, "steps");
+  for (const int c : open) {
+    KVANT_RETURN_IF_ERROR(weigh_context(request, c, progress, work));
+    if (request.context_done) request.context_done();
   }
   return mean_of_weighed(request.recipe, request.geometry, n_contexts, work);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct WeighingRequest {
   std::uint64_t seed = 0;
   int n_threads = 1;
   const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
+  std::function<void()> context_done;       // after each that was weighed; may be empty
 };
 
 // Estimates on one context after the other (sensitivity_estimate.h); returns their mean. What each context

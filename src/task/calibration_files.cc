@@ -10,9 +10,11 @@ namespace {
 std::atomic<bool> calibration_interrupted{false};  // a signal handler reaches nothing but a global
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+constexpr int kInterrupting[] = {SIGINT, SIGTERM};
+
 extern "C" void note_interruption(int) {
   calibration_interrupted = true;
-  std::signal(SIGINT, SIG_DFL);
+  for (const int signal : kInterrupting) std::signal(signal, SIG_DFL);
 }
 
 std::filesystem::path cache_home() {
@@ -31,10 +33,10 @@ std::string calibration_folder() {
 
 Interruption::Interruption() {
   calibration_interrupted = false;
-  std::signal(SIGINT, note_interruption);
+  for (const int signal : kInterrupting) std::signal(signal, note_interruption);
 }
 Interruption::~Interruption() {
-  std::signal(SIGINT, SIG_DFL);
+  for (const int signal : kInterrupting) std::signal(signal, SIG_DFL);
 }
 const std::atomic<bool>* Interruption::flag() const {
   return &calibration_interrupted;
