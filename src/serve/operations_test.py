@@ -201,6 +201,28 @@ class Manners(unittest.TestCase):
         self.assertEqual(ask("GET", "/v1/models", version="1.0", host=None, headers=[f"Authorization: Bearer {KEY}"])[0], 200)
         self.assertEqual(ask("GET", "/health", host=None)[0], 400)
 
+    def test_of_proxies_and_caches(self):
+        key = f"Authorization: Bearer {KEY}"
+        whole = ask("GET", "/v1/models", headers=[key])[2]
+        self.assertEqual(ask("GET", "http://proxied.example:80/v1/models", headers=[key])[2], whole)
+        status, _, text = ask("GET", "/v1/models", headers=[key, "Range: bytes=0-4"])
+        self.assertEqual((status, text), (200, whole))
+        self.assertEqual(ask("GET", "/health", headers=["Host: another"])[0], 400)
+
+    def test_of_addresses_with_a_wrong_end(self):
+        key = [f"Authorization: Bearer {KEY}"]
+        for path, end in (("/chat/completions", "with"), ("/models", "with"), ("/v1/v1/messages", "without")):
+            status, _, text = ask("GET", path, headers=key)
+            self.assertEqual(status, 404, path)
+            self.assertIn(f"this server's address {end} '/v1' at its end", json.loads(text)["error"]["message"])
+
+    def test_of_large_heads(self):
+        self.assertEqual(ask("GET", "/health", headers=["Cookie: " + "a" * 20000])[0], 200)
+        for headers in (["Cookie: " + "a" * 70000], [f"X-{i}: a" for i in range(120)]):
+            status, headers, text = ask("GET", "/health", headers=headers)
+            self.assertEqual((status, headers["Connection"], json.loads(text)["error"]["code"]), (431, "close", "request_too_large"))
+            self.assertIn("65536 bytes or 100 fields", text)
+
     def test_each_response_has_an_id(self):
         status, headers, _ = ask("GET", "/health", headers=["X-Request-ID: mine-1"])
         self.assertEqual((status, headers["x-request-id"]), (200, "mine-1"))
