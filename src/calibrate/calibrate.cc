@@ -10,13 +10,16 @@
 #include <span>
 #include <utility>
 
+#include "base/machine_limits.h"
 #include "base/progress.h"
+#include "base/resident_memory.h"
 #include "base/team.h"
 #include "base/warn.h"
 #include "calibrate/adapter_data.h"
 #include "calibrate/capture_size.h"
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
+#include "calibrate/cost_estimate.h"
 #include "calibrate/host_fallback.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/learn_page_metrics.h"
@@ -61,6 +64,7 @@ class Calibrator {
     for (const Recipe& recipe : request_.recipes) KVANT_RETURN_IF_ERROR(check(recipe));
     samples_kept_ = take_up_capture();
     take_up_constants();
+    KVANT_RETURN_IF_ERROR(announce());
     KVANT_RETURN_IF_ERROR(with_host_fallback(reader_, host_, [&] { return capture_samples(); }));
     KVANT_RETURN_IF_ERROR(learn());
     round_codebooks(result_.constants);
@@ -87,6 +91,33 @@ class Calibrator {
     }
     const Status fits = check_recipe(recipe, engine_.geometry());
     return fits.ok() ? fits : error("recipe {}: {}", label(recipe), fits.error().message);
+  }
+
+  // What is left to do, where the CPU does it.
+  CalibrationWork work_left() const {
+    CalibrationWork work = sensitivities_.work_left();
+    for (int i = samples_kept_; i < capture_.n_sequences(); ++i) work.tokens += capture_.length(i);
+    if (settings_.self && samples_kept_ < capture_.n_sequences())
+      work.tokens += written_tokens(sample_size(capture_.size()));
+    return work;
+  }
+
+  // Says how long it will take, unless that is a few seconds.
+  Status announce() {
+    constexpr double kFew = 2e11;  // multiplications
+    const Hparams& h = engine_.parts().hparams;
+    const CalibrationWork work = work_left();
+    if (reader_.device != nullptr || multiplications(h, work) < kFew) return {};
+    const auto cost = estimated_cost(reader_, h, work, request_.n_threads);
+    if (!cost.ok()) return cost.error();
+    fmt::print(stderr, "kvant: this calibration will take {} on this machine{}\n", readable_cost(*cost),
+               capture_.size().samples > 0 ? ", and what it learns from samples more" : "");
+    const std::int64_t available = available_memory_bytes(), more = cost->bytes - resident_bytes();
+    if (available > 0 && more > available)
+      warn(fmt::format(
+          "{} of memory are available, and calibrating needs {} more: the machine may swap or end it",
+          readable_bytes(static_cast<double>(available)), readable_bytes(static_cast<double>(more))));
+    return {};
   }
 
   // All that captured values and constants depend on, but the recipes.

@@ -15,6 +15,7 @@
 #include "calibrate/principal_directions.h"
 #include "calibrate/rope_turns.h"
 #include "calibrate/weighing.h"
+#include "model/gguf_file.h"
 
 namespace kvant {
 namespace {
@@ -48,6 +49,27 @@ Result<std::vector<Sample>> SensitivityAnalysis::drawn_contexts(int n, int lengt
   return settings_.self ? samples_of_model(
                               *reader_.engine, *reader_.backend, size, [](std::int64_t) {}, request_.stop)
                         : samples_of_text(engine_.tokenizer(), trained, request_.text, size);
+}
+
+CalibrationWork SensitivityAnalysis::work_left() const {
+  const Geometry& g = geometry();
+  const bool reads = needs_page_metrics(request_.recipes, g);
+  CalibrationWork work{
+      .context_tokens = std::min({kQueryTokens, settings_.context_length, g.trained_context}),
+      .file_bytes = static_cast<std::int64_t>(engine_.parts().file.mapping_bytes())};
+  const bool differentiates = has_known_layers(engine_.parts());
+  if (reads && differentiates) work.contexts += kQueryContexts - contexts_read_.n;
+  for (const Recipe& recipe : request_.recipes) {
+    if (recipe.budget == 0) continue;
+    const std::vector<SensitivityUnit> units = sensitivity_units(g);
+    if (settings_.measure || !differentiates) {
+      work.tokens += (std::ssize(units) + 1) * std::min(settings_.context_length, g.trained_context);
+      continue;
+    }
+    work.formats = std::max(work.formats, static_cast<int>(recipe.ladder.size()));
+    if (!needs_page_metrics({&recipe, 1}, g)) work.contexts += kQueryContexts - kContextsBeforeWeighed;
+  }
+  return work;
 }
 
 // --- queries ---

@@ -10,6 +10,7 @@
 #include "base/channel_turn.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/capture.h"
+#include "calibrate/cost_estimate.h"
 #include "calibrate/device_model.h"
 #include "calibrate/probe_site.h"
 #include "calibrate/query_metric.h"
@@ -42,6 +43,9 @@ class SensitivityAnalysis {
   // The sensitivities to the formats of a recipe's ladder, once all else that it needs is there. Nothing, for
   // a recipe without a budget or where they are known.
   Status weigh(const Recipe& recipe);
+
+  // What both will compute that isn't known yet.
+  CalibrationWork work_left() const;
 
   // What single contexts have given: an analysis that gets it back goes on from there.
   Constants& contexts_done() { return contexts_done_; }
