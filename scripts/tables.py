@@ -6,6 +6,7 @@
     scripts/tables.py docs/results --quality FOLDER      first take over what scripts/measure-quality left in FOLDER
     scripts/tables.py docs/results --cpu FOLDER          first take over what scripts/bench-cpu.sh left in FOLDER
     scripts/tables.py docs/results --gpu FOLDER          first take over rows of scripts/gpu-bench and gpu-fp8-rivals.py
+    scripts/tables.py docs/results --bits MODEL.gguf     first compute bits by context with build/default/kvant
 
 What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
 """
@@ -15,15 +16,18 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from pages import markdown, results  # noqa: E402
+from pages.bits import Bits  # noqa: E402
 from pages.cpu import Cpu  # noqa: E402
 from pages.front import Front  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
+from pages.import_bits import import_bits  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
 from pages.quality import Quality  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = "docs/results.svg"
+BITS_PICTURE = "docs/bits.svg"
 
 
 def pages():
@@ -33,9 +37,9 @@ def pages():
 def generated(folder):
     """Path and text of every file that holds something generated."""
     quality, cpu, gpu = Quality(folder), Cpu(folder), Gpu(folder)
-    front = Front(quality, cpu, gpu)
-    blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks()}
-    files = {ROOT / PICTURE: front.picture()}
+    front, bits = Front(quality, cpu, gpu), Bits(folder)
+    blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
+    files = {ROOT / PICTURE: front.picture(), ROOT / BITS_PICTURE: bits.picture()}
     for path in pages():
         text, unknown = markdown.filled(path.read_text(encoding="utf-8"), blocks)
         if unknown:
@@ -49,6 +53,8 @@ def take_over(options):
     if options.quality:
         measured = results.import_quality(options.quality, options.measured_on)
         results.save(options.results, "quality", results.merged_quality(results.load(options.results, "quality"), measured))
+    if options.bits:
+        results.save(options.results, "bits", import_bits(str(ROOT / "build/default/kvant"), options.bits))
     for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
         if folder:  # what was put there by hand stays
             tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model")]
@@ -62,6 +68,7 @@ def parse():
     parser.add_argument("--quality", type=pathlib.Path)
     parser.add_argument("--cpu", type=pathlib.Path)
     parser.add_argument("--gpu", type=pathlib.Path)
+    parser.add_argument("--bits", metavar="MODEL.gguf")
     parser.add_argument("--measured-on", default="")
     options = parser.parse_args()
     if (options.quality or options.cpu or options.gpu) and not options.measured_on:

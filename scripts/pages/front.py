@@ -1,181 +1,248 @@
-"""What the README and the guide show of the results: a short table, a picture, a few sentences."""
+"""What the README and the guide show of the results: a short table, a picture, and speeds, each with the quality of its cache."""
+import re
+
 from pages import chart, markdown
-from pages.quality import divergence
-from pages.rivals import is_rival
+from pages.models import MODELS
+from pages.quality import MAIN, NOTHING, divergence
+from pages.results import day_of
 
-ROWS = ("q8_0", "q4_0", "q4_0-h", "kvant-4bit", "kvant-3bit", "kvant-2bit", "kvant-1.5bit")
-NOTES = {"q8_0": "llama.cpp's groups", "q4_0": "llama.cpp's groups", "q4_0-h": "the same, rotated",
-         **{f"kvant-{bits}bit": "calibrated" for bits in ("4", "3", "2", "1.5")}}
-SHAPE = (32, 8, 128, 32768)  # query heads, KV heads, head size, tokens: Llama-3.1-8B's layer
-CHOICES = ("q8_0", "kvant-4bit", "q4_0-h", "kvant-3bit", "turbo3", "kvant-2bit", "kivi-2bit", "vecinfer-2bit")
+CONTEXT = 2048
+README = ("kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-3bit", "uniform-2bit", "llama.cpp:q8_0",
+          "llama.cpp:q4_0", "fp8-s1", "fp8-amax", "kivi-4bit", "kivi-2bit", "turbo4", "turbo2")
+CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-2bit", "q4_0-h", "turbo3",
+           "kivi-4bit", "kivi-2bit")
 SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
-BARS = (("ggml", "llama"), ("bf16", "plain"), ("q8_0", "plain"), ("kvant-4bit", "ours"), ("kvant-3bit", "ours"),
-        ("kvant-2bit", "ours"))
+QUALITY_MODEL = "qwen2.5-coder-1.5b"  # whose quality stands beside speeds of random weights
+SPEED_HEADER = ("what was timed", "cache", "speed", "bits per value", "mean KLD of this cache", "KLD measured on",
+                "date")
 
 
-def shown(name):
-    return f"`{name}`" + (f", {NOTES[name]}" if name in NOTES else "")
+def times(ours, theirs):
+    return f"{ours / theirs:.2f}x"
 
 
-def machine(document):
-    """Of "2 cores of ..., 2026-11-22": without the date."""
-    return document["measured_on"].rpartition(",")[0]
+def plain(cell):
+    """The figure of a cell such as `1,989 (2.63x)`."""
+    return float(cell.partition(" ")[0].replace(",", ""))
 
 
 class Front:
     def __init__(self, quality, cpu, gpu):
         self.quality, self.cpu, self.gpu = quality, cpu, gpu
 
-    def attention(self):
-        """The run of attention alone that is shown: its rows at SHAPE."""
-        heads, kv_heads, dim, tokens = SHAPE
-        for document in self.cpu.kind("attention"):
-            rows = [r for r in document["results"] if r["ctx"] == tokens]
-            if rows and (document["heads"], document["kv_heads"], document["dim"]) == (heads, kv_heads, dim):
-                return document, rows
-        return None, []
-
-    def speed(self, recipe):
-        """A cell: a recipe's attention, and beside the fastest rival of at least its bits."""
-        _, rows = self.attention()
-        row = next((r for r in rows if r["recipe"] == recipe), None)
-        if row is None:
-            return "-"
-        return f"{row['us'] / 1000:.1f} ms" + (f" ({row['ratio']:.1f}x `{row['rival']}`)" if row.get("ratio") else "")
-
     def table(self):
-        run = self.quality.run()
-        if run is None:
-            return "Not measured yet.\n"
-        rows = []
-        for recipe in ROWS:
-            row = next((r for r in run["results"] if r["recipe"] == recipe), None)
-            if row is not None:
-                rows.append((shown(recipe), f"{row['bits_all']:.2f}", divergence(row["kld_mean"]),
-                             f"{100 * row['top1']:.1f} %", self.speed(recipe)))
-        return markdown.table(("cache", "bits per value", "mean KLD", "same token", "attention, CPU"), rows)
+        """README: the main recipes on all models, calibrated and not calibrated apart."""
+        models = self.quality.models(CONTEXT)
+        if not models:
+            return NOTHING
+        of_model = [self.quality.rows(model, context=CONTEXT) for model in models]
+        body = []
+        for title, recipes in MAIN:
+            kept = [recipe for recipe in recipes if recipe in README and any(recipe in rows for rows in of_model)]
+            if kept:
+                body.append((f"**{title}**", *[""] * 2 * len(models)))
+            for recipe in kept:
+                found = [rows.get(recipe) for rows in of_model]
+                body.append((f"`{recipe}`" + (f", {recipes[recipe]}" if recipes[recipe] else ""),
+                             *(cell for row in found for cell in self.bits_and_kld(row))))
+        header = ("cache", *(cell for model in models for cell in (f"{MODELS[model].title}: bits", "mean KLD")))
+        return markdown.table(header, body)
 
-    def bars(self):
-        document, rows = self.attention()
-        if document is None:
-            return [], "", ""
-        found = []
-        for name, kind in BARS:
-            if name == "ggml":
-                rival = min((r for r in rows if is_rival(r["recipe"])), key=lambda r: r["us"], default=None)
-                if rival:
-                    found.append((rival["recipe"], rival["us"], kind))
-            else:
-                found += [(r["recipe"], r["us"], kind) for r in rows if r["recipe"] == name]
-        heads, kv_heads, dim, tokens = SHAPE
-        return (found, "Attention of one token on the CPU",
-                f"a layer, {tokens:,} tokens, {heads} / {kv_heads} heads of {dim}, {document['threads']} threads")
+    @staticmethod
+    def bits_and_kld(row):
+        return ("-", "-") if row is None else (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]))
+
+    def caption(self):
+        """Below the README's table: contexts and days of its rows."""
+        models = self.quality.models(CONTEXT)
+        rows = [
+            row for model in models for recipe, row in self.quality.rows(model, context=CONTEXT).items()
+            if recipe in README
+        ]
+        if not rows:
+            return NOTHING
+        counts, days = sorted({row["n"] for row in rows}), sorted({row["day"] for row in rows})
+        fewer = sorted({recipe for model in models for recipe, row in self.quality.rows(model, context=CONTEXT).items()
+                        if recipe in README and row["n"] < counts[-1]})
+        place = self.quality.of(models[0], context=CONTEXT)[0]["measured_on"].rpartition(",")[0]
+        exception = f" ({', '.join(f'`{recipe}`' for recipe in fewer)}: {counts[0]})" if fewer else ""
+        return (f"WikiText-2 at context {CONTEXT:,}, {counts[-1]} contexts{exception}; {place}, " +
+                (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
 
     def picture(self):
-        return chart.svg(self.quality.run() and self.merged(), *self.bars())
+        models = self.quality.models(CONTEXT)
+        shown = [(MODELS[model].title, self.quality.rows(model, context=CONTEXT)) for model in models]
+        caption = f"WikiText-2, context {CONTEXT:,}; kvant calibrated on its own text; measured {self.days(shown)}"
+        return chart.svg(shown[:3], caption, self.bars())
 
-    def merged(self):
-        """The main run, with llama.cpp's rows from the run that has them."""
-        rows = {r["recipe"]: r for r in (self.quality.run() or {"results": []})["results"]}
-        rows.update({r["recipe"]: r for r in (self.quality.beside_llama() or {"results": []})["results"]})
-        return {"results": list(rows.values())}
+    @staticmethod
+    def days(shown):
+        main = {recipe for _, _, recipes in chart.SERIES for recipe in recipes}
+        days = sorted({row["day"] for _, rows in shown for recipe, row in rows.items() if recipe in main})
+        return "-" if not days else days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
-    def speed_lines(self):
-        """One line for each place where speed was measured, as far as it was."""
-        lines = [line for line in (self.attention_line(), self.model_line(), self.gpu_line(),
-                                  self.gpu_model_line(), self.vllm_line())
-                 if line]
-        return "".join(f"- {line}\n" for line in lines) or "Speed: not measured yet.\n"
-
-    def attention_line(self):
-        document, rows = self.attention()
-        shown_rows = [(name, self.speed(name)) for name in ("kvant-4bit", "kvant-2bit", "bf16") if self.speed(name) != "-"]
-        if not shown_rows:
-            return ""
-        heads, kv_heads, dim, tokens = SHAPE
-        cells = ", ".join(f"`{name}` {cell}" for name, cell in shown_rows)
-        return (f"**Attention on the CPU**, one token over {tokens:,}, {heads} query heads on {kv_heads} KV heads of {dim}, "
-                f"{document['threads']} threads, a layer ({machine(document)}): {cells}.{self.elsewhere(document)}")
-
-    def elsewhere(self, shown_document):
-        """How kvant-4bit does in the other runs of attention alone: ratios depend on the processor."""
-        text = ""
-        for document in self.cpu.kind("attention"):
-            row = next((r for r in document["results"] if r["recipe"] == "kvant-4bit"), None)
-            if document is not shown_document and row and row.get("ratio"):
-                text += (f" Heads of {document['dim']}, {row['ctx']:,} tokens, {machine(document)}: `kvant-4bit` "
-                         f"{row['ratio']:.1f}x `{row['rival']}`.")
-        return text
-
-    def model_line(self):
-        found = self.cpu.kind("decode")
-        if not found:
-            return ""
-        document = max(found, key=lambda d: d["depth"])
-        own, rival, ratio = self.cpu.best_of(document, "kvant-4bit")
-        if rival is None:
-            return ""
-        return (f"**A whole model on the CPU**, SmolLM2-135M, {document['depth']:,} tokens deep: `kvant-4bit` "
-                f"{own['decode_tps']:.0f} tokens/s, {ratio:.1f}x `{rival['recipe']}`, both with their best weights.")
-
-    def gpu_line(self):
+    def decode(self):
+        """The table of decode attention on a GPU, heads of 128, and the index of the shape that is shown."""
         for document in self.gpu.kind("decode"):
-            if document["dim"] != 128 or SHOWN_ON_GPU[1] not in document["shapes"]:
-                continue
-            index = document["shapes"].index(SHOWN_ON_GPU[1])
-            rows = [row for name in SHOWN_ON_GPU[0] for row in document["results"] if row.get("recipe") == name]
-            rivals = [self.gpu.rivals(document, row, index) for row in rows]
-            if not rows or not all(len(each) == 2 for each in rivals):
-                continue
-            cells = ", ".join(f"`{row['recipe']}` {bf16['us'][index] / row['us'][index]:.1f}x and "
-                              f"{fp8['us'][index] / row['us'][index]:.1f}x" for row, (bf16, fp8) in zip(rows, rivals))
-            sequences, tokens = SHOWN_ON_GPU[1].split(", ")
-            return (f"**Decode attention on an H200**, {sequences} sequences of {tokens} tokens, rotations and tail included, "
-                    f"compared with the fastest engine in BF16 ({rivals[0][0]['name'].split(',')[0]}) and in FP8 "
-                    f"({rivals[0][1]['name'].split(',')[0]}): {cells}.")
-        return ""
+            if document["dim"] == 128 and SHOWN_ON_GPU[1] in document["shapes"]:
+                return document, document["shapes"].index(SHOWN_ON_GPU[1])
+        return None, 0
 
-    def gpu_model_line(self):
-        """How many times the tokens a second of the baseline, and of kvant's own bf16, uniform-4bit decodes, at each depth from 32,768 on."""
-        document = next((d for d in self.gpu.kind("whole_model") if d["rate"] == "decode_tps"), None)
+    def bars(self):
+        document, index = self.decode()
+        title, unit = "Decode attention on an H200", "us"
         if document is None:
-            return ""
+            return title, [], unit, ""
+        rows = [
+            row for name in ("uniform-4bit", "uniform-2bit") for row in document["results"] if row.get("recipe") == name
+        ]
+        found = []
+        if rows:
+            for rival, kind in zip(self.gpu.rivals(document, rows[0], index), ("BF16", "FP8")):
+                name = rival["name"].split(",")[0]
+                found.append((f"{kind}, {name}", rival["us"][index], "plain"))
+        found += [(f"kvant, {row['recipe']} (not calibrated)", row["us"][index], "uniform") for row in rows]
+        sequences, tokens = SHOWN_ON_GPU[1].split(", ")
+        return title, found, unit, f"a layer, {sequences} x {tokens} tokens, 32 / 8 heads of 128"
+
+    def cell_of(self, recipe, model=QUALITY_MODEL):
+        """KLD of exactly that recipe, and on what, at the longest context that was measured."""
+        row, context = self.quality.longest(recipe, model)
+        if row is None:
+            return "not measured", f"{MODELS[model].title}"
+        return divergence(
+            row["kld_mean"]), f"{MODELS[model].title}, {context:,} tokens, {row['bits_all']:.2f} bits there"
+
+    def speeds(self):
+        """README: one row, one configuration; each speed with the bits and the divergence of the same cache."""
+        body = [*self.decode_rows(), *self.model_rows(), *self.vllm_rows(), *self.cpu_rows()]
+        return markdown.table(SPEED_HEADER, body) if body else "Speed: not measured yet.\n"
+
+    def decode_rows(self):
+        document, index = self.decode()
+        if document is None:
+            return
+        day = day_of(document["measured_on"])
+        sequences, tokens = SHOWN_ON_GPU[1].split(", ")
+        what = f"decode attention on an H200, {sequences} x {tokens} tokens, random values"
+        for name in SHOWN_ON_GPU[0]:
+            for row in document["results"]:
+                rivals = self.gpu.rivals(document, row, index)
+                if row.get("recipe") == name and len(rivals) == 2:
+                    bf16, fp8 = (f"{times(rival['us'][index], row['us'][index])} {rival['name'].split(',')[0]}"
+                                 for rival in rivals)
+                    yield (
+                        what, f"`{name}`",
+                        f"{row['us'][index]:.0f} us a layer: {bf16} in BF16, {fp8} in FP8 ({self.fp8_day(document)})",
+                        f"{row['bits']:.2f}", *self.cell_of(name), day)
+
+    @staticmethod
+    def fp8_day(document):
+        return document.get("fp8_measured", "in the same session")
+
+    def model_rows(self):
+        """A whole 8B: what the engine gains (against llama.cpp), and what the cache gains (against kvant's own bf16)."""
+        document = next(
+            (d for d in self.gpu.kind("whole_model") if d["rate"] == "decode_tps" and d["baseline"] != "bf16"), None)
+        if document is None:
+            return
         rates = {(r["depth"], r["recipe"]): r["decode_tps"] for r in document["results"] if r["sequences"] == 1}
-        rivals = (document["baseline"], "bf16")
-        cells = [" and ".join(f"{rates[depth, 'uniform-4bit'] / rates[depth, rival]:.2f}x" for rival in rivals) + f" at context {depth:,}"
-                 for depth in sorted({depth for depth, _ in rates if depth >= 32768})
-                 if all((depth, recipe) in rates for recipe in ("uniform-4bit", *rivals))]
-        if not cells:
-            return ""
-        return (f"**A whole 8B on an H200**, random weights in Q4_K, one sequence, `uniform-4bit` compared with `{document['baseline']}` "
-                f"on its CUDA backend and with kvant's own `bf16`: {', '.join(cells)} ([more](docs/gpu.md#whole-models)).")
+        bits = document.get("bits", {})
+        for depth in sorted({depth for depth, _ in rates if depth >= 32768}):
+            rivals = (document["baseline"], "bf16")
+            if not all((depth, recipe) in rates for recipe in ("uniform-4bit", *rivals)):
+                continue
+            ours = rates[depth, "uniform-4bit"]
+            yield (
+                f"a whole 8B on an H200, random weights in Q4_K, one sequence at context {depth:,}", "`uniform-4bit`",
+                f"{ours:.0f} tokens/s: {times(ours, rates[depth, rivals[0]])} `{rivals[0]}`, {times(ours, rates[depth, 'bf16'])} kvant's own `bf16`",
+                bits.get(str(depth), "4.13"), *self.cell_of("uniform-4bit"), day_of(document["measured_on"]))
 
-    def vllm_line(self):
-        """The first column of figures of the table made in vLLM: `848 (1.16x)`, `1,895 (2.59x, 2.24x)`."""
-        document = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
+    def vllm_rows(self):
+        """In vLLM: a trained model, whose quality was measured in vLLM too, and an 8B with dummy weights."""
+        trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
+        if trained is None:
+            return
+        column = trained["columns"].index("mean KLD from BF16")
+        klds = {row[0]: row[column] for row in trained["results"]}
+        on = f"{MODELS[trained['quality_of']].title} in vLLM, 2,048 tokens"
+        dummy = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
+        bits = {} if dummy is None else self.vllm_bits(dummy)
+        for document, what in ((trained, f"{MODELS[trained['quality_of']].title} in vLLM on an H200"),
+                               (dummy, "an 8B with dummy weights in vLLM on an H200")):
+            if document is None:
+                continue
+            batch = document["columns"][1].partition(",")[0]
+            for name in ("`kvant_fast4`", "`uniform-4bit,sink=1`"):
+                row = next((row for row in document["results"] if row[0] == name), None)
+                if row is None or name not in bits or not klds.get(name, "-")[0].isdigit():
+                    continue
+                bf16, fp8 = row[1].partition("(")[2].rstrip(")").split(", ")
+                yield (f"{what}, {batch} tokens", name, f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
+                       f"{bits[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
+
+    @staticmethod
+    def vllm_bits(document):
+        """Bits per value by the tokens that fit in the same memory."""
+        fit = {row[0]: plain(row[-1]) for row in document["results"] if row[-1]}
+        return {name: 16 * fit["`auto` (BF16)"] / count for name, count in fit.items()}
+
+    def cpu_rows(self):
+        document = next((d for d in self.cpu.kind("table") if d["title"].startswith("Decode of a whole model")), None)
         if document is None:
-            return ""
-        rates = {row[0]: row[1] for row in document["results"]}
-        cells = []
-        for name in ("`kvant_fast4`", "`uniform-4bit,sink=1`"):
-            bf16, fp8 = rates[name].partition("(")[2].rstrip(")").split(", ")
-            cells.append(f"{name} {bf16} and {fp8}")
-        shape = document["columns"][1].partition(",")[0]
-        return (f"**In vLLM on an H200**, Llama-3.1-8B's shape, {shape} tokens: output tokens per second compared with vLLM's own BF16 and "
-                f"FP8 caches: {', '.join(cells)} ([guide](docs/guide/vllm.md)).")
+            return
+        for row in document["results"]:
+            if row[0] in ("`uniform-4bit`", "`uniform-2bit`"):
+                yield ("SmolLM2-135M on 2 CPU cores, context 16,384", row[0],
+                       f"{row[1]} tokens/s: {row[2]}, {row[3]} kvant's own `bf16`", document["bits"][row[0].strip("`")],
+                       *self.cell_of(row[0].strip("`"), "smollm2-135m"), day_of(document["measured_on"]))
 
     def choosing(self):
-        run = self.quality.run()
-        if run is None:
-            return "Not measured yet.\n"
-        rows = []
+        models = self.quality.models(CONTEXT)
+        if not models:
+            return NOTHING
+        of_model = [self.quality.rows(model, context=CONTEXT) for model in models]
+        body = []
         for recipe in CHOICES:
-            row = next((r for r in run["results"] if r["recipe"] == recipe), None)
-            if row is not None:
-                rows.append((f"`{recipe}`", f"{row['bits_all']:.2f}", f"{100 * row['bits_all'] / 16:.0f} %",
-                             divergence(row["kld_mean"]), f"{100 * row['top1']:.1f} %", self.speed(recipe)))
-        return markdown.table(("recipe", "bits per value", "memory of f16's", "mean KLD", "same token",
-                               "attention, CPU"), rows)
+            found = [rows.get(recipe) for rows in of_model]
+            if any(found):
+                bits = next(row for row in found if row)["bits_all"]
+                body.append((f"`{recipe}`", f"{bits:.2f}", f"{100 * bits / 16:.0f} %",
+                             *("-" if row is None else divergence(row["kld_mean"]) for row in found)))
+        return markdown.table(("recipe", f"bits per value, {MODELS[models[0]].title}", "memory of f16's",
+                               *(f"mean KLD, {MODELS[model].title}" for model in models)), body)
 
     def blocks(self):
-        return {"readme-table": self.table, "readme-speed": self.speed_lines, "choosing": self.choosing}
+        return {
+            "readme-table": self.table, "readme-caption": self.caption, "readme-speed": self.speeds, "choosing":
+            self.choosing
+        }
+
+
+def faults_of_speeds(text):
+    """What is wrong with a README: rows of speeds that lack something, and speeds elsewhere. An empty list: nothing."""
+    match = re.search(r"<!-- begin readme-speed[^>]*-->\n(.*?)<!-- end readme-speed -->", text, re.DOTALL)
+    if match is None:
+        return ["there is no table of speeds"]
+    lines = [line for line in match.group(1).splitlines() if line.strip()]
+    if not lines or [cell.strip() for cell in lines[0].strip("|").split("|")] != list(SPEED_HEADER):
+        return ["the table of speeds has other columns than " + ", ".join(SPEED_HEADER)]
+    checks = (("a speed", 2, r"\d"), ("bits", 3, r"^\d+\.\d+$"), ("a KLD", 4, r"^\d[\d.e-]*$"),
+              ("a model", 5, "|".join(re.escape(m.title)
+                                      for m in MODELS.values())), ("a date", 6, r"^\d{4}-\d\d-\d\d$"))
+    faults = []
+    for line in lines[2:]:
+        row = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(row) != len(SPEED_HEADER):
+            faults.append(f"a row that is none: {line}")
+            continue
+        faults += [
+            f"{row[1]}, {row[0]}: lacks {what}" for what, column, pattern in checks
+            if not re.search(pattern, row[column])
+        ]
+    outside = text.replace(match.group(0), "")
+    faults += [
+        f"a speed outside the table: {line}" for line in outside.splitlines()
+        if re.search(r"\b\d+(\.\d+)?x\b|\d tokens/s|\d (ms|us)\b", line)
+    ]
+    return faults

@@ -3,6 +3,7 @@ BF16 and in FP8, and the share of the time that a kernel needs which only reads 
 `kvant bench --device cuda --json` gave, tokens a second by depth and cache, and how many times the baseline's that is."""
 from pages import markdown
 from pages.results import load
+from pages.rivals import is_rival
 
 
 def shown(row):
@@ -58,7 +59,8 @@ class Gpu:
 
     @staticmethod
     def model_table(document):
-        """Of rows of `kvant bench`, by depth and number of sequences; `rate`: "prompt_tps" or "decode_tps"."""
+        """Of rows of `kvant bench`, by depth and number of sequences; `rate`: "prompt_tps" or "decode_tps". In brackets: compared with
+        the baseline (what engine and cache gain together), and with kvant's own bf16 (what the cache gains)."""
         rate = document["rate"]
         rows = {((row.get("sequences", 1), row["depth"]), row["recipe"]): row[rate] for row in document["results"]}
         caches = list(dict.fromkeys(cache for _, cache in rows))
@@ -66,8 +68,12 @@ class Gpu:
         def cell(key, cache):
             if (key, cache) not in rows:
                 return "-"
-            shown, base = f"{rows[key, cache]:,.1f}", rows.get((key, document["baseline"]))
-            return shown if base is None or cache == document["baseline"] else f"{shown} ({rows[key, cache] / base:.2f}x)"
+            against = [document["baseline"]] + ([] if cache == "bf16" or is_rival(cache) else ["bf16"])
+            others = [] if cache == document["baseline"] else [rows.get((key, other)) for other in dict.fromkeys(against)]
+            ratios = [f"{rows[key, cache] / other:.2f}x" if other else "-" for other in others]
+            while ratios and ratios[-1] == "-":
+                ratios.pop()
+            return f"{rows[key, cache]:,.1f}" + (f" ({', '.join(ratios)})" if ratios else "")
 
         keys = dict.fromkeys(key for key, _ in rows)
         body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in keys]

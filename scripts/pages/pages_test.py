@@ -8,7 +8,7 @@ import unittest
 import xml.dom.minidom
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from pages import c_header, chart, command_help, markdown, results  # noqa: E402
+from pages import c_header, chart, command_help, front, markdown, results  # noqa: E402
 from pages.cpu import Cpu  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
@@ -50,8 +50,10 @@ class Results(unittest.TestCase):
         run = {"text": "essays", "backend": "cpu", "reference": "bf16", "context": 2048, "chunks": 4}
         before = [run | {"measured_on": "2 cores, 2026-11-21, AVX-512", "results": [quality_row("a", 4, 0.2), quality_row("b", 3, 0.3)]},
                   run | {"chunks": 8, "measured_on": "2 cores, 2026-11-21", "results": [quality_row("a", 4, 0.4)]}]
-        after = [run | {"measured_on": "4 cores, 2026-11-25", "results": [quality_row("a", 4, 0.1)]}]
+        after = [run | {"measured_on": "4 cores, 2026-11-25", "results": [quality_row("a", 4, 0.1)]},
+                 run | {"model": "gemma-3-270m", "measured_on": "4 cores, 2026-11-25", "results": [quality_row("b", 4, 0.5)]}]
         merged = results.merged_quality(before, after)
+        self.assertEqual(merged[2], after[1])
         self.assertEqual(merged[0]["measured_on"], "4 cores, 2026-11-25")
         self.assertEqual(merged[0]["results"],
                          [quality_row("a", 4, 0.1), quality_row("b", 3, 0.3) | {"measured_on": "2026-11-21"}])
@@ -141,55 +143,78 @@ class Rivals(unittest.TestCase):
 
 
 class QualityTables(unittest.TestCase):
-    def quality(self):
-        def run(text, backend, rows):
-            return {"text": text, "backend": backend, "reference": "bf16", "context": 2048, "chunks": 4, "measured_on": "here",
-                    "results": rows}
+    @staticmethod
+    def run_of(text, backend, rows, **more):
+        return {"text": text, "backend": backend, "reference": "bf16", "context": 2048, "chunks": 8, "measured_on": "here, 2026-11-21",
+                "results": rows} | more
+
+    def quality(self, *more):
         rows = [quality_row("bf16", 16, 0.0), quality_row("turbo3", 3.25, 0.04), quality_row("q8_0", 8.5, 1.3e-5)]
         here_alone = quality_row("turbo4", 4.25, 0.01)
-        return Quality(folder_with(quality=[run("wikitext-2", "reference", rows), run("wikitext-2", "cpu", [*rows[:2], here_alone]),
-                                            run("code", "reference", [rows[0], quality_row("turbo3", 3.25, 0.02)])]))
+        return Quality(folder_with(quality=[
+            self.run_of("wikitext-2", "reference", rows), self.run_of("wikitext-2", "cpu", [*rows[:2], here_alone], chunks=4),
+            self.run_of("code", "reference", [rows[0], quality_row("turbo3", 3.25, 0.02)]), *more]))
+
+    def on_gpu(self, *rows, **more):
+        return self.run_of("wikitext-2", "cuda", list(rows), measured_on="H200, 2026-11-29", **more)
 
     def test_rows_are_sorted_by_bits(self):
-        lines = [line for line in self.quality().full().split("\n") if line.startswith("| `")]
-        self.assertEqual([line.split("`")[1] for line in lines], ["bf16", "q8_0", "turbo3"])
+        lines = [line for line in self.quality().full("smollm2-135m").split("\n") if line.startswith("| `")]
+        self.assertEqual([line.split("`")[1] for line in lines], ["bf16", "q8_0", "turbo4", "turbo3"])
         self.assertIn("| 1.3e-05 |", lines[1])
 
+    def test_a_row_of_the_gpu_counts_before_those_of_other_days_which_say_theirs(self):
+        quality = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05)))
+        rows = quality.rows()
+        self.assertEqual((rows["turbo3"]["kld_mean"], rows["turbo3"]["day"], rows["q8_0"]["day"]), (0.05, "2026-11-29", "2026-11-21"))
+        text = quality.full("smollm2-135m")
+        self.assertIn("| `turbo3` | 3.30 |", text)
+        self.assertIn("| `q8_0`<sup>1</sup> | 8.50 |", text)
+        self.assertIn("1: 2026-11-21, the reference backend attends", text)
+
+    def test_fewer_than_eight_contexts_have_no_interval(self):
+        lines = {line.split("`")[1]: line for line in self.quality().full("smollm2-135m").split("\n") if line.startswith("| `")}
+        self.assertIn("| 0.02 - 0.08 |", lines["turbo3"])
+        self.assertIn("| n = 4 |", lines["turbo4"])
+
+    def test_rows_of_llama_cpp_are_those_against_its_own_cache_and_no_others(self):
+        theirs = self.on_gpu(quality_row("llama.cpp:q4_0", 4.5, 0.06), quality_row("q8_0", 8.5, 0.5), reference="llama.cpp:f16")
+        rows = self.quality(theirs).rows()
+        self.assertEqual((rows["llama.cpp:q4_0"]["kld_mean"], rows["q8_0"]["kld_mean"]), (0.06, 1.3e-5))
+
+    def test_models_stand_side_by_side_and_kinds_of_recipes_apart(self):
+        quality = self.quality(self.on_gpu(quality_row("kvant-4bit", 5.04, 0.0005), quality_row("turbo3", 3.6, 3.3), model="qwen2.5-coder-1.5b"))
+        text = quality.main(2048)
+        self.assertIn("| cache | Qwen2.5-Coder-1.5B: bits | mean KLD |", text)
+        self.assertIn("| **kvant, calibrated** | ", text)
+        self.assertIn("| `kvant-4bit` | 5.04 | 0.0005 | 0.00025 - 0.001 | 50.0 | - | - | - | - |", text)
+        self.assertIn("| `turbo3` | 3.60 | 3.3 | 1.65 - 6.6 | 50.0 | 3.25 | 0.04 |", text)
+        self.assertIn("`turbo4`: 4 contexts, 2026-11-21, the CPU attends", text)
+
+    def test_names_say_one_recipe_whatever_their_order(self):
+        from pages.quality import name_of
+        self.assertEqual(name_of("kivi-4bit,window=0,tail=tok4g32s"), name_of("kivi-4bit,tail=tok4g32s,window=0"))
+        self.assertEqual(name_of("k=hadamard:tcq4,v=hadamard:tcq4,sink=4"), "uniform-4bit")
+        self.assertEqual(name_of("k=ch4g128,v=tok4g128"), "k=ch4g128,v=tok4g128")
+
+    def test_equal_tails_are_columns(self):
+        quality = self.quality(self.on_gpu(quality_row("q4_0-h", 4.9, 0.005), quality_row("q4_0-h,tail=tok4g32s", 4.5, 0.03)))
+        self.assertIn("| SmolLM2-135M | 2,048 | `q4_0-h` | 0.03 at 4.50 bits | 0.005 at 4.90 bits | - |", quality.tails())
+
     def test_the_fast_backend_stands_beside_the_reference(self):
-        self.assertIn("| `turbo3` | 3.25 | 0.04 | 0.04 |", self.quality().backends())
-
-    def test_a_row_of_the_fast_backend_alone_stays_in_its_table(self):
-        self.assertIn("| `turbo4` | 4.25 | - | 0.01 |", self.quality().backends())
-
-    def test_what_the_reference_measured_later_stands_beside_nothing_earlier(self):
-        quality = self.quality()
-        for run in quality.runs:
-            run["measured_on"] = {"reference": "2 cores, 2026-11-25", "cpu": "2 cores, 2026-11-22, AVX-512"}[run["backend"]]
-        self.assertIn("| `turbo3` | 3.25 | - | 0.04 |", quality.backends())
-        for row in quality.run()["results"]:
-            row["measured_on"] = "2026-11-21"
-        self.assertIn("| `turbo3` | 3.25 | 0.04 | 0.04 |", quality.backends())
+        text = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05))).backends()
+        self.assertIn("| `turbo3` | 3.25 | 0.05 (8) | 0.04 (8) | 0.04 (4) | n = 4 | 2026-11-21 |", text)
+        self.assertNotIn("turbo4", text)
 
     def test_other_texts_are_columns(self):
-        self.assertIn("| recipe | WikiText-2 (4) | C++ code (4) |", self.quality().domains())
+        self.assertIn("| recipe | WikiText-2 (8) | C++ code (8) |", self.quality().domains())
         self.assertIn("| `turbo3` | 0.04 | 0.02 |", self.quality().domains())
 
     def test_long_contexts_of_other_texts_have_intervals_and_tails(self):
         quality = self.quality()
-        self.assertEqual(quality.long_texts(), "Not measured yet.\n")
+        self.assertEqual(quality.domains(8192), "Not measured yet.\n")
         quality.runs[-1]["context"] = 8192
-        self.assertIn("| `turbo3` | 3.25 | 0.02 (0.01 - 0.04); 0.1 |", quality.long_texts())
-
-    def test_rows_against_f16_are_those_of_both_references(self):
-        quality = self.quality()
-        theirs = quality.runs[0] | {"reference": "llama.cpp:f16", "measured_on": "2 cores, 2026-11-21",
-                                    "results": [quality_row("llama.cpp:q4_0", 4.5, 0.04), quality_row("q8_0", 8.5, 0.5)]}
-        quality.runs.append(theirs)
-        self.assertEqual(quality.beside_llama(), theirs)
-        quality.runs.append(quality.runs[0] | {"reference": "f16", "results": [quality_row("q8_0", 8.5, 0.1)]})
-        both = quality.beside_llama()["results"]
-        self.assertEqual(both, [quality_row("q8_0", 8.5, 0.1),
-                                quality_row("llama.cpp:q4_0", 4.5, 0.04) | {"measured_on": "2026-11-21"}])
+        self.assertIn("| `turbo3` | 0.02 (0.01 - 0.04); 0.1 |", quality.domains(8192))
 
     def test_a_stored_cache_stands_beside_the_one_that_it_is_made_of(self):
         quality = self.quality()
@@ -214,9 +239,53 @@ class Pages(unittest.TestCase):
         self.assertEqual(unknown, ["b"])
 
     def test_the_picture_is_valid_xml_without_measurements_too(self):
-        run = {"results": [quality_row("kvant-4bit", 4.5, 0.001), quality_row("turbo3", 3.25, 2.0)]}
-        for picture in (chart.svg(None, [], "", ""), chart.svg(run, [("a & b", 1000.0, "ours")], "<title>", "")):
+        rows = {"kvant-4bit": quality_row("kvant-4bit", 4.5, 0.001), "turbo3": quality_row("turbo3", 3.25, 2.0)}
+        for picture in (chart.svg([], "", ("", [], "us", "")), chart.svg([("<A>", rows)] * 3, "a & b", ("<t>", [("a & b", 9.0, "ours")], "us", "")),
+                        chart.bits_svg([], "", [1, 2]), chart.bits_svg([("ours", "a & b", [8.0, 4.0])], "", [512, 1024])):
             xml.dom.minidom.parseString(picture)
+
+
+class Speeds(unittest.TestCase):
+    ROW = ("attention on an H200", "`uniform-4bit`", "282 us: 3.36x", "4.17", "0.0016", "Qwen2.5-Coder-1.5B, 8,192 tokens", "2026-11-27")
+
+    @staticmethod
+    def page(*rows, outside=""):
+        return f"# kvant\n{outside}\n<!-- begin readme-speed: x -->\n{markdown.table(front.SPEED_HEADER, rows)}<!-- end readme-speed -->\n"
+
+    def test_a_row_with_all_that_belongs_to_a_speed_is_in_order(self):
+        self.assertEqual(front.faults_of_speeds(self.page(self.ROW)), [])
+
+    def test_a_row_that_lacks_bits_divergence_model_or_date_is_a_fault(self):
+        for column, what in ((3, "bits"), (4, "a KLD"), (5, "a model"), (6, "a date")):
+            for cell in ("", "-", "not measured"):
+                row = [*self.ROW[:column], cell, *self.ROW[column + 1:]]
+                self.assertEqual(front.faults_of_speeds(self.page(self.ROW, row)), [f"`uniform-4bit`, attention on an H200: lacks {what}"])
+
+    def test_a_speed_outside_the_table_is_a_fault_and_so_is_no_table(self):
+        for line in ("kvant is 3.4x as fast.", "It decodes 40 tokens/s.", "Attention takes 4.6 ms."):
+            self.assertEqual(front.faults_of_speeds(self.page(self.ROW, outside=line)), [f"a speed outside the table: {line}"])
+        self.assertEqual(len(front.faults_of_speeds("# kvant\n")), 1)
+        self.assertEqual(len(front.faults_of_speeds(self.page(self.ROW).replace("| date |", "| day |"))), 1)
+
+    def test_the_readme_is_in_order(self):
+        readme = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+        self.assertEqual(front.faults_of_speeds(readme.read_text(encoding="utf-8")), [])
+
+    def test_engine_and_cache_gain_stand_apart_with_the_quality_of_the_same_recipe(self):
+        def row(recipe, depth, tps):
+            return {"recipe": recipe, "sequences": 1, "depth": depth, "decode_tps": tps}
+        models = {"kind": "whole_model", "title": "8B", "command": "x", "measured_on": "H200, 2026-11-26", "rate": "decode_tps",
+                  "baseline": "llama.cpp:f16", "bits": {"32768": "4.16"}, "results": [
+                      row("llama.cpp:f16", 32768, 100.0), row("bf16", 32768, 110.0), row("uniform-4bit", 32768, 124.0)]}
+        quality = {"model": "qwen2.5-coder-1.5b", "text": "wikitext-2", "backend": "cuda", "reference": "bf16", "context": 8192, "chunks": 8,
+                   "measured_on": "H200, 2026-11-29", "results": [quality_row("uniform-4bit", 4.24, 0.002)]}
+        folder = folder_with(gpu=[models], quality=[quality])
+        text = front.Front(Quality(folder), Cpu(folder), Gpu(folder)).speeds()
+        self.assertIn("| `uniform-4bit` | 124 tokens/s: 1.24x `llama.cpp:f16`, 1.13x kvant's own `bf16` | 4.16 | 0.002 | "
+                      "Qwen2.5-Coder-1.5B, 8,192 tokens, 4.24 bits there | 2026-11-26 |", text)
+
+
+class ReferencePages(unittest.TestCase):
 
     def test_options_are_read_whether_or_not_their_names_fit_the_column(self):
         text = ("measure it\nUsage: kvant x [OPTIONS]\n\nOptions:\n  -h,--help                         Print this\n"

@@ -1,17 +1,50 @@
 """The tables of docs/quality.md."""
 from pages import markdown
+from pages.models import FIRST, MODELS, model_of
 from pages.results import day_of, load
 
-CONTROLS = {"window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps of 128)": "noise floor",
-            "k=bf16,v=tok2g128": "V alone", "k=ch2g128,v=bf16": "K alone", "k=bf16,v=hadamard:tcq2,sink=4": "V alone",
-            "k=hadamard:tcq2,v=bf16,sink=4": "K alone",
-            **{f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"uniform-{b}bit" for b in (4, 3, 2)}}
+CONTROLS = {
+    "window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps of 128)": "noise floor", "k=bf16,v=tok2g128":
+    "V alone", "k=ch2g128,v=bf16": "K alone", "k=bf16,v=hadamard:tcq2,sink=4": "V alone",
+    "k=hadamard:tcq2,v=bf16,sink=4": "K alone"
+}
+# Results of earlier days call the uniform recipes by their formats.
+NAMES = {f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"uniform-{b}bit" for b in (4, 3, 2)}
 TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code": "C++ code", "german": "German"}
-FILES = {"wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt",
-         "code": "data/evaluation/code.txt", "german": "data/evaluation/german.txt"}
+FILES = {
+    "wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt", "code":
+    "data/evaluation/code.txt", "german": "data/evaluation/german.txt"
+}
 STORED = "stored"  # in place of a backend: rows of caches as they are stored
 COMPACT = "compact:"  # in compact coding
-HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity")
+HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity",
+          "contexts")
+BACKENDS = ("cuda", "reference", "host", "cpu")  # who attends; the first that has a row counts
+ATTENDED = {"cuda": "", "reference": "the reference backend attends", "host": "the CPU attends", "cpu": "the CPU attends"}
+FEWEST = 8  # contexts for an interval
+# What the tables of several models show: a title, and recipes with what is to be said of them.
+MAIN = (
+    ("kvant, calibrated", {"kvant-4bit": "", "kvant-3bit": "", "kvant-2bit": "", "kvant-1.5bit": ""}),
+    ("kvant, without calibration", {"uniform-4bit": "", "uniform-3bit": "", "uniform-2bit": ""}),
+    ("llama.cpp's own code, rotated", {"llama.cpp:q8_0": "", "llama.cpp:q4_0": ""}),
+    ("llama.cpp's groups in kvant, BF16 tail", {"q8_0": "", "q4_0": "not rotated", "q4_0-h": "rotated"}),
+    ("FP8",
+     {"fp8-s1": "scale 1, vLLM's default", "fp8-amax": "a calibrated scale per layer", "fp8": "a scale per token"}),
+    ("KIVI", {"kivi-4bit": "", "kivi-2bit": ""}),
+    ("TurboQuant", {"turbo4": "", "turbo3": "", "turbo2": ""}),
+)
+# Caches with no tail beyond their own 4 bits, with one of 64 tokens on average, and with one of 192.
+TAILS = (
+    ("`llama.cpp:q4_0`", "llama.cpp:q4_0", None, None),
+    ("`q4_0-h`", "q4_0-h,tail=tok4g32s", "q4_0-h", "q4_0-h,window=128"),
+    ("`turbo4`", "turbo4,tail=tok4g32s", "turbo4", "turbo4,window=128"),
+    ("`kivi-4bit`", "kivi-4bit,tail=tok4g32s,window=0", "kivi-4bit,window=0", "kivi-4bit"),
+    ("`uniform-4bit`", "uniform-4bit,tail=tok4g32s", "uniform-4bit", "uniform-4bit,window=128"),
+    ("`kvant-4bit`", "kvant-4bit,tail=tok4g32s", "kvant-4bit", "kvant-4bit,window=128"),
+    ("`kvant-2bit`", "kvant-2bit,tail=tok4g32s", "kvant-2bit", "kvant-2bit,window=128"),
+    ("`kivi-2bit`", None, "kivi-2bit,window=0", "kivi-2bit"),
+)
+NOTHING = "Not measured yet.\n"
 
 
 def divergence(value):
@@ -31,152 +64,265 @@ def size(row):
     return amount + number(row.get("constant_bits"), " ({:.2f})")
 
 
-def cells(row):
-    note = CONTROLS.get(row["recipe"])
-    return (f"`{row['recipe']}`" + (f" ({note})" if note else "") + (" ¹" if "measured_on" in row else ""),
-            f"{row['bits_all']:.2f}",
-            number(row.get("bits_sealed"), "{:.2f}"), size(row), divergence(row["kld_mean"]),
-            f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}", divergence(row["kld_p999"]),
-            f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}")
+def interval(row):
+    return f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}" if row["n"] >= FEWEST else f"n = {row['n']}"
+
+
+def name_of(recipe):
+    """The same for all ways to write a recipe: what differs from a name is in alphabetical order."""
+    recipe = NAMES.get(recipe, recipe)
+    head, *more = recipe.split(",")
+    return recipe if "=" in head else ",".join([head, *sorted(more)])
+
+
+def marked(recipe, mark):
+    note = CONTROLS.get(recipe)
+    return f"`{recipe}`" + (f" ({note})" if note else "") + mark
+
+
+def cells(row, mark=""):
+    return (marked(name_of(row["recipe"]),
+                   mark), f"{row['bits_all']:.2f}", number(row.get("bits_sealed"),
+                                                           "{:.2f}"), size(row), divergence(row["kld_mean"]),
+            interval(row), divergence(row["kld_p999"]), f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}", str(row["n"]))
 
 
 def command(run, rows="RECIPE;RECIPE;..."):
-    backend = "" if run["backend"] == "reference" else f" --backend {run['backend']}"
+    backend = {"reference": "", "cuda": " --device cuda", "host": " --device cuda --no-kv-offload --backend cpu"}.get(
+        run["backend"], f" --backend {run['backend']}")
     reference = "" if run["reference"] == "bf16" else f" --reference {run['reference']}"
-    return (f"kvant eval -m smollm2-135m-instruct.gguf -f {FILES[run['text']]} -c {run['context']} "
+    return (f"kvant eval -m {MODELS[model_of(run)].file} -f {FILES[run['text']]} -c {run['context']} "
             f"--chunks {run['chunks']}{backend}{reference} --kv \"{rows}\"")
-
-
-def earlier(rows):
-    """A footnote on rows whose run was another one than the table's: their bits are today's, by `kvant info`."""
-    dates = sorted({row["measured_on"] for row in rows if "measured_on" in row})
-    return f"\n¹ run on {', '.join(dates)}; bits counted as they are now (of what a text selects: as it was there).\n" if dates else ""
 
 
 class Quality:
     def __init__(self, folder):
         self.runs = load(folder, "quality")
 
-    def run(self, text="wikitext-2", context=2048, backend="reference", reference="bf16"):
-        wanted = {"text": text, "context": context, "backend": backend, "reference": reference}
-        return next((r for r in self.runs if all(r[key] == value for key, value in wanted.items())), None)
+    def of(self, model=FIRST, text="wikitext-2", context=2048):
+        """Runs of that model, text and context, those first whose rows count first."""
+        found = [
+            r for r in self.runs
+            if (model_of(r), r["text"], r["context"]) == (model, text, context) and r["backend"] in BACKENDS
+        ]
+        return sorted(found, key=lambda r: (BACKENDS.index(r["backend"]), r["reference"] != "bf16", -r["chunks"]))
 
-    def beside_llama(self, context=2048):
-        """The rows against an f16 cache: kvant's, and beside them those that were run against llama.cpp's own."""
-        ours, theirs = (self.run(context=context, reference=reference) for reference in ("f16", "llama.cpp:f16"))
-        if ours is None or theirs is None:
-            return ours or theirs
-        known = {row["recipe"] for row in ours["results"]}
-        day = day_of(theirs["measured_on"])
-        return {**ours, "results": ours["results"] + [{"measured_on": day, **row} for row in theirs["results"]
-                                                      if row["recipe"] not in known]}
+    def rows(self, model=FIRST, text="wikitext-2", context=2048):
+        """Recipe -> its row, with contexts (`n`), backend and day of its run."""
+        found = {}
+        for run in self.of(model, text, context):
+            for row in run["results"]:
+                if run["reference"] != "bf16" and not row["recipe"].startswith("llama.cpp:"):
+                    continue
+                known = {
+                    **row, "n": run["chunks"], "backend": run["backend"], "day":
+                    row.get("measured_on", day_of(run["measured_on"]))
+                }
+                found.setdefault(name_of(row["recipe"]), known)
+        return found
 
-    def full(self, **which):
-        return self.table(self.run(**which))
+    def models(self, context=2048, text="wikitext-2"):
+        """Those that have rows there, by MODELS."""
+        return [model for model in MODELS if self.rows(model, text, context)]
+
+    def longest(self, recipe, model):
+        """The row of a recipe at the longest context that has one on WikiText-2, and that context."""
+        for context in (32768, 8192, 2048):
+            row = self.rows(model, context=context).get(recipe)
+            if row is not None:
+                return row, context
+        return None, 0
+
+    def places(self, models, context, recipes):
+        """Of which run the rows are: commands, and a sentence for each model, with the recipes that are of another run."""
+        commands, sentences = [], []
+        for model in models:
+            rows = [(recipe, row) for recipe, row in self.rows(model, context=context).items() if recipe in recipes]
+            runs = self.of(model, context=context)
+            usual = next(((run["chunks"], run["backend"]) for run in runs if run["reference"] == "bf16"), None)
+            if not rows or usual is None:
+                continue
+            others = {}
+            for recipe, row in rows:
+                if (row["n"], row["backend"]) != usual:
+                    others.setdefault((row["n"], row["backend"], row["day"]), []).append(f"`{recipe}`")
+            commands += [command(runs[0])] if runs[0]["reference"] == "bf16" else []
+            text = f"{MODELS[model].title}: {usual[0]} contexts; {runs[0]['measured_on'].rstrip('.')}"
+            for (n, backend, day), names in others.items():
+                text += f"; {', '.join(names)}: {n} contexts, {day}" + (f", {ATTENDED[backend]}"
+                                                                        if ATTENDED[backend] else "")
+            sentences.append(text + ".")
+        return (markdown.code(*commands) if commands else "") + "\n" + "\n\n".join(sentences) + "\n\n"
+
+    def main(self, context):
+        """Main recipes of all models side by side, by kind."""
+        models = self.models(context)
+        if not models:
+            return NOTHING
+        of_model = [self.rows(model, context=context) for model in models]
+        body = []
+        for title, recipes in MAIN:
+            kept = [recipe for recipe in recipes if any(recipe in rows for rows in of_model)]
+            if kept:
+                body.append((f"**{title}**", *[""] * 4 * len(models)))
+            for recipe in kept:
+                found = [rows.get(recipe) for rows in of_model]
+                body.append((f"`{recipe}`" + (f", {recipes[recipe]}" if recipes[recipe] else ""),
+                             *(cell for row in found for cell in self.main_cells(row))))
+        header = ("cache", *(cell for model in models
+                             for cell in (f"{MODELS[model].title}: bits", "mean KLD", "95 % interval", "top-1 %")))
+        shown = {recipe for _, recipes in MAIN for recipe in recipes}
+        return self.places(models, context, shown) + markdown.table(header, body)
 
     @staticmethod
-    def table(run):
-        if run is None:
-            return "Not measured yet.\n"
-        rows = sorted(run["results"], key=lambda row: (-row["bits_all"], row["kld_mean"]))
-        return (markdown.code(command(run)) + f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
-                markdown.table(HEADER, map(cells, rows)) + earlier(rows))
+    def main_cells(row):
+        if row is None:
+            return ("-", ) * 4
+        return (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row), f"{100 * row['top1']:.1f}")
+
+    def full(self, model, context=2048):
+        """Every recipe of one model."""
+        rows = self.rows(model, context=context)
+        if not rows:
+            return NOTHING
+        runs = self.of(model, context=context)
+        usual = (runs[0]["backend"], day_of(runs[0]["measured_on"]))
+        marks = {}  # of other runs, in the order in which they come
+        body = []
+        for row in sorted(rows.values(), key=lambda row: (-row["bits_all"], row["kld_mean"])):
+            run = (row["backend"], row["day"])
+            mark = "" if run == usual else f" {marks.setdefault(run, len(marks) + 1)}"
+            body.append(cells(row, f"<sup>{mark.strip()}</sup>" if mark else ""))
+        notes = [
+            f"{mark}: {day}" + (f", {ATTENDED[backend]}" if ATTENDED[backend] else ", on the GPU")
+            for (backend, day), mark in marks.items()
+        ]
+        return (markdown.code(command(runs[0])) + f"\n{runs[0]['measured_on'].rstrip('.')}.\n\n" +
+                markdown.table(HEADER, body) +
+                ("\n" + "; ".join(notes) +
+                 ". Bits are counted as they are now, except what a text selects.\n" if notes else ""))
+
+    def everything(self, context):
+        """Every recipe, a table for each model."""
+        models = self.models(context)
+        text = "".join(f"\n### {MODELS[model].title}, {context:,} tokens\n\n{self.full(model, context)}"
+                       for model in models)
+        return text or NOTHING
+
+    def tails(self):
+        """Caches with the same tails: one table of all models and contexts."""
+        body, places = [], []
+        for model in MODELS:
+            for context in (2048, 8192, 32768):
+                rows = self.rows(model, context=context)
+                found = [(shown, [rows.get(recipe) if recipe else None for recipe in recipes])
+                         for shown, *recipes in TAILS]
+                if not any(row is not None and ("tail=" in row["recipe"] or "window=" in row["recipe"])
+                           for _, of in found for row in of):
+                    continue
+                for shown, of in found:
+                    if any(of):
+                        body.append((MODELS[model].title, f"{context:,}", shown, *(self.tail_cell(row) for row in of)))
+                places.append(f"{MODELS[model].title} at {context:,}")
+        if not body:
+            return NOTHING
+        return markdown.table(("model", "context", "cache", "no tail", "64 tokens on average", "192 on average"), body)
+
+    @staticmethod
+    def tail_cell(row):
+        if row is None:
+            return "-"
+        few = f", n = {row['n']}" if row["n"] < FEWEST else ""
+        return f"{divergence(row['kld_mean'])} at {row['bits_all']:.2f} bits{few}"
 
     def backends(self):
-        exact = self.run()
-        runs = [run for run in self.runs if run["backend"] == "cpu" and run["text"] == "wikitext-2"]
-        if not runs or exact is None:
-            return "Not measured yet.\n"
-        return "\n".join(self.beside_reference(run, exact) for run in runs)
-
-    @staticmethod
-    def beside_reference(run, exact):
-        """A run on the fast backend, and the reference's. Rows of the latter that were measured later may be of another recipe by
-        that name: they are left out."""
-        known = {row["recipe"]: row for row in exact["results"]
-                 if day_of(row.get("measured_on", exact["measured_on"])) <= day_of(run["measured_on"])}
-        rows = []
-        for row in sorted(run["results"], key=lambda row: -row["bits_all"]):
-            if row["recipe"] == "bf16":
+        """The same recipes with attention by the GPU, by the reference and by the CPU backend, on one model."""
+        runs = {backend: {} for backend in BACKENDS}
+        for run in self.of():
+            if run["reference"] == "bf16":
+                for row in run["results"]:
+                    day = row.get("measured_on", day_of(run["measured_on"]))
+                    known = {**row, "n": run["chunks"], "day": day}
+                    runs[run["backend"]].setdefault(name_of(row["recipe"]), known)
+        by_cpu = {**runs["cpu"], **runs["host"]}
+        body = []
+        for recipe, row in sorted(by_cpu.items(), key=lambda item: -item[1]["bits_all"]):
+            others = [runs[backend].get(recipe) for backend in ("cuda", "reference")]
+            if recipe == "bf16" or not any(others):
                 continue
-            other = known.get(row["recipe"])
-            rows.append((f"`{row['recipe']}`", f"{row['bits_all']:.2f}", divergence(other["kld_mean"]) if other else "-",
-                         divergence(row["kld_mean"]), f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}",
-                         f"{100 * row['top1']:.2f}"))
-        header = ("recipe", "bits", "mean KLD, reference", "mean KLD, CPU", "95 % interval", "top-1 %")
-        return (markdown.code(command(run)) + f"\n{run['chunks']} contexts; {run['measured_on']}.\n\n" +
-                markdown.table(header, rows))
+            shown = ("-" if r is None else f"{divergence(r['kld_mean'])} ({r['n']})" for r in (*others, row))
+            body.append((f"`{recipe}`", f"{row['bits_all']:.2f}", *shown, interval(row), row["day"]))
+        if not body:
+            return NOTHING
+        cpu = [run for run in self.of() if run["backend"] == "cpu"]
+        places = sorted({run["measured_on"].rstrip(".") for run in cpu}, key=day_of)
+        return (markdown.code(*dict.fromkeys(map(command, cpu))) + "\nThe CPU's: " + "; ".join(places) + ".\n\n" +
+                markdown.table(("recipe", "bits", "GPU", "reference", "CPU", "95 % interval of the CPU's", "day"), body))
 
-    def texts(self, context):
-        """Runs by text, of those on the reference backend, if there are others than WikiText-2; and their recipes."""
-        runs = {text: run for text in TEXTS if (run := self.run(text=text, context=context)) is not None}
-        checked = {row["recipe"] for text, run in runs.items() if text != "wikitext-2" for row in run["results"]}
-        return runs, sorted(checked - {"bf16"}, key=lambda r: (-self.bits_of(r, runs), r))
+    def domains(self, context=2048):
+        """Other texts: a table for each model, with a column a text."""
+        text = ""
+        for model in MODELS:
+            of_text = {name: self.rows(model, name, context) for name in TEXTS}
+            of_text = {name: rows for name, rows in of_text.items() if rows}
+            checked = {recipe for name, rows in of_text.items() if name != "wikitext-2" for recipe in rows} - {"bf16"}
+            if not checked:
+                continue
+            order = sorted(checked,
+                           key=lambda r: (-max(rows[r]["bits_all"] for rows in of_text.values() if r in rows), r))
+            body = [(f"`{recipe}`", *("-" if recipe not in rows else self.of_text(rows[recipe], context)
+                                      for rows in of_text.values())) for recipe in order]
+            runs = [self.of(model, name, context)[0] for name in of_text if name != "wikitext-2"]
+            header = ("recipe", *(f"{TEXTS[name]} ({max(row['n'] for row in rows.values())})"
+                                  for name, rows in of_text.items()))
+            places = dict.fromkeys(run["measured_on"].rstrip(".") for run in runs)
+            text += (f"\n### {MODELS[model].title}, other texts, {context:,} tokens\n\n" +
+                     markdown.code(*map(command, runs)) + f"\n{'; '.join(places)}.\n\n" + markdown.table(header, body))
+        return text or NOTHING
 
     @staticmethod
-    def by_text(runs, recipes, figure):
-        """The header and the rows of a table with a column a text: what `figure` says of a recipe's result there."""
-        rows = []
-        for recipe in recipes:
-            found = [next((r for r in run["results"] if r["recipe"] == recipe), None) for run in runs.values()]
-            rows.append((f"`{recipe}`", *("-" if r is None else figure(r) for r in found)))
-        return ("recipe", *(f"{TEXTS[text]} ({run['chunks']})" for text, run in runs.items())), rows
-
-    def domains(self):
-        runs, recipes = self.texts(2048)
-        if not recipes:
-            return "Not measured yet.\n"
-        header, rows = self.by_text(runs, recipes, lambda r: divergence(r["kld_mean"]))
-        commands = [command(run) for text, run in runs.items() if text != "wikitext-2"]
-        return markdown.code(*commands) + "\n" + markdown.table(header, rows)
-
-    def long_texts(self):
-        """At 8192 tokens: the mean with its interval, and the 99.9 % quantile."""
-        runs, recipes = self.texts(8192)
-        if not recipes:
-            return "Not measured yet.\n"
-        header, rows = self.by_text(
-            runs, recipes, lambda r: f"{divergence(r['kld_mean'])} ({divergence(r['kld_lo'])} - "
-                                     f"{divergence(r['kld_hi'])}); {divergence(r['kld_p999'])}")
-        header = (header[0], "bits", *header[1:])
-        rows = [(name, f"{self.bits_of(recipe, runs):.2f}", *cells) for recipe, (name, *cells) in zip(recipes, rows)]
-        others = [run for text, run in runs.items() if text != "wikitext-2"]
-        places = "; ".join(sorted({run["measured_on"] for run in others}))
-        return (markdown.code(*map(command, others)) + f"\nMean KLD (95 % interval); 99.9 %. {places}.\n\n" +
-                markdown.table(header, rows))
+    def of_text(row, context):
+        mean = divergence(row["kld_mean"])
+        return mean if context == 2048 else f"{mean} ({interval(row)}); {divergence(row['kld_p999'])}"
 
     def stored(self, context):
         """Caches as they are stored (scripts/cold-tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
-        hot = self.run(context=context)
+        hot = self.rows(context=context)
         runs = [run for run in self.runs if run["backend"] == STORED and run["context"] == context]
-        if not runs or hot is None:
-            return "Not measured yet.\n"
-        recipes = {row["recipe"]: {key: value for key, value in row.items() if key != "measured_on"}
-                   for row in hot["results"]}
+        if not runs or not hot:
+            return NOTHING
         rows, commands, places = [], [], []
         for run in runs:
             for row in run["results"]:
                 if row["recipe"].startswith(COMPACT):
-                    recipe = recipes.get(row["recipe"].removeprefix(COMPACT))
+                    recipe = hot.get(row["recipe"].removeprefix(COMPACT))
                     rows += [recipe, {**recipe, **row}] if recipe else []
                 elif row["recipe"] != "bf16":
-                    rows.append(row)
-            what = " and ".join(sorted({f"`{row['recipe'].split(':')[0]}`" for row in run["results"] if ":" in row["recipe"]}))
-            place = f"smollm2-135m-instruct.gguf {FILES[run['text']]} {context} {run['chunks']} OUT"
-            commands += [f"build/default/cold_tiers {part}" for part, kind in
-                         ((f"sizes {place} RECIPE...", "compact"), (f"eval {place} kvtc:FILE:BITS...", "kvtc")) if kind in what]
+                    rows.append({**row, "n": run["chunks"]})
+            what = " and ".join(
+                sorted({f"`{row['recipe'].split(':')[0]}`"
+                        for row in run["results"] if ":" in row["recipe"]}))
+            place = f"{MODELS[FIRST].file} {FILES[run['text']]} {context} {run['chunks']} OUT"
+            commands += [
+                f"build/default/cold_tiers {part}"
+                for part, kind in ((f"sizes {place} RECIPE...", "compact"), (f"eval {place} kvtc:FILE:BITS...", "kvtc"))
+                if kind in what
+            ]
             places.append(f"{what}: {run['chunks']} contexts; {run['measured_on']}.")
-        return (markdown.code(*commands) + "\n" + " ".join(places) + "\n\n" +
-                markdown.table(HEADER, map(cells, sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"])))))
+        return (markdown.code(*commands) + "\n" + " ".join(places) + "\n\n" + markdown.table(
+            HEADER, [cells(row) for row in sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"]))]))
 
     @staticmethod
-    def bits_of(recipe, runs):
-        return max(r["bits_all"] for run in runs.values() for r in run["results"] if r["recipe"] == recipe)
+    def models_table():
+        return markdown.table(("model", "file", "shape", "trained context"),
+                              [(m.title, f"`{m.file}`", m.heads, m.trained) for m in MODELS.values()])
 
     def blocks(self):
-        return {"quality-2048": self.full, "quality-8192": lambda: self.full(context=8192),
-                "quality-f16-2048": lambda: self.table(self.beside_llama()),
-                "quality-f16-8192": lambda: self.table(self.beside_llama(8192)),
-                "quality-backends": self.backends, "quality-domains": self.domains,
-                "quality-domains-8192": self.long_texts,
-                "quality-stored-2048": lambda: self.stored(2048), "quality-stored-8192": lambda: self.stored(8192)}
+        return {
+            "quality-models": self.models_table, "quality-tails": self.tails, "quality-backends": self.backends,
+            "quality-domains": self.domains, "quality-domains-8192": lambda: self.domains(8192), "quality-stored-8192":
+            lambda: self.stored(8192), **{f"quality-main-{c}": lambda c=c: self.main(c)
+                                          for c in (2048, 8192, 32768)},
+            **{f"quality-all-{c}": lambda c=c: self.everything(c)
+               for c in (2048, 8192)}
+        }

@@ -2,6 +2,8 @@
 import json
 import re
 
+from pages.models import model_of
+
 QUALITY_FIELDS = ("recipe", "label", "bits_sealed", "bits_all", "constant_bytes", "constant_bits", "ppl", "kld_mean",
                   "kld_lo", "kld_hi", "kld_p999", "top1")
 
@@ -57,8 +59,12 @@ def import_quality(folder, where):
 
 
 def same_run(document, raw):
-    return all(document[key] == raw["measured"][key] for key in ("text", "backend", "reference")) and \
-        document["context"] == raw["context"] and document["chunks"] == raw["chunks"]
+    return run_of(document) == run_of({**raw["measured"], "context": raw["context"], "chunks": raw["chunks"]})
+
+
+def run_of(document):
+    """What rows of one document have in common."""
+    return (model_of(document), *(document[key] for key in ("text", "backend", "reference", "context", "chunks")))
 
 
 def add_rows(document, rows):
@@ -76,8 +82,7 @@ def merged_quality(known, measured):
     """Documents of runs in part measured anew: these rows take the place of theirs, and others keep the day of theirs."""
     merged = [dict(document) for document in known]
     for document in measured:
-        run = {key: document[key] for key in ("text", "backend", "reference", "context", "chunks")}
-        earlier = next((d for d in merged if all(d[key] == value for key, value in run.items())), None)
+        earlier = next((d for d in merged if run_of(d) == run_of(document)), None)
         if earlier is None:
             merged.append(document)
             continue
