@@ -124,7 +124,7 @@ void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationR
 
 ParsedRequest parse_chat_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
-  ApiRequest request{.is_chat = true};
+  ApiRequest request{.is_chat = true, .parameter = "messages"};
   Chat chat{.conversation = read_messages(fields),
             .options = read_common(fields, tokenizer, limits, request)};
   chat.options.generation.max_tokens = read_max_tokens(fields, 1);

@@ -24,6 +24,7 @@ inline constexpr std::size_t kMaxStops = 16;  // texts that end an answer, of a 
 // What an endpoint that generates was asked for.
 struct ApiRequest {
   bool is_chat = false;
+  const char* parameter = "prompt";        // that the prompt is read from, for errors
   std::vector<GenerationRequest> prompts;  // one; several for a list of prompts, all with the same options
   bool stream = false;
   bool include_usage = false;  // in a last chunk of a stream

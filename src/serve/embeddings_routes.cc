@@ -66,7 +66,7 @@ std::string base64_of(std::span<const float> values) {
 ParsedRequest parse_embeddings_request(const Json& body, const Tokenizer& tokenizer,
                                        const ApiLimits& limits) {
   JsonFields fields(body);
-  ApiRequest wanted;
+  ApiRequest wanted{.parameter = "input"};
   wanted.model = fields.text("model").value_or("");
   const std::string client = fields.text("user").value_or("");
   wanted.base64 =

@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{5};  // between two looks at the answers to several prompts
 
-ApiError api_error(const Refusal& refusal, bool is_chat) {
+ApiError api_error(const Refusal& refusal, const char* parameter) {
   switch (refusal.reason) {
     case Refusal::Reason::busy:
       return {.status = 503, .message = refusal.message, .retry_seconds = refusal.retry_seconds};
     case Refusal::Reason::conflict:
       return {.status = 409, .message = refusal.message, .retry_seconds = refusal.retry_seconds};
     case Refusal::Reason::too_long:
-      return context_overflow({refusal.prompt_tokens, refusal.context, is_chat ? "messages" : "prompt"});
+      return context_overflow({refusal.prompt_tokens, refusal.context, parameter});
     case Refusal::Reason::wrong:
       break;
   }
@@ -47,9 +47,9 @@ std::variant<std::shared_ptr<Exchange>, ApiError> Exchange::start(ServeLoop& loo
   auto exchange = std::make_shared<Exchange>(request.prompts.front().n_answers, request.model);
   for (std::size_t i = 0; i < request.prompts.size(); ++i)
     exchange->streams_.push_back(std::make_shared<AnswerStream>());
-  const bool is_chat = request.is_chat;
+  const char* parameter = request.parameter;
   const std::optional<Refusal> refusal = loop.submit(std::move(request.prompts), exchange->streams_);
-  if (refusal) return api_error(*refusal, is_chat);
+  if (refusal) return api_error(*refusal, parameter);
   return exchange;
 }
 

@@ -110,7 +110,7 @@ std::string event(const char* type, Json data) {
 
 ParsedRequest parse_messages_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
-  ApiRequest request{.is_chat = true};
+  ApiRequest request{.is_chat = true, .parameter = "messages"};
   Chat chat{.conversation = read_conversation(fields)};
   chat.conversation.thinking = read_messages_thinking(fields);
   chat.options = read_options(fields, tokenizer, limits, request);

@@ -185,10 +185,17 @@ class Chat(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError) as raised:
             self.chat(model="another")
         self.assertEqual(raised.exception.code, "model_not_found")
-        with self.assertRaises(openai.BadRequestError) as raised:
-            self.chat(messages=[{"role": "user", "content": "word " * 4 * CONTEXT}])
-        self.assertEqual(raised.exception.code, "context_length_exceeded")
-        self.assertIn(f"maximum context length is {CONTEXT} tokens", raised.exception.message)
+
+    def test_says_which_parameter_is_too_long(self):
+        text = "word " * 4 * CONTEXT
+        for parameter, ask in (("messages", lambda: self.chat(messages=[{"role": "user", "content": text}])),
+                               ("input", lambda: self.client.responses.create(model=self.model, input=text)),
+                               ("input", lambda: self.client.embeddings.create(model=self.model, input=text)),
+                               ("prompt", lambda: self.client.completions.create(model=self.model, prompt=text))):
+            with self.assertRaises(openai.BadRequestError) as raised:
+                ask()
+            self.assertEqual((raised.exception.code, raised.exception.param), ("context_length_exceeded", parameter))
+            self.assertIn(f"maximum context length is {CONTEXT} tokens", raised.exception.message)
 
     def test_takes_hints_and_values_that_mean_the_default(self):
         plain = self.chat(temperature=0).choices[0].message.content

@@ -88,7 +88,7 @@ GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, c
 
 ParsedRequest parse_responses_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
-  ApiRequest request{.is_chat = true};
+  ApiRequest request{.is_chat = true, .parameter = "input"};
   Chat chat{.conversation = read_input(fields)};
   chat.conversation.thinking = read_chat_thinking(fields);
   chat.options = read_options(fields, tokenizer, limits, request);
