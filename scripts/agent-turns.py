@@ -66,6 +66,8 @@ class Server:
             found = re.search(r"http://127\.0\.0\.1:\d+", line)
             self.url = found and found[0]
         threading.Thread(target=self.read_log, daemon=True).start()
+        with urllib.request.urlopen(self.url + "/props", timeout=600) as response:
+            self.recipe = json.load(response)["kv"]["recipe"]  # kvant-4bit is uniform-4bit where nothing is calibrated
 
     def read_log(self):
         for line in self.process.stderr:
@@ -146,7 +148,7 @@ def shown(record):
 
 
 def converse(options, recipe, seed, folder):
-    """One conversation; a list of turns."""
+    """One conversation: the name of the recipe that served, and a list of turns."""
     server, turns = Server(options, recipe, folder), []
     messages = [{"role": "system", "content": SYSTEM}]
     for turn, (words, right, result) in enumerate(tasks(random.Random(seed), options.turns)):
@@ -169,7 +171,7 @@ def converse(options, recipe, seed, folder):
             if not is_right:
                 print(f"     wrote {json.dumps(message)[:400]}", flush=True)
     server.end()
-    return turns
+    return server.recipe, turns
 
 
 def report(recipe, turns):
@@ -202,8 +204,9 @@ def main():
         turns = []
         for seed in range(options.conversations):
             with tempfile.TemporaryDirectory() as folder:
-                turns += converse(options, recipe, seed, folder)
-        report(recipe, turns)
+                served, more = converse(options, recipe, seed, folder)
+                turns += more
+        report(served, turns)
 
 
 if __name__ == "__main__":

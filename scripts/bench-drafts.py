@@ -71,7 +71,7 @@ def main():
             for draft, of_draft in runs.items():
                 of_draft.append(run(options, file.name, draft))
     plain, drafted = runs["off"], runs["ngram"]
-    print(f"{pathlib.Path(options.model).name}, {options.kv}, {options.device}: prompt of {plain[0]['prompt_tokens']} tokens, "
+    print(f"{pathlib.Path(options.model).name}, {plain[0]['recipe']}, {options.device}: prompt of {plain[0]['prompt_tokens']} tokens, "
           f"{plain[0]['generated_tokens']} generated")
     print(f"without drafts: {speed(plain)}")
     ratio = statistics.median(r["decode_tps"] for r in drafted) / statistics.median(r["decode_tps"] for r in plain)
