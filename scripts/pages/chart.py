@@ -114,7 +114,7 @@ def quality_plot(plot, rows):
     parts += [plot.below(x_of(bits), str(bits)) for bits in range(BITS[0] + 1, BITS[1] + 1, 2)]
     for kind, _, recipes in SERIES:
         points = [(x_of(rows[r]["bits_all"]), plot.log_y(rows[r]["kld_mean"], KLD)) for r in recipes if r in rows]
-        if len(points) > 1:
+        if len(points) > 1 and kind != "fp8":  # two ways to scale, not a scale of bits
             parts.append(
                 tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), **{"class": f"line {kind}"}))
         parts += [marker(x, y, kind) for x, y in points]
@@ -166,8 +166,9 @@ def svg(models, caption, speed):
         parts.append(label(x + PANEL[0] / 2, y + PANEL[1] + 42, "bits per value", "small faint", text_anchor="middle"))
     title, rows, unit, note = speed
     x, y = places[3]
-    parts += bars(Plot(x, y + 22, "", height=PANEL[1] + 20), rows, unit)
-    parts += [label(x - 46, y - 12, title, "title"), label(x - 46, y + 9, note, "small faint")]
+    parts += bars(Plot(x, y + 40, "", height=PANEL[1] + 6), rows, unit)
+    parts += [label(x - 46, y - 12, title, "title"), label(x - 46, y + 9, note[0], "small faint"),
+              label(x - 46, y + 27, note[1], "small faint")]
     return document(places[3][1] + PANEL[1] + 58,
                     "Divergence against bits on three models, and the time of attention on an H200", parts)
 

@@ -7,7 +7,7 @@ from pages.quality import MAIN, NOTHING, divergence
 from pages.results import day_of
 
 CONTEXT = 2048
-README = ("kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-3bit", "uniform-2bit", "llama.cpp:q8_0",
+README = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-3bit", "uniform-2bit", "llama.cpp:q8_0",
           "llama.cpp:q4_0", "fp8-s1", "fp8-amax", "kivi-4bit", "kivi-2bit", "turbo4", "turbo2")
 CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-2bit", "q4_0-h", "turbo3",
            "kivi-4bit", "kivi-2bit")
@@ -65,8 +65,9 @@ class Front:
         fewer = sorted({recipe for model in models for recipe, row in self.quality.rows(model, context=CONTEXT).items()
                         if recipe in README and row["n"] < counts[-1]})
         place = self.quality.of(models[0], context=CONTEXT)[0]["measured_on"].rpartition(",")[0]
-        exception = f" ({', '.join(f'`{recipe}`' for recipe in fewer)}: {counts[0]})" if fewer else ""
-        return (f"WikiText-2 at context {CONTEXT:,}, {counts[-1]} contexts{exception}; {place}, " +
+        names = ", ".join(f"`{recipe}`" for recipe in fewer)
+        exception = f" ({names}: the first {counts[0]}, and the CPU attends; all others: the GPU)" if fewer else ""
+        return (f"WikiText-2 at context {CONTEXT:,}, {counts[-1]} contexts{exception}. {place}, " +
                 (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
 
     def picture(self):
@@ -92,7 +93,7 @@ class Front:
         document, index = self.decode()
         title, unit = "Decode attention on an H200", "us"
         if document is None:
-            return title, [], unit, ""
+            return title, [], unit, ("", "")
         rows = [
             row for name in ("uniform-4bit", "uniform-2bit") for row in document["results"] if row.get("recipe") == name
         ]
@@ -103,7 +104,10 @@ class Front:
                 found.append((f"{kind}, {name}", rival["us"][index], "plain"))
         found += [(f"kvant, {row['recipe']} (not calibrated)", row["us"][index], "uniform") for row in rows]
         sequences, tokens = SHOWN_ON_GPU[1].split(", ")
-        return title, found, unit, f"a layer, {sequences} x {tokens} tokens, 32 / 8 heads of 128"
+        fp8 = document.get("fp8_measured", "").removeprefix("FP8 on ")
+        note = (f"a layer, random values, {sequences} x {tokens} tokens",
+                day_of(document["measured_on"]) + (f"; FP8: {fp8}" if fp8 else ""))
+        return title, found, unit, note
 
     def cell_of(self, recipe, model=QUALITY_MODEL):
         """KLD of exactly that recipe, and on what, at the longest context that was measured."""
@@ -134,7 +138,7 @@ class Front:
                     yield (
                         what, f"`{name}`",
                         f"{row['us'][index]:.0f} us a layer: {bf16} in BF16, {fp8} in FP8 ({self.fp8_day(document)})",
-                        f"{row['bits']:.2f}", *self.cell_of(name), day)
+                        f"{document.get('bits_at', {}).get(SHOWN_ON_GPU[1], {}).get(name, row['bits']):.2f}", *self.cell_of(name), day)
 
     @staticmethod
     def fp8_day(document):
@@ -165,11 +169,11 @@ class Front:
             return
         column = trained["columns"].index("mean KLD from BF16")
         klds = {row[0]: row[column] for row in trained["results"]}
-        on = f"{MODELS[trained['quality_of']].title} in vLLM, 2,048 tokens"
+        on = f"{MODELS[trained['quality_of']].title} in vLLM, 4 prompts of 2,048 tokens"
         dummy = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
         bits = {} if dummy is None else self.vllm_bits(dummy)
-        for document, what in ((trained, f"{MODELS[trained['quality_of']].title} in vLLM on an H200"),
-                               (dummy, "an 8B with dummy weights in vLLM on an H200")):
+        for document, what in ((trained, f"{MODELS[trained['quality_of']].title} in vLLM 0.26 on an H200"),
+                               (dummy, "an 8B with dummy weights in vLLM 0.26 on an H200")):
             if document is None:
                 continue
             batch = document["columns"][1].partition(",")[0]
@@ -179,7 +183,7 @@ class Front:
                     continue
                 bf16, fp8 = row[1].partition("(")[2].rstrip(")").split(", ")
                 yield (f"{what}, {batch} tokens", name, f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
-                       f"{bits[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
+                       f"{document.get('bits', bits)[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
 
     @staticmethod
     def vllm_bits(document):

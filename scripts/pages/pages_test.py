@@ -240,7 +240,7 @@ class Pages(unittest.TestCase):
 
     def test_the_picture_is_valid_xml_without_measurements_too(self):
         rows = {"kvant-4bit": quality_row("kvant-4bit", 4.5, 0.001), "turbo3": quality_row("turbo3", 3.25, 2.0)}
-        for picture in (chart.svg([], "", ("", [], "us", "")), chart.svg([("<A>", rows)] * 3, "a & b", ("<t>", [("a & b", 9.0, "ours")], "us", "")),
+        for picture in (chart.svg([], "", ("", [], "us", ("", ""))), chart.svg([("<A>", rows)] * 3, "a & b", ("<t>", [("a & b", 9.0, "ours")], "us", ("", ""))),
                         chart.bits_svg([], "", [1, 2]), chart.bits_svg([("ours", "a & b", [8.0, 4.0])], "", [512, 1024])):
             xml.dom.minidom.parseString(picture)
 
