@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// A stream's last codes, when they don't fill a block, are handled as a block of their own.
+// The last codes of a stream may not fill a block; they are then handled as a block of their own.
 struct Remainder {
   std::size_t first;  // code
   std::size_t n;      // codes, less than kCodeBlock

@@ -7,18 +7,17 @@
 
 namespace kvant {
 
-// The widest code.
 inline constexpr int kMaxCodeBits = 16;
 
-// Bytes of n codes; the last byte's spare bits are zero.
+// Returns the size of n packed codes in bytes; spare bits of the last byte are zero.
 constexpr std::size_t packed_bytes(std::size_t n, int bits) {
   return (n * bits + 7) / 8;
 }
 
-// codes: [n], each below 2^bits. packed: packed_bytes(n, bits) bytes, all of them written.
+// Packs codes [n], each below 2^bits. It writes all packed_bytes(n, bits) bytes of `packed`.
 void pack_codes(const std::uint16_t* codes, std::size_t n, int bits, std::byte* packed);
 
-// The inverse. Reads packed_bytes(n, bits) bytes and no further.
+// Unpacks n codes. It reads packed_bytes(n, bits) bytes and no further.
 void unpack_codes(const std::byte* packed, std::size_t n, int bits, std::uint16_t* codes);
 
 }  // namespace kvant

@@ -30,7 +30,7 @@ TEST(BitPacking, PutsEveryBitWhereTheStreamHasIt) {
         EXPECT_EQ(std::to_integer<int>(packed[size - 1]) >> (n * bits % 8), 0);
       }
 
-      packed.resize(size);  // the sanitizers see a read beyond
+      packed.resize(size);  // sanitizers report reads past the end
       packed.shrink_to_fit();
       std::vector<std::uint16_t> unpacked(n + 1, 0x1234);
       unpack_codes(packed.data(), n, bits, unpacked.data());

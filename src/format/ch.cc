@@ -37,11 +37,10 @@ static_assert(ch_page_bytes(2, 32, 128) == 6144 && ch_page_bytes(1, 64, 64) == 1
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 constexpr int kGroups[] = {32, 64, 128};
 
-// One number for each channel.
 using ChannelRow = std::array<float, kMaxHeadDim>;
 
-// The smallest and largest value of each channel over tokens [first, first + n) of values [kPageTokens, d],
-// left-out tokens aside. Returns false when all are left out.
+// Finds the smallest and largest value of each channel over tokens [first, first + n) of values [kPageTokens,
+// d]. Left-out tokens don't count; the result is false when all tokens are left out.
 bool channel_extremes(const float* values, int first, int n, int d, const TokenMask& left_out,
                       ChannelRow& low, ChannelRow& high) {
   bool any = false;
@@ -123,7 +122,8 @@ class ChFormat : public Format {
   }
 
  private:
-  // The f16 scales [d] of the group that begins at token `first`; its offsets follow all groups' scales.
+  // Returns the f16 scales [d] of the group that begins at token `first`. The offsets follow the scales of
+  // all groups.
   template <class Byte>
   Byte* scales_of(Byte* page, int first, int d) const {
     return page + static_cast<std::ptrdiff_t>(kPageTokens) * (d * bits_ / 8) + first / group_ * 2 * d;

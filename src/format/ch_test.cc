@@ -16,7 +16,7 @@ struct Shape {
   int last_code() const { return (1 << bits) - 1; }
 };
 
-// One channel of one group against the design's text, in double.
+// Checks one channel of one group against the specification, in double precision.
 void check_channel(const TestFormat& test, const std::vector<float>& values, const TokenMask& left_out,
                    const std::vector<std::byte>& page, const std::vector<float>& decoded, int group,
                    int channel) {

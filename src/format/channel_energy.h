@@ -1,10 +1,11 @@
-// The constant of a head's K by which formats give channels unlike widths.
+// The model constant of a head's K that tells formats how to distribute bits over channels.
 #pragma once
 
 namespace kvant {
 
-// [d], of each channel (E k^2 + E q^2) / 2, over the queries of the heads that read it; channels that RoPE
-// turns together have their sum. So a block's number is the s of Block-GTQ (arXiv 2606.24033, Algorithm 1).
+// The constant holds, for each channel [d], (E k^2 + E q^2) / 2 over the queries of the heads that read it.
+// Channels that RoPE rotates together both have their sum, so a block's number is the s of Block-GTQ (arXiv
+// 2606.24033, Algorithm 1).
 inline constexpr const char* kChannelEnergy = "channel-energy";
 
 }  // namespace kvant

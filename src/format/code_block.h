@@ -1,5 +1,5 @@
-// Eight B-bit codes are exactly B bytes: the unit in which bit_packing.h's stream is read and written by
-// loops that the compiler unrolls.
+// Eight B-bit codes fill exactly B bytes. Loops that read and write the stream of bit_packing.h work in these
+// blocks, which the compiler can unroll.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "pages are little-endi
 
 inline constexpr int kCodeBlock = 8;
 
-// Bits [first, first + B) of the 128-bit number (high, low).
+// Returns bits [first, first + B) of the 128-bit number (high, low).
 template <int B>
 [[gnu::always_inline]] inline std::uint32_t code_at(std::uint64_t low, std::uint64_t high, int first) {
   constexpr std::uint32_t kMask = (1U << B) - 1;
@@ -31,7 +31,7 @@ template <int B>
   return static_cast<std::uint32_t>(shifted) & kMask;
 }
 
-// codes[i] = code i of the block of B bytes at packed.
+// Unpacks the block of B bytes at `packed` into codes[0 .. 7].
 template <int B, class Code>
 [[gnu::always_inline]] inline void unpack_block(const std::byte* packed, Code* codes) {
   std::uint64_t low = 0;
@@ -42,7 +42,7 @@ template <int B, class Code>
   for (int i = 0; i < kCodeBlock; ++i) codes[i] = static_cast<Code>(code_at<B>(low, high, i * B));
 }
 
-// The inverse: writes the block's B bytes.
+// Packs eight codes into B bytes.
 template <int B>
 [[gnu::always_inline]] inline void pack_block(const std::uint16_t* codes, std::byte* packed) {
   std::uint64_t low = 0;
@@ -62,8 +62,8 @@ template <int B>
   if constexpr (B > 8) std::memcpy(packed + 8, &high, B - 8);
 }
 
-// Calls f(std::integral_constant<int, B>) with B = bits (1..16), so that loops over codes are compiled for
-// each width. Always inlined, so that they are compiled for the instruction set of the caller.
+// Calls f(std::integral_constant<int, B>) with B = bits (1..16), so loops over codes are compiled for each
+// width. It is always inlined, which compiles them for the instruction set of the caller.
 template <class F>
 [[gnu::always_inline]] inline void with_code_bits(int bits, const F& f) {
   switch (bits) {

@@ -1,4 +1,4 @@
-// What the bytes of a page stand for: codes (code_scheme.h), or numbers.
+// How to interpret the bytes of a page: as codes (code_scheme.h) or as numbers.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ enum class CodeMeaning : std::uint8_t {
                 // codes, lowest bits first
 };
 
-// What bytes of a table are more than the numbers that they stand for (code_scheme.h).
+// Entries of a table are stored as number + kTableBias (code_scheme.h), so they are unsigned bytes.
 inline constexpr int kTableBias = 128;
 
-// The type of numbers that are stored in rows of [kPageTokens][d], the first bytes of a page. e4m3: no
-// infinities and no NaN are stored.
+// The type of the numbers that a page's first bytes store in rows of [kPageTokens][d]. e4m3 pages contain
+// neither infinities nor NaN.
 enum class NumberType : std::uint8_t { none, bf16, f16, e4m3, f32 };
 
 }  // namespace kvant

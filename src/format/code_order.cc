@@ -20,10 +20,10 @@ static_assert(std::endian::native == std::endian::little, "a lane's codes are fo
 #if defined(__SSE2__)
 constexpr bool kHasTranspose = true;
 
-// 8 bytes of each of 8 rows, as 8 columns: column i goes to `columns` + at[i].
+// Transposes 8 bytes of each of 8 rows: column i goes to `columns` + at[i].
 void transpose_octet(const std::byte* rows, std::ptrdiff_t distance, std::byte* columns,
                      const std::ptrdiff_t* at) {
-  __m128i pairs[4];  // of rows: bytes a0 b0 a1 b1 ...
+  __m128i pairs[4];  // pairs of rows: bytes a0 b0 a1 b1 ...
   for (int i = 0; i < 4; ++i) {
     const std::byte* first = rows + 2 * i * distance;
     pairs[i] = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(first)),
@@ -47,15 +47,15 @@ void transpose_octet(const std::byte* /*rows*/, std::ptrdiff_t /*distance*/, std
                      const std::ptrdiff_t* /*at*/) {}
 #endif
 
-// The codes of a page as bytes.
+// Describes the codes of a page as bytes.
 struct CodeBytes {
   int groups, group_bytes;
   CodeOrder order;
 
   std::size_t size() const { return static_cast<std::size_t>(kPageTokens) * groups * group_bytes; }
 
-  // Calls move(byte in rows, byte in order, distance in rows, n) for runs of n bytes that lie side by side in
-  // order; together they are the tokens before n_tokens, rounded up to whole runs.
+  // Calls move(byte in rows, byte in order, distance in rows, n) for each run of n bytes that are adjacent in
+  // `order`. The runs cover the tokens before n_tokens, rounded up to whole runs.
   template <class Move>
   void for_each_run(int n_tokens, const Move& move) const {
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(groups) * group_bytes;
@@ -112,7 +112,8 @@ struct CodeBytes {
   }
 
  private:
-  // Sessions that come from a file wait for these two: for_each_run() takes some times as long.
+  // Loading a session from a file waits for these two functions, and for_each_run() would be several times
+  // slower.
   void octets_from_rows(const std::byte* rows, std::byte* ordered) const {
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(groups) * group_bytes;
     std::vector<std::ptrdiff_t> columns(row);  // where each byte of a row goes
@@ -189,7 +190,7 @@ class OrderedFormat final : public Format {
   }
 
  private:
-  // The page in its canonical order, the codes of tokens before n_tokens at least.
+  // Returns the page in canonical order; only the codes of tokens before n_tokens are certain to be valid.
   std::vector<std::byte> in_rows(const std::byte* page, int n_tokens, int head_dim) const {
     std::vector<std::byte> rows(rows_.page_bytes(head_dim));
     std::copy(page + codes_.size(), page + rows.size(),
@@ -202,7 +203,7 @@ class OrderedFormat final : public Format {
   CodeBytes codes_;
 };
 
-// Copies what is not codes, and codes by `reorder`.
+// Copies everything but the codes; `reorder` copies those.
 template <class Reorder>
 void copy_page(const Format& format, int head_dim, const std::byte* from, std::byte* to,
                const Reorder& reorder) {

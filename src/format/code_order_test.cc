@@ -11,7 +11,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Calls check(format, ordered, side) for all formats, head sizes and sides that have an order of their own.
+// Calls check(format, ordered, side) for every format, head size and side that has a code order of its own.
 template <class Check>
 void for_each_order(const Check& check) {
   int n = 0;
@@ -77,7 +77,7 @@ TEST(CodeOrder, IsUndoneForInterchange) {
   });
 }
 
-// The first bytes by hand, of pages whose codes count up.
+// The expected bytes are worked out by hand for pages whose codes count up.
 TEST(CodeOrder, PutsTokensSideBySide) {
   const TestFormat format("ch8g128", 64);  // 8 groups of 8 bytes a token
   std::vector<float> values(kPageTokens * 64);
@@ -102,7 +102,7 @@ TEST(CodeOrder, PutsTokensSideBySide) {
   }
 }
 
-// The number that a code stands for, from the canonical codes bit by bit.
+// Reads the number that a code stands for from the canonical codes, bit by bit.
 int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& rows, int d, int t, int c) {
   if (scheme.meaning == CodeMeaning::vector) {
     const int x = scheme.group_channels;
@@ -123,7 +123,7 @@ int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& row
   return scheme.meaning == CodeMeaning::level ? table.biased[code] - kTableBias : code;
 }
 
-// Where bytes stand for other numbers, they are off by half a unit at most.
+// Table entries are rounded to bytes, so they may be off by half a unit.
 TEST(CodeScheme, ItsFormulaGivesTheDecodedValues) {
   for_each_order([](const TestFormat& format, const Format& ordered) {
     const int d = format.d();

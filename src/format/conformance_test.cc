@@ -1,4 +1,4 @@
-// What every format promises (format.h), for all that the registry lists.
+// Checks what format.h promises for every format that the registry lists.
 #include <algorithm>
 #include <functional>
 
@@ -168,7 +168,7 @@ TEST(EveryFormat, LetsNoLeftOutTokenTouchTheOthers) {
   });
 }
 
-// TurboAttention's integer products rest on this: q.K = scale * (q . integers), block by block.
+// TurboAttention's integer products depend on this: q.K = scale * (q . integers), block by block.
 TEST(EveryFormat, DecodesToItsIntegersTimesTheirBlocksScales) {
   int integral = 0;
   for_every_format([&](const TestFormat& test) {
@@ -197,8 +197,8 @@ TEST(EveryFormat, DecodesToItsIntegersTimesTheirBlocksScales) {
   EXPECT_GT(integral, 0);
 }
 
-// Shannon's bound for Gaussian values: b bits each leave a relative RMS error of at least 2^-b. A format that
-// beats it has hidden bytes somewhere.
+// By Shannon's bound for Gaussian values, b bits per value leave a relative RMS error of at least 2^-b. A
+// format that beats it must have bytes that it does not count.
 TEST(EveryFormat, NeedsTheBytesThatItStates) {
   for_every_format([](const TestFormat& test) {
     const std::vector<float> values = gaussian_values(test.d(), 5);

@@ -12,7 +12,7 @@ struct Sums {
   double along_a[kMetricRank] = {}, along_b[kMetricRank] = {};
 };
 
-// In a fixed order, of products that are exact, so that they are the same with every instruction set.
+// The products are exact and added in a fixed order, so every instruction set gives the same sums.
 KVANT_SIMD_CLONES void add_up(const FeedbackStep* steps, std::size_t n, const float* a, const float* b,
                               Sums& sums) {
   double aa = 0, ab = 0, bb = 0;

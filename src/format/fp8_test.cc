@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// e4m3 from its definition: bias 7, no infinities.
+// Decodes e4m3 by its definition: bias 7, no infinities.
 double e4m3(int code) {
   const int exponent = (code >> 3) & 15;
   const int mantissa = code & 7;
@@ -13,7 +13,7 @@ double e4m3(int code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// The distance from x to the nearest e4m3 number.
+// Returns the distance from x to the nearest e4m3 number.
 double nearest_distance(double x) {
   double best = 1e300;
   for (int code = 0; code < 256; ++code) {

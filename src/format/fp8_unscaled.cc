@@ -1,9 +1,9 @@
-// fp8-s1: 8-bit floating point as it is, the cast that serving engines make with a scale of 1.
+// fp8-s1: 8-bit floating point without a scale, as serving engines cast values with a scale of 1.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  e4m3 (format/e4m3.h): largest value 448, smallest 2^-9
-// value = e4m3(code). Relative error <= 2^-4; absolute error <= 2^-10 below 2^-6; what lies beyond 448
-// saturates there. A scale that was calibrated for the whole tensor is a transform before this format
+// value = e4m3(code). Relative error <= 2^-4; absolute error <= 2^-10 below 2^-6. Values beyond 448
+// saturate. A scale that was calibrated for the whole tensor is a transform before this format
 // (transform/amax.cc). Row-wise; left-out tokens are stored like the others.
 #include <algorithm>
 #include <cstdint>
@@ -29,8 +29,8 @@ KVANT_SIMD_CLONES void cast_from_e4m3(const std::uint8_t* codes, std::ptrdiff_t 
   for (std::ptrdiff_t i = 0; i < n; ++i) values[i] = float_from_e4m3(codes[i]);
 }
 
-// It has no description (page_description.h): a GPU's kernels read a scale for each token, so the CPU attends
-// to these pages.
+// The format has no description (page_description.h) because GPU kernels expect a scale for each token. The
+// CPU attends to these pages.
 class Fp8UnscaledFormat : public RowWiseFormat {
  public:
   Fp8UnscaledFormat() : RowWiseFormat("fp8-s1") {}

@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// Every number that e4m3 has, from its definition: bias 7, no infinities, no NaN.
+// Returns every e4m3 number by its definition: bias 7, no infinities, no NaN.
 std::vector<double> e4m3_numbers() {
   std::vector<double> numbers;
   for (int code = 0; code < 0x7f; ++code) {

@@ -1,6 +1,6 @@
-// gear<r>-<inner>: GEAR-L (Kang et al. 2024: GEAR without its sparse outliers). A page of another format, and
-// a rank-r approximation of the error that it makes on this page of this head; r in 1 .. 16, inner of
-// the families tok and ch.
+// gear<r>-<inner>: GEAR-L (Kang et al. 2024: GEAR without its sparse outliers). A page is a page of another
+// format plus a rank-r approximation of that format's error on this page. r is in 1 .. 16, and inner belongs
+// to the families tok and ch.
 //
 // Bytes of a page, d channels:
 //   inner     the inner format's page
@@ -8,8 +8,8 @@
 //   channels  [r][d]            f16: B
 // Bits: those of inner + 16 r (1 / d + 1 / kPageTokens).
 // Value = inner value + A B, with A B ~ E = x - inner value (low_rank.h); column k of A is as long as row k
-// of B. E is zero for left-out tokens, and so are their rows of A. A and B saturate at 65504; where the error
-// is beyond what they can hold, the approximation may be worse than none.
+// of B. Left-out tokens have zero rows in E, and therefore in A. A and B saturate at 65504; where the error
+// exceeds their range, the approximation may be worse than none.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -28,7 +28,7 @@ constexpr std::size_t factor_bytes(int rank, int d) {
 static_assert(factor_bytes(4, 128) == 2048 && factor_bytes(4, 64) == 1536);
 static_assert(factor_bytes(2, 128) == 1024 && factor_bytes(2, 80) == 832);
 
-// n saturated f16 numbers.
+// Stores n f16 numbers, saturated.
 void store_row(const float* values, int n, double factor, std::byte* out) {
   for (int i = 0; i < n; ++i) {
     const std::uint16_t stored = f16_from_float_saturated(static_cast<float>(values[i] * factor));
@@ -75,8 +75,8 @@ class GearFormat : public Format {
     return 2 * static_cast<std::ptrdiff_t>(kPageTokens) * rank_;
   }
 
-  // Turns decoded values [kPageTokens, d] into errors as parts of the largest one, zero for left-out tokens.
-  // Returns the largest.
+  // Turns decoded values [kPageTokens, d] into errors relative to the largest error, which it returns. Errors
+  // of left-out tokens are zero.
   static double to_unit_errors(const float* values, const TokenMask& left_out, int d, float* decoded) {
     double largest = 0;
     for (int token = 0; token < kPageTokens; ++token) {

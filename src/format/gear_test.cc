@@ -17,14 +17,14 @@ struct Shape {
   }
 };
 
-// A square symmetric matrix [n, n].
+// Holds a square symmetric matrix [n, n].
 struct Symmetric {
   int n;
   std::vector<double> entries;
   double& at(int row, int column) { return entries[static_cast<std::size_t>(row) * n + column]; }
 };
 
-// One rotation of Jacobi's method: makes entry (p, q) zero.
+// Makes entry (p, q) zero by one rotation of Jacobi's method.
 void rotate(Symmetric& matrix, int p, int q) {
   if (matrix.at(p, q) == 0) return;
   const double angle = std::atan2(2 * matrix.at(p, q), matrix.at(q, q) - matrix.at(p, p)) / 2;
@@ -42,8 +42,8 @@ void rotate(Symmetric& matrix, int p, int q) {
   }
 }
 
-// The squared singular values of errors [kPageTokens, d], largest first: Jacobi's method on their Gram
-// matrix.
+// Returns the squared singular values of errors [kPageTokens, d], largest first, by Jacobi's method on their
+// Gram matrix.
 std::vector<double> squared_singular_values(const std::vector<double>& errors, int d) {
   Symmetric gram{d, std::vector<double>(static_cast<std::size_t>(d) * d)};
   for (int token = 0; token < kPageTokens; ++token) {
@@ -69,7 +69,7 @@ double sum_of_squares(const std::vector<double>& x) {
   return sum;
 }
 
-// values - decoded, zero for left-out tokens.
+// Returns values - decoded, with zeros for left-out tokens.
 std::vector<double> errors_of(const std::vector<float>& values, const std::vector<float>& decoded, int d,
                               const TokenMask& left_out) {
   std::vector<double> errors(values.size());
@@ -79,7 +79,8 @@ std::vector<double> errors_of(const std::vector<float>& values, const std::vecto
   return errors;
 }
 
-// How much of what the best rank-r approximation takes off the inner format's squared error the page takes.
+// Returns the page's reduction of the inner format's squared error, relative to the best rank-r
+// approximation.
 double part_of_the_best(const std::string& name, int d, const std::vector<float>& values,
                         const TokenMask& left_out) {
   const Shape shape(name);
@@ -106,7 +107,7 @@ TEST(LowRankResidual, TakesTheInnerFormatsBitsAndThoseOfTheFactors) {
   EXPECT_DOUBLE_EQ(find_format("gear4-ch2g128")->bits(128), 3.25);
 }
 
-// By the byte map: value = inner value + sum over k of A[token][k] * B[k][channel].
+// Checks the byte map: value = inner value + sum over k of A[token][k] * B[k][channel].
 TEST(LowRankResidual, IsTheProductOfTheStoredFactorsOnTopOfTheInnerPage) {
   for (const std::string& name : members_of(kPattern)) {
     const Shape shape(name);
@@ -133,7 +134,7 @@ TEST(LowRankResidual, IsTheProductOfTheStoredFactorsOnTopOfTheInnerPage) {
   }
 }
 
-// Independent channels make errors of nearly equal singular values, where power iteration is at its worst.
+// The errors of independent channels have nearly equal singular values, the worst case of power iteration.
 TEST(LowRankResidual, IsNearlyTheBestOfItsRank) {
   TokenMask few;
   for (const int token : {0, 1, 2, 3, 70}) few.set(token);
@@ -149,7 +150,7 @@ TEST(LowRankResidual, IsNearlyTheBestOfItsRank) {
 }
 
 TEST(LowRankResidual, TakesErrorsOfItsRankWholly) {
-  // One bit keeps the groups of constant tokens; three tokens with patterns of their own break them.
+  // One bit represents groups of constant tokens exactly; three tokens with other patterns cause the errors.
   const int d = 64;
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d, 1.0F);
   std::mt19937 random(3);

@@ -1,12 +1,11 @@
-// gtq<B>w<W>: Block-GTQ's keys (arXiv 2606.24033): the channels that RoPE turns together, a block, get a
-// width of their own, 1 to W bits, B on average; B in 1 to 4, B <= W <= 8.
-//
-// Blocks are found in the model constant kChannelEnergy [d]: in the descending order of its magnitudes (equal
-// ones in that of the channels) two neighbours are a block, since the two channels of a block have one
-// energy. Widths are Algorithm 1's: all blocks begin with 1 bit; bits go one by one to the block whose energy
-// s loses most by it, 3/4 s 4^-b at b bits, until B d / 2 are spent; the earlier of equals first. The blocks
-// of one width are a group, coded as TurboQuant does it: the group's norm, and the codes of its unit vector
-// behind a random rotation (unit_vector.h), each the nearest level for such a vector's coordinates.
+// gtq<B>w<W>: Block-GTQ's keys (arXiv 2606.24033). A block is a pair of channels that RoPE rotates together.
+// Each block gets a width of its own, 1 to W bits, and B on average; B in 1 to 4, B <= W <= 8.
+// The model constant kChannelEnergy [d] determines the blocks. Channels are sorted by descending magnitude
+// (ties by channel), and two neighbours form a block, since both channels of a block have the same energy.
+// Widths follow Algorithm 1. All blocks begin with 1 bit. Each further bit goes to the block whose loss falls
+// most, by 3/4 s 4^-b at b bits for energy s, until B d / 2 bits are spent; ties go to the earlier block. The
+// blocks of one width form a group, which is coded as in TurboQuant: the norm of the group, and its unit
+// vector after a random rotation (unit_vector.h), each coordinate as the nearest level for such coordinates.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  in the order above; a token's are one little-endian bit stream, d * B / 8 bytes
@@ -40,7 +39,7 @@ constexpr std::size_t gtq_page_bytes(int bits, int widths, int d) {
 }
 static_assert(gtq_page_bytes(2, 4, 128) == 5120 && gtq_page_bytes(3, 6, 64) == 4608);
 
-// Rotations and levels, made where they are first wanted.
+// Rotations and levels are made when they are first needed.
 class Tables {
  public:
   const std::vector<float>& rotation(int n) {
@@ -70,7 +69,8 @@ Tables& tables() {
   return tables;
 }
 
-// Channels [first, first + n) in the order of energies, of `width` bits each, and what codes them.
+// Channels [first, first + n) in the order of energies, all `width` bits wide, with their rotation and
+// levels.
 struct Group {
   int width, first, n;
   const std::vector<float>* rotation;  // [n, n]
@@ -82,7 +82,7 @@ struct Blocks {
   std::vector<Group> groups;  // by descending width, as energies descend
 };
 
-// Bits of each block, [energies.size()]; energies descend.
+// Returns the bits of each block, [energies.size()]; energies must descend.
 std::vector<int> widths_of(const std::vector<float>& energies, int mean, int largest) {
   std::vector<int> widths(energies.size(), 1);
   std::vector<float> gains(energies);
@@ -182,7 +182,7 @@ class GtqFormat : public RowWiseFormat {
   }
 
  private:
-  // Of the group's channels of a token; returns their norm.
+  // Encodes the group's channels of one token and returns their norm.
   static std::uint16_t encode_group(const float* row, const int* channels, const Group& group,
                                     CodeWriter& codes) {
     const std::vector<float>& rotation = *group.rotation;
@@ -210,7 +210,7 @@ class GtqFormat : public RowWiseFormat {
     for (int i = 0; i < group.n; ++i) row[channels[i]] = norm * sums[i];
   }
 
-  // Half-way the lower one.
+  // Returns the index of the nearest level; ties go to the lower one.
   static unsigned nearest(const std::vector<float>& levels, float x) {
     const auto above = std::lower_bound(levels.begin(), levels.end(), x);
     if (above == levels.begin()) return 0;

@@ -1,4 +1,4 @@
-// gtq: widths by energy, and what they leave of a vector.
+// Tests of gtq: how widths follow energy, and how large the errors are.
 #include <array>
 #include <cmath>
 #include <random>
@@ -18,7 +18,7 @@ struct Coded {
       : format(find_format(name)), context{static_cast<int>(energies.size()), {&constants, 0, 0, Side::key}} {
     constants.set(0, 0, Side::key, kChannelEnergy, std::move(energies));
   }
-  // Mean squares of the errors, by channel.
+  // Returns the mean squared error of each channel.
   std::vector<double> errors(const std::vector<float>& values) const {
     const int d = context.head_dim;
     std::vector<std::byte> page(format->page_bytes(d));
@@ -38,8 +38,7 @@ double sum(const std::vector<double>& values) {
   return total;
 }
 
-// Normal numbers rounded to the nearest of their best 2 and 4 levels leave .3634 and .1175 (Max 1960, Table
-// I).
+// The best 2 and 4 levels for normal numbers have mean squared errors of .3634 and .1175 (Max 1960, Table I).
 TEST(BlockGtq, LeavesMaxsErrorsWhereAllEnergiesAreOne) {
   const int d = 64;
   const std::vector<float> values = gaussian_values(d, 3);
@@ -48,8 +47,9 @@ TEST(BlockGtq, LeavesMaxsErrorsWhereAllEnergiesAreOne) {
   EXPECT_NEAR(sum(Coded("gtq3w5", std::vector<float>(d, 1)).errors(values)) / d, 0.0345, 0.005);
 }
 
-// Energies 60 and 1 in halves, 3 bits on average: the former get 4 and the latter 2, since a fifth bit would
-// gain 3/4 60 / 4^4 there, the second one of the latter 3/4 / 4, which is a little more.
+// Half of the channels have energy 60, the others 1, at 3 bits on average. The former get 4 bits and the
+// latter 2. A fifth bit would gain 3/4 60 / 4^4, and the second bit of a quiet channel gains 3/4 / 4, which
+// is slightly more.
 TEST(BlockGtq, GivesBitsWhereAlgorithmOneDoes) {
   const int d = 64;
   std::vector<float> energies(d, 1.0F), values = gaussian_values(d, 4);
@@ -57,13 +57,13 @@ TEST(BlockGtq, GivesBitsWhereAlgorithmOneDoes) {
   const std::vector<double> errors = Coded("gtq3w8", energies).errors(values);
   double loud = 0, quiet = 0;
   for (int i = 0; i < d; ++i) (i % 4 < 2 ? loud : quiet) += errors[i] / (d / 2);
-  // Four and two bits of normal numbers, 32 of them each: .0095 and .1175.
+  // For normal numbers, 4 and 2 bits leave .0095 and .1175; there are 32 channels of each.
   EXPECT_NEAR(loud, 0.0095, 0.002);
   EXPECT_NEAR(quiet, 0.1175, 0.01);
 }
 
-// Whatever the energies, no other way to spend the bits has a smaller sum of s 4^-b (Theorem 1): all are
-// tried. Which widths a page has shows in its norms, since they are those of the channels of one width.
+// For any energies, no other allocation of the bits has a smaller sum of s 4^-b (Theorem 1); the test tries
+// all of them. The norms of a page reveal its widths, because each norm covers the channels of one width.
 TEST(BlockGtq, LosesAsLittleAsTheBestOfAllAllocations) {
   constexpr int kBlocks = 4, kWidths = 4, kDim = 2 * kBlocks;
   std::mt19937 random(6);

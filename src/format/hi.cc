@@ -1,7 +1,7 @@
 // hi<h>-tok<B>g<N>: mixed precision by channel (ResQ). The first h channels of a token are stored in bf16,
-// the others token-wise with B bits as tok<B>g<N> (asymmetric) stores them; h in 1 .. 32. Meant for values in
-// the basis of their principal directions (transform pca), whose first channels carry the most: ResQ's share
-// of 3.125 % is h = 4 at d = 128 and h = 2 at d = 64.
+// the others token-wise with B bits as tok<B>g<N> (asymmetric) stores them; h in 1 .. 32. It suits values in
+// the basis of their principal directions (transform pca), where the first channels have the largest
+// variance. ResQ's share of 3.125 % is h = 4 at d = 128 and h = 2 at d = 64.
 //
 // Bytes of a page, d channels, m = d - h coded ones (none if d <= h), n = ceil(m / N) groups:
 //   high    [kPageTokens][h]   bf16: channels 0 .. h - 1
@@ -48,13 +48,13 @@ struct HiShape {
 static_assert(HiShape{4, 2, 128}.page_bytes(128) == 128 * (8 + 31 + 4));
 static_assert(HiShape{2, 2, 64}.page_bytes(64) == 128 * (4 + 16 + 4));
 
-// Where the parts of a page of d channels begin.
+// Locates the parts of a page of d channels.
 template <class Byte>
 struct HiPage {
   Byte* page;
   HiShape shape;
   int d;
-  int tokens;  // that the page has room for
+  int tokens;  // the page's capacity
 
   Byte* high(int token) const { return page + std::ptrdiff_t{2} * token * shape.high_of(d); }
   Byte* codes(int token) const {
@@ -66,7 +66,7 @@ struct HiPage {
   Byte* offset(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
-// The row coder works on 8 channels at a time: rows are lengthened to a multiple of that.
+// The row coder works on 8 channels at a time, so rows are padded to a multiple of 8.
 int whole_blocks(int n) {
   return (n + kCodeBlock - 1) / kCodeBlock * kCodeBlock;
 }
@@ -74,7 +74,7 @@ int whole_blocks(int n) {
 using Row = std::array<float, kMaxHeadDim>;
 using PackedRow = std::array<std::byte, kMaxHeadDim>;
 
-// Scale and offset of each coded channel.
+// Holds scale and offset of each coded channel.
 struct GridRow {
   Row scale{};
   Row offset{};
@@ -129,7 +129,7 @@ class HiFormat : public RowWiseFormat {
     const int blocks = whole_blocks(m);
     Row row;
     std::copy_n(values, m, row.begin());
-    std::fill(row.begin() + m, row.begin() + blocks, row[m - 1]);  // widens no range
+    std::fill(row.begin() + m, row.begin() + blocks, row[m - 1]);  // padding must not widen the range
 
     GridRow grid;
     for (int group = 0; group < shape_.groups(out.d); ++group) {
@@ -143,7 +143,7 @@ class HiFormat : public RowWiseFormat {
     }
     Row reciprocal;
     reciprocal_row(grid.scale.data(), m, reciprocal.data());
-    std::fill(reciprocal.begin() + m, reciprocal.begin() + blocks, 0.0F);  // spare codes are 0
+    std::fill(reciprocal.begin() + m, reciprocal.begin() + blocks, 0.0F);  // codes of the padding are 0
     PackedRow packed;
     encode_affine_row(row.data(), blocks, shape_.bits, reciprocal.data(), grid.offset.data(), packed.data());
     std::memcpy(out.codes(token), packed.data(), shape_.row_bytes(out.d));

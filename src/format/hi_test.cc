@@ -22,7 +22,7 @@ struct Shape {
   int last_code() const { return (1 << bits) - 1; }
 };
 
-// The bfloat16 number at `at`.
+// Returns the bfloat16 number at `at`.
 double bf16_at(const std::byte* at) {
   std::uint32_t bits =
       (std::to_integer<std::uint32_t>(at[0]) << 16) | (std::to_integer<std::uint32_t>(at[1]) << 24);
@@ -31,7 +31,7 @@ double bf16_at(const std::byte* at) {
   return value;
 }
 
-// The coded channels of a token, read by the byte map.
+// Checks the coded channels of a token, which it reads by the byte map.
 void check_coded(const Shape& shape, int d, const std::vector<std::byte>& page, int token,
                  const float* values, const float* decoded) {
   const std::byte* codes = page.data() + 2 * kPageTokens * shape.high;

@@ -1,10 +1,10 @@
-// int8: integers times one universal scale for a (layer, KV head, side): the unsealed tokens of
-// TurboAttention (section 3.3, "enhanced KV cache buffer"), so that they too are multiplied as integers.
+// int8: integers times one universal scale for a (layer, KV head, side). TurboAttention keeps its unquantized
+// tokens this way (section 3.3, "enhanced KV cache buffer"), so they are multiplied as integers too.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]   i8: clamp(round(x / s), -119, 119), halves rounded up
 // s is the model constant "universal-scale" (1 number): max |x| over the calibration text / 119. Value = code
-// * s. Error <= s / 2 up to 119 s; what lies beyond saturates there, as the paper has it. Scales below 2^-100
+// * s. Error <= s / 2 up to 119 s; larger values saturate there, as in the paper. Scales below 2^-100
 // make all codes zero. Integral: the integers are the codes, and the scale of every block is s.
 // Row-wise; left-out tokens are stored like the others.
 #include <algorithm>

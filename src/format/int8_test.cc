@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// An int8 page of a head whose universal scale is known.
+// Makes int8 pages of a head with known universal scales.
 class Int8Pages {
  public:
   Int8Pages(float key_scale, float value_scale) {
@@ -80,8 +80,8 @@ TEST(UniversalScale, DecodesToZerosWhereCalibrationSawOnlyZeros) {
   EXPECT_TRUE(std::all_of(decoded.begin(), decoded.end(), [](float x) { return x == 0; }));
 }
 
-// TurboAttention seals a page from the tail's integers: their largest one sets the block's scale, so the
-// first stage moves no value by more than half of it.
+// TurboAttention quantizes a page from the tail's integers. The largest integer sets the block's scale, so
+// the first stage moves no value by more than half of that scale.
 TEST(UniversalScale, SealsIntoProgressiveBlocksFromItsOwnIntegers) {
   const int d = 64;
   const Int8Pages pages(0.125F, 1);

@@ -1,5 +1,5 @@
-// Rows of values as INT8: TurboAttention's first stage, which its sealed pages (prog) and its tail (int8)
-// share.
+// Rows of values as INT8: the first stage of TurboAttention, shared by its quantized pages (prog) and its
+// tail (int8).
 #pragma once
 
 namespace kvant {
@@ -8,7 +8,7 @@ namespace kvant {
 // the second stage's rounding.
 inline constexpr float kLargestInteger = 119;
 
-// integers[i] = clamp(round(values[i] * reciprocal), -119, 119), halves rounded up, as whole floats. n: any.
+// Computes integers[i] = clamp(round(values[i] * reciprocal), -119, 119), halves rounded up, as whole floats.
 void to_integer_row(const float* values, int n, float reciprocal, float* integers);
 
 }  // namespace kvant

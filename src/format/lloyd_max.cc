@@ -13,17 +13,17 @@ double density(double x) {
   return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
 }
 
-// The probability of values above x.
+// Returns the probability of values above x.
 double upper_tail(double x) {
   return std::erfc(x / std::numbers::sqrt2) / 2;
 }
 
-// The mean of N(0, 1) between low and high; 0 <= low < high <= infinity.
+// Returns the mean of N(0, 1) between low and high; 0 <= low < high <= infinity.
 double mean_between(double low, double high) {
   return (density(low) - density(high)) / (upper_tail(low) - upper_tail(high));
 }
 
-// One step of Lloyd's iteration on the positive levels. Returns the largest move.
+// Does one step of Lloyd's iteration on the positive levels and returns the largest move.
 double improve(std::vector<double>& positive) {
   double moved = 0;
   double low = 0;  // by symmetry a boundary lies at 0

@@ -8,13 +8,14 @@
 namespace kvant {
 namespace {
 
-// Positive levels and mean squared errors of Max (1960), table I.
+// Holds positive levels and the mean squared error from Max (1960), table I.
 struct MaxRow {
   int bits;
   std::vector<double> positive;
   double error;
-  double precision;  // of the table's levels: its outer ones of 5 bits are off in the third digit after the
-                     // point
+  // How far the levels may be off: the table's outer levels of 5 bits are wrong in the third digit after the
+  // point.
+  double precision;
 };
 const std::vector<MaxRow>& max_table() {
   static const std::vector<MaxRow> table = {
@@ -57,7 +58,7 @@ TEST(LloydMax, LeavesMaxsError) {
   }
 }
 
-// The two conditions of an optimal quantizer, by numerical integration.
+// Checks the two conditions of an optimal quantizer by numerical integration.
 TEST(LloydMax, PutsEachLevelAtTheMeanOfItsCell) {
   const std::vector<double> levels = lloyd_max_levels(5);
   for (std::size_t i = 0; i < levels.size(); ++i) {

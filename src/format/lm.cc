@@ -8,8 +8,8 @@
 //   gains   [kPageTokens]     f16
 //
 // value = gain * level[code] / sqrt(d), with the 2^B Lloyd-Max levels of N(0, 1) in ascending order
-// (lloyd_max.h). code = the nearest level to x * sqrt(d) / |x| (the lower one half-way). The gain is the
-// least squares one, or with the suffix u the unbiased one (gain.h): the first leaves the smaller error, the
+// (lloyd_max.h). code = the nearest level to x * sqrt(d) / |x|; ties go to the lower level. The gain is the
+// least squares one, or with the suffix u the unbiased one (gain.h): the first has the smaller error, the
 // second does not shrink scores. Tokens with |x| < 2^-25 decode to zeros; gains saturate at 65504. Row-wise;
 // left-out tokens are stored like the others.
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ constexpr std::size_t lm_page_bytes(int bits, int d) {
 }
 static_assert(lm_page_bytes(4, 128) == 8448 && lm_page_bytes(2, 64) == 2304 && lm_page_bytes(3, 128) == 6400);
 
-// codes[i] = the number of boundaries below values[i] * reciprocal; n boundaries.
+// Computes codes[i] = the number of boundaries below values[i] * reciprocal, for n boundaries.
 KVANT_SIMD_CLONES void count_boundaries(const float* values, int d, double reciprocal,
                                         const float* boundaries, int n, std::uint16_t* codes) {
   std::array<float, kMaxHeadDim> scaled;
@@ -56,7 +56,7 @@ KVANT_SIMD_CLONES void count_boundaries(const float* values, int d, double recip
   for (int i = 0; i < d; ++i) codes[i] = static_cast<std::uint16_t>(below[i]);
 }
 
-// values[i] = levels[code i] * gain.
+// Computes values[i] = levels[code i] * gain.
 KVANT_SIMD_CLONES void look_up(const std::byte* packed, int d, int bits, const Levels& levels, float gain,
                                float* values) {
   with_code_bits(
@@ -135,7 +135,8 @@ class LmFormat : public RowWiseFormat {
                       .token_groups = 1};
   }
 
-  // The levels as bytes: within 1.2 % of a standard deviation, an eighth of lm4's own error.
+  // Rounding the levels to bytes moves them by at most 1.2 % of a standard deviation, an eighth of lm4's own
+  // error.
   CodeTable code_table(const PageContext& context) const override {
     CodeTable table;
     const float largest = levels_[(1 << bits_) - 1];
@@ -163,7 +164,7 @@ class LmFormat : public RowWiseFormat {
     return codes_of(page, context.page_tokens, context.head_dim) + 2 * static_cast<std::ptrdiff_t>(token);
   }
 
-  // The levels of N(0, 1 / d).
+  // Returns the levels of N(0, 1 / d).
   Levels levels_for(int d) const {
     Levels levels = levels_;
     const float deviation = 1 / std::sqrt(static_cast<float>(d));
@@ -174,8 +175,8 @@ class LmFormat : public RowWiseFormat {
   int bits_;
   GainRule rule_;
   std::vector<double> exact_levels_;  // of N(0, 1)
-  Levels levels_{};                   // the same
-  Levels boundaries_{};               // between them: one fewer
+  Levels levels_{};                   // exact_levels_ as F32
+  Levels boundaries_{};               // between the levels: one fewer
 };
 
 std::unique_ptr<Format> parse_lm(const std::string& name) {

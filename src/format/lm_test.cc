@@ -31,7 +31,7 @@ double nearest_distance(double x, const std::vector<double>& levels) {
   return best;
 }
 
-// One token against the design's text, in double.
+// Checks one token against the specification, in double precision.
 void check_token(const TestFormat& test, const std::vector<float>& values, const std::vector<std::byte>& page,
                  const std::vector<float>& decoded, const std::vector<double>& levels, int token) {
   const Shape shape(test.format().name());

@@ -13,10 +13,11 @@ namespace {
 
 constexpr int kIterations = 8;
 constexpr int kLanes = 8;
-// A column that is this much shorter once it is orthogonal to those before it was one of their sums.
+// A column that becomes this much shorter when it is made orthogonal to the earlier ones was a linear
+// combination of them.
 constexpr double kDependent = 1e-5;
 
-// +-1 at random: no structure of the channels is orthogonal to it.
+// Fills x with random signs: no structure of the channels is orthogonal to them.
 void fill_with_signs(float* x, int n) {
   std::uint32_t state = 1;
   for (int i = 0; i < n; ++i) {
@@ -25,7 +26,7 @@ void fill_with_signs(float* x, int n) {
   }
 }
 
-// tokens[t][k] = <rows[t], channels[k]>.
+// Computes tokens[t][k] = <rows[t], channels[k]>.
 KVANT_SIMD_CLONES void project_tokens(const float* rows, int d, int rank, LowRankFactors& factors) {
   for (int token = 0; token < kPageTokens; ++token) {
     const float* row = rows + static_cast<std::ptrdiff_t>(token) * d;
@@ -42,7 +43,7 @@ KVANT_SIMD_CLONES void project_tokens(const float* rows, int d, int rank, LowRan
   }
 }
 
-// channels[k] = sum over t of tokens[t][k] * rows[t].
+// Computes channels[k] = sum over t of tokens[t][k] * rows[t].
 KVANT_SIMD_CLONES void project_channels(const float* rows, int d, int rank, LowRankFactors& factors) {
   std::fill_n(factors.channels, rank * d, 0.0F);
   for (int token = 0; token < kPageTokens; ++token) {
@@ -55,7 +56,7 @@ KVANT_SIMD_CLONES void project_channels(const float* rows, int d, int rank, LowR
   }
 }
 
-// Columns of a matrix [kPageTokens, rank].
+// Returns the product of two columns of a matrix [kPageTokens, rank].
 double product(const float* tokens, int rank, int one, int other) {
   double sum = 0;
   for (int token = 0; token < kPageTokens; ++token) {
@@ -70,7 +71,7 @@ void scale_column(float* tokens, int rank, int k, double factor) {
   }
 }
 
-// Modified Gram-Schmidt; columns that depend on earlier ones become zero.
+// Orthonormalizes the columns by modified Gram-Schmidt; columns that depend on earlier ones become zero.
 void orthonormalize(float* tokens, int rank) {
   for (int k = 0; k < rank; ++k) {
     const double before = product(tokens, rank, k, k);
@@ -85,7 +86,8 @@ void orthonormalize(float* tokens, int rank) {
   }
 }
 
-// Gives column k of tokens (a unit vector) and row k of channels the square root of the latter's length.
+// Scales column k of tokens (a unit vector) and row k of channels to the same length: the square root of the
+// row's.
 void balance(int d, int rank, LowRankFactors& factors) {
   for (int k = 0; k < rank; ++k) {
     float* channels = factors.channels + static_cast<std::ptrdiff_t>(k) * d;

@@ -1,4 +1,4 @@
-// The best approximation of a page's values by a product of two thin matrices.
+// Approximates a page's values by a product of two thin matrices.
 #pragma once
 
 #include "base/geometry.h"
@@ -8,21 +8,21 @@ namespace kvant {
 
 inline constexpr int kMaxRank = 16;
 
-// rows [kPageTokens, d] ~ tokens [kPageTokens, rank] * channels [rank, d], all token-major; component k is
+// rows [kPageTokens, d] ~ tokens [kPageTokens, rank] * channels [rank, d], both token-major. Component k is
 // column k of `tokens` and row k of `channels`.
 struct LowRankFactors {
   float tokens[kPageTokens * kMaxRank];
   float channels[kMaxRank * kMaxHeadDim];
 };
 
-// Minimizes |rows - tokens * channels|^2 nearly, by subspace iteration (power iteration on `rank` vectors at
-// once, as PowerSGD and GEAR do) from fixed vectors, so that equal input gives equal factors. Column k and
-// row k have equal lengths, for a storage type of limited range. Zero rows give zero rows of `tokens`;
-// components that the matrix lacks are zero. rows: magnitudes at most 1, so that no sum of squares overflows;
-// d: a multiple of 8, at most kMaxHeadDim; rank: at most kMaxRank.
+// Minimizes |rows - tokens * channels|^2 approximately, by subspace iteration (power iteration on `rank`
+// vectors at once, as in PowerSGD and GEAR). It starts from fixed vectors, so equal input gives equal
+// factors. Column k and row k have equal lengths, which suits a storage type of limited range. Zero rows give
+// zero rows of `tokens`, and components beyond the rank of the matrix are zero. rows: magnitudes at most 1,
+// so no sum of squares overflows; d: a multiple of 8, at most kMaxHeadDim; rank: at most kMaxRank.
 void fit_low_rank(const float* rows, int d, int rank, LowRankFactors& factors);
 
-// rows [n, d] += tokens [n, rank] * channels [rank, d].
+// Computes rows [n, d] += tokens [n, rank] * channels [rank, d].
 void add_low_rank(const LowRankFactors& factors, int n, int d, int rank, float* rows);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// NameReader: takes a format's name apart from left to right.
+// NameReader parses a format's name from left to right.
 #pragma once
 
 #include <string_view>
@@ -9,15 +9,15 @@ class NameReader {
  public:
   explicit NameReader(std::string_view name) : rest_(name) {}
 
-  // Whether the rest begins with `text`; if so, moves past it.
+  // Consumes `text` if the rest begins with it, and returns whether it does.
   bool take(std::string_view text) {
     if (!rest_.starts_with(text)) return false;
     rest_.remove_prefix(text.size());
     return true;
   }
 
-  // The decimal number at the front, or -1 when there is none, it has a leading zero or more than four
-  // digits.
+  // Consumes the decimal number at the front. Returns -1 if there is none, or it has a leading zero or more
+  // than four digits.
   int take_number() {
     int value = 0;
     std::size_t digits = 0;

@@ -11,15 +11,15 @@
 namespace kvant {
 namespace {
 
-// 16 numbers that the compiler keeps in as many registers as the instruction set needs.
+// A vector of 16 numbers, which the compiler splits into as many registers as the instruction set needs.
 using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
 
-constexpr int kTileFloats = 4096;  // of a tile of centroids: 16 KiB, which stay in the first-level cache
+constexpr int kTileFloats = 4096;  // floats in a tile of centroids: 16 KiB, which stay in the L1 cache
 constexpr int kMaxTileVectors = kTileFloats / 2 / kCentroidLanes;  // dim >= 2
-constexpr int kVectorsAtOnce = 4;                                  // share each load of centroids
+constexpr int kVectorsAtOnce = 4;  // vectors that share each load of centroids
 
-// Centroids [first, first + n) of a codebook, coordinate by coordinate.
+// Holds centroids [first, first + n) of a codebook, coordinate by coordinate.
 struct Tile {
   std::array<Floats, kTileFloats / kCentroidLanes> coordinates;  // [n / 16][dim] vectors of 16 centroids
   std::array<Floats, kMaxTileVectors> offsets;                   // -|c|^2 / 2
@@ -51,18 +51,18 @@ template <int Dim>
   }
 }
 
-// Numbers below 2^-100 become 0: they decide nothing, and products with denormals take a hundred times
-// longer.
+// Loads a vector. Numbers below 2^-100 become 0: they don't affect the result, and products with denormals
+// are a hundred times slower.
 template <int Dim>
 [[gnu::always_inline]] inline void load_vector(const float* from, float* x) {
   for (int j = 0; j < Dim; ++j) x[j] = std::fabs(from[j]) < 0x1p-100F ? 0 : from[j];
 }
 
-// Updates best[0 .. kVectorsAtOnce) of the vectors x with the tile's centroids.
+// Updates best[0 .. kVectorsAtOnce) for the vectors x with the tile's centroids.
 template <int Dim>
 [[gnu::always_inline]] inline void search_tile(const Tile& tile, const float (*x)[Dim], Best* best) {
   Floats scores[kVectorsAtOnce];
-  Ints steps[kVectorsAtOnce];  // the v at which a lane had its best score
+  Ints steps[kVectorsAtOnce];  // the index v at which a lane had its best score
   for (int q = 0; q < kVectorsAtOnce; ++q) {
     scores[q] = Floats{} - std::numeric_limits<float>::infinity();
     steps[q] = Ints{};

@@ -1,4 +1,4 @@
-// The nearest centroid of a codebook, for many vectors at once.
+// Finds the nearest centroid of a codebook for many vectors at once.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace kvant {
 
-// Vectors that one call may bring; centroids come in whole multiples of 16.
+// Limits: vectors per call, and the divisor of the number of centroids.
 inline constexpr int kMaxSearchVectors = 4096;
 inline constexpr int kCentroidLanes = 16;
 
-// nearest[i] = the c with the smallest |vectors[i] - centroids[c]|, the first of equals.
+// Computes nearest[i] = the c with the smallest |vectors[i] - centroids[c]|; ties go to the first.
 //   vectors:   n of them, `dim` numbers each, vector i at vectors + i * stride; n <= kMaxSearchVectors
 //   centroids: [n_centroids, dim]; n_centroids a multiple of kCentroidLanes, at most 65536
 // dim: 2, 4 or 8. Distances are compared as <x, c> - |c|^2 / 2 in F32, so nearly equal ones may swap.

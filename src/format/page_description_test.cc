@@ -14,7 +14,7 @@
 namespace kvant {
 namespace {
 
-// Reads a page by its description alone, in double precision, one value at a time.
+// Reads a page using only its description, in double precision, one value at a time.
 class DescribedPage {
  public:
   DescribedPage(const FormatDescription& format, const std::byte* page, int d, const float* codebook)

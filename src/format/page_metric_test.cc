@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDim = 64;
 
-// NEOX's pairs, NORM's, and a head of which half turns; the last ones turn a whole time in 10^4 to 10^6
-// tokens.
+// Returns NEOX's pairs, NORM's pairs, or those of a head of which half rotates. The slowest pairs take 10^4
+// to 10^6 tokens for a whole turn.
 std::vector<ChannelTurn> turns_of(const std::string& kind) {
   const int n = kind == "partial" ? kDim / 4 : kDim / 2;
   std::vector<ChannelTurn> turns;
@@ -25,7 +25,7 @@ std::vector<ChannelTurn> turns_of(const std::string& kind) {
   return turns;
 }
 
-// R(position) x by the definition of RoPE.
+// Computes R(position) x by the definition of RoPE.
 std::vector<double> turned(const std::vector<double>& x, const std::vector<ChannelTurn>& turns,
                            double position) {
   std::vector<double> y = x;
@@ -37,8 +37,8 @@ std::vector<double> turned(const std::vector<double>& x, const std::vector<Chann
   return y;
 }
 
-// Errors of a key, turned back to the frame of the page's middle, count as the directions there say: whatever
-// the page's place, how channels pair, and what is done to keys before they are encoded.
+// Errors of a key, rotated back to the frame of the page's middle, cost what the directions there say. That
+// holds for every page position, pairing of channels and transform before encoding.
 TEST(PageMetric, CountsErrorsInTheFrameOfThePagesMiddle) {
   const std::vector<float> directions = normal_numbers(std::size_t{kDim} * kMetricRank, 1);
   for (const std::string kind : {"neox", "norm", "partial"}) {
@@ -55,7 +55,7 @@ TEST(PageMetric, CountsErrorsInTheFrameOfThePagesMiddle) {
         const auto metric = metric_of_page(of_head, *transform, kDim, page * kPageTokens);
         ASSERT_TRUE(metric.has_value());
         std::vector<float> error = normal_numbers(kDim, 2 + page);
-        // What is encoded has errors `error`; what keys then have, `of_key`.
+        // The encoded values have errors `error`; the keys then have errors `of_key`.
         std::vector<float> of_key = error;
         transform->inverse({of_key.data(), 1, kDim});
         const std::vector<double> back =
@@ -80,7 +80,7 @@ TEST(PageMetric, IsNothingWhereNoQueriesAreKnown) {
   EXPECT_FALSE(metric_of_page({}, Transform{}, kDim, 0).has_value());
 }
 
-// A page is encoded in the metric of its place, and only by formats that shape errors.
+// A page is encoded with the metric of its position, and only formats that shape errors use it.
 TEST(PageMetric, ShapesThePageThatItIsOf) {
   Constants constants;
   const std::vector<float> directions = normal_numbers(std::size_t{kDim} * kMetricRank, 3);

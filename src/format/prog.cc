@@ -20,7 +20,7 @@
 // clamp((code + zi) * si, -127, 127). (Algorithm 2 prints code * si + zi, which would not invert that.)
 //
 // Left-out tokens widen no range; their integers and codes are clamped. Blocks without any other token, and
-// those whose values are all below 2^-100, decode to zeros. s is computed from at most 3e38, so that every
+// those whose values are all below 2^-100, decode to zeros. s is computed from at most 3e38, so every
 // decoded value is finite. A constant block is exact to F32's rounding. Integral: the integers are q1'.
 #include <fmt/format.h>
 
@@ -51,11 +51,11 @@ static_assert(prog_page_bytes(2, 128) == 4616 && prog_page_bytes(3, 64) == 3336)
 
 constexpr float kClamp = 127;  // of the decoded integers
 constexpr float kTiny = 0x1p-100F;
-constexpr float kHuge = 3e38F;  // 127 / 119 of it is still finite
+constexpr float kHuge = 3e38F;  // times 127 / 119 it is still finite
 
 enum class Rounding { ours, paper };
 
-// Where the parts of a page of d channels begin.
+// Locates the parts of a page of d channels.
 template <class Byte>
 struct ProgPage {
   Byte* page;
@@ -70,7 +70,7 @@ struct ProgPage {
 
 using ChannelRow = std::array<float, kMaxHeadDim>;
 
-// The second stage's grid of one block, channel by channel: q1' = code * step + zero.
+// Holds the second stage's grid of one block, channel by channel: q1' = code * step + zero.
 struct BlockGrid {
   ChannelRow step;
   ChannelRow zero;
@@ -86,7 +86,7 @@ float largest_magnitude(const float* block, int d, const TokenMask& left_out, in
   return largest < kTiny ? 0 : std::min(largest, kHuge);
 }
 
-// code * step + zero of a token, clamped, times scale (1 for the integers themselves).
+// Decodes a token: (code * step + zero), clamped, times scale (1 for the integers themselves).
 KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, const BlockGrid& grid,
                                   float scale, float* values) {
   with_code_bits(
@@ -103,7 +103,7 @@ KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, cons
       });
 }
 
-// A block's steps, and its zeros times its scale.
+// Widens a block's steps to floats, and its zeros times its scale.
 KVANT_SIMD_CLONES void widen_grid(const std::byte* steps, const std::byte* zeros, int d, float scale,
                                   float* wide_steps, float* wide_zeros) {
   const auto* unsigned_steps = reinterpret_cast<const std::uint8_t*>(steps);
@@ -112,7 +112,7 @@ KVANT_SIMD_CLONES void widen_grid(const std::byte* steps, const std::byte* zeros
   for (int i = 0; i < d; ++i) wide_zeros[i] = static_cast<float>(signed_zeros[i]) * scale;
 }
 
-// si and zi of one channel whose integers lie in [low, high].
+// Holds si and zi of one channel.
 struct ChannelCode {
   int step, zero;
 };
@@ -157,9 +157,9 @@ class ProgFormat : public Format {
     decode_scaled(in, n_tokens, {1, 1}, integers);
   }
 
-  // Where our own rounding has chosen step and zero, no visible token's integer reaches the clamp: at most
-  // step / 2 lies beyond the largest of at most 119, and step is at most 16 for 4 bits; for fewer bits, at
-  // most 2^B - 2 does.
+  // With our own rounding of step and zero, no visible token's integer reaches the clamp. The decoded integer
+  // exceeds the largest, at most 119, by at most step / 2, and step is at most 16 for 4 bits. For fewer bits
+  // it exceeds it by at most 2^B - 2.
   std::optional<FormatDescription> describe() const override {
     FormatDescription description;
     description.page.bits = bits_;
@@ -247,7 +247,7 @@ class ProgFormat : public Format {
     }
   }
 
-  // Rows [n_tokens, d] of q1' * scales[block].
+  // Decodes rows [n_tokens, d] of q1' * scales[block].
   void decode_scaled(const ProgPage<const std::byte>& in, int n_tokens,
                      const std::array<float, kBlocks>& scales, float* rows) const {
     BlockGrid grid;

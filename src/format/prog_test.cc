@@ -20,7 +20,7 @@ struct Shape {
   int last_code() const { return (1 << bits) - 1; }
 };
 
-// What a page stores of one block's channel.
+// Holds what a page stores for one channel of a block.
 struct StoredChannel {
   int step, zero;
 };
@@ -38,8 +38,8 @@ float stored_scale(const std::vector<std::byte>& page, int block) {
   return scale;
 }
 
-// Values that are whole multiples of 2^-5, 119 of them the largest: the first stage is exact, and its
-// integers known.
+// Returns values that are multiples of 2^-5, at most 119 of them, so the first stage is exact and its
+// integers are known.
 std::vector<float> integer_values(int d, std::uint32_t seed, std::vector<int>& integers) {
   std::mt19937 random(seed);
   integers.resize(static_cast<std::size_t>(kPageTokens) * d);
@@ -53,7 +53,7 @@ std::vector<float> integer_values(int d, std::uint32_t seed, std::vector<int>& i
   return values;
 }
 
-// The second stage as design.md, section 5, words it, for one channel of one block.
+// Computes the second stage for one channel of one block as design.md, section 5, specifies it.
 struct Designed {
   int step, zero;
 

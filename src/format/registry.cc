@@ -1,4 +1,4 @@
-// The registry of formats: formats.def as C++, and the formats that have been asked for so far.
+// The registry of formats: it expands formats.def and caches the formats that have been requested.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Formats live as long as the program: readers hold bare pointers to them.
+// Formats live as long as the program because readers hold bare pointers to them.
 class ParsedFormats {
  public:
   const Format* find(const std::string& name) {

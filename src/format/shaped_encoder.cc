@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Rounded to the nearest, by cutting off what is positive.
+// Rounds to the nearest unit: truncation of a positive number after adding half a unit.
 KVANT_SIMD_CLONES void count_in_units(const float* values, std::size_t n, float units, std::int16_t* counts) {
   for (std::size_t i = 0; i < n; ++i) {
     const float count =

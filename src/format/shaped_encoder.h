@@ -1,4 +1,4 @@
-// Trellis-coded rows (trellis.h) whose errors are shaped by an ErrorMetric.
+// Encodes trellis-coded rows (trellis.h) with errors shaped by an ErrorMetric.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ class ShapedEncoder {
   explicit ShapedEncoder(const TrellisTable& table, const ShapedKernel& kernel = best_shaped_search())
       : table_(table), plain_(table), kernel_(kernel) {}
 
-  // As TrellisEncoder::encode, but for what counts as an error; n: the metric's d. A row's path begins and
-  // ends where that of least squared error does.
+  // Encodes like TrellisEncoder::encode, but minimizes the metric's error; n is the metric's d. A row's path
+  // begins and ends in the same node as the path of least squared error.
   void encode(const float* values, int n_rows, const ErrorMetric& metric, std::uint16_t* symbols) const;
 
  private:

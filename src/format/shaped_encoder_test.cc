@@ -11,14 +11,14 @@
 namespace kvant {
 namespace {
 
-// A few strong directions, as queries have.
+// Returns directions of which a few are strong, as for real queries.
 std::vector<float> directions(int d, std::uint32_t seed) {
   std::vector<float> v = normal_numbers(static_cast<std::size_t>(d) * kMetricRank, seed);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] *= 1.5F * std::exp2(-static_cast<float>(i % kMetricRank));
   return v;
 }
 
-// e^T (1 + V V^T) e by its definition.
+// Computes e^T (1 + V V^T) e by its definition.
 double cost_of(const std::vector<float>& v, const std::vector<double>& e) {
   double sum = 0;
   for (const double x : e) sum += x * x;
@@ -67,7 +67,7 @@ TEST(ErrorMetric, SumsUpFilteredErrors) {
               cost_of(v, both), 1e-4 * cost_of(v, both));
 }
 
-// Of all rows of 16 values of one bit that end as `like` does: in the last 7 bits, which are the seam.
+// Returns the least cost of all rows of 16 one-bit values that share the last 7 bits of `like`, the seam.
 double least_cost(const TrellisTable& table, const std::vector<float>& v, const float* x,
                   const std::uint16_t* like) {
   double least = std::numeric_limits<double>::infinity();
@@ -121,7 +121,8 @@ TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
   }
 }
 
-// Without directions a path of least squared error, but for the seam that fewer values have chosen.
+// Without directions the search finds a path of least squared error, except that fewer values have chosen the
+// seam.
 TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   constexpr int kRows = 64, kValues = 64;
   const std::vector<float> values = normal_numbers(kRows * kValues, 8);
@@ -140,8 +141,8 @@ TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   }
 }
 
-// The search in double precision: of the paths to every node the one of least cost survives, with its errors
-// along the metric's directions. Gives the least cost of all through a seam.
+// Searches in double precision. For each node the path of least cost survives, with its errors along the
+// metric's directions. Returns the least cost of all paths through a seam.
 double searched_cost(const TrellisTable& table, const ErrorMetric& metric, const float* x, int seam) {
   struct Path {
     double cost = std::numeric_limits<double>::infinity();
@@ -169,7 +170,8 @@ double searched_cost(const TrellisTable& table, const ErrorMetric& metric, const
   return paths[seam].cost;
 }
 
-// Costs of the encoder's codes over those that the search in double precision finds through the same seams.
+// Compares the costs of the encoder's codes with those of the search in double precision through the same
+// seams.
 double excess(const TrellisTable& table, const std::vector<float>& v, const std::vector<float>& values,
               int n) {
   const int n_rows = static_cast<int>(values.size()) / n;
@@ -187,7 +189,7 @@ double excess(const TrellisTable& table, const std::vector<float>& v, const std:
   return found / searched - 1;
 }
 
-// Scaled to eigenvalues 1 + strengths[r] of M.
+// Scales the directions so that M has eigenvalues 1 + strengths[r].
 std::vector<float> with_strengths(std::vector<float> v, const std::array<double, kMetricRank>& strengths) {
   for (std::size_t r = 0; r < kMetricRank; ++r) {
     double squares = 0;
@@ -209,7 +211,7 @@ TEST(ShapedEncoder, FindsWhatASearchInDoublePrecisionDoes) {
   }
 }
 
-// Metrics that say little, that care for one direction above all, and for few channels.
+// The metrics are nearly flat, dominated by one direction, or concentrated on few channels.
 TEST(ShapedEncoder, KeepsItsPrecisionUnderExtremeMetrics) {
   constexpr int kRows = 400, kValues = 64;
   const std::vector<float> values = normal_numbers(kRows * kValues, 13);
@@ -229,7 +231,7 @@ TEST(ShapedEncoder, KeepsItsPrecisionUnderExtremeMetrics) {
       EXPECT_NEAR(excess(table, v, values, kValues), 0, 0.1) << table.bits << " bits, " << &v - metrics;
 }
 
-// Rows of root mean square 1 with few values that levels don't reach, or with one alone.
+// The rows have a root mean square of 1, with a few values, or only one, beyond all levels.
 TEST(ShapedEncoder, BearsOutlyingValues) {
   constexpr int kRows = 200;
   for (const int kValues : {64, 128}) {

@@ -8,21 +8,23 @@
 namespace kvant {
 namespace {
 
-// For B bits. The root mean square of an error is 350, 370, 380, 190, 100 and 42 units for 1 to 6 bits.
+// The resolution for B bits. The root mean square of an error is 350, 370, 380, 190, 100 and 42 units for 1
+// to 6 bits.
 constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
-// Steps in which what costs can grow by, 4.2e8 with 1 and 2 bits and 6.1e8 otherwise, fits 32 bits.
+// The number of steps in which costs may grow without overflowing 32 bits. They grow by up to 4.2e8 with 1
+// and 2 bits, and 6.1e8 otherwise.
 constexpr int settling_period(int bits) {
   return bits < 3 ? 8 : 4;
 }
-// Weights that are as near as this to one before count as that one: up to .3 % of the error, for most steps
-// without a multiplication of all costs.
+// A weight within this factor of an earlier one is replaced by it. That adds up to .3 % to the error and
+// saves a multiplication of all costs in most steps.
 constexpr float kLikeWeights = 1.2F;
 
-constexpr double kLargestSum = 24000;    // leaves room for what levels reach
-constexpr double kMostFeedback = 65000;  // of a step: so that x + g.s fits 32 bits
+constexpr double kLargestSum = 24000;    // leaves room for the largest levels
+constexpr double kMostFeedback = 65000;  // per step: keeps x + g.s within 32 bits
 
-// How far the errors of a row of root mean square 1 can add up where it is beyond the largest level L: n
-// values of sqrt(d / n) make n (sqrt(d / n) - L), at most d / (4 L).
+// Bounds the sum of the errors of a row of root mean square 1 whose values lie beyond the largest level L. n
+// values of sqrt(d / n) add up to n (sqrt(d / n) - L), which is at most d / (4 L).
 double largest_sum(std::size_t d, const TrellisTable& table) {
   double largest = 0;
   for (const std::int8_t level : table.levels)
@@ -56,11 +58,11 @@ std::int16_t word(double x) {
 ShapedFilter::ShapedFilter(const ErrorMetric& metric, const TrellisTable& table)
     : level_shift(kLevelShift[table.bits]) {
   const std::size_t n = metric.steps().size();
-  // A row of root mean square 1 may hold sqrt(n).
+  // A row of root mean square 1 may contain a value of sqrt(n).
   while (std::ldexp(std::sqrt(static_cast<double>(n)), level_shift) > kMostValue * double{table.scale})
     --level_shift;
   units = std::ldexp(1.0F, level_shift) / table.scale;
-  double unit[kMetricRank];  // of sums, in those of errors
+  double unit[kMetricRank];  // of sums, in units of errors
   const double most = largest_sum(n, table) * units;
   for (int r = 0; r < kMetricRank; ++r)
     unit[r] = largest_along(metric, r) * std::max(32768.0 / 32767, most / kLargestSum);

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// What the search adds up must fit its integers, whatever the metric.
+// The sums of the search must fit its integers for every metric.
 TEST(ShapedFilter, LeavesRoomInTheSearchsIntegers) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -35,7 +35,7 @@ TEST(ShapedFilter, LeavesRoomInTheSearchsIntegers) {
   }
 }
 
-// Without directions nothing is fed back, and all errors count alike.
+// Without directions there is no feedback, and all errors have the same weight.
 TEST(ShapedFilter, FeedsNothingBackWithoutDirections) {
   const ShapedFilter filter(ErrorMetric(std::vector<float>(64 * kMetricRank, 0.0F)), trellis_tables()[1]);
   for (const ShapedStep& step : filter.steps) {

@@ -1,14 +1,14 @@
-// The way of rows through the search of shaped_search.h over an instruction set; included by one file for
-// each set, in its own namespace, behind shaped_vectors_body.h and
-//   Constants(code)                   what all rows have in common
-//   Step(step, constants, value)      what all registers of a row's step have in common
+// The loop over rows for the search of shaped_search.h, shared by all instruction sets. One file for each set
+// includes it in its own namespace, after shaped_vectors_body.h and these definitions:
+//   Constants(code)                   shared by all rows
+//   Step(step, constants, value)      shared by all registers of a row's step
 //   Parents<B>                        targets and bases of parents
 //   arrange_parents<B, kPhase>(paths, step, parents)
 //   find_best<B, kPhase>(parents, tables, best)   the cheapest branches to each register
-//   survive<B, kPhase>(step, tables, best, before, after, trace)   what is left of both; best are the costs
+//   survive<B, kPhase>(step, tables, best, before, after, trace)   the surviving paths; best are their costs
 //   bar_other_seams(tables, i, seam, paths)
 
-// kRows rows side by side, so that their steps don't wait for each other.
+// Searches kRows rows side by side, so their steps don't wait for each other.
 template <int B, int kRows>
 class Search {
  public:

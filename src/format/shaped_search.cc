@@ -9,12 +9,12 @@
 namespace kvant {
 namespace {
 
-// The paths that survive, by the node that they lead to.
+// Holds the surviving paths, indexed by the node that they lead to.
 template <int B>
 struct Survivors {
   static constexpr int kNodes = kTrellisStates >> B;
   static constexpr int kMemory = kTrellisBits - B;         // bits of a node
-  static constexpr std::uint32_t kChoice = (1U << B) - 1;  // the state's bits in a cost
+  static constexpr std::uint32_t kChoice = (1U << B) - 1;  // the state's bits within a cost
   std::uint32_t cost[kNodes];
   std::int16_t along[kNodes][kMetricRank];  // s
 };
@@ -26,7 +26,7 @@ void begin(Survivors<B>& paths) {
   for (int q = 0; q < S::kNodes; ++q) paths.cost[q] = q & S::kChoice;
 }
 
-// Of value i < kMemory / B.
+// Bars paths that don't begin in the seam, for value i < kMemory / B.
 template <int B>
 void bar_other_seams(int i, int seam, Survivors<B>& paths) {
   using S = Survivors<B>;

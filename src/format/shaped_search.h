@@ -1,17 +1,17 @@
-// The search for a trellis path (trellis.h) whose errors cost least under an ErrorMetric, in integers: the
-// same path on every processor.
+// Searches for the trellis path (trellis.h) of least cost under an ErrorMetric. It works in integers, so
+// every processor finds the same path.
 //
-// Nodes and parents: trellis_viterbi.h. Of the paths to a node one survives, with what its errors add up to.
+// trellis_viterbi.h defines nodes and parents. One path to each node survives, with the sums of its errors.
 // For value x, in the units of ShapedFilter:
-//   target of a parent  t = x + g.s, cut to kReach and rounded to a multiple of 2^shaped_grain
-//   branch              cost of the parent + (t - level)^2. Costs are over D_i, and multiples of 2^B: in the
-//                       lowest B bits lie those of the state, which say by which branch a path comes, so
-//                       that a minimum finds both; among equals, the lowest.
-//   what survives       s = s of the parent + V (x - level), modulo 2^16; cost * fade
-// A path that must begin in the seam comes by the seam's bits until a node remembers only what came later;
-// the bit above all costs bars other branches.
+//   target of a parent  t = x + g.s, clamped to kReach and rounded to a multiple of 2^shaped_grain
+//   branch              cost of the parent + (t - level)^2. Costs are divided by D_i and are multiples
+//                       of 2^B; their lowest B bits hold those of the state and so identify the branch. A
+//                       minimum therefore finds both, and ties go to the lowest state.
+//   survivor            s = s of the parent + V (x - level), modulo 2^16; cost * fade
+// A path that must begin in the seam takes the seam's bits until a node remembers only later ones; the bit
+// above all costs bars other branches.
 //
-// Included where code is compiled for newer processors: declares only.
+// Files that are compiled for newer processors include this header, so it only declares.
 #pragma once
 
 #include <cstdint>
@@ -24,28 +24,28 @@ namespace kvant {
 
 inline constexpr int kShapedTrace = 256;  // bytes for each value
 inline constexpr std::uint32_t kBarred = 1U << 31;
-inline constexpr int kReach = 1 << 14;  // of targets: -kReach to kReach - 1
+inline constexpr int kReach = 1 << 14;  // targets lie in -kReach .. kReach - 1
 
-// Of value i, in the units of ShapedFilter. D, g, V: error_metric.h.
+// Holds the numbers of value i in the units of ShapedFilter. D, g and V: error_metric.h.
 struct ShapedStep {
   std::int16_t feedback[kMetricRank];    // g_i, times 2^kTargetShift
   std::int16_t directions[kMetricRank];  // V_i, times 2^15
-  bool settles;                          // afterwards the least cost is subtracted from all,
-  std::int32_t limit;                    // what is left is cut to this,
+  bool settles;                          // whether the least cost is then subtracted from all costs,
+  std::int32_t limit;                    // which are clamped to this limit
   float fade;                            // and multiplied by D_i / D_(i+1)
 };
 
 inline constexpr int kTargetShift = 8;
-inline constexpr int kMostValue = 24000;  // of values: they and a level fit 16 bits
+inline constexpr int kMostValue = 24000;  // limit of values, so a value plus a level fits in 16 bits
 inline constexpr std::int32_t kCostLimit = 1 << 30;
 
 constexpr int shaped_grain(int bits) {
   return (bits + 1) / 2;
 }
 
-// A branch costs base - 2 t l + l^2, with the parent's base = cost + t^2. Vector units add up products of
-// pairs of 16 bits: of (t, u) for a target and (-2 l, l^2 / u - u) for a level, where u is the square of the
-// smallest level, and of (t, u) with itself in the base.
+// A branch costs base - 2 t l + l^2, with the parent's base = cost + t^2. Vector units add products of pairs
+// of 16-bit numbers. For a branch these are (t, u) of the target and (-2 l, l^2 / u - u) of the level, where
+// u is the square of the smallest level; for the base they are (t, u) with itself.
 constexpr std::int32_t level_unit(int level_shift) {
   return 1 << (2 * level_shift);
 }
@@ -61,13 +61,13 @@ struct ShapedRow {
 
 struct ShapedCode {
   const TrellisCode* trellis;
-  const std::int8_t* levels;  // of all its 256 states, over 2^level_shift units
+  const std::int8_t* levels;  // of all 256 states, in units of 2^level_shift
   int level_shift;
   const ShapedStep* steps;  // [n]
   int n;
 };
 
-// One instruction set.
+// Describes the search for one instruction set.
 struct ShapedKernel {
   const char* name;  // "avx512"
   // trace: room for kShapedTrace * n bytes.
@@ -77,7 +77,7 @@ struct ShapedKernel {
 const ShapedKernel& portable_shaped_search();
 const ShapedKernel* avx2_shaped_search();  // null where the build has none
 const ShapedKernel* avx512_shaped_search();
-// Those that this machine can run, the best one first.
+// Returns the searches that this machine can run, fastest first.
 std::vector<const ShapedKernel*> runnable_shaped_searches();
 const ShapedKernel& best_shaped_search();
 

@@ -1,4 +1,4 @@
-// The search in AVX2: 8 branches at a time, in 32-bit lanes, as shaped_search_avx512.cc has 16.
+// The search in AVX2: 8 branches at a time, in 32-bit lanes. shaped_search_avx512.cc explains the method.
 #include "format/shaped_search.h"
 
 #if defined(__AVX2__)
@@ -22,7 +22,7 @@ using Ints = __m256i;
 [[gnu::always_inline]] inline void store(void* to, Ints x) {
   _mm256_store_si256(static_cast<__m256i*>(to), x);
 }
-// A number, or four of them, in every lane: by loads, as in shaped_search_avx512.cc.
+// Broadcast one number, or four, to every lane by loads, as in shaped_search_avx512.cc.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=x"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -39,7 +39,7 @@ using Ints = __m256i;
 [[gnu::always_inline]] inline Ints plus(Ints a, Ints b) {
   return _mm256_add_epi32(a, b);
 }
-// (x & mask) | y
+// Returns (x & mask) | y.
 [[gnu::always_inline]] inline Ints masked_or(Ints x, Ints mask, Ints y) {
   return _mm256_or_si256(_mm256_and_si256(x, mask), y);
 }
@@ -50,8 +50,8 @@ template <int B>
 struct Layout : VectorLayout<B> {
   static constexpr int kRows = B <= 2 ? 2 : 4;
 
-  // With 2 bits as in shaped_search_avx512.cc. Of a node's three digits one numbers the lanes of a half, one
-  // halves and neighbouring registers, one pairs of registers.
+  // With 2 bits the phases are those of shaped_search_avx512.cc. A node has three digits: one selects the
+  // lane within a half, one selects the half and the register of a pair, one selects the pair of registers.
   static int node_at(int phase, int r, int lane) {
     if constexpr (B == 2) {
       const int in_half = lane % 4, half = lane / 4 * 2 | r % 2, pair = r / 2;
@@ -70,12 +70,12 @@ struct Layout : VectorLayout<B> {
 };
 
 struct Constants {
-  Lanes half;                  // of what is cut off from a target
-  Lanes grain;                 // where registers hold two targets a lane, in both halves
-  Lanes unit;                  // level_unit in the upper halves, or likewise
-  Lanes level_shift;           // from a lane's uppermost byte
-  Lanes level_factor;          // from the upper byte of both its halves, by a multiplication
-  Lanes mix, fold, fold_mask;  // of states in the uppermost byte
+  Lanes half;                  // of the bits that are cut off from a target
+  Lanes grain;                 // for two targets per lane, in both halves
+  Lanes unit;                  // level_unit in the upper halves, or in the lower ones too
+  Lanes level_shift;           // from a lane's highest byte
+  Lanes level_factor;          // multiplier that extracts the level from the upper byte of both halves
+  Lanes mix, fold, fold_mask;  // for states in the highest byte
 
   explicit Constants(const ShapedCode& code)
       : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
@@ -89,7 +89,7 @@ struct Constants {
         fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
 };
 
-// What all registers of a row's step have in common.
+// Holds what all registers of a row's step share.
 struct Step {
   const ShapedStep& numbers;
   const Constants& constants;
@@ -102,7 +102,7 @@ struct Step {
   }
 };
 
-// The targets of a register, times 2^kTargetShift and with `half` added.
+// Returns the targets of a register, times 2^kTargetShift, with `half` added.
 template <int B>
 [[gnu::always_inline]] inline Ints long_targets_of(const Survivors<B>& paths, int r, const Step& step) {
   Ints sum = step.start;
@@ -113,7 +113,7 @@ template <int B>
   return sum;
 }
 
-// Of all registers, with unit in the upper halves.
+// Computes the targets of all registers, with unit in the upper halves.
 template <int B>
 [[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
   constexpr int kRegisters = Layout<B>::kRegisters;
@@ -123,7 +123,7 @@ template <int B>
     targets[0] = masked_or(
         _mm256_max_epi32(_mm256_min_epi32(target, _mm256_set1_epi32(kReach - 1)), _mm256_set1_epi32(-kReach)),
         grain, unit);
-  } else {  // twice the target, saturated, is cut to twice the reach
+  } else {  // clamps twice the target, by saturation, to twice the reach
 #pragma GCC unroll 8
     for (int r = 0; r < kRegisters; r += 2) {
       const Ints doubled =
@@ -136,14 +136,14 @@ template <int B>
   }
 }
 
-// Of 16 numbers, the even and the odd ones.
+// Separates 16 numbers into the even and the odd ones.
 [[gnu::always_inline]] inline void part_even_from_odd(Ints a, Ints b, std::uint32_t (*to)[kLanes]) {
   const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
   store(to[0], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), 0xd8));
   store(to[1], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)), 0xd8));
 }
 
-// In each half of four registers, the first numbers, the second, ...
+// Holds a transposition of four registers within each half: the first numbers, the second, and so on.
 struct Four {
   Ints of[4];
 };
@@ -154,7 +154,7 @@ struct Four {
            _mm256_unpacklo_epi64(ab23, cd23), _mm256_unpackhi_epi64(ab23, cd23)}};
 }
 
-// Targets and bases of parents, in the order in which their branches are looked at.
+// Holds targets and bases of parents, in the order in which their branches are compared.
 template <int B>
 struct Parents {
   static constexpr int kVectors = B == 6 ? 2 : Layout<B>::kRegisters;
@@ -167,7 +167,7 @@ template <int B>
   if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1
 #pragma GCC unroll 8
     for (int two = 0; two < 16; two += 2) part_even_from_odd(numbers[two], numbers[two + 1], to + two);
-  } else if constexpr (B == 3) {  // node (q & 3) << 3 | k: with k and k + 4 in the halves
+  } else if constexpr (B == 3) {  // node (q & 3) << 3 | k: the halves hold k and k + 4
     const Four by_k = transposed(numbers);
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) store(to[k], by_k.of[k]);
@@ -197,7 +197,7 @@ template <int B, int /*kPhase*/>
   return plus(base, _mm256_madd_epi16(target, load(level)));
 }
 
-// best[r]: the cheapest branches to register r.
+// Finds best[r], the cheapest branches to register r.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
   const auto& levels = tables.levels[(kPhase + 1) % Layout<B>::kPhases];
@@ -223,7 +223,7 @@ template <int B, int kPhase>
     }
   } else if constexpr (B == 2) {
 #pragma GCC unroll 4
-    for (int set = 0; set < (kPhase == 1 ? 4 : 2); ++set) {  // of parents, and of their children
+    for (int set = 0; set < (kPhase == 1 ? 4 : 2); ++set) {  // sets of parents and of their children
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         Ints target, base;
@@ -292,17 +292,17 @@ template <int B, int kPhase>
   }
 }
 
-// b where the sign is set.
+// Selects b where the sign is set.
 [[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
   return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
 }
 
-// The levels of the best branches to a register, in both halves of lanes.
+// Returns the levels of the best branches to a register, in both halves of lanes.
 template <int B>
 [[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
   if constexpr (B == 3) {
-    // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
+    // The lowest byte of a lane becomes the upper byte of each half, and then the index of a level.
     const Ints lanes = _mm256_setr_epi32(0x00800080, 0x04800480, 0x08800880, 0x0c800c80, 0x00800080,
                                          0x04800480, 0x08800880, 0x0c800c80);
     const Ints at = masked_or(_mm256_shuffle_epi8(best, lanes), all(3 * 0x01000100U), lanes);
@@ -311,7 +311,7 @@ template <int B>
                               _mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm256_mulhi_epi16(level, load(constants.level_factor));
   } else {
-    // state_level() in the lanes' upper bytes.
+    // This is state_level(), computed in the highest bytes of the lanes.
     const Ints node = _mm256_slli_epi32(
         plus(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), all(static_cast<std::uint32_t>(r * kLanes))), 24 + B);
     const Ints state = masked_or(_mm256_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
@@ -325,14 +325,14 @@ template <int B>
   }
 }
 
-// The lowest bytes of a register.
+// Stores the lowest byte of each lane of a register.
 [[gnu::always_inline]] inline void store_lowest(std::uint8_t* to, Ints x) {
   const Ints four = _mm256_shuffle_epi8(x, all(0x0c080400));
   const __m128i eight = _mm_unpacklo_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), eight);
 }
 
-// Writes the choices of the best branches to the trace, and gives their errors, in both halves of lanes.
+// Writes the choices of the best branches to the trace and computes their errors, in both halves of lanes.
 template <int B>
 [[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
                                                const Step& step, std::uint8_t* trace, Ints* errors) {
@@ -347,7 +347,7 @@ template <int B>
                                               _mm256_packus_epi32(choices[2], choices[3]));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(trace + r * kLanes), packed);
       const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
-      const Ints odd = _mm256_slli_epi16(packed, 7);  // in the signs of bytes
+      const Ints odd = _mm256_slli_epi16(packed, 7);  // into the sign bits of bytes
       Ints level = _mm256_blendv_epi8(levels(0), levels(1), odd);
       if constexpr (B == 2)
         level = _mm256_blendv_epi8(level, _mm256_blendv_epi8(levels(2), levels(3), odd),
@@ -371,11 +371,11 @@ template <int B>
   }
 }
 
-// The sums of the parents by which the best branches to a register come; not with 3 bits.
+// Selects the sums of the parents from which the best branches to a register come; not used with 3 bits.
 template <int B, int kPhase>
 struct Choice {
   Ints lane;
-  __m256 odd, upper;  // by signs
+  __m256 odd, upper;  // as signs
 
   [[gnu::always_inline]] explicit Choice(Ints best) {
     const Ints lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -438,7 +438,7 @@ template <int B>
   }
 }
 
-// What survives, of which best[r] are the costs.
+// Computes the surviving paths, whose costs are best[r].
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
                                            const Survivors<B>& before, Survivors<B>& after,
@@ -459,7 +459,7 @@ template <int B, int kPhase>
       for (int k = 0; k < kPairs; ++k) extend(k, r, choice.sums(before.along[k], r), errors[r]);
     }
   }
-  // Every register has the parents of 8 nodes, which transposing brings to their place.
+  // Every register holds the parents of 8 nodes; transposing moves them to their positions.
   if constexpr (B == 3) {
     const Four choices = transposed(best);
 #pragma GCC unroll 4

@@ -1,4 +1,4 @@
-// The search in AVX-512: 16 branches at a time, in 32-bit lanes. Of sums and errors two lie in a lane.
+// The search in AVX-512: 16 branches at a time, in 32-bit lanes. A lane holds two sums or two errors.
 #include "format/shaped_search.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -22,8 +22,8 @@ using Ints = __m512i;
 [[gnu::always_inline]] inline void store(void* to, Ints x) {
   _mm512_store_si512(to, x);
 }
-// A number, or four of them, in every lane. Loads do that for nothing; compilers that know how the numbers
-// came to memory would rather take them from the register by shuffles, of which a step has enough.
+// Broadcast one number, or four, to every lane. Loads do that for free. Compilers that know how the numbers
+// reached memory would use shuffles of registers instead, and a step already has enough shuffles.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -37,7 +37,7 @@ using Ints = __m512i;
 [[gnu::always_inline]] inline Ints lesser(Ints a, Ints b) {
   return _mm512_min_epu32(a, b);
 }
-// (x & mask) | y
+// Returns (x & mask) | y.
 [[gnu::always_inline]] inline Ints masked_or(Ints x, Ints mask, Ints y) {
   return _mm512_ternarylogic_epi32(x, mask, y, 0xea);
 }
@@ -67,12 +67,12 @@ struct Layout : VectorLayout<B> {
 };
 
 struct Constants {
-  Lanes half;                  // of what is cut off from a target
-  Lanes grain;                 // where registers hold two targets a lane, in both halves
-  Lanes unit;                  // level_unit in the upper halves, or likewise
-  Lanes level_shift;           // from a lane's uppermost byte
-  Lanes level_shift_of_words;  // from the upper byte of both its halves
-  Lanes mix, fold, fold_mask;  // of states in the uppermost byte
+  Lanes half;                  // of the bits that are cut off from a target
+  Lanes grain;                 // for two targets per lane, in both halves
+  Lanes unit;                  // level_unit in the upper halves, or in the lower ones too
+  Lanes level_shift;           // from a lane's highest byte
+  Lanes level_shift_of_words;  // from the upper byte of both halves
+  Lanes mix, fold, fold_mask;  // for states in the highest byte
 
   explicit Constants(const ShapedCode& code)
       : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
@@ -86,7 +86,7 @@ struct Constants {
         fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
 };
 
-// What all registers of a row's step have in common.
+// Holds what all registers of a row's step share.
 struct Step {
   const ShapedStep& numbers;
   const Constants& constants;
@@ -99,7 +99,7 @@ struct Step {
   }
 };
 
-// Of all registers, with unit in the upper halves.
+// Computes the targets of all registers, with unit in the upper halves.
 template <int B>
 [[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
   constexpr int kRegisters = Layout<B>::kRegisters;
@@ -118,7 +118,7 @@ template <int B>
     targets[0] = masked_or(
         _mm512_max_epi32(_mm512_min_epi32(target, _mm512_set1_epi32(kReach - 1)), _mm512_set1_epi32(-kReach)),
         grain, unit);
-  } else {  // twice the target, saturated, is cut to twice the reach
+  } else {  // clamps twice the target, by saturation, to twice the reach
 #pragma GCC unroll 4
     for (int r = 0; r < kRegisters; r += 2) {
       const Ints twice = _mm512_packs_epi32(_mm512_srai_epi32(sums[r], kTargetShift - 1),
@@ -134,7 +134,7 @@ template <int B>
   return _mm512_dpwssd_epi32(base, target, load(level));
 }
 
-// Targets and bases of parents, in the order in which their branches are looked at.
+// Holds targets and bases of parents, in the order in which their branches are compared.
 template <int B>
 struct Parents {
   static constexpr int kVectors = B == 5 ? 4 : Layout<B>::kRegisters;
@@ -147,10 +147,10 @@ struct Parents {
   }
 };
 
-// With 2 bits a node is three digits of base 4, and its parents are those that share the upper two of their
-// digits with its lower two. One digit numbers the registers, two the lanes. Where the last digit of a parent
-// is in the lanes, its children take its register; where it is the register's, its lane: so nothing is moved
-// but within registers, and after three steps every digit lies where it did.
+// With 2 bits a node is three digits of base 4. Its parents are the nodes whose upper two digits equal its
+// lower two. One digit selects the register, two the lane. Where the last digit of a parent selects the lane,
+// its children use its register; where it selects the register, they use its lane. So data moves only within
+// registers, and after three steps every digit is back in its place.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void arrange_parents(const Survivors<B>& paths, const Step& step,
                                                    Parents<B>& parents) {
@@ -191,7 +191,7 @@ template <int B, int kPhase>
       parents.set(two, _mm512_permutexvar_epi32(of_two, targets[0]),
                   _mm512_permutexvar_epi32(of_two, bases[0]));
     }
-  } else if constexpr (B == 6) {  // from all four parents
+  } else if constexpr (B == 6) {  // a vector holds branches from all four parents
     const Ints quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     parents.set(0, _mm512_permutexvar_epi32(quarter, targets[0]),
                 _mm512_permutexvar_epi32(quarter, bases[0]));
@@ -201,7 +201,7 @@ template <int B, int kPhase>
   }
 }
 
-// best[r]: the cheapest branches to register r of the next phase.
+// Finds best[r], the cheapest branches to register r of the next phase.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
   constexpr int kNext = (kPhase + 1) % Layout<B>::kPhases;
@@ -273,12 +273,12 @@ template <int B, int kPhase>
   }
 }
 
-// The levels of the best branches to a register, in both halves of lanes.
+// Returns the levels of the best branches to a register, in both halves of lanes.
 template <int B>
 [[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
   if constexpr (B == 3) {
-    // As the upper byte of each half the lowest of the lane, which becomes the place of a level.
+    // The lowest byte of a lane becomes the upper byte of each half, and then the index of a level.
     const Ints lanes = _mm512_set4_epi32(0x0c800c80, 0x08800880, 0x04800480, 0x00800080);
     const Ints at = masked_or(_mm512_shuffle_epi8(best, lanes), all(3 * 0x01000100U), lanes);
     const Ints level = _mm512_mask_blend_epi32(_mm512_test_epi32_mask(best, all(4)),
@@ -286,7 +286,7 @@ template <int B>
                                                _mm512_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm512_srav_epi16(level, load(constants.level_shift_of_words));
   } else {
-    // state_level() in the lanes' upper bytes.
+    // This is state_level(), computed in the highest bytes of the lanes.
     const Ints node = _mm512_slli_epi32(load(tables.nodes[phase] + r * kLanes), 24 + B);
     const Ints state = masked_or(_mm512_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
     const Ints mixed = _mm512_xor_si512(state, _mm512_sllv_epi32(state, load(constants.mix)));
@@ -298,7 +298,7 @@ template <int B>
   }
 }
 
-// Writes the choices of the best branches to the trace, and gives their errors, in both halves of lanes.
+// Writes the choices of the best branches to the trace and computes their errors, in both halves of lanes.
 template <int B>
 [[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
                                                const Step& step, std::uint8_t* trace, Ints* errors) {
@@ -337,7 +337,7 @@ template <int B>
   }
 }
 
-// The sums of the parents by which the best branches to register r come.
+// Selects the sums of the parents from which the best branches to register r come.
 template <int B, int kPhase>
 struct Choice {
   Ints parents;
@@ -391,7 +391,7 @@ template <int B>
   }
 }
 
-// What survives, of which best[r] are the costs.
+// Computes the surviving paths, whose costs are best[r].
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void survive(const Step& step, const Tables<B>& tables, Ints* best,
                                            const Survivors<B>& before, Survivors<B>& after,

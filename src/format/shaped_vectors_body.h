@@ -1,10 +1,10 @@
-// How the states of a trellis lie in vectors of 32-bit lanes, for the search of shaped_search.h over an
-// instruction set; included by one file for each set, in its own namespace, which has
+// The layout of a trellis's states in vectors of 32-bit lanes, for the search of shaped_search.h. One file
+// for each instruction set includes it in its own namespace, which provides:
 //   kLanes, Ints             a vector
-//   load(from), store(to, x) of aligned memory
-//   Layout<B>                what VectorLayout<B> has, and
+//   load(from), store(to, x) for aligned memory
+//   Layout<B>                VectorLayout<B> and
 //     kRows                    rows that are searched side by side
-//     node_at(phase, r, lane)  how the nodes lie in registers and lanes
+//     node_at(phase, r, lane)  the node in a lane of a register
 //     state_at(next_phase, r, v, lane)  the state of a lane of branch vector v to register r of the next
 //     phase
 
@@ -19,13 +19,14 @@ struct VectorLayout {
   static constexpr int kNodes = kStates >> B;
   static constexpr int kMemory = 8 - B;  // bits of a node
   static constexpr std::uint32_t kChoice = (1U << B) - 1;
-  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;  // for fewer nodes, repeated
+  // fewer nodes than lanes are repeated
+  static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;
   static constexpr int kStride = kRegisters * kLanes;
-  static constexpr int kVectors = kStates / kStride;  // of branches to the nodes of a register
-  // How the nodes lie in registers and lanes changes from step to step with 2 bits.
+  static constexpr int kVectors = kStates / kStride;  // vectors of branches to the nodes of one register
+  // With 2 bits the layout of nodes in registers and lanes changes from step to step.
   static constexpr int kPhases = B == 2 ? 3 : 1;
 
-  // With few bits, four registers are packed as they come.
+  // With few bits, four registers are packed in the order that the pack instructions give.
   static int place_in_trace(int r, int lane) {
     if constexpr (B >= 3) return r * kLanes + lane;
     return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
@@ -39,10 +40,10 @@ struct Tables {
   static constexpr int kChoices = B < 3 ? 1 << B : 0;
   alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
-  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that name a node as parent
-  // With 3 bits, levels of four states in a lane: of the states 4b, 4b + 1, ... of its node.
+  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that identify a node as parent
+  // With 3 bits, a lane holds the levels of four states of its node: 4b, 4b + 1, ...
   alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
-  // With fewer, levels by the state's lowest bits, in the order of the trace.
+  // With fewer bits, levels are stored by the state's lowest bits, in the order of the trace.
   alignas(64) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
   std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
 
@@ -68,7 +69,7 @@ struct Tables {
   }
 };
 
-// The same number in all lanes.
+// Holds the same number in all lanes.
 struct alignas(64) Lanes {
   std::int32_t of[kLanes];
 
@@ -80,7 +81,7 @@ struct alignas(64) Lanes {
   return load(lanes.of);
 }
 
-// The paths that survive, by place.
+// Holds the surviving paths, indexed by their place in the registers.
 template <int B>
 struct Survivors {
   alignas(64) std::uint32_t cost[Layout<B>::kStride];

@@ -11,11 +11,11 @@
 //
 // value = step * mean of the channel + gain of the token * level[state] * scale, with the table of B
 // (trellis.h). The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring
-// tokens have in common: K turns slowly in the low frequencies of RoPE, so it holds a large part of K. Each
-// token's rest, which has what rounding leaves of the means, is divided by its root mean square and encoded;
-// its gain is then fitted (fitted_gain in trellis_gain.h).
+// tokens share: K rotates slowly in the low frequencies of RoPE, so the mean is a large part of K. Each
+// token's remainder, including the rounding error of the means, is divided by its root mean square and
+// encoded. Its gain is then fitted (fitted_gain in trellis_gain.h).
 //
-// Left-out tokens enter neither the means nor the loudest gain.
+// Left-out tokens affect neither the means nor the loudest gain.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,8 +50,8 @@ static_assert(trellis_page_bytes(2, 128) == 4358 && trellis_page_bytes(4, 128) =
 
 constexpr double kMaxGain = 0x1p126;  // times the largest level, 3.4, it is still finite
 
-// The gains of n codes, where `unit` is the loudest. 2^-f for the fraction f of an octave by a series around
-// f = 1/2, so that the loop vectorizes; relative errors are 1e-7.
+// Computes the gains of n codes, given the loudest gain `unit`. A series around f = 1/2 gives 2^-f for the
+// fraction f of an octave, which lets the loop vectorize; relative errors are 1e-7.
 KVANT_SIMD_CLONES void widen_gains(const std::uint8_t* codes, int n, float unit, float* gains) {
   constexpr float kLn2 = 0.69314718F, kRootHalf = 0.70710678F;
   const float at_half = unit * kRootHalf;
@@ -70,7 +70,7 @@ std::uint8_t code_of_gain(double gain, double loudest) {
   return static_cast<std::uint8_t>(std::clamp(steps, 0.0, static_cast<double>(kSilent)));
 }
 
-// The channels' means over the tokens that aren't left out.
+// Returns the channels' means over the tokens that aren't left out.
 std::array<float, kMaxHeadDim> channel_means(const float* values, const TokenMask& left_out, int d) {
   std::array<double, kMaxHeadDim> sums{};
   int n = 0;
@@ -84,7 +84,7 @@ std::array<float, kMaxHeadDim> channel_means(const float* values, const TokenMas
   return means;
 }
 
-// Means as pages hold them.
+// Stores the means and their step as pages hold them.
 void store_means(const std::array<float, kMaxHeadDim>& means, int d, std::byte* parameters) {
   float largest = 0;
   for (int i = 0; i < d; ++i) largest = std::max(largest, std::fabs(means[i]));
@@ -112,7 +112,8 @@ float load_loudest(const std::byte* parameters, int d) {
   return loudest;
 }
 
-// a . b: in a fixed order, of products that are exact, so that it is the same with every instruction set.
+// Returns a . b. The products are exact and added in a fixed order, so every instruction set gives the same
+// sum.
 KVANT_SIMD_CLONES double dot(const float* a, const float* b, int d) {
   constexpr int kSums = 8;
   double sums[kSums] = {};
@@ -121,17 +122,18 @@ KVANT_SIMD_CLONES double dot(const float* a, const float* b, int d) {
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// What the means leave of a token.
+// Subtracts the means from a token.
 void subtract_means(const float* values, const float* means, int d, float* rest) {
   for (int i = 0; i < d; ++i) rest[i] = values[i] - means[i];
 }
 
-// The gains of an octave, and which of them numbers have.
+// Holds the gains of an octave, and the ranges of numbers that round to each.
 struct OctaveOfGains {
   std::array<double, kGainSteps + 1> gains;
-  std::array<double, kGainSteps + 1> ends;  // of the numbers whose gain that is
+  std::array<double, kGainSteps + 1> ends;  // upper ends of the numbers that round to each gain
   std::array<std::uint8_t, kGainSteps>
-      first{};  // by the highest bits of a number's fraction, of the least one
+      // The gain of the least number with given highest fraction bits.
+      first{};
   OctaveOfGains() {
     for (int i = 0; i <= kGainSteps; ++i) {
       gains[i] = std::exp2(static_cast<double>(i) / kGainSteps);
@@ -142,8 +144,8 @@ struct OctaveOfGains {
   }
 };
 
-// The power of 2^(1 / kGainSteps) that is nearest to `gain` > 0: as exp2 and log2 would give it, three times
-// as fast.
+// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` > 0. It equals what exp2 and log2 would
+// give and is three times as fast.
 double rounded_gain(double gain) {
   static const OctaveOfGains kOctave;
   constexpr int kFractionBits = 52;
@@ -152,11 +154,11 @@ double rounded_gain(double gain) {
   const auto of_octave = std::bit_cast<double>((bits & kFraction) | std::bit_cast<std::uint64_t>(1.0));
   int i = kOctave.first[(bits & kFraction) >> (kFractionBits - std::countr_zero(unsigned{kGainSteps}))];
   for (int step = 0; step < 2; ++step)
-    i += of_octave >= kOctave.ends[i] ? 1 : 0;  // as many as the bits leave open
+    i += of_octave >= kOctave.ends[i] ? 1 : 0;  // the highest bits leave up to two steps open
   return kOctave.gains[i] * std::bit_cast<double>(bits & ~kFraction);
 }
 
-// x / its root mean square, rounded; zeros if that is 0.
+// Divides x by its root mean square, rounded; the result is zero if that is 0.
 void normalize(const float* x, int d, float* normal) {
   const double squares = dot(x, x, d);
   const double reciprocal = squares > 0 ? rounded_gain(std::sqrt(d / squares)) : 0;
@@ -167,7 +169,7 @@ double unbiased_share(Side side) {
   return side == Side::key ? kUnbiasedKeys : kUnbiasedValues;
 }
 
-// Of the products <x, x>, <x, c>, <c, c>.
+// Fits a gain to the products <x, x>, <x, c>, <c, c>.
 double fit(double energy, double along, double length, double unbiased_share) {
   const double gain = fitted_gain(energy, along, length, unbiased_share,
                                   [](double base, double exponent) { return std::pow(base, exponent); });
@@ -178,7 +180,7 @@ double fit(const float* x, const float* shape, int d, Side side) {
   return fit(dot(x, x, d), dot(x, shape, d), dot(shape, shape, d), unbiased_share(side));
 }
 
-// The gain at which `shape` gives x its own length in the metric, along x: queries find x.M.x on average.
+// Fits the gain at which `shape` has x's length in the metric along x, because queries see x.M.x on average.
 double fit(const float* x, const float* shape, const ErrorMetric& metric) {
   const ErrorMetric::Products products = metric.products(x, shape);
   return fit(products.aa, products.ab, products.bb, 1.0);
@@ -269,7 +271,7 @@ class TcqFormat : public Format {
     return page + static_cast<std::ptrdiff_t>(token) * (d * table_.bits / 8);
   }
 
-  // Writes the tokens' codes, and gives their gains.
+  // Writes the tokens' codes and returns their gains.
   std::array<double, kPageTokens> encode_shapes(const float* values, const float* means,
                                                 const PageContext& context, std::byte* page) const {
     const int d = context.head_dim;

@@ -13,8 +13,8 @@ int bits_of(const std::string& name) {
   return name.back() - '0';
 }
 
-// What a page has behind its codes, from the specification's text: gains, then the means' codes, the loudest
-// gain and the means' step, the upper half of an F32.
+// Reads the bytes after a page's codes as specified: gains, the means' codes, the loudest gain, and the
+// means' step, which is the upper half of an F32.
 struct Parameters {
   const std::byte* gains;
   int d;
@@ -43,7 +43,7 @@ TEST(TrellisCodedTokens, TakeTheirBitsAGainAndTheMeans) {
   }
 }
 
-// The bytes, read by the specification's text.
+// Decodes the bytes independently, following the specification.
 TEST(TrellisCodedTokens, DecodeAsSpecified) {
   for (const std::string& name : members_of(kPattern)) {
     for (const int d : kTestHeadDims) {
@@ -94,8 +94,8 @@ TEST(TrellisCodedTokens, KeepTheMeansOfTheTokensThatCount) {
   EXPECT_NEAR(stored.step() * 127, largest, 0x1p-8 * largest);
 }
 
-// What rounding leaves of a channel's mean is coded with its tokens. Beside a channel whose mean is 100 of
-// its deviations, means are multiples of .8 deviations, which adds 5 % to the variance and half of that to
+// The tokens' codes absorb the rounding error of a channel's mean. Next to a channel whose mean is 100 of its
+// deviations, means are multiples of .8 deviations. That adds 5 % to the variance, and half of that to the
 // errors.
 TEST(TrellisCodedTokens, MakeUpForTheRoundingOfMeans) {
   constexpr int kDim = 128;
@@ -126,13 +126,13 @@ TEST(TrellisCodedTokens, ErrLessThanScalarLevelsOfTheSameBitsOnGaussianValues) {
   }
 }
 
-// <decoded, x> / <x, x> of each token, without the means: 1 for values, and for keys a quarter of the way (of
-// the logarithm) from there to the cosine's square, to which least squares would shorten them.
+// Computes <decoded, x> / <x, x> of each token, without the means. It is 1 for values. For keys it is a
+// quarter of the way (of the logarithm) from there to the squared cosine, which least squares would give.
 TEST(TrellisCodedTokens, ShortenNoValuesAndKeysLittle) {
   constexpr int kDim = 128;
   constexpr double kGainRounding = 0.011;  // half a step of 1/32 octave
   std::vector<float> values = gaussian_values(kDim, 4);
-  for (int i = 0; i < kDim; ++i) {  // so that means are 0
+  for (int i = 0; i < kDim; ++i) {  // makes the means 0
     double mean = 0;
     for (int t = 0; t < kPageTokens; ++t) mean += values[t * kDim + i] / double{kPageTokens};
     for (int t = 0; t < kPageTokens; ++t) values[t * kDim + i] -= static_cast<float>(mean);
@@ -160,8 +160,8 @@ TEST(TrellisCodedTokens, ShortenNoValuesAndKeysLittle) {
   }
 }
 
-// A gain that is rounded after codes were found would be off along the token by a step of 1/32 octave divided
-// by sqrt(12), .0063; with 6 bits the codes make up for two thirds of that.
+// A gain that is rounded only after the codes were found is off by a step of 1/32 octave divided by sqrt(12),
+// .0063, along the token. With 6 bits the codes correct two thirds of that.
 TEST(TrellisCodedTokens, MakeUpForTheRoundingOfGains) {
   constexpr int kDim = 64;
   const std::vector<float> values = gaussian_values(kDim, 5);

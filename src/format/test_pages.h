@@ -1,4 +1,4 @@
-// What the tests of this room share: pages of values, and formats with all that they need.
+// Helpers that this module's tests share: pages of values, and formats with everything that they need.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace kvant {
 
 inline constexpr int kTestHeadDims[] = {64, 80, 96, 128, 256, 512};
 
-// Members of the family whose pattern is `pattern`.
+// Returns the members of the family whose pattern is `pattern`.
 inline std::vector<std::string> members_of(const std::string& pattern) {
   for (const FormatFamily* family : format_families()) {
     if (family->pattern == pattern) return family->members;
@@ -25,7 +25,7 @@ inline std::vector<std::string> members_of(const std::string& pattern) {
   return {};
 }
 
-// Gaussian values [kPageTokens, d] with offsets and scales that differ by channel, as K has them.
+// Returns Gaussian values [kPageTokens, d] with offsets and scales that differ by channel, like those of K.
 inline std::vector<float> key_like_values(int d, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -48,12 +48,13 @@ inline std::vector<float> normal_numbers(std::size_t n, std::uint32_t seed) {
   return values;
 }
 
-// Standard Gaussian values [kPageTokens, d].
+// Returns standard Gaussian values [kPageTokens, d].
 inline std::vector<float> gaussian_values(int d, std::uint32_t seed) {
   return normal_numbers(static_cast<std::size_t>(kPageTokens) * d, seed);
 }
 
-// Inputs that have broken quantizers: all zero, constant, denormal, huge, of mixed sizes, with one outlier.
+// Returns inputs that have broken quantizers: all zero, constant, denormal, huge, of mixed sizes, with one
+// outlier.
 inline std::vector<std::vector<float>> extreme_pages(int d) {
   const std::size_t n = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<std::vector<float>> pages = {
@@ -78,7 +79,7 @@ inline std::vector<std::vector<float>> extreme_pages(int d) {
   return pages;
 }
 
-// A format with a head size, and random numbers for the model constants that it needs.
+// Combines a format with a head size and random numbers for its model constants.
 class TestFormat {
  public:
   TestFormat(const std::string& name, int d) : format_(find_format(name)), d_(d) {
@@ -113,7 +114,7 @@ class TestFormat {
   Constants constants_;
 };
 
-// Root of the mean squared error, as a part of the values' root mean square.
+// Returns the root of the mean squared error relative to the values' root mean square.
 inline double relative_rms_error(const std::vector<float>& values, const std::vector<float>& decoded) {
   double error = 0;
   double power = 0;
@@ -124,7 +125,7 @@ inline double relative_rms_error(const std::vector<float>& values, const std::ve
   return std::sqrt(error / power);
 }
 
-// Code i of a little-endian stream of codes, bit by bit.
+// Reads code i of a little-endian stream of codes, bit by bit.
 inline int code_from_stream(const std::byte* stream, std::size_t i, int bits) {
   int code = 0;
   for (int bit = 0; bit < bits; ++bit) {
@@ -134,7 +135,7 @@ inline int code_from_stream(const std::byte* stream, std::size_t i, int bits) {
   return code;
 }
 
-// The binary16 number at `at`, from the definition in IEEE 754.
+// Reads the binary16 number at `at` by the definition in IEEE 754.
 inline double f16_at(const std::byte* at) {
   std::uint16_t bits;
   std::memcpy(&bits, at, 2);
@@ -145,8 +146,8 @@ inline double f16_at(const std::byte* at) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Half a unit in the last place of x as a normal binary16, or of the denormals: the most that rounding
-// changes x.
+// Returns the largest rounding error of x: half a unit in the last place of a normal binary16, or of a
+// denormal.
 inline double f16_rounding(double x) {
   return std::max(std::fabs(x) * 0x1p-11, 0x1p-25) * (1 + 1e-6);
 }

@@ -12,7 +12,7 @@
 //   scale = f16((max - offset) / (2^B - 1)). Error <= scale / 2, plus f16's rounding of offset and scale.
 // Symmetric (s): value = (code - 2^(B-1)) * scale.
 //   B = 1: scale = f16(mean |x|), the code is the sign: x >= 0.
-//   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude, so that it falls on the lowest
+//   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude, so it falls on the lowest
 //   code and no code is wasted (as in llama.cpp's q4_0; RMS error 11 % below max / 7 for 4 bits and Gaussian
 //   values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
@@ -66,7 +66,7 @@ float mean_magnitude(const float* x, int n) {
   return static_cast<float>(sum / n);
 }
 
-// A group's grid as f16 scale; asymmetric ones also have an offset.
+// Fits a group's grid: an f16 scale, and an offset if the grid is asymmetric.
 AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
   if (shape.symmetric && shape.bits == 1) return {f16_from_float_saturated(mean_magnitude(x, n)), 0};
   const auto [low, high] = extremes(x, n);
@@ -77,7 +77,7 @@ AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
   return {f16_from_float_saturated(scale), 0};
 }
 
-// x [d] clamped to the magnitude of rank floor(percent * d / 100).
+// Clamps x [d] to the magnitude of rank floor(percent * d / 100).
 void clip_row(const float* x, int d, int percent, float* clipped) {
   std::array<float, kMaxHeadDim> magnitudes;
   std::transform(x, x + d, magnitudes.begin(), [](float v) { return std::fabs(v); });
@@ -86,7 +86,7 @@ void clip_row(const float* x, int d, int percent, float* clipped) {
   std::transform(x, x + d, clipped, [limit = *rank](float v) { return std::clamp(v, -limit, limit); });
 }
 
-// The grid as value = offset + code * step.
+// Represents the grid as value = offset + code * step.
 struct Grid {
   float step, offset;
 };
@@ -101,7 +101,7 @@ Grid grid_of(const AffineGroup& group, const TokShape& shape) {
   return as_grid(float_from_f16(group.scale), float_from_f16(group.offset), shape);
 }
 
-// One grid for each channel of a token.
+// Holds one grid for each channel of a token.
 struct GridRow {
   std::array<float, kMaxHeadDim> step;
   std::array<float, kMaxHeadDim> offset;
@@ -112,13 +112,13 @@ struct GridRow {
   }
 };
 
-// Where the parts of a page of d channels begin.
+// Locates the parts of a page of d channels.
 template <class Byte>
 struct TokPage {
   Byte* page;
   TokShape shape;
   int d;
-  int tokens;  // that the page has room for
+  int tokens;  // the page's capacity
 
   Byte* codes(int token) const { return page + static_cast<std::ptrdiff_t>(token) * (d * shape.bits / 8); }
   Byte* scale(int token, int group) const {
@@ -127,8 +127,8 @@ struct TokPage {
   Byte* offset(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
-// f16 [kPageTokens][groups] as [groups][kPageTokens]. Where `Groups` is not 0 it is the number of groups, so
-// that the loops vectorize.
+// Transposes f16 [kPageTokens][groups] to [groups][kPageTokens]. If `Groups` is not 0 it is the number of
+// groups, which lets the loops vectorize.
 template <int Groups>
 [[gnu::always_inline]] inline void columns_of(const std::byte* rows, int groups, std::uint16_t* columns) {
   const int n = Groups == 0 ? groups : Groups;
@@ -148,7 +148,7 @@ KVANT_SIMD_CLONES void transpose(const std::byte* rows, int groups, std::uint16_
   }
 }
 
-// The same as floats.
+// Transposes likewise and converts to floats.
 void widen_columns(const std::byte* rows, int groups, std::vector<float>& columns) {
   const std::size_t n = static_cast<std::size_t>(kPageTokens) * groups;
   columns.resize(n);
@@ -165,7 +165,8 @@ KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* 
   }
 }
 
-// n groups of signed bytes (+ 128), each times its scale: what a tail of 8 bits is read with for every token.
+// Decodes n groups of signed bytes (+ 128), each times its scale. Reading an 8-bit tail runs this for every
+// token.
 KVANT_SIMD_CLONES void decode_byte_groups(const std::byte* codes, const float* scales, int n, int group,
                                           float* values) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);
@@ -249,7 +250,7 @@ class TokFormat : public RowWiseFormat {
     return description;
   }
   std::optional<CodeScheme> code_scheme(int head_dim) const override {
-    if (head_dim % std::min(shape_.group, head_dim) != 0) return std::nullopt;  // groups of two sizes
+    if (head_dim % std::min(shape_.group, head_dim) != 0) return std::nullopt;  // the last group is shorter
     return CodeScheme{.bits = shape_.bits,
                       .group_bytes = shape_.bits,
                       .group_channels = kCodeBlock,

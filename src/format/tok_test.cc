@@ -14,7 +14,7 @@ std::vector<std::string> unclipped_members() {
   return members;
 }
 
-// A member's name, taken apart by the test itself.
+// Parses a member's name independently of the code under test.
 struct Shape {
   int bits = 0;
   int group = 0;
@@ -28,7 +28,7 @@ struct Shape {
   int last_code() const { return (1 << bits) - 1; }
 };
 
-// A page read by the byte map of the design: what one group stores.
+// Holds what one group stores, read by the specification's byte map.
 struct StoredGroup {
   double scale = 0;
   double offset = 0;  // as value = offset + code * step
@@ -53,7 +53,7 @@ StoredGroup stored_group(const std::vector<std::byte>& page, const Shape& shape,
   return stored;
 }
 
-// The scale that the design asks for, in double, and how far f16 may move it.
+// Computes the specified scale in double precision, and how far f16 may move it.
 double designed_scale(const float* x, int n, const Shape& shape) {
   double low = x[0];
   double high = x[0];
@@ -93,8 +93,8 @@ void check_group(const TestFormat& test, const std::vector<float>& values, const
     for (const int other : {std::max(code - 1, 0), std::min(code + 1, shape.last_code())}) {
       ASSERT_LE(error, std::fabs(stored.offset + other * stored.step - x[i]) + slack);
     }
-    // All lie within half a step of the grid, but at its ends: f16's rounding, the symmetric grids' missing
-    // code, and one bit's means.
+    // All decoded values lie within half a step, with exceptions at the ends of the grid. These are f16's
+    // rounding, the missing code of symmetric grids, and the means of one-bit grids.
     const double ends = zero_rounding + shape.last_code() * f16_rounding(designed);
     const double missing = shape.symmetric && shape.bits < 8 ? std::fabs(designed) / 2 : 0;
     if (!(shape.symmetric && shape.bits == 1)) {
@@ -194,7 +194,7 @@ TEST(TokenGroups, MatchAHandWorkedSymmetricGroup) {
   EXPECT_EQ(decoded[3], 0.0F);
 }
 
-// tok2g128c<P>: tok2g128 of values that are clamped to the magnitude of rank floor(P d / 100).
+// tok2g128c<P> must equal tok2g128 of values that are clamped to the magnitude of rank floor(P d / 100).
 TEST(TokenGroups, ClipAtAQuantileOfATokensMagnitudes) {
   for (const int percent : {92, 96}) {
     for (const int d : kTestHeadDims) {

@@ -7,10 +7,10 @@
 namespace kvant {
 namespace {
 
-// About the squared error that B bits leave of a variance of 1.
+// The approximate squared error that B bits leave of a variance of 1.
 constexpr double kSquaredErrors[] = {0, .287, .0777, .0211, .00585, .0018, .00058};
-constexpr double kBinWidth = 0.25;   // in root squared errors: costs .5 % of squared error
-constexpr double kBeyondLevels = 4;  // how far the bins reach beyond the largest level, in the same
+constexpr double kBinWidth = 0.25;   // in root squared errors; adds .5 % to the squared error
+constexpr double kBeyondLevels = 4;  // distance of the last bins from the largest level, in the same unit
 constexpr double kCostUnit = 16;     // the cost of the squared error above
 constexpr int kMaxCost = 0xffff;
 
@@ -34,12 +34,12 @@ void TrellisBranches::add_bin(double value, const TrellisTable& table) {
     const double difference = value - table.levels[state] * double{table.scale};
     errors[state] = difference * difference;
   }
-  const double least = *std::min_element(errors, errors + kTrellisStates);  // all paths have it in common
+  const double least = *std::min_element(errors, errors + kTrellisStates);  // all paths share it
   const std::size_t first = forward_.size();
   forward_.resize(first + static_cast<std::size_t>(nodes()) * parents());
   for (int to = 0; to < nodes(); ++to) {
     for (int k = 0; k < parents(); ++k) {
-      // The states that lead to node `to` from its parent k.
+      // Several states may lead from parent k to node `to`; the cheapest one counts.
       int best = to << bits_ | k;
       for (int state = best; state < (to + 1) << bits_; state += parents())
         if (errors[state] < errors[best]) best = state;

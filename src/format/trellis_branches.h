@@ -1,4 +1,4 @@
-// What each branch of a trellis costs a value: its squared error in 16 bits, looked up by the value.
+// The cost of each branch of a trellis: its squared error in 16 bits, looked up by the value.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// Nodes, parents and branches: trellis_viterbi.h.
+// trellis_viterbi.h explains nodes, parents and branches.
 class TrellisBranches {
  public:
   explicit TrellisBranches(const TrellisTable& table);
@@ -17,13 +17,13 @@ class TrellisBranches {
   int bits() const { return bits_; }
   int nodes() const { return kTrellisStates >> bits_; }
   int parents() const { return bits_ < 4 ? 1 << bits_ : nodes(); }
-  // Blocks of costs, one for each bin of values.
+  // Returns blocks of costs, one for each bin of values.
   ViterbiBranches costs() const { return {bits_, forward_.data(), backward_.data()}; }
 
-  // bins[i]: the bin of values[i]; the outermost bins hold all that lies beyond.
+  // Computes bins[i], the bin of values[i]; the outermost bins are unbounded.
   void find_bins(const float* values, int n, std::uint16_t* bins) const;
 
-  // symbols[i]: what a value in bins[i] appends on its way from nodes[i] to nodes[i + 1].
+  // Computes symbols[i], which a value in bins[i] appends on its way from nodes[i] to nodes[i + 1].
   void find_symbols(const std::uint16_t* bins, const std::uint8_t* nodes, int n,
                     std::uint16_t* symbols) const;
 
@@ -35,7 +35,7 @@ class TrellisBranches {
   float bins_per_unit_;
   std::vector<std::uint16_t> forward_;
   std::vector<std::uint16_t> backward_;
-  std::vector<std::uint8_t> symbols_;  // B > 4: of the cheapest state, [bins][G to][G from]
+  std::vector<std::uint8_t> symbols_;  // B > 4: symbols of the cheapest states, [bins][G to][G from]
 };
 
 }  // namespace kvant

@@ -1,7 +1,7 @@
-// The levels of a trellis's states (trellis.h): computed by shifts and masks within a byte, so that vector
-// units decode as many values at a time as they have bytes, without a table.
+// Computes the levels of a trellis's states (trellis.h) by shifts and masks within a byte. Vector units
+// therefore decode as many values at a time as they have bytes, without a table.
 //
-// No inline functions of the standard library: attention/cpu/byte_kernels.h says why.
+// This header uses no inline functions of the standard library; attention/cpu/byte_kernels.h says why.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,18 @@ inline constexpr int kTrellisBits = 8;  // of a state
 inline constexpr int kTrellisStates = 1 << kTrellisBits;
 inline constexpr int kMaxTrellisBits = 6;  // B
 
-// How the levels of B bits a value follow from the states. The fold's mask has no bit below its shift.
+// Describes how the levels follow from the states for B bits per value. The fold's mask has no bit below its
+// shift.
 struct TrellisCode {
   int bits;     // B
   float scale;  // of the levels: value = level * scale, for values of mean 0 and variance 1
-  int mix;      // shift by which a state's older (lower) bits are added to its newer ones
-  int fold;     // shift of the second number, of which `fold_mask` says where it differs from the first
+  int mix;      // shift that adds a state's older (lower) bits to its newer ones
+  // The shift for the second number. `fold_mask` selects the bits in which it differs from the first.
+  int fold;
   std::uint8_t fold_mask;
 };
 
-// For B = 1 to 6 in order: searched for on rows of Gaussian values (scripts/search-trellis.cc).
+// The parameters for B = 1 to 6 were searched for on rows of Gaussian values (scripts/search-trellis.cc).
 inline constexpr TrellisCode kTrellisCodes[kMaxTrellisBits] = {
     {.bits = 1, .scale = 0.01218F, .mix = 7, .fold = 1, .fold_mask = 0x24},
     {.bits = 2, .scale = 0.02422F, .mix = 6, .fold = 2, .fold_mask = 0xd0},
@@ -31,7 +33,7 @@ inline constexpr TrellisCode kTrellisCodes[kMaxTrellisBits] = {
     {.bits = 6, .scale = 0.03660F, .mix = 7, .fold = 1, .fold_mask = 0xfe},
 };
 
-// Both are linear: the image of a XOR b is the image of a XOR that of b.
+// Both functions are linear: the image of a XOR b is the XOR of their images.
 constexpr int mixed_state(const TrellisCode& code, int state) {
   return (state ^ state << code.mix) & 0xff;
 }
@@ -39,9 +41,10 @@ constexpr int folded_state(const TrellisCode& code, int state) {
   return (state << code.fold & code.fold_mask) | (mixed_state(code, state) & ~code.fold_mask & 0xff);
 }
 
-// The mean of two signed bytes with the same lowest bit: the mixed state, and the same with bits of the
-// shifted state in some places. The sum of two numbers is nearer to a Gaussian than one. (A state shifted by
-// B bits is the state before, where it counts: vector units can often do without the shift.)
+// Returns the mean of two signed bytes with the same lowest bit: the mixed state, and a variant that takes
+// some bits from the shifted state. The sum of two numbers is closer to Gaussian than one number. (A state
+// shifted by B bits equals the previous state in the bits that count, so vector units can often do without
+// the shift.)
 constexpr int state_level(const TrellisCode& code, int state) {
   const auto mixed = static_cast<std::int8_t>(mixed_state(code, state));
   const auto folded = static_cast<std::int8_t>(folded_state(code, state));

@@ -11,14 +11,14 @@
 namespace kvant {
 namespace {
 
-// Values before the seam that choose its node; what lies further away matters little.
+// The number of values before the seam that choose its node; values further away hardly matter.
 constexpr int kRunIn = 12;
-// How often a path's own seam is asked of its end, before a pass that may begin there only.
+// How often a path is forced to end in its own seam before a pass that may begin only there.
 constexpr int kAttempts = 3;
 constexpr std::uint16_t kForbidden = 0xffff;
-constexpr int kRows = 4;  // searched side by side
+constexpr int kRows = 4;  // rows that are searched side by side
 
-// The search for the paths of up to kRows rows of n values.
+// Searches the paths of up to kRows rows of n values.
 class Search {
  public:
   Search(const TrellisBranches& branches, const ViterbiKernel& kernel, int n)
@@ -45,7 +45,7 @@ class Search {
  private:
   bool is_circle(int row) const { return nodes_[row][0] == nodes_[row][n_]; }
 
-  // Paths that end where they begin; not all are found.
+  // Finds paths that end where they begin, though not for every row.
   void find_circles(int n_rows) {
     ViterbiRow rows[kRows];
     for (int row = 0; row < n_rows; ++row) {
@@ -85,9 +85,10 @@ class Search {
   const ViterbiKernel& kernel_;
   int n_;
   int stride_;
-  std::vector<std::uint16_t> least_;                             // [kRows][kRunIn + n + 1][stride]
-  std::array<std::uint16_t, kRunIn + kMaxHeadDim> bins_[kRows];  // of the last kRunIn values, and of all
-  std::array<std::uint8_t, kMaxHeadDim + 1> nodes_[kRows];       // [i]: before value i
+  std::vector<std::uint16_t> least_;  // [kRows][kRunIn + n + 1][stride]
+  // of the last kRunIn values, then of all values
+  std::array<std::uint16_t, kRunIn + kMaxHeadDim> bins_[kRows];
+  std::array<std::uint8_t, kMaxHeadDim + 1> nodes_[kRows];  // [i]: the node before value i
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ std::vector<std::uint16_t> encode(const TrellisTable& table, const std::vector<f
   return symbols;
 }
 
-// The state of value i of a row, by the definition: the last 8 of the symbols' bits, circular.
+// Returns the state of value i of a row by definition: the last 8 of the symbols' bits, circularly.
 int state_of(const TrellisTable& table, const std::uint16_t* symbols, int n, int i) {
   int state = 0;
   for (int bit = 0; bit < kTrellisBits; ++bit) {
@@ -46,10 +46,10 @@ double squared_error(const TrellisTable& table, const float* values, const std::
   return sum;
 }
 
-// The least squared error of all paths whose state before value 0 and last state share their top 8 - B bits
-// with `seam`: the Viterbi algorithm over all 256 states, in double precision.
+// Returns the least squared error of all paths whose state before value 0 and last state share their top 8 -
+// B bits with `seam`. It runs the Viterbi algorithm over all 256 states in double precision.
 double least_error_through(const TrellisTable& table, const float* values, int n, int seam) {
-  const int kept = kTrellisBits - table.bits;  // bits of a state that its successor has too
+  const int kept = kTrellisBits - table.bits;  // bits of a state that its successor keeps
   std::vector<double> errors(kTrellisStates, std::numeric_limits<double>::infinity());
   errors[seam >> table.bits << table.bits] = 0;
   for (int i = 0; i < n; ++i) {
@@ -110,7 +110,7 @@ TEST(TrellisEncoder, ErrsNoMoreAtTheSeamThanElsewhere) {
   for (const TrellisTable& table : trellis_tables()) {
     constexpr int kRows = 512, kValues = 64, kNear = 4;
     std::vector<float> values = gaussian_rows(kRows, kValues, 3);
-    for (float& x : values) x = std::clamp(x, -2.0F, 2.0F);  // few outliers would decide otherwise
+    for (float& x : values) x = std::clamp(x, -2.0F, 2.0F);  // a few outliers would dominate the error
     const std::vector<std::uint16_t> symbols = encode(table, values, kValues);
     double near = 0, elsewhere = 0;
     for (int row = 0; row < kRows; ++row) {
@@ -124,7 +124,7 @@ TEST(TrellisEncoder, ErrsNoMoreAtTheSeamThanElsewhere) {
   }
 }
 
-// Lloyd-Max (1960) is the best that values can do one by one, and 4^-B is Shannon's bound.
+// Lloyd-Max (1960) is the optimum for values that are quantized one by one, and 4^-B is Shannon's bound.
 TEST(TrellisEncoder, LeavesLessThanTheBestScalarQuantizerOnGaussianValues) {
   const double scalar[] = {0.3634, 0.1175, 0.03454, 0.009497, 0.002499, 0.000644};
   for (const TrellisTable& table : trellis_tables()) {
@@ -135,14 +135,14 @@ TEST(TrellisEncoder, LeavesLessThanTheBestScalarQuantizerOnGaussianValues) {
     for (int row = 0; row < kRows; ++row)
       error += squared_error(table, values.data() + row * kValues, symbols.data() + row * kValues, kValues);
     for (const float x : values) energy += double{x} * x;
-    // Eight states of memory are little at 1 bit, and 8 bits leave little memory to wide symbols.
+    // At 1 bit, a memory of eight states gains little; with wide symbols, 8 bits leave little memory.
     const double limits[] = {0.92, 0.7, 0.7, 0.7, 0.8, 0.95};
     EXPECT_LT(error / energy, limits[table.bits - 1] * scalar[table.bits - 1]) << table.bits << " bits";
     EXPECT_GT(error / energy, std::pow(4.0, -table.bits)) << table.bits << " bits";
   }
 }
 
-// Rows of root mean square 1 (or 0) that are anything but Gaussian.
+// Returns rows of root mean square 1 (or 0) that are far from Gaussian.
 std::vector<float> unusual_rows(int n) {
   std::vector<float> rows;
   const auto add = [&](auto value_of) {
@@ -160,7 +160,7 @@ std::vector<float> unusual_rows(int n) {
   return rows;
 }
 
-// Constant rows err in the same direction at every value: by up to half a bin.
+// Every value of a constant row errs in the same direction, by up to half a bin.
 TEST(TrellisEncoder, ComesNearTheBestPathOfUnusualRows) {
   for (const TrellisTable& table : trellis_tables()) {
     for (const int n : {16, 80}) {
@@ -181,7 +181,7 @@ TEST(TrellisEncoder, FindsTheSamePathsWithEveryInstructionSet) {
   for (const TrellisTable& table : trellis_tables()) {
     for (const int n : {16, 64, 80, 256, 512}) {
       std::vector<float> values = unusual_rows(n);
-      const std::vector<float> gaussian = gaussian_rows(29, n, 5);  // an odd number of rows in all
+      const std::vector<float> gaussian = gaussian_rows(29, n, 5);  // makes the number of rows odd
       values.insert(values.end(), gaussian.begin(), gaussian.end());
       EXPECT_EQ(encode(table, values, n), encode(table, values, n, portable_viterbi()))
           << table.bits << " bits, " << n << " values";

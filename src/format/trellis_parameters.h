@@ -1,5 +1,5 @@
-// What lies behind the codes of a trellis-coded page (tcq.cc) of d channels: gains, means, the loudest gain
-// and the step of the means.
+// The parameters that follow the codes of a trellis-coded page (tcq.cc) of d channels: gains, means, the
+// loudest gain and the step of the means.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// In bytes from the end of the codes, where the gains are.
+// Offsets are in bytes from the end of the codes, where the gains are.
 inline constexpr int kTrellisMeansAt = kPageTokens;
 KVANT_HOST_DEVICE constexpr int trellis_loudest_at(int d) {
   return kTrellisMeansAt + d;
@@ -24,22 +24,23 @@ constexpr std::size_t trellis_page_bytes(int bits, int d) {
   return static_cast<std::size_t>(kPageTokens) * (d * bits / 8) + trellis_parameter_bytes(d);
 }
 
-// Means are whole numbers of one step for all channels. What rounding leaves of a mean is coded with the
-// tokens, to whose variance it adds step^2 / 12: 5 % where the largest mean is 100 deviations, as of keys
-// with biases that are not rotated, and 500 times less where it is 4.
+// Means are multiples of one step for all channels. The rounding error of a mean is coded with the tokens and
+// adds step^2 / 12 to their variance. That is 5 % where the largest mean is 100 deviations, as for keys with
+// biases that are not rotated, and 500 times less where it is 4.
 inline constexpr int kLargestMeanCode = 127;
-// Means saturate there; with any gain's share values are still finite.
+// Means saturate here, so values remain finite after adding the largest gain times a level.
 inline constexpr float kLargestMean = 0x1p125F;
-// Smaller steps are 0, and with them all means.
+// Smaller steps are stored as 0, which makes all means 0.
 inline constexpr float kLeastStep = 0x1p-120F;
 
-// The step for means of at most `largest`, to be rounded to BF16.
+// Returns the step for means of at most `largest`; the caller rounds it to BF16.
 KVANT_HOST_DEVICE constexpr float step_of_means(float largest) {
   const float step = (largest < kLargestMean ? largest : kLargestMean) * (1.0F / kLargestMeanCode);
   return step >= kLeastStep ? step : 0;
 }
 
-// reciprocal: of the step; 0 where that is 0. round: a number to the nearest whole one, halves to even.
+// Returns the code of a mean. reciprocal: 1 / step, or 0 if the step is 0. round: rounds to the nearest
+// integer, halves to even.
 template <class Round>
 KVANT_HOST_DEVICE constexpr int code_of_mean(float mean, float reciprocal, const Round& round) {
   constexpr float kLargest = kLargestMeanCode;

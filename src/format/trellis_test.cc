@@ -10,7 +10,8 @@
 namespace kvant {
 namespace {
 
-// The level that the symbols give to value i, by the definition: the last 8 of the symbols' bits, circular.
+// Returns the level that the symbols give to value i by definition: from the last 8 of the symbols' bits,
+// circularly.
 double level(const TrellisTable& table, const std::uint16_t* symbols, int n, int i) {
   int state = 0;
   for (int bit = 0; bit < kTrellisBits; ++bit) {

@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-// The distribution of a coordinate sin(t): its density in t is cos(t)^(n - 2). Sums over a fine grid of t in
-// [0, pi / 2], where symmetry leaves half of it.
+// The distribution of a coordinate sin(t) of a unit vector: its density in t is cos(t)^(n - 2). It sums over
+// a fine grid of t in [0, pi / 2], since the distribution is symmetric.
 class Coordinate {
  public:
   explicit Coordinate(int n) {
@@ -25,19 +25,19 @@ class Coordinate {
     }
   }
 
-  // The mean of the coordinate between low and high, 0 <= low < high <= 1.
+  // Returns the mean of the coordinate between low and high, 0 <= low < high <= 1.
   double mean_between(double low, double high) const {
     const double weight = at(weight_, high) - at(weight_, low);
     return weight > 0 ? (at(moment_, high) - at(moment_, low)) / weight : (low + high) / 2;
   }
-  // Where half of the coordinate's square has gathered: no level need start beyond a few times it.
+  // Returns an upper bound for the first levels, four times the mean of the coordinate's magnitude.
   double spread() const { return std::min(1.0, 4 * moment_.back() / weight_.back()); }
 
  private:
   static constexpr int kCells = 1 << 16;
   static constexpr double kCell = std::numbers::pi / 2 / kCells;
 
-  // Of a running sum, between cells by a straight line.
+  // Interpolates a running sum linearly between cells.
   static double at(const std::vector<double>& sums, double x) {
     const double cell = std::asin(std::min(x, 1.0)) / kCell;
     const auto i = std::min(static_cast<std::size_t>(cell), sums.size() - 2);
@@ -57,7 +57,7 @@ std::vector<float> random_rotation(int n, std::uint64_t seed) {
   for (int r = 0; r < n; ++r) {
     double* row = rows.data() + std::size_t{1} * r * n;
     std::generate(row, row + n, [&] { return normal(random); });
-    for (int round = 0; round < 2; ++round) {  // the second takes away what the first has left by rounding
+    for (int round = 0; round < 2; ++round) {  // the second round removes the rounding errors of the first
       for (int s = 0; s < r; ++s) {
         const double* other = rows.data() + std::size_t{1} * s * n;
         double along = 0;

@@ -22,8 +22,8 @@ TEST(RandomRotation, HasOrthonormalRows) {
   }
 }
 
-// A vector of one channel becomes as round as a normal one: its fourth moment is 3 / (n (n + 2)) of n numbers
-// each, that of a Hadamard matrix 1 / n^2.
+// After rotation a single channel looks like a normal vector: its fourth moment is 3 / (n (n + 2)) per
+// number. A Hadamard matrix would give 1 / n^2.
 TEST(RandomRotation, SpreadsAChannelLikeANormalVector) {
   constexpr int kDim = 256;
   const std::vector<float> m = random_rotation(kDim, 1);
@@ -32,7 +32,7 @@ TEST(RandomRotation, SpreadsAChannelLikeANormalVector) {
   EXPECT_NEAR(fourth / kDim / kDim * kDim * (kDim + 2), 3, 0.1);
 }
 
-// Archimedes: on a sphere in three dimensions a coordinate is uniform, and so are its best levels.
+// By Archimedes' theorem a coordinate on a sphere in three dimensions is uniform, and so are its best levels.
 TEST(UnitVectorLevels, AreUniformInThreeDimensions) {
   for (const int bits : {1, 2, 3, 4}) {
     const std::vector<double> levels = unit_vector_levels(3, bits);

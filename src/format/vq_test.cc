@@ -25,14 +25,14 @@ double squared_distance(const double* x, const float* c, int n) {
   return sum;
 }
 
-// The smallest distance to any of n centroids, in double.
+// Returns the squared distance to the nearest of n centroids, in double precision.
 double nearest_distance(const double* x, const float* centroids, int n, int dim) {
   double best = 1e300;
   for (int c = 0; c < n; ++c) best = std::min(best, squared_distance(x, centroids + c * dim, dim));
   return best;
 }
 
-// One token of a page against a search of the whole codebook in double.
+// Checks one token of a page against a search of the whole codebook in double precision.
 void check_token(const TestFormat& test, const std::vector<float>& values, const std::vector<std::byte>& page,
                  const std::vector<float>& decoded, int token) {
   const Shape shape(test.format().name());
@@ -74,7 +74,7 @@ TEST(Codebooks, TakeTheBitsOfTheDesignsTable) {
   }
   EXPECT_DOUBLE_EQ(find_format("vq-d8b12")->bits(128), 1.5);
   EXPECT_DOUBLE_EQ(find_format("nvq-d4b8")->bits(64), 2.25);
-  EXPECT_DOUBLE_EQ(find_format("vq-d8b10")->bits(80), 1.25);  // a token's 100 bits end inside a byte
+  EXPECT_DOUBLE_EQ(find_format("vq-d8b10")->bits(80), 1.25);  // the 100 bits of a token end inside a byte
 }
 
 TEST(Codebooks, NameTheConstantTheyNeedAndItsSize) {
@@ -126,7 +126,7 @@ TEST(Codebooks, ChooseTheGainOfLeastError) {
   const std::vector<float> values = key_like_values(96, 3);
   const std::vector<float> decoded = test.decode(test.encode(values));
   for (int token = 0; token < kPageTokens; ++token) {
-    double errors[3] = {};  // with the gain, with one 1 % smaller, 1 % larger
+    double errors[3] = {};  // errors with the stored gain, with one 1 % smaller, and with one 1 % larger
     for (int i = token * 96; i < (token + 1) * 96; ++i) {
       for (int k = 0; k < 3; ++k) {
         const double factor = k == 0 ? 1 : k == 1 ? 0.99 : 1.01;
