@@ -14,9 +14,9 @@ FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def anchors(path):
-    """The ids that a page's headings get on GitHub."""
+    """The ids that a page's headings get on GitHub, and those that the page gives: addresses that it had before."""
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
-    found = set()
+    found = set(re.findall(r'<a id="([^"]+)">', text))
     for heading in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))

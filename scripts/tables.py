@@ -23,7 +23,7 @@ from pages.gpu import Gpu  # noqa: E402
 from pages.import_bits import import_bits  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
-from pages.quality import Quality  # noqa: E402
+from pages.quality import NOTHING, Quality  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = "docs/results.svg"
@@ -31,7 +31,8 @@ BITS_PICTURE = "docs/bits.svg"
 
 
 def pages():
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guide").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guide").glob("*.md")),
+            *sorted((ROOT / "docs/results").glob("*.md"))]
 
 
 def generated(folder):
@@ -40,12 +41,20 @@ def generated(folder):
     front, bits = Front(quality, cpu, gpu), Bits(folder)
     blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
     files = {ROOT / PICTURE: front.picture(), ROOT / BITS_PICTURE: bits.picture()}
+    files |= {ROOT / "docs/results/quality.csv": quality.csv(), ROOT / "docs/results/gpu-decode.csv": gpu.decode_csv(),
+              ROOT / "docs/results/gpu-models.csv": gpu.models_csv()}
+    shown = set()
     for path in pages():
-        text, unknown = markdown.filled(path.read_text(encoding="utf-8"), blocks)
+        before = path.read_text(encoding="utf-8")
+        text, unknown = markdown.filled(before, blocks)
+        shown |= {name for _, name, _, _ in markdown.BLOCK.findall(before)}
         if unknown:
             sys.exit(f"{path.relative_to(ROOT)} has a block that nothing makes: {', '.join(unknown)}; there are "
                      f"{', '.join(sorted(blocks))}")
         files[path] = text
+    unseen = [name for name in sorted(set(blocks) - shown) if blocks[name]() not in ("", NOTHING)]
+    if unseen:  # nothing that was measured gets lost
+        sys.exit(f"no page shows {', '.join(unseen)}: write <!-- begin NAME --> and <!-- end NAME --> where it belongs")
     return files
 
 

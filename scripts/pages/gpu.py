@@ -1,8 +1,8 @@
-"""The tables of docs/gpu.md. Decode: microseconds a layer at each shape, how many times faster than the fastest rival in
+"""The tables of docs/gpu.md and docs/results/gpu-*.md, and CSV files of all rows. Decode: microseconds a layer at each shape, how many times faster than the fastest rival in
 BF16 and in FP8, and the share of the time that a kernel needs which only reads the same bytes. Whole models: what
 `kvant bench --device cuda --json` gave, tokens a second by depth and cache, and how many times the baseline's that is."""
 from pages import markdown
-from pages.results import load
+from pages.results import day_of, load
 from pages.rivals import is_rival
 
 
@@ -13,6 +13,13 @@ def shown(row):
     return f"{formats}: {row['recipe']}" if row.get("recipe") else formats
 
 
+# Of the decode tables; docs/results/gpu-decode.csv has all formats and shapes.
+DECISIVE = ("bf16+bf16", "fp8+fp8", "ch4g128+tok4g128", "ch2g128+tok2g128", "tcq4+tcq4", "tcq3+tcq3", "tcq2+tcq2")
+DECISIVE_RECIPES = ("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit", "turbo4", "turbo2")
+DECISIVE_SHAPES = ("1, 32k", "1, 128k", "8, 128k", "64, 4k", "64, 32k")
+NOTHING = "Not measured yet.\n"
+
+
 class Gpu:
     def __init__(self, folder):
         self.documents = load(folder, "gpu")
@@ -20,9 +27,9 @@ class Gpu:
     def kind(self, kind):
         return [d for d in self.documents if d["kind"] == kind]
 
-    def decode(self):
-        text = "".join(self.decode_table(d) for d in self.kind("decode"))
-        return text or "Not measured yet.\n"
+    def decode(self, dim):
+        document = next((d for d in self.kind("decode") if d["dim"] == dim), None)
+        return self.decode_table(document) if document else NOTHING
 
     @staticmethod
     def rivals(document, row, index):
@@ -35,12 +42,14 @@ class Gpu:
         return found
 
     def decode_table(self, document):
+        shapes = [shape for shape in DECISIVE_SHAPES if shape in document["shapes"]]
         rows = []
         for row in document["results"]:
-            cells = [self.cell(document, row, i) for i in range(len(document["shapes"]))]
-            rows.append((shown(row), f"{row['bits']:.2f}", *cells))
-        title = f"\n### Heads of {document['dim']}\n\n" + markdown.code(document["command"]) + f"\n{document['measured_on']}\n\n"
-        return title + markdown.table(("formats (K + V)", "bits", *document["shapes"]), rows)
+            if row.get("rival") or row.get("recipe") in DECISIVE_RECIPES or (row["name"] in DECISIVE and not row.get("recipe")):
+                cells = [self.cell(document, row, document["shapes"].index(shape)) for shape in shapes]
+                rows.append((shown(row), f"{row['bits']:.2f}", *cells))
+        return (markdown.code(document["command"]) + f"\n{document['measured_on']}\n\n" +
+                markdown.table(("formats (K + V)", "bits", *shapes), rows))
 
     def cell(self, document, row, index):
         us = row["us"][index]
@@ -53,9 +62,27 @@ class Gpu:
             inside.append(f"{row['limit_percent'][index]:.0f} %")
         return f"{us:,.1f}" + (f" ({', '.join(inside)})" if inside else "")
 
-    def models(self):
-        text = "".join(self.model_table(d) for d in self.kind("whole_model"))
-        return text or "Not measured yet.\n"
+    def decode_csv(self):
+        rows = []
+        for document in self.kind("decode"):
+            for row in document["results"]:
+                for i, shape in enumerate(document["shapes"]):
+                    if row["us"][i] is None:
+                        continue
+                    ratios = {"bf16": "", "fp8": ""}
+                    if not row.get("rival"):
+                        for rival, against in zip(self.rivals(document, row, i), ratios):
+                            ratios[against] = f"{rival['us'][i] / row['us'][i]:.3f}"
+                    limit = row["limit_percent"][i] if row.get("limit_percent") else ""
+                    rows.append((document["dim"], row["name"], row.get("recipe", ""), row["bits"], *shape.split(", "), row["us"][i],
+                                 *ratios.values(), limit, day_of(document["measured_on"])))
+        return markdown.csv_text(("head_size", "formats", "recipe", "bits", "sequences", "context", "us_a_layer", "times_bf16",
+                                  "times_fp8", "percent_of_limit", "day"), rows)
+
+    def models_csv(self):
+        rows = [(d["title"], row.get("sequences", 1), row["depth"], row["recipe"], d["rate"], row[d["rate"]], day_of(d["measured_on"]))
+                for d in self.kind("whole_model") for row in d["results"]]
+        return markdown.csv_text(("model", "sequences", "depth", "cache", "rate", "tokens_per_second", "day"), rows)
 
     @staticmethod
     def model_table(document):
@@ -77,12 +104,12 @@ class Gpu:
 
         keys = dict.fromkeys(key for key, _ in rows)
         body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in keys]
-        title = f"\n### {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
+        title = f"## {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
         return (title + markdown.code(*document["command"].split("\n")) + f"\n{document['measured_on']}\n\n" +
                 markdown.table(("sequences", "depth", *(f"`{cache}`" for cache in caches)), body))
 
-    def tables(self):
-        return markdown.measured_tables(self.kind("table"))
-
     def blocks(self):
-        return {"gpu-decode": self.decode, "gpu-models": self.models, "gpu-more": self.tables}
+        """One for each head size, and one for each document, by its title."""
+        documents = {f"gpu-{markdown.block_of(d['title'])}": lambda d=d: self.model_table(d) for d in self.kind("whole_model")}
+        documents |= {f"gpu-{markdown.block_of(d['title'])}": lambda d=d: markdown.measured_table(d) for d in self.kind("table")}
+        return {**{f"gpu-decode-{dim}": lambda dim=dim: self.decode(dim) for dim in (128, 64)}, **documents}

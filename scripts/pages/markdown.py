@@ -1,4 +1,6 @@
 """Markdown tables, and the generated blocks of pages: what lies between <!-- begin NAME --> and <!-- end NAME -->."""
+import csv
+import io
 import re
 
 BLOCK = re.compile(r"(<!-- begin ([a-z0-9-]+)[^>]*-->\n)(.*?)(<!-- end \2 -->)", re.DOTALL)
@@ -28,11 +30,24 @@ def filled(text, blocks):
     return BLOCK.sub(fill, text), unknown
 
 
+def measured_table(document, level="##"):
+    """A document of the kind `table`: as it was measured, with its command."""
+    text = f"{level} {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
+    text += code(*document["command"].split("\n")) + f"\n{document['measured_on']}\n\n"
+    return text + table(document["columns"], document["results"])
+
+
 def measured_tables(documents):
-    """Documents of the kind `table`: as they were measured, each with its command."""
-    text = ""
-    for document in documents:
-        text += f"\n### {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
-        text += code(document["command"]) + f"\n{document['measured_on']}\n\n"
-        text += table(document["columns"], document["results"])
-    return text or "Not measured yet.\n"
+    return "".join("\n" + measured_table(d, "###") for d in documents) or "Not measured yet.\n"
+
+
+def block_of(title):
+    """A block's name by a document's title."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def csv_text(header, rows):
+    """What spreadsheets read: a line a row, an empty cell for what was not measured."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *rows])
+    return out.getvalue()

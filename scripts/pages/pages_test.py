@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Tests of what writes the documentation, on figures small enough to check by hand."""
+import csv
+import io
 import json
 import pathlib
 import sys
@@ -113,8 +115,18 @@ class Rivals(unittest.TestCase):
         document = {"kind": "decode", "dim": 128, "shapes": ["8, 128k"], "measured_on": "here", "command": "bench", "results": [
             {"name": "cuDNN", "bits": 16, "rival": True, "us": [950.0]}, {"name": "FP8", "bits": 8, "rival": True, "us": [600.0]},
             {"name": "tcq4+tcq4", "bits": 4.2, "us": [300.0], "limit_percent": [87.0]}]}
-        text = Gpu(folder_with(gpu=[document])).decode()
+        text = Gpu(folder_with(gpu=[document])).decode(128)
         self.assertIn("| `tcq4` + `tcq4` | 4.20 | 300.0 (3.17x, 2.00x, 87 %) |", text)
+
+    def test_the_gpu_csv_has_formats_that_the_page_leaves_out(self):
+        document = {"kind": "decode", "dim": 128, "shapes": ["8, 128k", "9, 9k"], "measured_on": "here, 2026-11-21", "command": "bench",
+                    "results": [{"name": "cuDNN", "bits": 16, "rival": True, "us": [900.0, None]},
+                                {"name": "lm9+lm9", "bits": 9.1, "us": [300.0, 5.0], "limit_percent": [50.0, 60.0]}]}
+        gpu = Gpu(folder_with(gpu=[document]))
+        self.assertNotIn("lm9", gpu.decode(128))
+        self.assertEqual(gpu.decode_csv().splitlines()[1:], [
+            "128,cuDNN,,16,8,128k,900.0,,,,2026-11-21", "128,lm9+lm9,,9.1,8,128k,300.0,3.000,,50.0,2026-11-21",
+            "128,lm9+lm9,,9.1,9,9k,5.0,,,60.0,2026-11-21"])
 
     def test_whole_models_on_the_gpu_are_compared_at_their_depth_and_batch(self):
         def row(recipe, sequences, depth, tps):
@@ -123,7 +135,7 @@ class Rivals(unittest.TestCase):
                     "baseline": "llama.cpp:f16", "results": [
                         row("llama.cpp:f16", 1, 0, 300.0), row("kvant-4bit", 1, 0, 297.0), row("llama.cpp:f16", 8, 32768, 400.0),
                         row("kvant-4bit", 8, 32768, 800.0), row("kvant-4bit", 32, 32768, 1600.0)]}
-        text = Gpu(folder_with(gpu=[document])).models()
+        text = Gpu(folder_with(gpu=[document])).blocks()["gpu-8b"]()
         self.assertIn("| sequences | depth | `llama.cpp:f16` | `kvant-4bit` |", text)
         self.assertIn("| 1 | 0 | 300.0 | 297.0 (0.99x) |", text)
         self.assertIn("| 8 | 32,768 | 400.0 | 800.0 (2.00x) |", text)
@@ -159,7 +171,7 @@ class QualityTables(unittest.TestCase):
         return self.run_of("wikitext-2", "cuda", list(rows), measured_on="H200, 2026-11-29", **more)
 
     def test_rows_are_sorted_by_bits(self):
-        lines = [line for line in self.quality().full("smollm2-135m").split("\n") if line.startswith("| `")]
+        lines = [line for line in self.quality().recipes().split("\n") if line.startswith("| `")]
         self.assertEqual([line.split("`")[1] for line in lines], ["bf16", "q8_0", "turbo4", "turbo3"])
         self.assertIn("| 1.3e-05 |", lines[1])
 
@@ -167,13 +179,29 @@ class QualityTables(unittest.TestCase):
         quality = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05)))
         rows = quality.rows()
         self.assertEqual((rows["turbo3"]["kld_mean"], rows["turbo3"]["day"], rows["q8_0"]["day"]), (0.05, "2026-11-29", "2026-11-21"))
-        text = quality.full("smollm2-135m")
-        self.assertIn("| `turbo3` | 3.30 |", text)
-        self.assertIn("| `q8_0`<sup>1</sup> | 8.50 |", text)
-        self.assertIn("1: 2026-11-21, the reference backend attends", text)
+        text = quality.recipes()
+        self.assertIn("| `turbo3` | 3.30 | - | 0.05 | 0.025 - 0.1 | - | 8, GPU, 2026-11-29 |", text)
+        self.assertIn("| `q8_0` | 8.50 | - | 1.3e-05 | 6.5e-06 - 2.6e-05 | - | 8, reference, 2026-11-21 |", text)
+
+    def test_recipes_of_several_values_and_controls_are_not_among_the_built_in_ones(self):
+        quality = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05), quality_row("turbo3,sink=4", 3.4, 0.04),
+                                           quality_row("window=128,sink=4,evict=1", 1.6, 0.4)))
+        self.assertNotIn("sink=4", quality.recipes())
+        self.assertEqual([line.split("`")[1] for line in quality.controls().split("\n") if line.startswith("| `")],
+                         ["window=128,sink=4,evict=1"])
+
+    def test_the_csv_file_has_the_rows_of_all_models_texts_and_recipes(self):
+        quality = self.quality(self.on_gpu(quality_row("turbo3,sink=4", 3.4, 0.04), model="qwen2.5-coder-1.5b"))
+        rows = list(csv.DictReader(io.StringIO(quality.csv())))
+        self.assertEqual([(r["model"], r["text"], r["recipe"], r["backend"], r["contexts"]) for r in rows], [
+            ("qwen2.5-coder-1.5b", "wikitext-2", "turbo3,sink=4", "cuda", "8"),
+            ("smollm2-135m", "wikitext-2", "bf16", "reference", "8"), ("smollm2-135m", "wikitext-2", "q8_0", "reference", "8"),
+            ("smollm2-135m", "wikitext-2", "turbo4", "cpu", "4"), ("smollm2-135m", "wikitext-2", "turbo3", "reference", "8"),
+            ("smollm2-135m", "code", "bf16", "reference", "8"), ("smollm2-135m", "code", "turbo3", "reference", "8")])
+        self.assertEqual((rows[0]["kld_mean"], rows[0]["day"], rows[0]["constant_bytes"]), ("0.04", "2026-11-29", ""))
 
     def test_fewer_than_eight_contexts_have_no_interval(self):
-        lines = {line.split("`")[1]: line for line in self.quality().full("smollm2-135m").split("\n") if line.startswith("| `")}
+        lines = {line.split("`")[1]: line for line in self.quality().recipes().split("\n") if line.startswith("| `")}
         self.assertIn("| 0.02 - 0.08 |", lines["turbo3"])
         self.assertIn("| n = 4 |", lines["turbo4"])
 
@@ -187,8 +215,8 @@ class QualityTables(unittest.TestCase):
         text = quality.main(2048)
         self.assertIn("| cache | Qwen2.5-Coder-1.5B: bits | mean KLD |", text)
         self.assertIn("| **kvant, calibrated** | ", text)
-        self.assertIn("| `kvant-4bit` | 5.04 | 0.0005 | 0.00025 - 0.001 | 50.0 | - | - | - | - |", text)
-        self.assertIn("| `turbo3` | 3.60 | 3.3 | 1.65 - 6.6 | 50.0 | 3.25 | 0.04 |", text)
+        self.assertIn("| `kvant-4bit` | 5.04 | 0.0005 | 0.00025 - 0.001 | - | - | - |", text)
+        self.assertIn("| `turbo3` | 3.60 | 3.3 | 1.65 - 6.6 | 3.25 | 0.04 |", text)
         self.assertIn("`turbo4`: 4 contexts, 2026-11-21, the CPU attends", text)
 
     def test_names_say_one_recipe_whatever_their_order(self):

@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md."""
+"""The tables of docs/quality.md and docs/results/quality-*.md, and docs/results/quality.csv, which has every row."""
 from pages import markdown
 from pages.models import FIRST, MODELS, model_of
 from pages.results import day_of, load
@@ -21,6 +21,8 @@ HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", 
           "contexts")
 BACKENDS = ("cuda", "reference", "host", "cpu")  # who attends; the first that has a row counts
 ATTENDED = {"cuda": "", "reference": "the reference backend attends", "host": "the CPU attends", "cpu": "the CPU attends"}
+WHO = {"cuda": "GPU", "reference": "reference", "host": "CPU", "cpu": "CPU"}
+CSV_FIELDS = ("bits_all", "bits_sealed", "constant_bytes", "kld_mean", "kld_lo", "kld_hi", "kld_p999", "top1", "ppl")
 FEWEST = 8  # contexts for an interval
 # What the tables of several models show: a title, and recipes with what is to be said of them.
 MAIN = (
@@ -75,14 +77,17 @@ def name_of(recipe):
     return recipe if "=" in head else ",".join([head, *sorted(more)])
 
 
-def marked(recipe, mark):
+def marked(recipe):
     note = CONTROLS.get(recipe)
-    return f"`{recipe}`" + (f" ({note})" if note else "") + mark
+    return f"`{recipe}`" + (f" ({note})" if note else "")
 
 
-def cells(row, mark=""):
-    return (marked(name_of(row["recipe"]),
-                   mark), f"{row['bits_all']:.2f}", number(row.get("bits_sealed"),
+def by_bits(rows):
+    return sorted(rows.items(), key=lambda item: (-item[1]["bits_all"], item[1]["kld_mean"]))
+
+
+def cells(row):
+    return (marked(name_of(row["recipe"])), f"{row['bits_all']:.2f}", number(row.get("bits_sealed"),
                                                            "{:.2f}"), size(row), divergence(row["kld_mean"]),
             interval(row), divergence(row["kld_p999"]), f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}", str(row["n"]))
 
@@ -164,50 +169,53 @@ class Quality:
         for title, recipes in MAIN:
             kept = [recipe for recipe in recipes if any(recipe in rows for rows in of_model)]
             if kept:
-                body.append((f"**{title}**", *[""] * 4 * len(models)))
+                body.append((f"**{title}**", *[""] * 3 * len(models)))
             for recipe in kept:
                 found = [rows.get(recipe) for rows in of_model]
                 body.append((f"`{recipe}`" + (f", {recipes[recipe]}" if recipes[recipe] else ""),
                              *(cell for row in found for cell in self.main_cells(row))))
         header = ("cache", *(cell for model in models
-                             for cell in (f"{MODELS[model].title}: bits", "mean KLD", "95 % interval", "top-1 %")))
+                             for cell in (f"{MODELS[model].title}: bits", "mean KLD", "95 % interval")))
         shown = {recipe for _, recipes in MAIN for recipe in recipes}
         return self.places(models, context, shown) + markdown.table(header, body)
 
     @staticmethod
     def main_cells(row):
         if row is None:
-            return ("-", ) * 4
-        return (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row), f"{100 * row['top1']:.1f}")
+            return ("-", ) * 3
+        return (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row))
 
-    def full(self, model, context=2048):
-        """Every recipe of one model."""
-        rows = self.rows(model, context=context)
-        if not rows:
+    def recipes(self):
+        """Built-in recipes on the first model, at two contexts: those that the tables of several models don't show, too."""
+        rows, longer = self.rows(), self.rows(context=8192)
+        body = [(f"`{recipe}`", f"{row['bits_all']:.2f}", size(row), divergence(row["kld_mean"]), interval(row),
+                 divergence(longer[recipe]["kld_mean"]) if recipe in longer else "-", self.run_of(row))
+                for recipe, row in by_bits(rows) if not set("=, ") & set(recipe)]
+        if not body:
             return NOTHING
-        runs = self.of(model, context=context)
-        usual = (runs[0]["backend"], day_of(runs[0]["measured_on"]))
-        marks = {}  # of other runs, in the order in which they come
-        body = []
-        for row in sorted(rows.values(), key=lambda row: (-row["bits_all"], row["kld_mean"])):
-            run = (row["backend"], row["day"])
-            mark = "" if run == usual else f" {marks.setdefault(run, len(marks) + 1)}"
-            body.append(cells(row, f"<sup>{mark.strip()}</sup>" if mark else ""))
-        notes = [
-            f"{mark}: {day}" + (f", {ATTENDED[backend]}" if ATTENDED[backend] else ", on the GPU")
-            for (backend, day), mark in marks.items()
-        ]
-        return (markdown.code(command(runs[0])) + f"\n{runs[0]['measured_on'].rstrip('.')}.\n\n" +
-                markdown.table(HEADER, body) +
-                ("\n" + "; ".join(notes) +
-                 ". Bits are counted as they are now, except what a text selects.\n" if notes else ""))
+        header = ("recipe", "bits", "constants", "mean KLD", "95 % interval", "mean KLD at 8,192", "contexts, who attends, day")
+        return markdown.code(command(self.of()[0])) + "\n" + markdown.table(header, body)
 
-    def everything(self, context):
-        """Every recipe, a table for each model."""
-        models = self.models(context)
-        text = "".join(f"\n### {MODELS[model].title}, {context:,} tokens\n\n{self.full(model, context)}"
-                       for model in models)
-        return text or NOTHING
+    def controls(self):
+        """Rows that say how to read the others: the noise floor, one side alone, everything dropped."""
+        body = [(marked(recipe), f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row), self.run_of(row))
+                for recipe, row in by_bits(self.rows()) if row["recipe"] in CONTROLS or recipe in CONTROLS]
+        header = ("cache", "bits", "mean KLD", "95 % interval", "contexts, who attends, day")
+        return markdown.table(header, body) if body else NOTHING
+
+    @staticmethod
+    def run_of(row):
+        return f"{row['n']}, {WHO[row['backend']]}, {row['day']}"
+
+    def csv(self):
+        """Every row that a table may show: all models, texts and contexts."""
+        rows = []
+        for model in MODELS:
+            for text in TEXTS:
+                for context in sorted({run["context"] for run in self.runs}):
+                    rows += [(model, text, context, row["n"], row["backend"], recipe, *(row.get(f) for f in CSV_FIELDS), row["day"])
+                             for recipe, row in by_bits(self.rows(model, text, context))]
+        return markdown.csv_text(("model", "text", "context", "contexts", "backend", "recipe", *CSV_FIELDS, "day"), rows)
 
     def tails(self):
         """Caches with the same tails: one table of all models and contexts."""
@@ -318,11 +326,16 @@ class Quality:
                               [(m.title, f"`{m.file}`", m.heads, m.trained) for m in MODELS.values()])
 
     def blocks(self):
+        contexts = (2048, 8192, 32768)
         return {
-            "quality-models": self.models_table, "quality-tails": self.tails, "quality-backends": self.backends,
-            "quality-domains": self.domains, "quality-domains-8192": lambda: self.domains(8192), "quality-stored-8192":
-            lambda: self.stored(8192), **{f"quality-main-{c}": lambda c=c: self.main(c)
-                                          for c in (2048, 8192, 32768)},
-            **{f"quality-all-{c}": lambda c=c: self.everything(c)
-               for c in (2048, 8192)}
+            "quality-models": self.models_table,
+            "quality-recipes": self.recipes,
+            "quality-controls": self.controls,
+            "quality-tails": self.tails,
+            "quality-backends": self.backends,
+            "quality-domains": self.domains,
+            "quality-domains-8192": lambda: self.domains(8192),
+            "quality-stored-8192": lambda: self.stored(8192),
+            **{f"quality-main-{c}": lambda c=c: self.main(c) if self.models(c) or c != contexts[-1] else ""
+               for c in contexts}
         }
