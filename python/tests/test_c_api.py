@@ -12,7 +12,7 @@ from kvant import c_api
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = ROOT / "include" / "kvant" / "kvant.h"
-FIRST_HEADER = ROOT / "src" / "attention" / "cuda" / "abi" / "kvant_1_0.h"
+FIRST_HEADER = ROOT / "src" / "device" / "cuda" / "abi" / "kvant_1_0.h"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 

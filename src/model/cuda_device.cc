@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "attention/cuda/page/page_permutation.h"
+#include "device/cuda/page/page_permutation.h"
 #include "format/format.h"
 #include "model/compute_device.h"
 #include "model/cuda_driver.h"

@@ -1,8 +1,0 @@
-#include "attention/cuda/prompt/launch_mma.cuh"
-
-namespace kvant::cuda {
-
-template PromptSizes mma_prompt_sizes<128>(const Gpu&);
-template cudaError_t launch_mma_prompt<128>(const PromptArgs&, const PromptLaunch&);
-
-}  // namespace kvant::cuda

@@ -1,8 +1,0 @@
-#include "attention/cuda/prompt/launch_integer_mma.cuh"
-
-namespace kvant::cuda {
-
-template PromptSizes integer_mma_sizes<128>(const Gpu&);
-template cudaError_t launch_integer_mma<128>(const PromptArgs&, const PromptLaunch&);
-
-}  // namespace kvant::cuda

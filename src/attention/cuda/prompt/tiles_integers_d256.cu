@@ -1,7 +1,0 @@
-#include "attention/cuda/prompt/launch_step_tiles.cuh"
-
-namespace kvant::cuda {
-
-template cudaError_t launch_step_tiles<256>(const PromptArgs&, const PromptLaunch&, int);
-
-}  // namespace kvant::cuda

@@ -1,0 +1,25 @@
+// Appending, as parts of more than one call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "device/cuda/api/refusal.h"
+#include "device/cuda/device/gpu.h"
+#include "device/cuda/seal/encode_args.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+// What is wrong with rows that go where sequences end (kvant_decode_layer.new_rows).
+Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
+                     const kvant_decode_lengths& lengths, const kvant_decode_layer& layer);
+
+// Of rows without a fault. lengths: of sequences, whose last tokens the rows are; null: rows say where they
+// go.
+AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                       const kvant_new_rows& rows, const kvant_decode_lengths* lengths);
+
+// Launches what appends them.
+kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
+
+}  // namespace kvant::cuda

@@ -1,0 +1,111 @@
+// Structures of kvant.h as callers of any version hand them over.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "device/cuda/api/refusal.h"
+#include "device/cuda/page/number_type.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+// Bytes of the first version of each structure. One that gets another member keeps its size here: the offset
+// of that member.
+template <class T>
+inline constexpr std::size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_shape> = offsetof(kvant_decode_shape, score_softcap);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_lengths> = offsetof(kvant_decode_lengths, first_tokens);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, sink_logits);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_correction> = offsetof(kvant_correction, state_page_stride);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_rows, type);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_seal_range> = offsetof(kvant_seal_range, page_metrics);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_page_metrics> = offsetof(kvant_page_metrics,
+                                                                       direction_layer_stride);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_dequantization> = offsetof(kvant_dequantization, first_pages);
+template <>
+inline constexpr std::size_t kFirstSize<kvant_step_table> = offsetof(kvant_step_table, pages_of_block);
+
+// What a structure is refused with that is missing or of no known version.
+template <class T>
+inline constexpr Reason kNoStruct = nullptr;
+#define KVANT_NAME_STRUCT(type) \
+  template <>                   \
+  inline constexpr Reason kNoStruct<type> = #type " is null, or its struct_size is not its size"
+KVANT_NAME_STRUCT(kvant_decode_shape);
+KVANT_NAME_STRUCT(kvant_decode_lengths);
+KVANT_NAME_STRUCT(kvant_decode_layer);
+KVANT_NAME_STRUCT(kvant_correction);
+KVANT_NAME_STRUCT(kvant_new_rows);
+KVANT_NAME_STRUCT(kvant_seal_range);
+KVANT_NAME_STRUCT(kvant_page_metrics);
+KVANT_NAME_STRUCT(kvant_dequantization);
+KVANT_NAME_STRUCT(kvant_partial);
+KVANT_NAME_STRUCT(kvant_transformation);
+KVANT_NAME_STRUCT(kvant_prompt_shape);
+KVANT_NAME_STRUCT(kvant_prompt_pages);
+KVANT_NAME_STRUCT(kvant_prompt);
+KVANT_NAME_STRUCT(kvant_token_weights);
+KVANT_NAME_STRUCT(kvant_protected_rows);
+KVANT_NAME_STRUCT(kvant_step_table);
+KVANT_NAME_STRUCT(kvant_step);
+#undef KVANT_NAME_STRUCT
+
+// A copy with all of today's members. Returns why there is none.
+template <class T>
+Reason read_struct(const T* from, T* to) {
+  static_assert(kNoStruct<T> != nullptr);
+  if (from == nullptr || from->struct_size < kFirstSize<T>) return kNoStruct<T>;
+  *to = {};
+  std::memcpy(to, from, std::min(from->struct_size, sizeof(T)));
+  return nullptr;
+}
+
+inline bool is_aligned(const void* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+constexpr bool is_number_type(kvant_type type) {
+  return type == KVANT_BF16 || type == KVANT_F32 || type == KVANT_F16;
+}
+// Of one that is_number_type.
+constexpr NumberType number_type(kvant_type type) {
+  static_assert(KVANT_BF16 == static_cast<int>(NumberType::bf16) &&
+                KVANT_F32 == static_cast<int>(NumberType::f32) &&
+                KVANT_F16 == static_cast<int>(NumberType::f16));
+  return static_cast<NumberType>(type);
+}
+
+// Whether rows may have so many of a head's channels; 0: all.
+constexpr bool is_channel_count(int channels, int head_dim) {
+  return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
+}
+constexpr int channels_or_all(int channels, int head_dim) {
+  return channels == 0 ? head_dim : channels;
+}
+
+inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
+  if (const Reason reason = read_struct(from, to)) return reason;
+  return first_failing(
+      {{to->states != nullptr, "correction: states is null"},
+       {is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
+       {to->state_seq_stride % 4 == 0 && to->state_head_stride % 4 == 0 && to->state_page_stride % 4 == 0,
+        "correction: strides of states must be multiples of 4"},
+       {to->reserved == 0, "correction: reserved must be 0"}});
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,424 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "device/cuda/api/append_rows.h"
+#include "device/cuda/api/caller_structs.h"
+#include "device/cuda/api/head_dim.h"
+#include "device/cuda/api/head_groups.h"
+#include "device/cuda/api/page_source.h"
+#include "device/cuda/correction/correction.h"
+#include "device/cuda/device/gpu.h"
+#include "device/cuda/page/known_format.h"
+#include "device/cuda/page/page_format.h"
+#include "device/cuda/seal/append_kernel.cuh"
+#include "device/cuda/seal/append_tiles.cuh"
+#include "device/cuda/seal/keep_sink_kernel.cuh"
+#include "device/cuda/seal/seal_registry.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+namespace {
+
+// Vectors are searched for among at least a block of centroids, which all sub-vectors share.
+bool has_searched_codebook(const PageFormat& page) {
+  return page.layout.bits >= 8 && page.layout.bits <= 12 && !page.own_codebooks;
+}
+
+bool find_encoding(const char* name, PageEncoding* encoding) {
+  constexpr int kAnyHead = 128;
+  PageFormat& page = encoding->stored;
+  if (name == nullptr || !find_page_format(name, kAnyHead, page) ||
+      !find_encoding_of(page, &encoding->encoding))
+    return false;
+  encoding->layout = page.layout;
+  return encoding->encoding != Encoding::vectors || has_searched_codebook(page);
+}
+
+void set_levels(const char* format, int d, PageEncoding* encoding) {
+  set_unit_levels(format, d, encoding->levels);
+  const std::span<const double> levels = find_known_format(format)->description->levels;
+  for (std::size_t i = 0; i + 1 < levels.size(); ++i)
+    encoding->boundaries[i] = static_cast<float>((levels[i] + levels[i + 1]) / 2);
+}
+
+Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from_layer,
+            kvant_decode_shape* shape, kvant_decode_layer* layer) {
+  Reason reason = read_struct(from_shape, shape);
+  if (reason == nullptr) reason = read_struct(from_layer, layer);
+  if (reason != nullptr) return reason;
+  return first_failing({{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
+                        {shape->n_kv_heads > 0, "shape.n_kv_heads must be at least 1"}});
+}
+
+// What is wrong with the numbers of rows, wherever they go.
+Reason fault_of_numbers(const kvant_new_rows& rows, int head_dim) {
+  const bool turns_queries = rows.queries != nullptr && rows.key_hadamard != 0;
+  return first_failing(
+      {{is_number_type(rows.type), "rows.type is no kvant_type"},
+       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
+       {is_channel_count(rows.key_channels, head_dim) && is_channel_count(rows.value_channels, head_dim),
+        "rows: key_channels and value_channels must be multiples of 8 up to shape.head_dim"},
+       {!turns_queries || channels_or_all(rows.key_channels, head_dim) == head_dim,
+        "rows.queries: rotated ones have no place in rows of key_channels; kvant_transform makes others"}});
+}
+
+Reason fault_of(const kvant_new_rows& rows, const kvant_pages& tail, int group, int head_dim) {
+  if (const Reason reason = fault_of_numbers(rows, head_dim)) return reason;
+  return first_failing(
+      {{has_pages(tail), kNoTailPages},
+       {rows.n_rows > 0, "rows.n_rows must be at least 1"},
+       {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
+       {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
+       {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
+}
+
+bool is_one_launch(std::int64_t pages, int n_layers) {
+  constexpr std::int64_t kMostCtas = 0x7fffffff;
+  return pages * std::max(n_layers, 1) <= kMostCtas && pages <= kMostCtas;
+}
+
+Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                const kvant_seal_range& range) {
+  return first_failing({
+      {(range.tail_page != nullptr || range.rows != nullptr) && range.sealed_page != nullptr,
+       "range: tail_page or sealed_page is null"},
+      {range.tail_page == nullptr || has_pages(layer.tail), kNoTailPages},
+      {range.max_pages > 0, "range.max_pages must be at least 1"},
+      {range.n_layers >= 0, "range.n_layers is negative"},
+      {is_one_launch(std::int64_t{range.max_pages} * shape.n_seqs, range.n_layers),
+       "range: too many pages for one launch"},
+      {range.reserved == 0, "range.reserved must be 0"},
+      {range.n_layers <= 1 || (layer.masks == nullptr && layer.correction == nullptr),
+       "range.n_layers must be 1 where a layer has masks or a correction"},
+      {range.n_layers <= 1 || layer.key_metrics == nullptr,
+       "range.n_layers must be 1 where a layer has key_metrics"},
+      {range.n_layers <= 1 || (layer.key_codebooks == nullptr && layer.value_codebooks == nullptr),
+       "range.n_layers must be 1 where a layer has codebooks"},
+      {range.rows == nullptr || range.first_rows != nullptr, "range.first_rows is null"},
+      {range.rows == nullptr || (range.n_layers <= 1 && layer.correction == nullptr),
+       "range.rows are for one layer, and not with a correction"},
+      {range.keep_sink == 0 || has_pages(layer.protected_pages), kNoProtectedPages},
+      {has_pages(layer.sealed), kNoSealedPages},
+      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
+  });
+}
+
+Reason fault_of(const kvant_page_metrics& metrics) {
+  return first_failing(
+      {{metrics.directions != nullptr && metrics.turns != nullptr,
+        "page_metrics: directions or turns is null"},
+       {is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"},
+       {metrics.turn_layer_stride % 2 == 0, "page_metrics.turn_layer_stride must be a multiple of 2"}});
+}
+
+// Of rows that pages are made of.
+Reason fault_of_sealed(const kvant_new_rows& rows, int head_dim) {
+  if (rows.keys == nullptr || rows.values == nullptr) return "range.rows: keys or values is null";
+  return fault_of_numbers(rows, head_dim);
+}
+
+constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
+                                  "shape.value_format: no kernel seals it at this head size"};
+
+// How the pages of a group of heads are encoded.
+kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
+                           const kvant_page_metrics& page_metrics, SealArgs* args) {
+  for (int side = 0; side < 2; ++side) {
+    const char* format = side == KVANT_KEY ? group.key_format : group.value_format;
+    PageEncoding& encoding = args->sides[side];
+    if (!find_encoding(format, &encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
+    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
+    if (encoding.page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
+    if (encoding.encoding == Encoding::lloyd_max) set_levels(format, head_dim, &encoding);
+    encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+    encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+    encoding.metrics = side == KVANT_KEY ? layer.key_metrics : nullptr;
+    encoding.page_metrics = {};
+    if (side == KVANT_KEY)
+      encoding.page_metrics = {.directions = page_metrics.directions,
+                               .turns = reinterpret_cast<const float2*>(page_metrics.turns),
+                               .basis = page_metrics.basis,
+                               .basis_head_stride = page_metrics.basis_head_stride,
+                               .direction_layer_stride = page_metrics.direction_layer_stride,
+                               .turn_layer_stride = page_metrics.turn_layer_stride / 2,
+                               .first_pages = page_metrics.first_pages};
+    if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
+      return refuse_argument("layer: a vector format has no codebooks");
+  }
+  return KVANT_OK;
+}
+
+// fills_gpu: as in trellis_seal_kernel.
+SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
+  switch (encoding.encoding) {
+    case Encoding::vectors:
+      return vector_seal_kernel(encoding, head_dim, gpu);
+    case Encoding::trellis:
+      return encoding.is_shaped() ? shaped_seal_kernel(encoding, head_dim)
+                                  : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu);
+    default:
+      return scalar_seal_kernel(encoding, head_dim);
+  }
+}
+
+cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides,
+                   const Gpu& gpu, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+  if (error != cudaSuccess) return error;
+  int ctas = args.due.n_layers * args.n_seqs * args.due.max_pages;
+  int threads = kernel.threads;
+  if (kernel.persistent_ctas > 0) {
+    // A few pages have a multiprocessor each.
+    const int rows = args.heads.n * n_sides;
+    const int share = ctas * rows < gpu.multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
+    threads /= share;
+    ctas = std::clamp(gpu.multiprocessors * share / rows, 1, ctas);
+  }
+  void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
+  return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(threads), arguments,
+                          kernel.shared_bytes, stream);
+}
+
+DueArgs due_args(const kvant_decode_layer& layer, const kvant_seal_range& range) {
+  return {.tail_page = range.tail_page,
+          .sealed_page = range.sealed_page,
+          .n_pages = range.n_pages,
+          .max_pages = range.max_pages,
+          .n_layers = std::max(range.n_layers, 1),
+          .sealed = {layer.sealed.layer_stride, layer.sealed.layer_offset},
+          .tail = {layer.tail.layer_stride, layer.tail.layer_offset},
+          .layer_offsets = range.layer_offsets};
+}
+
+cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const DueArgs& due,
+                      const SealedRows& rows, cudaStream_t stream) {
+  const KeepSinkArgs args{
+      .n_seqs = shape.n_seqs,
+      .sink = layer.sink,
+      .due = due,
+      .tail = source_of(layer.tail, layer.layer),
+      .protected_pages = source_of(layer.protected_pages, layer.layer),
+      .of_protected = {layer.protected_pages.layer_stride, layer.protected_pages.layer_offset},
+      .rows = rows};
+  with_head_dim(shape.head_dim, [&](auto d) {
+    keep_sink_kernel<d.value>
+        <<<dim3(due.n_layers * shape.n_seqs, shape.n_kv_heads, 2), d.value, 0, stream>>>(args);
+  });
+  return cudaGetLastError();
+}
+
+// One launch for both sides where they have the same kernel and fill it equally.
+cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
+  // Of a page of each sequence at most, as steps of decoding have, few are due.
+  const std::int64_t pages = std::int64_t{args.due.max_pages} * args.n_seqs * args.heads.n * 2;
+  const bool fills_gpu = args.due.max_pages > 1 && pages > 3 * gpu.multiprocessors;
+  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu, fills_gpu);
+  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim, gpu, fills_gpu);
+  if (keys.function == values.function && keys.shared_bytes == values.shared_bytes)
+    return launch(keys, args, KVANT_KEY, 2, gpu, stream);
+  const cudaError_t error = launch(keys, args, KVANT_KEY, 1, gpu, stream);
+  return error == cudaSuccess ? launch(values, args, KVANT_VALUE, 1, gpu, stream) : error;
+}
+
+}  // namespace
+
+Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
+                     const kvant_decode_lengths& lengths, const kvant_decode_layer& layer) {
+  if (const Reason reason = fault_of_numbers(rows, shape.head_dim)) return reason;
+  const bool has_queries = rows.queries != nullptr;
+  const int n_queries = std::max(shape.max_queries, 1);
+  const std::int64_t most = std::int64_t{shape.n_seqs} * n_queries;
+  return first_failing(
+      {{lengths.query_begins != nullptr || n_queries > 1 || rows.n_rows == shape.n_seqs,
+        "layer.new_rows: n_rows must be shape.n_seqs"},
+       {lengths.query_begins != nullptr || rows.n_rows == most,
+        "layer.new_rows: n_rows must be shape.n_seqs times shape.max_queries"},
+       {rows.n_rows > 0 && rows.n_rows <= most,
+        "layer.new_rows: n_rows must be at least 1 and at most shape.n_seqs times shape.max_queries"},
+       {rows.keys != nullptr && rows.values != nullptr, "layer.new_rows: keys or values is null"},
+       {lengths.tail_tokens != nullptr, "layer.new_rows: lengths.tail_tokens is null"},
+       {!has_queries ||
+            (rows.queries == layer.q && rows.type == layer.q_type &&
+             rows.query_row_stride == layer.q_seq_stride && rows.query_head_stride == layer.q_head_stride &&
+             channels_or_all(rows.key_channels, shape.head_dim) ==
+                 channels_or_all(layer.q_channels, shape.head_dim)),
+        "layer.new_rows: queries must be layer.q, of its type, strides and channels"}});
+}
+
+AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                       const kvant_new_rows& rows, const kvant_decode_lengths* lengths) {
+  const int key_channels = channels_or_all(rows.key_channels, shape.head_dim);
+  AppendArgs args{.n_rows = rows.n_rows,
+                  .n_kv_heads = shape.n_kv_heads,
+                  .group = shape.group,
+                  .type = number_type(rows.type),
+                  .tail = source_of(layer.tail, layer.layer),
+                  .seq = rows.seq,
+                  .tail_token = rows.tail_token,
+                  .tail_tokens = lengths == nullptr ? nullptr : lengths->tail_tokens,
+                  .query_begins = lengths == nullptr ? nullptr : lengths->query_begins,
+                  .n_seqs = shape.n_seqs,
+                  .n_queries = std::max(shape.max_queries, 1),
+                  .sides = {{const_cast<void*>(rows.keys), rows.key_row_stride, rows.key_head_stride,
+                             key_channels, 0, rows.key_factors, rows.key_hadamard},
+                            {const_cast<void*>(rows.values), rows.value_row_stride, rows.value_head_stride,
+                             channels_or_all(rows.value_channels, shape.head_dim), 0, rows.value_factors,
+                             rows.value_hadamard}},
+                  .queries = {rows.queries, rows.query_row_stride, rows.query_head_stride, key_channels, 0,
+                              rows.query_factors, rows.key_hadamard}};
+  for (AppendedRows* of : {&args.sides[KVANT_KEY], &args.sides[KVANT_VALUE], &args.queries})
+    of->is_wide = is_wide(of->rows, of->row_stride, of->head_stride) ? 1 : 0;
+  return args;
+}
+
+kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
+  const int n_heads = args.n_kv_heads * (2 + (args.queries.rows != nullptr ? args.group : 0));
+  const bool in_tiles =
+      args.queries.rows == nullptr && args.tail_tokens == nullptr && args.n_rows >= kRowsForTiles;
+  const std::int64_t n_warps = in_tiles ? (args.n_rows + kTileRows - 1) / kTileRows : args.n_rows;
+  const unsigned ctas = ctas_for(n_warps * n_heads, kAppendThreads);
+  if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
+  // Set up while its predecessor ends, as kvant_transform is.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(kAppendThreads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = gpu.overlap_attributes();
+  cudaError_t error = cudaSuccess;
+  with_head_dim(head_dim, [&](auto d) {
+    error =
+        cudaLaunchKernelEx(&config, in_tiles ? append_tiles_kernel<d.value> : append_kernel<d.value>, args);
+  });
+  return status_of(error);
+}
+
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+int kvant_can_seal(const char* format) {
+  PageEncoding encoding;
+  return find_encoding(format, &encoding) ? 1 : 0;
+}
+
+int kvant_can_seal_rows(const char* format) {
+  PageEncoding encoding;
+  return find_encoding(format, &encoding) && encoding.takes_rows() ? 1 : 0;
+}
+
+kvant_status kvant_append(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
+                          const kvant_new_rows* caller_rows, kvant_stream stream) {
+  kvant_decode_shape shape;
+  kvant_decode_layer layer;
+  kvant_new_rows rows;
+  if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(rows, layer.tail, shape.group, shape.head_dim))
+    return refuse_argument(reason);
+  if (!is_head_dim(shape.head_dim)) return refuse(KVANT_UNSUPPORTED, kNoHeadDim);
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  return append(append_args(shape, layer, rows, nullptr), shape.head_dim, gpu,
+                static_cast<cudaStream_t>(stream));
+}
+
+kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
+                        const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream) {
+  const kvant_seal_range range{.struct_size = sizeof range,
+                               .tail_page = tail_page,
+                               .sealed_page = sealed_page,
+                               .n_pages = nullptr,
+                               .max_pages = 1,
+                               .reserved = 0,
+                               .page_metrics = nullptr,
+                               .n_layers = 1,
+                               .keep_sink = 0,
+                               .layer_offsets = nullptr,
+                               .rows = nullptr,
+                               .first_rows = nullptr};
+  return kvant_seal_pages(shape, layer, &range, stream);
+}
+
+kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvant_decode_layer* caller_layer,
+                              const kvant_seal_range* caller_range, kvant_stream stream) {
+  kvant_decode_shape shape;
+  kvant_decode_layer layer;
+  kvant_correction correction{};
+  kvant_seal_range range;
+  kvant_page_metrics page_metrics{};
+  HeadGroups groups;
+  if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
+  if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
+  if (range.page_metrics != nullptr) {
+    if (const Reason reason = read_struct(range.page_metrics, &page_metrics)) return refuse_argument(reason);
+    if (const Reason reason = fault_of(page_metrics)) return refuse_argument(reason);
+  }
+  if (layer.correction != nullptr)
+    if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
+  SealedRows rows{};
+  if (range.rows != nullptr) {
+    kvant_new_rows new_rows;
+    if (const Reason reason = read_struct(range.rows, &new_rows)) return refuse_argument(reason);
+    if (const Reason reason = fault_of_sealed(new_rows, shape.head_dim)) return refuse_argument(reason);
+    const AppendArgs as_appended = append_args(shape, layer, new_rows, nullptr);
+    rows = {range.first_rows, as_appended.type, {as_appended.sides[0], as_appended.sides[1]}};
+  }
+  if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
+  SealedSource sealed;
+  if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
+  const DueArgs due = due_args(layer, range);
+  SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
+  for (int i = 0; i < groups.n; ++i) {
+    args[i] = {shape.n_seqs,
+               groups.of[i].heads,
+               sealed,
+               source_of(layer.tail, layer.layer),
+               due,
+               layer.sink,
+               reinterpret_cast<const uint4*>(layer.masks),
+               layer.mask_seq_stride,
+               layer.mask_head_stride,
+               {},
+               layer.pages_out_of_range,
+               rows};
+    const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, page_metrics, &args[i]);
+    if (status != KVANT_OK) return status;
+    for (const PageEncoding& encoding : args[i].sides)
+      if (rows.first != nullptr && !encoding.takes_rows())
+        return refuse(KVANT_UNSUPPORTED, "range.rows: trellis formats are sealed from the tail alone");
+    if (correction.key_maps != nullptr &&
+        (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
+         args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
+      return refuse(KVANT_UNSUPPORTED,
+                    "a correction with key_maps needs heads of 64 or 128, ch... keys and tok... values");
+  }
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  for (int i = 0; i < groups.n; ++i)
+    for (const PageEncoding& encoding : args[i].sides)
+      if (find_seal_kernel(encoding, shape.head_dim, gpu, false).shared_bytes > gpu.shared_bytes)
+        return refuse(KVANT_UNSUPPORTED,
+                      "shape: this GPU has too little shared memory to seal heads of this size");
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  cudaError_t error = cudaSuccess;
+  if (range.keep_sink != 0 && layer.sink > 0) error = keep_sink(shape, layer, due, rows, cuda_stream);
+  for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
+    error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
+    if (error == cudaSuccess && correction.key_maps != nullptr)
+      error = add_sealed_to_states(
+          {args[i], correction.key_maps, states_of(correction), correction.state_page_stride}, shape.head_dim,
+          gpu, cuda_stream);
+  }
+  return status_of(error);
+}
+
+}  // extern "C"

@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "device/cuda/api/refusal.h"
+#include "device/cuda/device/gpu.h"
+
+namespace kvant::cuda {
+namespace {
+
+// What says which code the device runs.
+__global__ void probe_kernel() {}
+
+constexpr int kLeastMajor = 8;   // of compute capabilities
+constexpr int kHopperCode = 90;  // PTX that machine code has been made of
+
+struct Answer {
+  cudaError_t error = cudaSuccess;
+  Reason refusal = nullptr;
+};
+
+// Of a device that is the current one.
+Answer ask(int device, Gpu* gpu) {
+  int major = 0;
+  Answer answer;
+  const auto get = [&](cudaDeviceAttr attribute, int* value) {
+    if (answer.error == cudaSuccess) answer.error = cudaDeviceGetAttribute(value, attribute, device);
+  };
+  get(cudaDevAttrComputeCapabilityMajor, &major);
+  get(cudaDevAttrMultiProcessorCount, &gpu->multiprocessors);
+  get(cudaDevAttrMaxSharedMemoryPerBlockOptin, &gpu->shared_bytes);
+  get(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &gpu->multiprocessor_shared_bytes);
+  if (answer.error != cudaSuccess) return answer;
+  if (major < kLeastMajor) {
+    answer.refusal = "the current device is older than compute capability 8.0 (A100, RTX 30)";
+    return answer;
+  }
+  cudaFuncAttributes code{};
+  answer.error = cudaFuncGetAttributes(&code, probe_kernel);
+  if (answer.error == cudaErrorNoKernelImageForDevice || answer.error == cudaErrorInvalidDeviceFunction) {
+    answer = {cudaSuccess,
+              "libkvant_cuda has been compiled without code for the current device; "
+              "KVANT_CUDA_ARCHITECTURES=80-virtual "
+              "compiles it for all of compute capability 8.0 and newer"};
+  }
+  gpu->is_hopper = code.ptxVersion == kHopperCode;
+#ifdef KVANT_CUDA_SHARED_LIMIT
+  gpu->shared_bytes = std::min(gpu->shared_bytes, KVANT_CUDA_SHARED_LIMIT);
+  gpu->multiprocessor_shared_bytes =
+      std::min(gpu->multiprocessor_shared_bytes, KVANT_CUDA_SHARED_LIMIT + Gpu::kReservedBytes);
+#endif
+  return answer;
+}
+
+// The current device; what a thread has learnt of one it need not ask again.
+Answer ask(Gpu* gpu) {
+  thread_local int known = -1;
+  thread_local Gpu facts;
+  int device = 0;
+  Answer answer;
+  answer.error = cudaGetDevice(&device);
+  if (answer.error != cudaSuccess) return answer;
+  if (device != known) {
+    answer = ask(device, &facts);
+    known = answer.error == cudaSuccess && answer.refusal == nullptr ? device : -1;
+  }
+  *gpu = facts;
+  return answer;
+}
+
+}  // namespace
+
+kvant_status find_gpu(Gpu* gpu) {
+  const Answer answer = ask(gpu);
+  if (answer.error != cudaSuccess) return status_of(answer.error);
+  return answer.refusal == nullptr ? KVANT_OK : refuse(KVANT_UNSUPPORTED, answer.refusal);
+}
+
+Gpu gpu_or_h100() {
+  Gpu gpu;
+  const Answer answer = ask(&gpu);
+  if (answer.error != cudaSuccess) (void)cudaGetLastError();
+  return answer.error == cudaSuccess && answer.refusal == nullptr ? gpu : kH100;
+}
+
+}  // namespace kvant::cuda
+
+extern "C" kvant_status kvant_check_device(void) {
+  kvant::cuda::Gpu gpu;
+  return kvant::cuda::find_gpu(&gpu);
+}

@@ -1,0 +1,52 @@
+// A layer's pages, as the kernels address them.
+#pragma once
+
+#include "device/cuda/api/caller_structs.h"
+#include "device/cuda/decode/decode_args.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+// Whether pages are there, and where the bulk copies can read them.
+inline bool has_pages(const kvant_pages& pages) {
+  return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
+         pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
+         is_aligned(pages.pool, 16);
+}
+
+inline constexpr Reason kNoSealedPages =
+    "layer.sealed: table or pool is null, or an address is not a multiple of 16";
+inline constexpr Reason kBadSealedOffsets =
+    "layer.sealed_offsets must be multiples of 16 from 0 to below 64 GiB";
+inline constexpr Reason kNoTailPages =
+    "layer.tail: table or pool is null, or an address is not a multiple of 16";
+inline constexpr Reason kNoProtectedPages =
+    "layer.protected_pages: table or pool is null, or an address is not a multiple of 16";
+inline constexpr Reason kBadSink = "layer.sink must be 0 to 128";
+
+inline PageSource source_of(const kvant_pages& pages, int layer) {
+  return {pages.table + layer * pages.layer_stride,
+          pages.seq_stride,
+          pages.head_stride,
+          pages.side_stride,
+          static_cast<const unsigned char*>(pages.pool) + layer * pages.layer_offset,
+          pages.page_stride,
+          pages.head_offset,
+          pages.side_offset};
+}
+
+// Returns why a layer's offsets are none. n_kv_heads: at most kMaxKvHeads.
+inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, SealedSource* source) {
+  *source = {source_of(layer.sealed, layer.layer), {}};
+  if (layer.sealed_offsets == nullptr) return nullptr;
+  constexpr std::int64_t kUnit = SealedSource::kOffsetUnit;
+  for (int i = 0; i < 2 * n_kv_heads; ++i) {
+    const std::int64_t offset = layer.sealed_offsets[i];
+    if (offset < 0 || offset % kUnit != 0 || offset / kUnit > std::int64_t{0xffffffff})
+      return kBadSealedOffsets;
+    source->offsets[i / 2][i % 2] = static_cast<std::uint32_t>(offset / kUnit);
+  }
+  return nullptr;
+}
+
+}  // namespace kvant::cuda

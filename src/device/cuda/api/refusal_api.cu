@@ -1,0 +1,63 @@
+#include "device/cuda/api/refusal.h"
+
+namespace kvant::cuda {
+namespace {
+
+thread_local Reason last_reason = "";
+
+// CUDA's own text, but where it leaves out what is the case most often.
+Reason text_of(cudaError_t error) {
+  return error == cudaErrorInsufficientDriver
+             ? "there is no NVIDIA driver, or it is older than the CUDA runtime that the library has"
+             : cudaGetErrorString(error);
+}
+
+}  // namespace
+
+kvant_status refuse(kvant_status status, Reason reason) {
+  last_reason = reason;
+  return status;
+}
+
+kvant_status status_of(cudaError_t error) {
+  if (error == cudaSuccess) return KVANT_OK;
+  (void)cudaGetLastError();
+  return refuse(KVANT_CUDA_ERROR, text_of(error));
+}
+
+// Forgets the error: the next call's launches are to be judged by themselves.
+kvant_status launch_status() {
+  return status_of(cudaGetLastError());
+}
+
+}  // namespace kvant::cuda
+
+using namespace kvant::cuda;
+
+extern "C" {
+
+const char* kvant_status_text(kvant_status status) {
+  switch (status) {
+    case KVANT_OK:
+      return "No error.";
+    case KVANT_INVALID_ARGUMENT:
+      return "A size, stride, alignment or pointer is out of range; kvant.h says what is allowed.";
+    case KVANT_UNSUPPORTED:
+      return "There is no kernel for these formats, this head size or this device.";
+    case KVANT_WORKSPACE_TOO_SMALL:
+      return "The workspace is smaller than the function for its size says.";
+    case KVANT_CUDA_ERROR:
+      return "A CUDA call failed.";
+  }
+  return "Not a status.";
+}
+
+const char* kvant_last_error(void) {
+  return last_reason;
+}
+
+int kvant_version(void) {
+  return KVANT_VERSION;
+}
+
+}  // extern "C"

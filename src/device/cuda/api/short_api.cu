@@ -1,0 +1,173 @@
+#include <algorithm>
+
+#include "cache/page_counts.h"
+#include "device/cuda/api/head_dim.h"
+#include "device/cuda/api/page_source.h"
+#include "device/cuda/api/refusal.h"
+#include "device/cuda/decode/decode_shared.h"
+#include "device/cuda/decode/short_args.h"
+#include "device/cuda/decode/short_attention.h"
+#include "device/cuda/decode/short_kernel.cuh"
+
+namespace kvant::cuda {
+namespace {
+
+constexpr float kLog2E = 1.44269504F;
+
+// Where rows come from: queries that are transformed on the way, or as they are.
+template <class Args>
+void take_rows_of(const kvant_decode_layer& layer, int head_dim, const AppendArgs* new_rows, Args* args) {
+  args->queries = {const_cast<void*>(layer.q),
+                   layer.q_seq_stride,
+                   layer.q_head_stride,
+                   channels_or_all(layer.q_channels, head_dim),
+                   1,
+                   nullptr,
+                   0};
+  if (new_rows == nullptr) return;
+  args->rows_type = new_rows->type;
+  if (new_rows->queries.rows != nullptr) args->queries = new_rows->queries;
+  for (const int side : {KVANT_KEY, KVANT_VALUE}) args->sides[side] = new_rows->sides[side];
+}
+
+ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                     const kvant_decode_layer& layer, const AppendArgs* new_rows) {
+  ShortArgs args{};
+  args.tail_tokens = lengths.tail_tokens;
+  args.tail = source_of(layer.tail, layer.layer);
+  args.table_pages = pages_for(lengths.max_tail_tokens);
+  args.first_tokens = lengths.first_tokens;
+  args.group = shape.group;
+  args.n_kv_heads = shape.n_kv_heads;
+  args.q_type = number_type(layer.q_type);
+  take_rows_of(layer, shape.head_dim, new_rows, &args);
+  args.softmax_scale_log2 = shape.softmax_scale * kLog2E;
+  args.softcap_log2 = shape.score_softcap * kLog2E;
+  args.sink_logits = layer.sink_logits;
+  args.lse = layer.lse;
+  args.out_hadamard = layer.out_hadamard;
+  args.out_factors = layer.out_factors;
+  args.out = layer.out;
+  args.out_type = number_type(layer.out_type);
+  args.out_channels = channels_or_all(layer.out_channels, shape.head_dim);
+  args.out_seq_stride = layer.out_seq_stride;
+  args.out_head_stride = layer.out_head_stride;
+  return args;
+}
+
+// CTAs for each sequence and KV head, of so many pages, or 0: with a multiprocessor each there are too many.
+// The general kernel has several on one.
+int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu) {
+  const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
+  const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
+  static_assert(kShortWarps * kTileTokens == kPageTokens);  // so many have something to do
+  return gpu.is_hopper ? std::min(most, pages) : std::min(most, 1);
+}
+
+int pages_of(const kvant_decode_lengths& lengths) {
+  return pages_for(lengths.max_tail_tokens) + lengths.max_sealed_pages;
+}
+
+bool has_sealed(const kvant_decode_lengths& lengths) {
+  return lengths.sealed_pages != nullptr;
+}
+
+// Shared memory of a launch for sequences with sealed pages, beside the static part: tables, barriers, and as
+// many rings of two or four slots as there are for the warps. Returns the bytes, or 0 where there is no room
+// for one ring.
+int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) {
+  constexpr int kAlignment = 1024;  // of what follows the static part
+  DecodeKernel tables = kernel;
+  tables.table_bytes = kernel.for_short.table_bytes;
+  tables.merge_bytes = kernel.for_short.static_bytes + kAlignment;
+  const int table_bytes = place_codebooks(tables, gpu, &args->key_page, &args->value_page);
+  args->key_bytes = kernel.key_bytes;
+  args->value_bytes = kernel.value_bytes;
+  args->slot_bytes = std::max(kernel.key_bytes, kernel.value_bytes);
+  args->barriers_at = round_up_16(table_bytes);
+  args->ring_at = (args->barriers_at + Rings::bytes(kShortWarps, kShortStages) + 127) / 128 * 128;
+  const int slots = (gpu.shared_bytes - tables.merge_bytes - args->ring_at) / args->slot_bytes;
+  const int rings = std::min(kShortWarps / kernel.for_short.page_warps, slots / 2);
+  if (rings <= 0) return 0;
+  args->consumer_warps = rings * kernel.for_short.page_warps;
+  args->stages = slots >= rings * kShortStages ? kShortStages : 2;
+  return args->ring_at + rings * args->stages * args->slot_bytes;
+}
+
+// A cluster's CTAs are the grid's x.
+cudaLaunchConfig_t config_of(dim3 grid, int shared_bytes, const Gpu& gpu, cudaStream_t stream,
+                             cudaLaunchAttribute (&attributes)[2]) {
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {grid.x, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(kShortWarps * kLanes);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = gpu.overlap_attributes() + (grid.x > 1 ? 1 : 0);
+  return config;
+}
+
+}  // namespace
+
+bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                        const Gpu& gpu) {
+  if (channel_warps(shape.head_dim) > 1 || shape.corrected != 0 || shape.sas != 0 || shape.max_queries > 1 ||
+      lengths.query_begins != nullptr)
+    return false;
+  const int n_ctas = ctas_of(shape, pages_of(lengths), gpu);
+  if (n_ctas == 0 || lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * n_ctas))
+    return false;
+  if (!has_sealed(lengths))
+    return lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
+           lengths.max_tail_tokens > 0;
+  // Pages of any formats fit into the whole of a multiprocessor's shared memory.
+  return gpu.is_hopper && gpu.shared_bytes >= kH100.shared_bytes && shape.skip_threshold == 0 &&
+         lengths.max_sealed_pages > 0 && lengths.max_sealed_pages <= kMaxShortPages * n_ctas &&
+         (lengths.tail_tokens == nullptr || lengths.max_tail_tokens > 0);
+}
+
+kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                          const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
+                          cudaStream_t stream) {
+  const ShortArgs args = short_args(shape, lengths, layer, new_rows);
+  const dim3 grid(static_cast<unsigned>(ctas_of(shape, pages_of(lengths), gpu)), shape.n_kv_heads,
+                  shape.n_seqs * query_passes(shape.group));
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config = config_of(grid, 0, gpu, stream, attributes);
+  cudaError_t error = cudaSuccess;
+  with_head_dim_up_to_256(shape.head_dim,
+                          [&](auto d) { error = cudaLaunchKernelEx(&config, short_kernel<d.value>, args); });
+  return status_of(error);
+}
+
+cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                const kvant_decode_layer& layer, const AppendArgs* new_rows,
+                                const DecodeKernel& kernel, const Gpu& gpu, ShortSealedArgs& args,
+                                cudaStream_t stream) {
+  take_rows_of(layer, shape.head_dim, new_rows, &args);
+  args.sealed_entries = lengths.max_sealed_pages;
+  args.tail_entries = lengths.tail_tokens == nullptr ? 0 : pages_for(lengths.max_tail_tokens);
+  const void* function = kernel.for_short.function;
+  const int shared_bytes = lay_out_short(kernel, gpu, &args);
+  const cudaError_t error =
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(ctas_of(shape, pages_of(lengths), gpu)), args.heads.n, shape.n_seqs);
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config = config_of(grid, shared_bytes, gpu, stream, attributes);
+  void* arguments[] = {&args};
+  return cudaLaunchKernelExC(&config, function, arguments);
+}
+
+bool fits_short(const DecodeKernel& kernel, const Gpu& gpu) {
+  DecodeArgs args{};
+  args.key_page = kernel.key_page;
+  args.value_page = kernel.value_page;
+  return kernel.for_short.function != nullptr && lay_out_short(kernel, gpu, &args) > 0;
+}
+
+}  // namespace kvant::cuda

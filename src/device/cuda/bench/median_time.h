@@ -1,0 +1,34 @@
+// How long a launch takes, for programs that take times.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "device/cuda/test/device_memory.h"
+
+namespace kvant::cuda {
+
+// Microseconds of launch() by events, the median of `runs` behind two that don't count. what: is launched,
+// for the sentence with which the program ends where it fails.
+double median_us(int runs, const char* what, const auto& launch) {
+  cudaEvent_t start;
+  cudaEvent_t stop;
+  check_cuda(cudaEventCreate(&start), "event");
+  check_cuda(cudaEventCreate(&stop), "event");
+  std::vector<float> times;
+  for (int run = -2; run < runs; ++run) {
+    check_cuda(cudaEventRecord(start), "event");
+    launch();
+    check_cuda(cudaEventRecord(stop), "event");
+    check_cuda(cudaDeviceSynchronize(), what);
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, start, stop), "event");
+    if (run >= 0) times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1e3;
+}
+
+}  // namespace kvant::cuda

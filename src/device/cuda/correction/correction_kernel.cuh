@@ -1,0 +1,192 @@
+// KVLinC's correction of a step: features of the queries, then their products with the states.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "device/cuda/correction/correction.h"
+#include "device/cuda/correction/feature_softmax.cuh"
+#include "device/cuda/device/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kMapThreads = 1024;
+inline constexpr int kMapSeqs = 8;  // that share a CTA's reading of a query head's maps
+
+// phi(q) of a query head and of every gridDim.y-th block of kMapSeqs sequences. A thread multiplies a quarter
+// of the channels by one column of the maps, which it keeps in registers.
+template <int D>
+__global__ void __launch_bounds__(kMapThreads)
+    map_queries_kernel(const __grid_constant__ CorrectionArgs args) {
+  constexpr int kSlices = kMapThreads / kFeatures;
+  constexpr int kChannels = D / kSlices;
+  __shared__ __align__(16) float q[kMapSeqs][D];
+  __shared__ float parts[kSlices][kMapSeqs][kFeatures];
+  const int head = blockIdx.x;
+  const int thread = threadIdx.x;
+  const int feature = thread % kFeatures;
+  const int slice = thread / kFeatures;
+  const float* map = args.query_maps +
+                     (static_cast<std::int64_t>(head) * 2 + feature / kHalfFeatures) * D * kHalfFeatures +
+                     slice * kChannels * kHalfFeatures + feature % kHalfFeatures;
+  float weights[kChannels];  // the maps are constants, which no predecessor writes
+#pragma unroll
+  for (int i = 0; i < kChannels; ++i) weights[i] = __ldg(map + i * kHalfFeatures);
+  wait_for_predecessors();
+  admit_successors();
+  for (int first = blockIdx.y * kMapSeqs; first < args.n_seqs; first += gridDim.y * kMapSeqs) {
+    const int n_seqs = min(kMapSeqs, args.n_seqs - first);
+    for (int i = thread; i < n_seqs * D; i += kMapThreads) {
+      const std::int64_t at = (first + i / D) * args.q_seq_stride + head * args.q_head_stride + i % D;
+      q[i / D][i % D] = args.q_type == NumberType::f32 ? static_cast<const float*>(args.q)[at]
+                        : args.q_type == NumberType::f16
+                            ? __half2float(static_cast<const __half*>(args.q)[at])
+                            : __bfloat162float(static_cast<const __nv_bfloat16*>(args.q)[at]);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int s = 0; s < n_seqs; ++s) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kChannels; i += 4) {
+        const float4 x = *reinterpret_cast<const float4*>(&q[s][slice * kChannels + i]);
+        sum += x.x * weights[i] + x.y * weights[i + 1] + x.z * weights[i + 2] + x.w * weights[i + 3];
+      }
+      parts[slice][s][feature] = sum;
+    }
+    __syncthreads();
+    const int s = thread / kLanes / 2;  // a warp is a softmax
+    if (s >= n_seqs) continue;
+    float* features =
+        args.features +
+        ((first + s) * static_cast<std::int64_t>(args.n_kv_heads) * args.group + head) * kFeatures;
+    float x[kHalfFeatures / kLanes];
+    const int first_feature = thread / kLanes % 2 * kHalfFeatures + thread % kLanes;
+    for (int i = 0; i < kHalfFeatures / kLanes; ++i) {
+      x[i] = 0;
+      for (int part = 0; part < kSlices; ++part) x[i] += parts[part][s][first_feature + i * kLanes];
+    }
+    softmax_of_warp(x);
+    for (int i = 0; i < kHalfFeatures / kLanes; ++i) features[first_feature + i * kLanes] = x[i];
+  }
+}
+
+inline constexpr int kStateThreads = 256;
+inline constexpr int kStateChannels = 32;  // of S in a CTA
+
+// Of so many query heads.
+template <int Heads>
+struct StateShared {
+  float4 phi[Heads][kFeatures / 4];
+  float z[kFeatures];
+  float4 sums[kStateThreads / kLanes][Heads][kStateChannels / 4];  // of each warp
+};
+
+__device__ __forceinline__ float4 fma4(float a, float4 b, float4 c) {
+  return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
+}
+
+// A thread's part of S, of which rows are 4 channels apart from those of other threads in its row.
+struct StateRows {
+  static constexpr int kColumns = kStateChannels / 4;                 // threads of a row
+  static constexpr int kRows = kFeatures * kColumns / kStateThreads;  // of a thread
+  static_assert(kStateThreads == kFeatures && kRows == 8);
+  float4 s[kRows];
+
+  // state: S [kFeatures][D] from a CTA's first channel on.
+  template <int D>
+  __device__ __forceinline__ void load(const float* state, int thread) {
+    const auto* rows = reinterpret_cast<const float4*>(state) + thread % kColumns;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
+  }
+  // phi(q) S of so many query heads: of each warp's rows.
+  template <int Heads>
+  __device__ __forceinline__ void multiply(StateShared<Heads>& shared, int n_heads, int thread) const {
+    constexpr int kUnrolled = Heads > kPaddedGroup ? 2 : Heads;  // of many, registers would be short
+#pragma unroll kUnrolled
+    for (int h = 0; h < Heads; ++h) {
+      if (h >= n_heads) break;
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kRows; i += 4) {
+        const float4 phi = shared.phi[h][thread / kColumns * (kRows / 4) + i / 4];
+        sum = fma4(phi.x, s[i], sum);
+        sum = fma4(phi.y, s[i + 1], sum);
+        sum = fma4(phi.z, s[i + 2], sum);
+        sum = fma4(phi.w, s[i + 3], sum);
+      }
+      for (int step = kColumns; step < kLanes; step *= 2) {
+        sum.x += __shfl_xor_sync(~0U, sum.x, step);
+        sum.y += __shfl_xor_sync(~0U, sum.y, step);
+        sum.z += __shfl_xor_sync(~0U, sum.z, step);
+        sum.w += __shfl_xor_sync(~0U, sum.w, step);
+      }
+      if (thread % kLanes < kColumns) shared.sums[thread / kLanes][h][thread % kColumns] = sum;
+    }
+  }
+};
+
+// phi(q) of a group's query heads, which lie one after another, to those from first_head on.
+template <int Heads>
+__device__ __forceinline__ void load_features(StateShared<Heads>& shared, int first_head, const float* from,
+                                              int group, int thread) {
+  const auto* features = reinterpret_cast<const float4*>(from);
+  for (int i = thread; i < group * (kFeatures / 4); i += kStateThreads)
+    shared.phi[first_head + i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
+}
+
+// The sum over all warps, of query head h and 4 channels.
+template <int Heads>
+__device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared, int h, int column) {
+  float4 total = {0, 0, 0, 0};
+  for (int warp = 0; warp < kStateThreads / kLanes; ++warp)
+    total = fma4(1, shared.sums[warp][h][column], total);
+  return total;
+}
+
+// phi(q) z of query head h, by a warp.
+template <int Heads>
+__device__ __forceinline__ float sum_of_features(const StateShared<Heads>& shared, int h, int lane) {
+  const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
+  float sum = 0;
+  for (int f = lane; f < kFeatures; f += kLanes) sum += phi[f] * shared.z[f];
+  for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
+  return sum;
+}
+
+// phi(q) S and phi(q) z of a sequence, a KV head and some channels. A thread multiplies 8 features' rows of
+// S, 4 channels of each (StateRows). All of a CTA's share of S is in flight at once, before there are
+// features: what precedes map_queries_kernel is over.
+template <int D>
+__global__ void __launch_bounds__(kStateThreads)
+    read_states_kernel(const __grid_constant__ CorrectionArgs args) {
+  __shared__ StateShared<kPaddedGroup> shared;
+  const int thread = threadIdx.x;
+  const int kv_head = blockIdx.x / (D / kStateChannels);
+  const int first_channel = blockIdx.x % (D / kStateChannels) * kStateChannels;
+  const int seq = blockIdx.y;
+  const std::int64_t first_query = (static_cast<std::int64_t>(seq) * args.n_kv_heads + kv_head) * args.group;
+  const float* state = args.states.at(seq, kv_head);
+  StateRows rows;
+  rows.load<D>(state + first_channel, thread);
+  if (first_channel == 0) shared.z[thread] = state[kFeatures * D + thread];
+  wait_for_predecessors();
+  admit_successors();
+  load_features(shared, 0, args.features + first_query * kFeatures, args.group, thread);
+  __syncthreads();
+  rows.multiply(shared, args.group, thread);
+  __syncthreads();
+  const int h = thread / kLanes;
+  const int lane = thread % kLanes;
+  if (h >= args.group) return;
+  if (lane < StateRows::kColumns)
+    reinterpret_cast<float4*>(args.numerator + (first_query + h) * D + first_channel)[lane] =
+        sum_of_warps(shared, h, lane);
+  if (first_channel == 0) {
+    const float sum = sum_of_features(shared, h, lane);
+    if (lane == 0) args.denominator[first_query + h] = sum;
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,18 @@
+// The softmax of feature maps (KVLinC).
+#pragma once
+
+#include "device/cuda/correction/correction.h"
+
+namespace kvant::cuda {
+
+// The softmax of kHalfFeatures numbers, of which each lane of a warp has these four.
+__device__ __forceinline__ void softmax_of_warp(float (&x)[kHalfFeatures / kLanes]) {
+  float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+  for (int step = 1; step < kLanes; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
+  float sum = 0;
+  for (float& y : x) sum += y = __expf(y - top);
+  for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
+  for (float& y : x) y /= sum;
+}
+
+}  // namespace kvant::cuda

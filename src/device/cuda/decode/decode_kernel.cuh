@@ -1,0 +1,491 @@
+// The decode attention kernel. CTAs are persistent; each of a CTA's consumer warps attends on its own to
+// pages of the CTA's range in turn, with a ring of pages in shared memory that the copying warp keeps filled
+// (page_copier.cuh). Where a range leaves a sequence, the warps merge what they have, and either write the
+// output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines
+// (leave_segment.cuh).
+//
+// Where a warp's registers are too few for what it has of a page (heads of 256), two warps share a ring: each
+// attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
+// (Pair::OfShort), so that the last page is sooner done.
+//
+// Heads of 512: four warps share a ring, each with a block of the channels of every page (page_layout.h).
+// They add up their parts of scores in the merge buffer's place, make the same weights of them, and each has
+// the sums of its channels.
+//
+// With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
+// with eight columns of its own (query_columns.cuh) or, where a pair says how (Pair::Strips), they share the
+// decoding of pages (shared_decoding.cuh, and warpgroup_decoding.cuh, of Hopper). Only one of the three.
+//
+// A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
+// Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
+#pragma once
+
+#include <type_traits>
+
+#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/decode/leave_segment.cuh"
+#include "device/cuda/decode/online_softmax.cuh"
+#include "device/cuda/decode/page_copier.cuh"
+#include "device/cuda/decode/plain_tile.cuh"
+#include "device/cuda/decode/query.cuh"
+#include "device/cuda/decode/work_range.cuh"
+#include "device/cuda/device/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kFirstRingBarrier = 2;  // of warps that share a ring; all have barriers 0 and 1
+
+// Scores, then weights, of a page: tile, then row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1.
+using Scores = float[kTokenTiles][4];
+
+// A consumer warp's end of its ring.
+struct RingReader {
+  const Rings& rings;
+  const unsigned char* first;  // slot
+  int index;                   // of the ring
+  int stage = 0;
+  std::uint32_t parity = 0;
+  std::uint32_t value_parities = 0;  // a bit for each slot whose values come later: pairs/skipping.cuh
+
+  // The number, within the CTA's range, of the warp's next unit after `last`, or INT_MAX.
+  __device__ int next_unit(int last) const {
+    do {
+      const int number = load_shared(rings.unit(index, stage));
+      if (number > last) return number;
+    } while (load_shared(rings.last_unit(index)) != last);
+    return INT_MAX;
+  }
+  __device__ const unsigned char* slot() const { return first + stage * rings.slot_bytes; }
+  __device__ const unsigned char* wait() const {
+    barrier_wait(rings.full(index, stage), parity);
+    return slot();
+  }
+  // Without waiting: the number of the unit that begins in the slot, or that of a unit before, and whether
+  // the slot is full.
+  __device__ int noted_unit() const { return load_shared(rings.unit(index, stage)); }
+  __device__ bool is_full() const { return barrier_test(rings.full(index, stage), parity); }
+  // This lane has read what it needs; the slot is free when all have said so.
+  __device__ void release() {
+    release_kept(stage);
+    keep();
+  }
+  // Goes on to the next slot without giving this one back: release_kept does, later.
+  __device__ void keep() {
+    if (++stage == rings.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(index, of_stage)); }
+};
+
+// Warps that share a ring and attend to neighbouring parts of each page's tokens.
+template <class Pair>
+inline constexpr int kPageWarps = 1;
+template <class Pair>
+requires requires {
+  Pair::kPageWarps;
+}
+inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
+
+// Warps that share a ring in either way.
+template <class Pair, int D>
+inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
+
+// Scores that warps have made of their blocks of channels become those of all channels, the same bits for all
+// warps that share the ring. A group of lanes has a tile of each.
+template <int D>
+struct ScoreSums {
+  float4 of[channel_warps(D)][kTokenTiles][kLanes];
+};
+template <int D, class Args, int Tiles>
+__device__ __forceinline__ void add_blocks(const Args& args, unsigned char* shared, int lane,
+                                           float (&s)[Tiles][4]) {
+  constexpr int kWarps = channel_warps(D);
+  if constexpr (kWarps > 1) {
+    const int ring = static_cast<int>(threadIdx.x) / kLanes / kWarps;
+    auto& sums = reinterpret_cast<ScoreSums<D>*>(shared + args.merge_at)[ring];
+    const int own = own_block<D>();
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile)
+      sums.of[own][tile][lane] = make_float4(s[tile][0], s[tile][1], s[tile][2], s[tile][3]);
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);
+#pragma unroll
+    for (int tile = 0; tile < Tiles; ++tile) {
+      float4 sum = sums.of[0][tile][lane];
+#pragma unroll
+      for (int block = 1; block < kWarps; ++block) {
+        const float4 part = sums.of[block][tile][lane];
+        sum.x += part.x;
+        sum.y += part.y;
+        sum.z += part.z;
+        sum.w += part.w;
+      }
+      s[tile][0] = sum.x;
+      s[tile][1] = sum.y;
+      s[tile][2] = sum.z;
+      s[tile][3] = sum.w;
+    }
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);  // all have read
+  }
+}
+
+// Which of the parts of pages is this warp's, and the tiles of one.
+template <int PageWarps>
+__device__ __forceinline__ int part_of_page() {
+  return PageWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % PageWarps;
+}
+template <int PageWarps>
+inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
+
+__device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Segment&, int page) {
+  return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
+}
+// Windows of queries that follow one another may begin in two pages.
+__device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const QuerySegment&, int page) {
+  return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
+}
+
+// How many of a page's first tokens a warp's column doesn't see.
+__device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Segment& segment, int page, int) {
+  if (page != 0) return 0;
+  return args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
+}
+__device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const QuerySegment& segment, int page,
+                                              int column) {
+  return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
+}
+
+// Protected tokens of a sealed page, 32 to a word; or null.
+__device__ __forceinline__ const std::uint32_t* masks_of_page(const DecodeArgs& args, const Segment& segment,
+                                                              int page) {
+  if (args.masks == nullptr) return nullptr;
+  return reinterpret_cast<const std::uint32_t*>(args.masks + segment.seq * args.mask_seq_stride +
+                                                segment.head * args.mask_head_stride + page);
+}
+
+__device__ __forceinline__ std::uint32_t first_bits(int n) {
+  return n >= 32 ? ~0U : (1U << max(n, 0)) - 1;
+}
+
+// The tokens that a warp's column doesn't see among 32 of a sealed page: those of tiles 2 * group and
+// 2 * group + 1.
+template <class Part>
+__device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
+                                                   int group, int column) {
+  const std::uint32_t* masks = masks_of_page(args, segment, page);
+  return (masks == nullptr ? 0 : masks[group]) |
+         first_bits(hidden_of_page(args, segment, page, column) - 32 * group);
+}
+
+// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on, of eight columns
+// from the warp's column `first_column` on. Little code: it stands in a loop that seldom needs it.
+template <int Tiles, class Part>
+__device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part& segment, int page,
+                                             int first_group, int first_column, int lane,
+                                             float (&s)[Tiles][4]) {
+  static_assert(Tiles % 2 == 0);
+  const std::uint32_t* masks = masks_of_page(args, segment, page);
+  int hidden[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    hidden[h] = hidden_of_page(args, segment, page, first_column + lane % 4 * 2 + h) - 32 * first_group;
+#pragma unroll
+  for (int group = 0; group < Tiles / 2; ++group) {
+    const std::uint32_t word = masks == nullptr ? 0 : masks[first_group + group];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const std::uint32_t bits = (word | first_bits(hidden[h] - 32 * group)) >> (lane / 4 * 4);
+#pragma unroll
+      for (int row = 0; row < 4; ++row)
+        if ((bits >> row) & 1) s[2 * group + row / 2][row % 2 * 2 + h] = -INFINITY;
+    }
+  }
+}
+// The same of a warp's columns.
+template <int Tiles, class Part>
+__device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Part& segment, int page,
+                                            int first_group, int lane, float (&s)[Tiles][4]) {
+  mask_columns(args, segment, page, first_group, 0, lane, s);
+}
+
+template <class Pair, int D, class Part>
+__device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
+                                              const Part& segment, int page, const Query<D>& query, int lane,
+                                              RingReader& ring, Accumulator<D>& acc,
+                                              typename Pair::Value::State& state) {
+  constexpr int kTiles = kTilesOfWarp<kPageWarps<Pair>>;
+  float s[kTiles][4];
+  Pair::Key::score(args, tables, ring.wait(), query, lane, s);
+  ring.release();
+  cap_scores<Pair>(args, s);
+  if (may_be_masked(args, segment, page))
+    mask_scores(args, segment, page, part_of_page<kPageWarps<Pair>>() * (kTiles / 2), lane, s);
+  online_softmax<Pair>(args, s, acc, state);
+  Pair::Value::mix(args, tables, ring.wait(), s, lane, acc.out, state);
+  ring.release();
+}
+
+// Tokens at the beginning of an unquantized unit that lie before the sequence's window.
+__device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
+  const bool is_first = segment.n_sealed == 0 && unit == segment.n_protected;
+  return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
+}
+
+// The tokens of an unquantized unit that columns see.
+__device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
+                                                  int) {
+  const int hidden = hidden_tokens(args, segment, unit);
+  return {hidden, plain_tokens(args, segment, unit)};
+}
+__device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
+                                                       int unit, int lane) {
+  const int n = plain_tokens(args, segment, unit);
+  const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // of the tail's tokens
+  SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
+  if (first < 0) return seen;  // protected tokens
+  const int tail = args.tail_tokens[segment.seq];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int column = lane % 4 * 2 + h;
+    seen.columns[h].n = tail - segment.behind(args, column) - first;
+    seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
+  }
+  return seen;
+}
+
+// An unquantized page of which columns see some tokens, and there is at least one; D: of heads. A loop over
+// tiles of 16 tokens, and not the same code for each: in a model, where other kernels run between layers,
+// instructions come from memory whenever they are needed for the first time. Warps that share pages take
+// tiles in turn.
+template <class Pair, int D, class Seen>
+__device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
+                                             const Query<block_dim(D)>& query, int lane, RingReader& ring,
+                                             Accumulator<block_dim(D)>& acc) {
+  const int n = seen.n;
+  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // of a tile
+#pragma unroll 1
+  for (int first = 0; first < n; first += kTileTokens) {
+    if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
+      for (int side = 0; side < 2; ++side) {
+        ring.wait();
+        ring.release();
+      }
+      continue;
+    }
+    float s[1][4];
+    const auto* keys = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
+    score_tile(
+        query, [&](int k) { return keys[k * kLanes]; }, s);
+    ring.release();
+    add_blocks<D>(args, shared, lane, s);
+    weigh_tile<Pair>(args, seen.from(first), lane, s, acc);
+    const auto* values = reinterpret_cast<const uint4*>(ring.wait()) + first_piece;
+    mix_tile(
+        s, n - first, lane, [&](int m) { return values[m * kLanes]; }, acc);
+    ring.release();
+  }
+}
+
+// Warps that share a ring.
+__device__ __forceinline__ constexpr int sharers_log2(const DecodeArgs&) {
+  return 0;
+}
+__device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
+  return args.queries.sharers_log2;
+}
+
+// Whether a pair's kernels have registers for what follows: where they had none, their pages took 2 to 4 %
+// longer.
+template <class Pair>
+inline constexpr bool kHastensQueries = true;
+template <class Pair>
+requires requires {
+  Pair::kHastensQueries;
+}
+inline constexpr bool kHastensQueries<Pair> = Pair::kHastensQueries;
+
+// Whether queries are to come soon where pages are read before predecessors are over. Kernels of several
+// queries have no registers for that.
+template <class Pair>
+__device__ __forceinline__ bool hastens_queries(const DecodeArgs& args) {
+  return kHastensQueries<Pair> && args.settled != 0;
+}
+template <class Pair>
+__device__ __forceinline__ constexpr bool hastens_queries(const SeveralArgs&) {
+  return false;
+}
+
+// Before a kernel reads what its predecessors may have written. In this order: what precedes a kernel's
+// predecessor is then over before the kernel begins. So a launch that follows another on other heads need not
+// wait for it before its own end.
+__device__ __forceinline__ void take_turn(const DecodeArgs& args) {
+  if (args.follows == 0) wait_for_predecessors();
+  admit_successors();
+}
+
+// Inlined by force, as is all that it calls: where the compiler first makes functions of the parts of a large
+// kernel, arguments and rings become addresses, and each page waits for loads of what otherwise are
+// constants.
+template <class Pair, int D, class Args>
+__device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
+  using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
+  __syncthreads();
+  WorkRange<WarpPlace> range(args);
+  if (!hastens_queries<Pair>(args)) take_turn(args);
+  const int warp = threadIdx.x / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  auto& buffer = *reinterpret_cast<MergeBuffer<D>*>(shared + args.merge_at);
+  const int of_ring = (warp >> sharers_log2(args)) / kRingWarps<Pair, D>;
+  RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
+  const int n_threads = (rings.n << sharers_log2(args)) * kRingWarps<Pair, D> * kLanes;
+  Part segment;
+  int last = kNoUnit;  // number of the unit before
+  [[maybe_unused]] int tables_of = -1;
+  // The vote tells the compiler that all lanes go the same way, and the loop may use uniform registers:
+  // without it look-ups in tables took an addition more each.
+  while (__any_sync(~0U, range.next(segment))) {
+    // Not before what tells where queries lie has been loaded.
+    const bool waits = hastens_queries<Pair>(args) && segment.before == 0;
+    if (waits) take_turn(args);
+    if constexpr (Pair::kTablesPerHead) {
+      if (segment.head != tables_of) {
+        named_barrier(1, n_threads);
+        Pair::build_tables(args, shared, segment.head, threadIdx.x, n_threads);
+        named_barrier(1, n_threads);
+        tables_of = segment.head;
+      }
+    }
+    Query<block_dim(D)> query = load_query<D>(args, segment, lane);
+    if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), __float_as_int(query.factor[0]) | 1);
+    if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
+      if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
+      named_barrier(1, n_threads);
+    }
+    Accumulator<block_dim(D)> acc = {};
+    acc.max[0] = acc.max[1] = kNoScore;
+    // The merge buffer has been read, in whose place scores are added up.
+    if (channel_warps(D) > 1 && segment.before > 0) named_barrier(1, n_threads);
+    int number;
+    if constexpr (Pair::kSealed) {
+      const int sealed_end = min(segment.last, segment.n_sealed);
+      const int end = segment.number_of(sealed_end);
+      if constexpr (requires { typename Pair::State; }) {
+        if (segment.first < sealed_end) {
+          typename Pair::State state(args, segment, lane);
+          if constexpr (requires { &Pair::State::begin; }) state.begin(shared, query, lane);
+          if constexpr (requires { Pair::kLooksAhead; }) {
+            last = Pair::attend_to_pages(args, shared, segment, last, end, lane, ring, state);
+          } else {
+            for (; (number = ring.next_unit(last)) < end; last = number)
+              Pair::attend(args, shared, segment, segment.unit_of(number), query, lane, ring, state);
+          }
+          if constexpr (requires { &Pair::flush; }) Pair::flush(args, shared, lane, ring, state);
+          if constexpr (requires { &Pair::State::own_query; }) query = state.own_query(lane);
+          Pair::finish(state, lane, acc);
+        }
+      } else {
+        typename Pair::Value::State state;
+        for (; (number = ring.next_unit(last)) < end; last = number)
+          attend_sealed<Pair, D>(args, shared, segment, segment.unit_of(number), query, lane, ring, acc,
+                                 state);
+        Pair::Value::finish(args, acc.out, state);
+      }
+    }
+    const int end = segment.number_of(segment.last);
+    for (; (number = ring.next_unit(last)) < end; last = number)
+      attend_plain<Pair, D>(args, shared, seen_tokens(args, segment, segment.unit_of(number), lane), query,
+                            lane, ring, acc);
+    leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
+  }
+  if (hastens_queries<Pair>(args)) take_turn(args);  // of a CTA without work
+  if (args.follows != 0) wait_for_predecessors();
+}
+
+// The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
+// one that makes the schedule is over.
+template <class Pair, int D, class Args>
+__device__ __forceinline__ void copy_pages(const Args& args, const unsigned char* shared,
+                                           const Rings& rings) {
+  constexpr bool kKeysOnly = requires {
+    Pair::kValueIdsAt;
+  };
+  std::uint32_t value_ids = 0;
+  if constexpr (kKeysOnly) value_ids = shared_address(shared + Pair::kValueIdsAt);
+  PageCopier<D, kKeysOnly> copier(args, rings, threadIdx.x % kLanes, value_ids);
+  const bool at_once = args.settled != 0 || args.follows != 0;
+  if (at_once) copier.begin();
+  __syncthreads();
+  if (!at_once) {
+    wait_for_predecessors();
+    copier.begin();
+  }
+  copier.end_if_idle();
+  // Lanes together: one by one, their polling takes instructions and shared memory from the consumers.
+  if constexpr (Architecture::kBulkCopies) {
+    bool slowly = hastens_queries<Pair>(args) && copier.begins_slowly();
+    while (__any_sync(~0U, copier.live())) {
+      const bool may = slowly ? copier.may_poll(slowly) : copier.live();
+      if (may) copier.poll();
+    }
+  } else {
+    while (__any_sync(~0U, copier.live())) copier.poll_together();
+  }
+}
+
+// Consumer warps of a CTA, at most: with fewer, each may use more registers.
+template <class Pair>
+constexpr int max_warps() {
+  if constexpr (requires { Pair::kMaxWarps; }) return Pair::kMaxWarps;
+  return kMaxConsumerWarps;
+}
+
+// Whether the GPUs that this is compiled for run a pair's kernel, where Hopper has one of its own.
+template <class Pair>
+inline constexpr bool kRunsHere = true;
+template <class Pair>
+requires requires {
+  Pair::kForHopper;
+}
+inline constexpr bool kRunsHere<Pair> = Pair::kForHopper == Architecture::kWarpgroupProducts;
+
+// Whether consumer warps are warpgroups. Then the copying warp is one of a warpgroup, too, whose other warps
+// have nothing to do, and the registers that these don't need are the consumers'.
+template <class Pair>
+inline constexpr bool kInWarpgroups = requires {
+  Pair::kRegisters;
+};
+template <class Pair>
+inline constexpr int kCopyingWarps = kInWarpgroups<Pair> ? kWarpgroupWarps : 1;
+
+template <class Pair, int D, class Args>
+__device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared) {
+  constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
+  static_assert(1 << kRingWarpsLog2 == kRingWarps<Pair, D>);  // 1, 2 or 4
+  const Rings rings(args, shared, sharers_log2(args) + kRingWarpsLog2);
+  rings.init((kRingWarps<Pair, D> * kLanes) << sharers_log2(args));
+  if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);
+  if (threadIdx.x / kLanes < (rings.n << sharers_log2(args)) * kRingWarps<Pair, D>) {
+    if constexpr (kInWarpgroups<Pair>) take_registers<Pair::kRegisters>();
+    consume<Pair, D>(args, shared, rings);
+  } else {
+    if constexpr (kInWarpgroups<Pair>) {
+      give_up_registers<Pair::kRegistersOfCopier>();
+      if (threadIdx.x / kLanes % kCopyingWarps<Pair> != 0) {
+        __syncthreads();
+        return;
+      }
+    }
+    copy_pages<Pair, D>(args, shared, rings);
+  }
+}
+
+// Args: DecodeArgs, or SeveralArgs.
+template <class Pair, int D, class Args>
+__global__ void __launch_bounds__((max_warps<Pair>() + kCopyingWarps<Pair>)*kLanes, 1)
+    decode_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  if constexpr (kRunsHere<Pair>) run_warp<Pair, D>(args, shared);
+}
+
+}  // namespace kvant::cuda

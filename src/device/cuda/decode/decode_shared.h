@@ -1,0 +1,71 @@
+// How a decode kernel divides a CTA's shared memory: tables, the merge buffer, barriers, the rings of pages.
+#pragma once
+
+#include <algorithm>
+
+#include "device/cuda/decode/decode_registry.h"
+#include "device/cuda/decode/leave_segment.cuh"
+#include "device/cuda/decode/page_copier.cuh"
+
+namespace kvant::cuda {
+
+// So many stages are the least of a warp's ring.
+inline constexpr int kLeastStages = 2;
+
+// Codebooks of the generic kernel go behind the tables while there is room for two pages, and while half of a
+// large shared memory is left to pages. Returns the bytes of both.
+inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* key, AnyPage* value) {
+  constexpr int kRestBytes = 4096;  // barriers, alignment
+  const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);
+  const int max_bytes = std::min(98304, gpu.shared_bytes - kernel.merge_bytes - pages - kRestBytes);
+  int bytes = kernel.table_bytes;
+  for (AnyPage* page : {key, value}) {
+    if (page->codebook_bytes == 0 || bytes + page->codebook_bytes > max_bytes) continue;
+    page->table_at = bytes;
+    bytes += page->codebook_bytes;
+  }
+  return bytes;
+}
+
+// Where the parts lie for so many consumer warps, of which the code for sm_80 takes no more than they need.
+inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
+                        DecodeArgs* args) {
+  const int all_warps = max_consumer_warps(kernel.head_dim);
+  const int absent = for_all_warps ? 0 : all_warps - warps;
+  const int absent_from_tables = for_all_warps ? 0 : kernel.max_warps - warps;
+  const int merge_bytes_of_warp = (kernel.merge_bytes - static_cast<int>(sizeof(MergedSums))) / all_warps;
+  args->merge_at = (table_bytes - absent_from_tables * kernel.warp_bytes + 127) / 128 * 128;
+  args->barriers_at = args->merge_at + (kernel.merge_bytes - absent * merge_bytes_of_warp + 15) / 16 * 16;
+  args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
+}
+
+// As many rings, of one consumer warp or of those that share pages, as can have a few stages each, then as
+// many stages as fit. Returns the bytes, or 0 where there is no room for one ring. column_warps: that share
+// pages, each with columns of its own.
+inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column_warps, DecodeArgs* args) {
+  const int tile_bytes = 16 * kernel.head_dim * 2;
+  const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);
+  args->key_bytes = kernel.key_bytes;
+  args->value_bytes = kernel.value_bytes;
+  args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
+  const auto slots = [&](int warps) {
+    place_parts(kernel, gpu.is_hopper, table_bytes, warps, args);
+    return std::max(0, gpu.shared_bytes - args->ring_at) / args->slot_bytes;
+  };
+  const int sharers = kernel.page_warps * column_warps;
+  int rings = kernel.max_warps / sharers;
+  while (rings > 0 && slots(rings * sharers) < rings * kLeastStages) --rings;
+  if (rings == 0) return 0;
+  args->consumer_warps = rings * sharers;
+  args->stages = std::min(kMaxStages, slots(rings * sharers) / rings);
+  return args->ring_at + rings * args->stages * args->slot_bytes;
+}
+
+inline bool fits(const DecodeKernel& kernel, const Gpu& gpu, int sharers = 1) {
+  DecodeArgs args{};
+  args.key_page = kernel.key_page;
+  args.value_page = kernel.value_page;
+  return lay_out_shared(kernel, gpu, sharers, &args) > 0;
+}
+
+}  // namespace kvant::cuda

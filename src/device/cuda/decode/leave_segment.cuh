@@ -1,0 +1,310 @@
+// Where a CTA leaves a sequence and KV head: its warps' accumulators are merged, and either the result is
+// stored or, if other CTAs hold parts of the sequence, a partial result is left, which the last of them
+// combines.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/decode/partial_results.cuh"
+#include "device/cuda/decode/query_columns.cuh"
+#include "device/cuda/decode/work_range.cuh"
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/page/row_channels.cuh"
+
+namespace kvant::cuda {
+
+// Weights are 2^(score - maximum + kWeightBits): half-precision weights keep more of what is small.
+inline constexpr float kWeightBits = 4;
+
+// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) and heads 2t, 2t + 1, row
+// g + 8 (the next channel) and heads 2t, 2t + 1. D: channels that a warp has, of a block where warps share
+// pages by channels.
+template <int D>
+struct Accumulator {
+  float out[D / 16][4];
+  float max[2], sum[2];  // sum: of this lane's tokens
+};
+
+// Where warps leave their accumulators to be merged, those of kMergedHeads query heads at a time.
+template <int D, int Warps = max_consumer_warps(D)>
+struct MergedOutputs {
+  static constexpr int kMTiles = block_dim(D) / 16;
+  static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
+  // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
+  float2 out[Warps][2][kMTiles][kRow];
+
+  // By the lanes of which t / 2 is that of the heads.
+  __device__ void put(const Accumulator<block_dim(D)>& acc, int warp, int lane) {
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) {
+      for (int h = 0; h < 2; ++h)
+        out[warp][h][m][lane % 2 * 8 + lane / 4] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
+    }
+  }
+  // head: counted from the first that lies here. channel: even; one of the warp's.
+  __device__ float2 at(int warp, int head, int channel) const {
+    return out[warp][head % 2][channel % (D / 8) / 2 % kMTiles][head / 2 * 8 + channel / (D / 8)];
+  }
+};
+struct MergedSums {
+  float max[kMaxConsumerWarps][kPaddedGroup];
+  float sum[kMaxConsumerWarps][kPaddedGroup];
+};
+template <class First, class Second>
+struct MergedParts : First, Second {};
+
+// Where shared memory may be small, the outputs of warps that a CTA doesn't have are cut off at the end.
+template <int D>
+struct MergeBuffer
+    : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
+                         MergedParts<MergedSums, MergedOutputs<D>>> {};
+
+// What follows takes the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
+
+template <class Args>
+__device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {
+  const std::int64_t at = seq * args.out_seq_stride + head * args.out_head_stride + channel;
+  if (args.out_type == NumberType::f32) {
+    static_cast<float*>(args.out)[at] = x;
+  } else if (args.out_type == NumberType::f16) {
+    static_cast<__half*>(args.out)[at] = __float2half_rn(x);
+  } else {
+    static_cast<__nv_bfloat16*>(args.out)[at] = __float2bfloat16(x);
+  }
+}
+
+// Adds KVLinC's correction to two channels and the sum of weights. Relative: as it is, beside exponentials
+// relative to the largest score. Absolute: beside e^score, which is rescaled to where scores are below zero.
+__device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
+                                                float2& out, float& max, float& sum) {
+  float share = 1 << static_cast<int>(kWeightBits);
+  if (args.correction_absolute != 0) {
+    const float rescale = exp2_fast(fminf(max, 0));
+    out.x *= rescale;
+    out.y *= rescale;
+    sum *= rescale;
+    max = fmaxf(max, 0);
+    share *= exp2_fast(-max);
+  }
+  const float2 numerator = *reinterpret_cast<const float2*>(args.correction_numerator + row * d + channel);
+  out.x += share * numerator.x;
+  out.y += share * numerator.y;
+  sum += share * args.correction_denominator[row];
+}
+
+// Adds a logit to the sum of weights, and to nothing else.
+__device__ __forceinline__ void join_sink(float logit, float2& out, float& max, float& sum) {
+  const float score = logit * 1.44269504F;
+  const float higher = fmaxf(max, score);
+  const float factor = exp2_fast(max - higher);
+  out.x *= factor;
+  out.y *= factor;
+  sum = sum * factor + exp2_fast(score - higher + kWeightBits);
+  max = higher;
+}
+
+// What is stored of two neighbouring channels of a query head, unless they are rotated first; for the first
+// of them the logarithm of the softmax sum is stored. max and sum are those of weights 2^(score - max +
+// kWeightBits).
+template <int D, class Args>
+__device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel, float2 out,
+                                            float max, float sum) {
+  const std::int64_t row = static_cast<std::int64_t>(seq) * args.n_kv_heads * args.group + head;
+  if constexpr (requires { args.correction_numerator; }) {
+    if (args.correction_numerator != nullptr) join_correction(args, row, D, channel, out, max, sum);
+  }
+  if (args.sink_logits != nullptr) join_sink(args.sink_logits[head], out, max, sum);
+  const float share = sum > 0 ? 1 / sum : 0;
+  if (channel == 0 && args.lse != nullptr) args.lse[row] = (max - kWeightBits + log2f(sum)) * 0.69314718F;
+  return {out.x * share, out.y * share};
+}
+
+// Stores two neighbouring channels, times their factors, if rows have them.
+template <class Args>
+__device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_head, int query, int channel,
+                                           float2 out, int d) {
+  if (channel >= args.out_channels) return;
+  if (args.out_factors != nullptr) {
+    out.x *= args.out_factors[kv_head * d + channel];
+    out.y *= args.out_factors[kv_head * d + channel + 1];
+  }
+  store_out(args, seq, kv_head * args.group + query, channel, out.x);
+  store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
+}
+
+// What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
+// 2^step_log2 of the warps, from `first_warp` on, has it, or these channels of it.
+template <int D, bool Several>
+__device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
+                                                     int column, int channel, int first_warp, int step_log2) {
+  constexpr int kWarps = max_consumer_warps(D);
+  // All is asked for before any of it is used, and without a branch: one after another, each would wait for
+  // the one before.
+  PartialResult of[kWarps];
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    const int w = Several ? first_warp + (i << step_log2) : i;
+    // In a large shared memory there is room for absent warps, whose addresses then are the first's and a
+    // constant.
+    const int there = !Several && Architecture::kLargeSharedMemory ? i : min(w, n_warps - 1);
+    of[i] = {buffer.at(there, column, channel), buffer.max[there][first + column],
+             buffer.sum[there][first + column]};
+    if (w >= n_warps) of[i] = {{0, 0}, kNoScore, 0};
+  }
+  PartialResult result{{0, 0}, kNoScore, 0};
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) result.max = fmaxf(result.max, of[i].max);
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    const float weight = exp2_fast(of[i].max - result.max);
+    result.sum += weight * of[i].sum;
+    result.out.x += weight * of[i].out.x;
+    result.out.y += weight * of[i].out.y;
+  }
+  return result;
+}
+
+// The same with few registers.
+template <int D>
+__device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D>& buffer, int n_warps,
+                                                             int first, int column, int channel,
+                                                             int first_warp, int step_log2) {
+  PartialResult result{{0, 0}, kNoScore, 0};
+#pragma unroll
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
+    const int w = first_warp + (i << step_log2);
+    if (w < n_warps) result.max = fmaxf(result.max, buffer.max[w][first + column]);
+  }
+#pragma unroll
+  for (int i = 0; i < max_consumer_warps(D); ++i) {
+    const int w = first_warp + (i << step_log2);
+    if (w >= n_warps) continue;
+    const float weight = exp2_fast(buffer.max[w][first + column] - result.max);
+    const float2 part = buffer.at(w, column, channel);
+    result.sum += weight * buffer.sum[w][first + column];
+    result.out.x += weight * part.x;
+    result.out.y += weight * part.y;
+  }
+  return result;
+}
+
+// Columns that a CTA's partial results have places for.
+__device__ __forceinline__ constexpr int columns_of_partials(const DecodeArgs&) {
+  return kPaddedGroup;
+}
+__device__ __forceinline__ int columns_of_partials(const SeveralArgs& args) {
+  return args.queries.n_columns;
+}
+
+__device__ __forceinline__ constexpr int log2_of(int power_of_two) {
+  return power_of_two == 1 ? 0 : 1 + log2_of(power_of_two / 2);
+}
+
+// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
+// sharers_log2: of warps that share pages, and have columns of their own.
+template <int D, class Args, class Part>
+__device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2,
+                                              const WorkRange<WarpPlace>& range, const Part& segment,
+                                              Accumulator<block_dim(D)>& acc, MergeBuffer<D>& buffer,
+                                              int thread, int n_threads) {
+  const int n_warps = n_threads / kLanes;
+  const int warp = thread / kLanes;
+  const int lane = thread % kLanes;
+  const int g = lane / 4;
+  const int t = lane % 4;
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) {
+    acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
+    acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
+  }
+  constexpr int kBlocks = code_blocks(D);  // of channels, of which a warp has one
+  // The buffer has been read: of the segment before or, where warps add up scores in its place, of the last
+  // page.
+  if (kBlocks > 1 || segment.before > 0) named_barrier(1, n_threads);
+  if (g == 0) {
+    for (int h = 0; h < 2; ++h) {
+      buffer.max[warp][2 * t + h] = acc.max[h];
+      buffer.sum[warp][2 * t + h] = acc.sum[h];
+    }
+  }
+  const bool whole = segment.first == 0 && segment.last == segment.n_units;
+  const int first_cta = range.first_cta(segment);
+  const int last_cta = range.last_cta(segment);
+  // With several queries registers are for products with more columns.
+  using Shared = std::conditional_t<Part::kSeveralQueries, FencedResults<D>, MarkedResults<D>>;
+  constexpr int kSlices = D / kSlice;  // of a query head
+  const int n_columns = segment.n_columns(args);
+  for (int first = 0; first < n_columns; first += kMergedHeads) {
+    if (first > 0) named_barrier(1, n_threads);
+    // Of a warp's columns; and of the warps that share pages, the one that has them.
+    const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;
+    const int sharer = Part::kSeveralQueries ? first / kPaddedGroup : 0;
+    const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
+    if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
+    named_barrier(1, n_threads);
+    const int n_heads = min(n_columns - first, kMergedHeads);
+    // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
+    // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
+    const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
+    const int together = 1 << together_log2;
+    for (int i = warp; i < (n_heads * kSlices) >> together_log2; i += n_warps) {
+      const int query = first + (i << together_log2) / kSlices;
+      const int first_slice = (i << together_log2) % kSlices;
+      const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
+      const auto shared_slice = [&](int slice) {
+        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane,
+                           columns_of_partials(args)};
+      };
+      const ColumnQuery to = segment.query_of(args, query);
+      float x[2 * kSlices];
+      const auto keep = [&](int slice, const PartialResult& result) {
+        const float2 out = normalize<D>(args, to.row, segment.head * args.group + to.head, channel(slice),
+                                        result.out, result.max, result.sum);
+#pragma unroll
+        for (int s = 0; s < kSlices; ++s) {
+          x[2 * s] = s == slice ? out.x : x[2 * s];
+          x[2 * s + 1] = s == slice ? out.y : x[2 * s + 1];
+        }
+      };
+#pragma unroll 1
+      for (int slice = 0; slice < together; ++slice) {
+        const int block = kBlocks == 1 ? 0 : block_channel(PageSide::value, D, channel(slice)).block;
+        const int from_warp = sharer + block;
+        const int step_log2 = sharers_log2 + log2_of(kBlocks);
+        const PartialResult mine = [&] {
+          if constexpr (Part::kSeveralQueries)
+            return merge_warps_in_turn<D>(buffer, n_warps, of_warp, query - first, channel(slice), from_warp,
+                                          step_log2);
+          else
+            return merge_warps<D, (kBlocks > 1)>(buffer, n_warps, of_warp, query - first, channel(slice),
+                                                 from_warp, step_log2);
+        }();
+        if (whole) {
+          keep(slice, mine);
+        } else {
+          Shared::leave(args.schedule, shared_slice(slice), mine);
+        }
+      }
+      if (!whole) {
+        __syncwarp();
+        Shared shared(args.schedule, shared_slice(0));
+        if (!shared.is_last()) continue;
+#pragma unroll 1
+        for (int slice = 0; slice < together; ++slice)
+          keep(slice, shared.combine(args.schedule, shared_slice(slice), slice == 0));
+      }
+      if (args.out_hadamard != 0) rotate_channels(lane, x);
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice)
+        if (slice < together)
+          store_pair(args, to.row, segment.head, to.head, channel(slice), {x[2 * slice], x[2 * slice + 1]},
+                     D);
+    }
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,230 @@
+// The copying warp of a CTA: lane w keeps ring w, that of consumer warp w or of some warps that share it,
+// filled with the pages of its units, in the order in which they are consumed. Units are dealt out as rings
+// have room: warps that get ahead of others (those that share a scheduler with the copying warp) take more of
+// them. A sealed unit fills two slots, with its key page and its value page. An unquantized unit fills two
+// slots for each tile of 16 tokens, keys first.
+#pragma once
+
+#include "device/cuda/decode/work_range.cuh"
+#include "device/cuda/page/page_copy.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kNoUnit = -1;
+
+// Of what a CTA with few units asks for before it has queries, so much may be under way at a time. With less
+// its ring fills more slowly; with more, queries wait longer behind it.
+inline constexpr int kFirstBytes = 72 << 10;
+
+// Where the rings, their barriers and the numbers of units lie in shared memory.
+struct Rings {
+  std::uint32_t slots, barriers;
+  int n, slot_bytes, stages;
+
+  __device__ Rings(const DecodeArgs& args, const unsigned char* shared, int sharers_log2)
+      : slots(shared_address(shared + args.ring_at)),
+        barriers(shared_address(shared + args.barriers_at)),
+        n(args.consumer_warps >> sharers_log2),
+        slot_bytes(args.slot_bytes),
+        stages(args.stages) {}
+  __device__ std::uint32_t slot(int warp, int stage) const {
+    return slots + (warp * stages + stage) * slot_bytes;
+  }
+  // Numbers of units within the CTA's range: of the unit whose copies begin in a slot, of the last unit that
+  // a ring gets, and of the next one to be dealt.
+  __device__ std::uint32_t unit(int warp, int stage) const {
+    return barriers + n * stages * 16 + (warp * stages + stage) * 4;
+  }
+  __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
+  __device__ std::uint32_t next_unit() const { return last_unit(n); }
+  // Not 0 when the CTA's first queries have come.
+  __device__ std::uint32_t have_queries() const { return next_unit() + 4; }
+  static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
+  __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
+  __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
+  // By all threads of the CTA, before they meet. n_lanes: that release a slot.
+  __device__ void init(int n_lanes) const {
+    for (int i = threadIdx.x; i < n * stages; i += blockDim.x) {
+      barrier_init(barriers + i * 16, kCopyArrivals);
+      barrier_init(barriers + i * 16 + 8, n_lanes);
+      store_shared(unit(0, i), kNoUnit);
+    }
+    for (int i = threadIdx.x; i < n; i += blockDim.x) store_shared(last_unit(i), kNoUnit - 1);
+    if (threadIdx.x == 0) {
+      store_shared(next_unit(), n);
+      store_shared(have_queries(), 0);
+    }
+    publish_barriers();
+  }
+};
+
+// KeysOnly: of a sealed unit only the keys are copied, and its value page's number is left for the consumer.
+template <int D, bool KeysOnly>
+class PageCopier {
+ public:
+  static constexpr int kTileBytes = 16 * D * 2;
+
+  // Reads the schedule and lengths, but not yet page tables. There may be no such warp.
+  __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
+      : args_(args),
+        rings_(rings),
+        range_(args),
+        warp_(warp),
+        value_ids_(value_ids),
+        first_copies_(max(2, kFirstBytes / rings.slot_bytes)) {
+    segment_.before = segment_.first = segment_.last = 0;
+    live_ = warp < rings.n && find_unit(warp);
+    if (live_) {
+      prefetch_to_l2(entry_);
+      prefetch_to_l2(entry_ + source_->side_stride);
+    }
+  }
+
+  __device__ void begin() {
+    if (live_) look_up();
+  }
+  // For a warp that has nothing to do.
+  __device__ void end_if_idle() const {
+    if (!live_ && warp_ < rings_.n) store_shared(rings_.last_unit(warp_), kNoUnit);
+  }
+  __device__ bool live() const { return live_; }
+
+  // Starts the next copy if its slot is free. By bulk copies.
+  __device__ void poll() {
+    if (!has_room()) return;
+    note_unit();
+    const std::uint32_t slot = rings_.slot(warp_, stage_);
+    const std::uint32_t full = rings_.full(warp_, stage_);
+    if (tiles_ > 0) {
+      expect_bytes(full, kTileBytes);
+      bulk_copy(slot, tile(), kTileBytes, full);
+    } else {
+      const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
+      expect_bytes(full, bytes);
+      bulk_copy(slot, sealed_page(), bytes, full);
+    }
+    advance();
+  }
+
+  // Whether to ask may_poll. While rings fill for the first time queries, and what predecessors still ask
+  // memory for, would wait behind all that a multiprocessor has asked for.
+  __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
+  // Whether the lane may start its next copy while few are to be under way at a time; ends that when queries
+  // have come, or all rings are full. For all lanes.
+  __device__ bool may_poll(bool& slowly) {
+    while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
+    const bool has_copy = live_ && begun_ < rings_.stages;
+    const std::uint32_t due = __ballot_sync(~0U, has_copy);
+    slowly = due != 0 && !__any_sync(~0U, load_shared(rings_.have_queries()) != 0);
+    const int room = first_copies_ - static_cast<int>(__reduce_add_sync(~0U, begun_ - ended_));
+    const bool may = has_copy && __popc(due & ((1U << warp_) - 1)) < room;
+    if (may) ++begun_;
+    return may;
+  }
+
+  // Starts the next copies of all warps whose slots are free, one after another: all lanes copy for each.
+  __device__ void poll_together() {
+    const bool has_copy = live_ && has_room();
+    PageCopy own{};
+    if (has_copy) {
+      note_unit();
+      own = next_copy();
+    }
+    std::uint32_t due = __ballot_sync(~0U, has_copy);
+    if (due != 0) __syncwarp();  // that a slot is free, one lane has seen, and all write to it
+    for (; due != 0; due &= due - 1) copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
+    if (has_copy) advance();
+  }
+
+ private:
+  __device__ bool has_room() const { return barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1); }
+
+  // Tells the consumer what begins in the slot.
+  __device__ void note_unit() const {
+    if constexpr (KeysOnly)
+      store_shared(value_ids_ + (warp_ * rings_.stages + stage_) * 4, static_cast<int>(value_id_));
+    if (step_ == 0) store_shared(rings_.unit(warp_, stage_), number_);
+  }
+
+  __device__ PageCopy next_copy() const {
+    const std::uint32_t slot = rings_.slot(warp_, stage_);
+    const std::uint32_t full = rings_.full(warp_, stage_);
+    if (tiles_ > 0) return {slot, full, kTileBytes, tile()};
+    return {slot, full, step_ == 0 ? args_.key_bytes : args_.value_bytes, sealed_page()};
+  }
+
+  __device__ void advance() {
+    if (++stage_ == rings_.stages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+    if (++step_ < steps_) return;
+    const int last = number_;
+    live_ = find_unit(next_number());
+    begin();
+    if (!live_) store_shared(rings_.last_unit(warp_), last);
+  }
+
+  __device__ int next_number() const {
+    return args_.reproducible != 0 ? number_ + rings_.n : add_shared(rings_.next_unit(), 1);
+  }
+
+  // Finds the warp's next unit that has tokens, from this number on.
+  __device__ bool find_unit(int number) {
+    for (;; number = next_number()) {
+      number_ = number;
+      while (number >= segment_.before + segment_.last - segment_.first)
+        if (!range_.next(segment_)) return false;
+      const int unit = segment_.unit_of(number);
+      step_ = tiles_ = 0;
+      steps_ = KeysOnly ? 1 : 2;
+      int page = unit;
+      source_ = &args_.sealed.pages;
+      if (unit >= segment_.n_sealed) {
+        tiles_ = (plain_tokens(args_, segment_, unit) + 15) / 16;
+        if (tiles_ == 0) continue;
+        steps_ = 2 * tiles_;
+        if (args_.settled != 0) wait_for_predecessors();  // they may be writing the tail
+        const bool is_protected = unit < segment_.n_sealed + segment_.n_protected;
+        source_ = is_protected ? &args_.protected_pages : &args_.tail;
+        page = unit - segment_.n_sealed - (is_protected ? 0 : segment_.n_protected);
+      }
+      entry_ =
+          source_->table + segment_.seq * source_->seq_stride + segment_.head * source_->head_stride + page;
+      return true;
+    }
+  }
+
+  __device__ void look_up() {
+    key_id_ = entry_[0];
+    value_id_ = entry_[source_->side_stride];
+  }
+
+  // What the step copies.
+  __device__ const unsigned char* sealed_page() const {
+    return args_.sealed.at(step_ == 0 ? key_id_ : value_id_, segment_.head, step_);
+  }
+  __device__ const unsigned char* tile() const {
+    const int side = step_ % 2;
+    return source_->at(side == 0 ? key_id_ : value_id_, segment_.head, side) + step_ / 2 * kTileBytes;
+  }
+
+  const DecodeArgs& args_;
+  Rings rings_;
+  WorkRange<ThreadPlace> range_;
+  int warp_;
+  std::uint32_t value_ids_;  // in shared memory
+  int first_copies_;         // under way at a time
+  Segment segment_;
+  const PageSource* source_;
+  const std::int32_t* entry_;  // of the page table
+  int number_;                 // of the unit within the CTA's range
+  int step_, steps_, tiles_;   // copies of the unit; tiles: of an unquantized unit
+  long long key_id_, value_id_;
+  int stage_ = 0;
+  std::uint32_t parity_ = 0;
+  int begun_ = 0, ended_ = 0;  // of the ring's first copies
+  bool live_;
+};
+
+}  // namespace kvant::cuda

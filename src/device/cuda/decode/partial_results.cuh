@@ -1,0 +1,239 @@
+// What CTAs that share a sequence and KV head leave to one another, a slice of the result at a time: the warp
+// that is the last to leave a part of a slice combines all parts, and no warp waits for one that has not left
+// its own. In two ways, which differ in how it is known that a part is there, and in registers.
+#pragma once
+
+#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/device/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so that differences are
+
+// Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
+// 2^(score - max).
+struct PartialResult {
+  float2 out;
+  float max, sum;
+};
+
+// A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
+// query head. Slices go their own way, or those of a query head together, which share the counter of the
+// first.
+struct SharedSlice {
+  int index;  // among those of the KV head
+  int first_cta, last_cta;
+  int lane;
+  int n_columns;  // that a CTA's partial results have places for
+
+  template <int D>
+  __device__ int n_slices() const {
+    return n_columns * slices_of_column(D);
+  }
+  // Of a CTA's results. The first CTA begins the sequence within its range, the others at the beginning of
+  // theirs.
+  __device__ int slot(int cta) const { return 2 * cta + (cta == first_cta ? 1 : 0); }
+  template <int D>
+  __device__ std::int32_t* counter(const Schedule& schedule) const {
+    return schedule.arrivals + first_cta * n_slices<D>() + index;
+  }
+};
+
+// Takes in the parts of N CTAs. sum: lane i has the maximum and sum of the ith, and kNoScore and 0 where
+// there is none; out: this lane's channels of each.
+template <int N>
+__device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const float2 (&out)[N]) {
+  float higher = fmaxf(result.max, sum.x);
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
+  const float factor = exp2_fast(result.max - higher);
+  result.max = higher;
+  // This lane's partial result; 0 for one that isn't there.
+  const float weight = sum.y > 0 ? exp2_fast(sum.x - higher) : 0;
+  float total = weight * sum.y;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) total += __shfl_xor_sync(~0U, total, step);
+  result.sum = result.sum * factor + total;
+  result.out.x *= factor;
+  result.out.y *= factor;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float w = __shfl_sync(~0U, weight, i);
+    result.out.x += w * out[i].x;
+    result.out.y += w * out[i].y;
+  }
+}
+
+inline constexpr int kPartsTogether = 17;  // whose loads are in flight; up to 32, one for each lane
+
+// Parts that are there when the counter says so, which waits until all that was written before can be seen.
+template <int D>
+class FencedResults {
+ public:
+  static __device__ __forceinline__ void leave(const Schedule& schedule, const SharedSlice& slice,
+                                               const PartialResult& mine) {
+    const std::int64_t slot = slice.slot(static_cast<int>(blockIdx.x));
+    auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
+    out[slice.index * kLanes + slice.lane] = mine.out;
+    if (slice.lane == 0) {
+      reinterpret_cast<float2*>(schedule.partial_sums)[slot * slice.n_slices<D>() + slice.index] =
+          make_float2(mine.max, mine.sum);
+    }
+  }
+
+  // Says that the CTA has left its part of this slice, and of those that go with it: all lanes have.
+  __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
+    int before = 0;
+    if (slice.lane == 0) {
+      std::int32_t* counter = slice.counter<D>(schedule);
+      before = add_acquire_release(counter, 1);
+      if (before == slice.last_cta - slice.first_cta) *counter = 0;
+    }
+    is_last_ = __shfl_sync(~0U, before, 0) == slice.last_cta - slice.first_cta;
+  }
+  __device__ __forceinline__ bool is_last() const { return is_last_; }
+
+  __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
+                                                   bool) const {
+    const auto* outs =
+        reinterpret_cast<const float2*>(schedule.partial_out) + slice.index * kLanes + slice.lane;
+    const auto* sums = reinterpret_cast<const float2*>(schedule.partial_sums) + slice.index;
+    PartialResult result{{0, 0}, kNoScore, 0};
+    for (int begin = slice.first_cta; begin <= slice.last_cta; begin += kPartsTogether) {
+      const auto slot = [&](int i) { return slice.slot(min(begin + i, slice.last_cta)); };
+      float2 part[kPartsTogether];
+      float2 sum = __ldcg(sums + slot(slice.lane) * slice.n_slices<D>());
+#pragma unroll
+      for (int i = 0; i < kPartsTogether; ++i)
+        part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (slice.n_columns * D / 2));
+      if (slice.lane >= kPartsTogether || begin + slice.lane > slice.last_cta) sum = make_float2(kNoScore, 0);
+      take_in(result, sum, part);
+    }
+    return result;
+  }
+
+ private:
+  bool is_last_;
+};
+
+// What lies where a partial result is yet to be left: a NaN that no arithmetic makes. So results tell by
+// themselves that they are there, and nobody waits until all that he has written can be seen by others. The
+// call that makes the schedule writes it, then whoever has combined results (MarkedParts::take).
+inline constexpr int kUnwrittenByte = 0xff;
+inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // of four such bytes
+
+__device__ __forceinline__ bool is_unwritten(const float2& x) {
+  return __float_as_uint(x.x) == kUnwrittenBits || __float_as_uint(x.y) == kUnwrittenBits;
+}
+__device__ __forceinline__ float2 unwritten() {
+  return make_float2(__uint_as_float(kUnwrittenBits), __uint_as_float(kUnwrittenBits));
+}
+__device__ __forceinline__ void write_partial(float2* to, float2 x) {
+  constexpr std::uint32_t kNan = 0x7fffffffU;
+  if (__float_as_uint(x.x) == kUnwrittenBits) x.x = __uint_as_float(kNan);
+  if (__float_as_uint(x.y) == kUnwrittenBits) x.y = __uint_as_float(kNan);
+  store_relaxed(to, x);
+}
+
+// What some of the CTAs that share a slice have left of it, whose loads are in flight together.
+template <int D>
+struct MarkedParts {
+  int n;
+  float2 sum;                  // of the lane's own: maximum and sum
+  float2 out[kPartsTogether];  // this lane's channels
+
+  __device__ __forceinline__ MarkedParts(const Schedule& schedule, const SharedSlice& slice, int begin)
+      : n(min(kPartsTogether, slice.last_cta + 1 - begin)),
+        first_slot_(begin == slice.first_cta ? 1 : 0),
+        slot_size_(slice.n_columns * D / 2),
+        outs_(reinterpret_cast<float2*>(schedule.partial_out) +
+              static_cast<std::int64_t>(2 * begin) * slot_size_ + slice.index * kLanes + slice.lane) {
+    const int own = min(slice.lane, n - 1);
+    sum_ = reinterpret_cast<float2*>(schedule.partial_sums) + slice.index +
+           (2 * (begin + own) + (own == 0 ? first_slot_ : 0)) * slice.n_slices<D>();
+    load();
+  }
+
+  __device__ __forceinline__ void load() {
+    const float2* from = opaque(outs_);  // addresses are not to be kept: there are no registers for them
+    sum = load_relaxed(sum_);
+    out[0] = load_relaxed(from + first_slot_ * slot_size_);
+#pragma unroll
+    for (int i = 1; i < kPartsTogether; ++i)
+      out[i] = i < n ? load_relaxed(from + 2 * i * slot_size_) : make_float2(0, 0);
+  }
+  __device__ __forceinline__ bool are_there() const {
+    bool all = !is_unwritten(sum);
+#pragma unroll
+    for (int i = 0; i < kPartsTogether; ++i) all = all && !is_unwritten(out[i]);
+    return __all_sync(~0U, all);
+  }
+  // Leaves their places as they were before.
+  __device__ __forceinline__ void take(int lane) const {
+    if (lane < n) store_relaxed(sum_, unwritten());
+    float2* const to = opaque(outs_);
+    store_relaxed(to + first_slot_ * slot_size_, unwritten());
+#pragma unroll
+    for (int i = 1; i < kPartsTogether; ++i)
+      if (i < n) store_relaxed(to + 2 * i * slot_size_, unwritten());
+  }
+
+ private:
+  int first_slot_;  // of the first, beside twice its CTA: see SharedSlice::slot
+  int slot_size_;
+  float2 *outs_, *sum_;
+};
+
+// Parts that tell by themselves that they are there. A CTA writes before it counts: whoever is the last finds
+// what the others have left, or it is under way and comes whatever else runs. Parts are loaded while the
+// count is under way.
+template <int D>
+class MarkedResults {
+ public:
+  static __device__ __forceinline__ void leave(const Schedule& schedule, const SharedSlice& slice,
+                                               const PartialResult& mine) {
+    const std::int64_t slot = slice.slot(static_cast<int>(blockIdx.x));
+    auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
+    write_partial(out + slice.index * kLanes + slice.lane, mine.out);
+    if (slice.lane == 0) {
+      write_partial(
+          reinterpret_cast<float2*>(schedule.partial_sums) + slot * slice.n_slices<D>() + slice.index,
+          make_float2(mine.max, mine.sum));
+    }
+  }
+
+  // As FencedResults.
+  __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
+      : counter_(slice.counter<D>(schedule)),
+        before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
+        last_(slice.last_cta - slice.first_cta),
+        parts_(schedule, slice, slice.first_cta) {}
+  // For all lanes.
+  __device__ __forceinline__ bool is_last() const {
+    if (before_ == last_) *counter_ = 0;
+    return __any_sync(~0U, before_ == last_);
+  }
+
+  // is_first: of the slices that go together, the one that was counted.
+  __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
+                                                   bool is_first) {
+    if (!is_first) parts_ = MarkedParts<D>(schedule, slice, slice.first_cta);
+    PartialResult result{{0, 0}, kNoScore, 0};
+#pragma unroll 1
+    for (int begin = slice.first_cta;;) {
+      while (!parts_.are_there()) parts_.load();
+      take_in(result, slice.lane < parts_.n ? parts_.sum : make_float2(kNoScore, 0), parts_.out);
+      parts_.take(slice.lane);
+      begin += kPartsTogether;
+      if (begin > slice.last_cta) return result;
+      parts_ = MarkedParts<D>(schedule, slice, begin);
+    }
+  }
+
+ private:
+  std::int32_t* counter_;
+  int before_, last_;
+  MarkedParts<D> parts_;
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,84 @@
+// Attention of a warp to a tile of 16 unquantized tokens: fragments of keys and values as pages hold them
+// (plain_index), wherever the caller has them. Products with queries and weights in two BF16 parts each.
+#pragma once
+
+#include "device/cuda/decode/online_softmax.cuh"
+#include "device/cuda/decode/query.cuh"
+#include "device/cuda/device/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kTileTokens = 16;
+
+// Scores of the tile's tokens: row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1. keys(k): this
+// lane's part of fragment k of D / 16.
+template <int D, class Fragments>
+__device__ __forceinline__ void score_tile(const Query<D>& query, const Fragments& keys, float (&s)[1][4]) {
+  float high[2][4] = {}, low[2][4] = {};  // chains of products
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const uint4 a = keys(k);
+    const SplitPair q0 = split_half2(query.b[k][0]), q1 = split_half2(query.b[k][1]);
+    mma_bf16(high[k % 2], a.x, a.y, a.z, a.w, q0.high, q1.high);
+    mma_bf16(low[k % 2], a.x, a.y, a.z, a.w, q0.low, q1.low);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
+}
+
+// The tokens that columns see of a tile, a page or a sequence: [hidden, n), counted from its first.
+struct SeenTokens {
+  int hidden, n;
+
+  // Of column 2t or 2t + 1.
+  __device__ const SeenTokens& of(int) const { return *this; }
+  // Counted from another.
+  __device__ SeenTokens from(int first) const { return {hidden - first, n - first}; }
+};
+// Where columns differ: this lane's two, of n tokens.
+struct SeenTokensOfTwo {
+  SeenTokens columns[2];
+  int n;
+
+  __device__ const SeenTokens& of(int h) const { return columns[h]; }
+  __device__ SeenTokensOfTwo from(int first) const {
+    return {{columns[0].from(first), columns[1].from(first)}, n - first};
+  }
+};
+
+// Scores of the tile's tokens become weights; those that a column doesn't see count nothing.
+template <class Pair, class Args, class Seen, int D>
+__device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, int lane, float (&s)[1][4],
+                                           Accumulator<D>& acc) {
+  cap_scores<Pair>(args, s);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int token = i / 2 * 8 + lane / 4;
+    const int n = seen.of(i & 1).n, hidden = seen.of(i & 1).hidden;
+    if (token >= n || token < hidden) s[0][i] = -INFINITY;
+  }
+  NoState none;
+  online_softmax<Pair>(args, s, acc, none);
+}
+
+// Adds the values of the tile's first n tokens. values(m): this lane's part of fragment m of D / 16.
+template <int D, class Fragments>
+__device__ __forceinline__ void mix_tile(const float (&s)[1][4], int n, int lane, const Fragments& values,
+                                         Accumulator<D>& acc) {
+  const int t = lane % 4;
+  const SplitPair upper = split_bf16x2(s[0][0], s[0][1]), lower = split_bf16x2(s[0][2], s[0][3]);
+  const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
+  const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
+  // What lies behind the last token may be anything, NaN among it.
+  const std::uint32_t even = (2 * t < n ? 0xffffU : 0) | (2 * t + 1 < n ? 0xffff0000U : 0);
+  const std::uint32_t odd = (2 * t + 8 < n ? 0xffffU : 0) | (2 * t + 9 < n ? 0xffff0000U : 0);
+#pragma unroll
+  for (int m = 0; m < D / 16; ++m) {
+    const uint4 a = values(m);
+    mma_bf16(acc.out[m], a.x & even, a.y & even, a.z & odd, a.w & odd, b0, b1);
+    mma_bf16(acc.out[m], a.x & even, a.y & even, a.z & odd, a.w & odd, rest0, rest1);
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,32 @@
+// SAS, TurboAttention's softmax approximation (src/attention/sas.h): whole powers of e, a cubic polynomial
+// for what is left of the exponent, and zero below the floor.
+#pragma once
+
+#include "attention/sas.h"
+#include "device/cuda/decode/leave_segment.cuh"
+#include "device/cuda/decode/sas_polynomial.cuh"
+
+namespace kvant::cuda {
+
+// The weights of scores relative to a maximum, both in units of log 2. An exponent is -(whole + 1/2 + g),
+// with g in [-1/2, 1/2]: whole comes from rounding, which costs less than finding the floor.
+class SasExponential {
+ public:
+  __device__ __forceinline__ explicit SasExponential(float max) : offset_(fmaf(max, kLn2, -0.5F)) {}
+
+  __device__ __forceinline__ float operator()(float score) const {
+    constexpr float kRounder = 0x1.8p23F;  // sums with it are whole
+    const float x = fmaf(score, -kLn2, offset_);
+    const float whole = (x + kRounder) - kRounder;
+    const float g = x - whole;
+    const float polynomial = centred_sas_polynomial(g);
+    const float weight = exp2_fast(fmaf(whole, -1 / kLn2, kWeightBits)) * polynomial;
+    return x > -kSasFloor - 0.5F ? 0 : weight;
+  }
+
+ private:
+  static constexpr float kLn2 = 0.69314718F;
+  float offset_;
+};
+
+}  // namespace kvant::cuda

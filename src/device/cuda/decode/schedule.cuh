@@ -1,0 +1,155 @@
+// Deals out a step's work, once a step: a CTA for each number of KV heads that a launch may be on. Each finds
+// the sequences' units for itself, so that none waits for another.
+#pragma once
+
+#include "cache/page_counts.h"
+#include "device/cuda/decode/equal_ranges.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kScheduleThreads = 1024;
+
+__device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_pages) {
+  int n_tokens = 0;
+  for (int head = 0; args.protected_tokens != nullptr && head < args.n_kv_heads; ++head)
+    n_tokens = max(
+        n_tokens, args.protected_tokens[seq * args.protected_seq_stride + head * args.protected_head_stride]);
+  *protected_pages = pages_for(n_tokens);
+  const int sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
+  const int tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[seq];
+  return sealed + *protected_pages + pages_for(tail);
+}
+
+// Inclusive sums of one number for each thread of the CTA.
+__device__ inline int inclusive_sum(int x) {
+  __shared__ int warp_sums[kScheduleThreads / 32];
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0U, x, step);
+    if (lane >= step) x += other;
+  }
+  if (lane == 31) warp_sums[warp] = x;
+  __syncthreads();
+  for (int i = 0; i < warp; ++i) x += warp_sums[i];
+  __syncthreads();
+  return x;
+}
+
+// Ranges are equal (EqualRanges); or, if that takes hardly more units of a CTA, each lies within one sequence
+// and head: no CTA then merges its warps and leaves their results twice.
+
+// So many units more.
+inline constexpr int kSegmentUnits = 8;
+
+// The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
+// Where CTAs have few units, as many CTAs as there are sequences and heads are left without work, if the
+// others then get up to an eighth more: on their multiprocessors the next layer begins while the last CTA of
+// each sequence and head still combines. (By up to 10 %; with 64 units it costs 3 %.)
+__device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
+  __shared__ int best, best_with_spares;
+  const int maximum = equal_share + kSegmentUnits;
+  const int n_spare = equal_share <= kFewUnits ? args.n_seqs * args.n_kv_heads : 0;
+  if (threadIdx.x == 0) best = best_with_spares = maximum + 1;
+  __syncthreads();
+  if (threadIdx.x <= kSegmentUnits && args.n_seqs * args.n_kv_heads <= n_ctas) {
+    const int more = static_cast<int>(threadIdx.x);
+    const int share = equal_share + more;
+    int ctas = 0;
+    for (int seq = 0; seq < args.n_seqs; ++seq) {
+      const int units = args.schedule.first_unit[seq + 1] - args.schedule.first_unit[seq];
+      ctas += (units + share - 1) / share;
+    }
+    ctas *= args.n_kv_heads;
+    if (ctas <= n_ctas) atomicMin(&best, share);
+    if (ctas <= n_ctas - n_spare && more <= equal_share / 8) atomicMin(&best_with_spares, share);
+  }
+  __syncthreads();
+  if (best_with_spares <= maximum) return best_with_spares;
+  return best > maximum ? 0 : best;
+}
+
+// A CTA's part if each works for one sequence and head and has up to `share` units.
+__device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
+  WorkStart start{};
+  const std::int32_t* first_unit = args.schedule.first_unit;
+  const int head_units = first_unit[args.n_seqs];
+  int before = 0;  // CTAs
+  for (int head = 0; head < args.n_kv_heads; ++head) {
+    for (int seq = 0; seq < args.n_seqs; ++seq) {
+      const int units = first_unit[seq + 1] - first_unit[seq];
+      const int n = (units + share - 1) / share;
+      if (cta < before + n) {
+        const int first = head * head_units + first_unit[seq];
+        start.begin = first + static_cast<int>(static_cast<long long>(cta - before) * units / n);
+        start.end = first + static_cast<int>(static_cast<long long>(cta - before + 1) * units / n);
+        start.head_units = head_units;
+        start.first_cta = before;
+        start.last_cta = before + n - 1;
+        begin_in(args, head, seq, start);
+        return start;
+      }
+      before += n;
+    }
+  }
+  return start;
+}
+
+// Where to cut a launch on all heads into ranges: between sequences, if no CTA then gets much more than an
+// equal share. A sequence that is cut in two is left by one CTA more, and its parts are combined: that takes
+// CTAs that memory does not bind as long as 10 to 20 units. (With 12 units more what memory binds took up to
+// 3 % longer; so did all with sequences of two pages, of which CTAs have many.)
+inline constexpr int kCutUnits = 6;
+inline constexpr int kLeastUncut = 3;  // units of a sequence, in the mean
+__device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
+  if (args.schedule.first_unit[args.n_seqs] < kLeastUncut * args.n_seqs) return Cuts::anywhere;
+  const EqualRanges ranges(args, args.n_kv_heads, false, n_ctas, Cuts::between_sequences);
+  bool is_more = false;
+  for (int cta = static_cast<int>(threadIdx.x); cta < ranges.n_busy; cta += kScheduleThreads)
+    is_more = is_more || ranges.positions(cta) > ranges.mean_positions() + kCutUnits;
+  return __syncthreads_or(is_more ? 1 : 0) != 0 ? Cuts::anywhere : Cuts::between_sequences;
+}
+
+__global__ void __launch_bounds__(kScheduleThreads)
+    schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas, int n_arrivals) {
+  __shared__ int carry;
+  const Schedule& schedule = args.schedule;
+  if (threadIdx.x == 0) carry = 0;
+  __syncthreads();
+  for (int begin = 0; begin < args.n_seqs; begin += kScheduleThreads) {
+    const int seq = begin + static_cast<int>(threadIdx.x);
+    int protected_pages = 0;
+    const int units = seq < args.n_seqs ? units_of(args, seq, &protected_pages) : 0;
+    const int sum = carry + inclusive_sum(units);
+    if (seq < args.n_seqs) {
+      schedule.protected_pages[seq] = protected_pages;
+      schedule.first_unit[seq] = sum - units;
+      if (seq == args.n_seqs - 1) schedule.first_unit[args.n_seqs] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x == kScheduleThreads - 1) carry = sum;
+    __syncthreads();
+  }
+  const int head_units = schedule.first_unit[args.n_seqs];
+  const int n_heads = static_cast<int>(blockIdx.x) + 1;
+  const long long units = static_cast<long long>(head_units) * n_heads;
+  const int n_busy = static_cast<int>(min(static_cast<long long>(n_ctas), units));
+  const int share = n_busy == 0 || n_heads < args.n_kv_heads
+                        ? 0
+                        : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
+  const Cuts cuts =
+      share > 0 || n_busy == 0 || n_heads < args.n_kv_heads ? Cuts::anywhere : best_cuts(args, n_ctas);
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * n_ctas; i += kScheduleThreads) {
+    const int cta = i % n_ctas;
+    schedule.starts[(n_heads - 1) * 2 * n_ctas + i] =
+        share > 0 ? deal_undivided(args, cta, share)
+                  : equal_range(args, n_heads, i >= n_ctas, n_ctas, cuts, cta);
+  }
+  const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
+  for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
+    schedule.arrivals[i] = 0;
+  // Decode kernels read this as soon as they begin: launched to overlap, that is when all CTAs have exited.
+  __threadfence();
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,456 @@
+// Many columns: warps that share a page share its decoding. Each of `Sets` warps, for as many sets of eight
+// columns, takes its part out of a page's codes, once, and multiplies it with the columns of all: of keys
+// some of the tokens, of values some of the channels. In between the warps write their tokens' weights to
+// shared memory and meet, once a page: the values' products take the weights of all tokens.
+//
+// What a column's weights are relative to is not raised with every larger score, or the warps would have to
+// meet before they make weights: it stays while no score is more than 2^kSlack times as large. Whether one
+// is they tell each other where they meet; then the weights are made once more.
+//
+// A pair says how by Pair::Strips, a pair itself as far as tables go: Key::score; and of values Tokens (the
+// numbers of a warp's tokens, which multiply their weights), mix and finish. What a warp has in the end are
+// all columns' sums of its channels; they are exchanged for those of its own columns, and the rest goes its
+// usual way (decode_kernel.cuh).
+#pragma once
+
+#include "device/cuda/decode/decode_kernel.cuh"
+
+namespace kvant::cuda {
+
+// Weights are at most 2^(kWeightBits + kSlack) before their tokens' numbers multiply them.
+inline constexpr float kSlack = 4;
+inline constexpr float kLargestSharedWeight = 256;
+static_assert(kWeightBits + kSlack == 8);
+
+// In which order registers of two sets of columns lie side by side: as they are the B operands of products
+// with either, or the A operand of a product whose rows are the 16 columns.
+enum class QueryOrder : std::uint8_t { columns, rows };
+
+// Queries of all columns in shared memory, as fragments.
+template <int D, int Sets, QueryOrder Order>
+struct SharedQueries {
+  static constexpr int kPairs = Sets / 2;
+  static constexpr int kFactorsAt = D / 16 * kPairs * kLanes * 16;
+  static constexpr int kSumsAt = kFactorsAt + Sets * kPaddedGroup * 4;
+  static constexpr int kBytes = kSumsAt + Sets * kPaddedGroup * 4;
+  unsigned char* at;
+
+  // Of sets 2 * pair and 2 * pair + 1: b[k][0] and b[k][1] of either, or b[k][0] of both and b[k][1] of both.
+  __device__ __forceinline__ uint4 columns(int k, int pair, int lane) const {
+    const uint4 x = fragments(k, pair, lane);
+    return Order == QueryOrder::columns ? x : make_uint4(x.x, x.z, x.y, x.w);
+  }
+  __device__ __forceinline__ uint4 rows(int k, int pair, int lane) const {
+    const uint4 x = fragments(k, pair, lane);
+    return Order == QueryOrder::rows ? x : make_uint4(x.x, x.z, x.y, x.w);
+  }
+  // Query::factor of a set.
+  __device__ __forceinline__ float2 factors(int set, int lane) const {
+    return reinterpret_cast<const float2*>(at + kFactorsAt)[set * 4 + lane % 4];
+  }
+  // Sums of the channels of a set's columns 2t and 2t + 1, as fragments have them.
+  __device__ __forceinline__ float2 sums(int set, int lane) const {
+    return reinterpret_cast<const float2*>(at + kSumsAt)[set * 4 + lane % 4];
+  }
+  __device__ __forceinline__ void store_sum(const Query<D>& query, int set, int lane) const {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 two = unpack_half2(query.b[k][half]);
+        sum += two.x + two.y;
+      }
+    }
+    sum += __shfl_xor_sync(~0U, sum, 1);
+    sum += __shfl_xor_sync(~0U, sum, 2);
+    if (lane % 4 == 0) reinterpret_cast<float*>(at + kSumsAt)[set * kPaddedGroup + lane / 4] = sum;
+  }
+  __device__ __forceinline__ void store(const Query<D>& query, int set, int lane) const {
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) word(k, set, half, lane) = query.b[k][half];
+    }
+    if (lane < 4)
+      reinterpret_cast<float2*>(at + kFactorsAt)[set * 4 + lane] = {query.factor[0], query.factor[1]};
+  }
+  __device__ __forceinline__ Query<D> load(int set, int lane) const {
+    Query<D> query;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) query.b[k][half] = word(k, set, half, lane);
+    }
+    const float2 factor = factors(set, lane);
+    query.factor[0] = factor.x;
+    query.factor[1] = factor.y;
+    return query;
+  }
+
+ private:
+  __device__ __forceinline__ uint4 fragments(int k, int pair, int lane) const {
+    return reinterpret_cast<const uint4*>(at)[(k * kPairs + pair) * kLanes + lane];
+  }
+  __device__ __forceinline__ std::uint32_t& word(int k, int set, int half, int lane) const {
+    const int of_pair = Order == QueryOrder::rows ? half * 2 + set % 2 : set % 2 * 2 + half;
+    return reinterpret_cast<std::uint32_t*>(at)[((k * kPairs + set / 2) * kLanes + lane) * 4 + of_pair];
+  }
+};
+
+// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] of half precision. Behind
+// them, where Totals, sums of weights: a row of each group of four lanes of a warp, of all its tokens.
+template <int Sets, bool Totals>
+struct SharedWeights {
+  static constexpr int kTiles = kTokenTiles + (Totals ? Sets / 2 : 0);
+  static constexpr int kBytes = kTiles * Sets * 2 * 128;
+  unsigned char* at;
+
+  // Columns 2t and 2t + 1 of row `row` + 8 * half of a tile.
+  __device__ __forceinline__ void store(int tile, int set, int half, int row, int lane,
+                                        std::uint32_t x) const {
+    reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
+  }
+  // The B operand of contraction tile `tile`, of sets 2 * pair (b[0], b[1]) and the next (b[2], b[3]).
+  __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
+    load_transposed_matrices(b, shared_address(at) + (tile * Sets + 2 * pair) * 256 + lane * 16);
+  }
+};
+
+// Where the products with values have a token: row + 8 * half of a tile.
+struct TokenRow {
+  int tile, half, row;
+};
+
+// Sums of products with the sets' columns.
+template <int Sets, int Tiles>
+using SetSums = float[Sets][Tiles][4];
+
+// Whether any lane has a weight, of two halves, that is more than kLargestSharedWeight.
+__device__ __forceinline__ bool are_too_large(std::uint32_t largest) {
+  constexpr std::uint32_t kLimit = 0x5c00;  // as a half
+  return __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
+}
+
+// What weights of a set's columns are to be relative to: the largest scores that warps which share pages have
+// told.
+template <int Sets, class State>
+__device__ __forceinline__ void find_raised(const State& state, int set, int lane, float (&higher)[2]) {
+  higher[0] = state.max[set][0];
+  higher[1] = state.max[set][1];
+#pragma unroll
+  for (int warp = 0; warp < Sets; ++warp) {
+    const float2 top =
+        *reinterpret_cast<const float2*>(state.told(0, warp) + set * kPaddedGroup + lane % 4 * 2);
+    higher[0] = fmaxf(higher[0], top.x);
+    higher[1] = fmaxf(higher[1], top.y);
+  }
+}
+
+// The sum over lanes that have the same columns.
+__device__ __forceinline__ float sum_over_tiles(float x) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
+  return x;
+}
+
+// Of the warp's own columns: what the warps that share pages have left of all channels in `sums`, [set][m
+// tile][lane], and what they have told of sums of weights and addends, which become the accumulator's and
+// `addend`.
+template <int D, int Sets, class State>
+__device__ __forceinline__ void take_own_columns(const State& state, const float4* sums, int own, int lane,
+                                                 Accumulator<D>& acc, float (&addend)[2]) {
+#pragma unroll
+  for (int m = 0; m < D / 16; ++m) {
+    const float4 x = sums[(own * (D / 16) + m) * kLanes];
+    acc.out[m][0] = x.x;
+    acc.out[m][1] = x.y;
+    acc.out[m][2] = x.z;
+    acc.out[m][3] = x.w;
+  }
+#pragma unroll
+  for (int warp = 0; warp < Sets; ++warp) {
+    const int column = own * kPaddedGroup + lane % 4 * 2;
+    const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
+    const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
+    if (lane < 4) {  // the accumulator's sums are those of a lane's tokens
+      acc.sum[0] += sum.x;
+      acc.sum[1] += sum.y;
+    }
+    addend[0] += more.x;
+    addend[1] += more.y;
+  }
+}
+
+// Sets: as many as warps that share a page.
+template <class Strips, int D, int Sets>
+struct SharedDecoding : Strips {
+  using Key = typename Strips::Key;
+  using Value = typename Strips::Value;
+  static constexpr int kTiles = kTokenTiles / Sets;  // of tokens, of a warp
+  static constexpr int kMTiles = D / 16 / Sets;      // of channels, of a warp
+  using Queries = SharedQueries<D, Sets, Key::kOrder>;
+  using Weights = SharedWeights<Sets, Value::kHasTotals>;
+  using Tokens = typename Value::template Tokens<kTiles>;
+
+  static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
+  // Behind the tables: the queries of all columns, and of the warps that share pages: weights of two pages,
+  // what they tell each other of columns, [2][warp][column], and lanes' own sums, [warp][set][lane].
+  static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
+  static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
+  static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
+  static constexpr int kSumsAt = 2 * Weights::kBytes + 2 * kTold * 4;
+  static constexpr int kGroupBytes = kSumsAt + Sets * Sets * kLanes * 16;
+  static constexpr int kWarpBytes = kGroupBytes / Sets;
+  static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;
+  // Sums of all channels and columns lie where weights did.
+  static_assert(Sets * D / 16 * kLanes * 16 <= 2 * Weights::kBytes);
+
+  struct State {
+    SetSums<Sets, kMTiles> out = {};
+    float max[Sets][2];  // of columns 2t and 2t + 1: what weights are relative to
+    const DecodeArgs& args;
+    unsigned char* shared = nullptr;
+    int buffer = 0;  // of weights
+
+    template <class Part>
+    __device__ State(const DecodeArgs& of_launch, const Part&, int) : args(of_launch) {
+#pragma unroll
+      for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
+    }
+    // The warps that share the first ring leave their queries for all.
+    __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
+      shared = of_cta;
+      if (threadIdx.x < Sets * kLanes) {
+        queries().store(Key::arrange(query), sharer(), lane);
+        if constexpr (Key::kNeedsSums) queries().store_sum(query, sharer(), lane);
+      }
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) sums(set, lane) = make_float4(0, 0, 0, 0);
+      named_barrier(1, args.consumer_warps * kLanes);
+    }
+    // Those of the warp's own columns, for which loops over sealed pages have no registers.
+    __device__ __forceinline__ Query<D> own_query(int lane) const {
+      return Key::rearrange(queries().load(sharer(), lane));
+    }
+
+    static __device__ __forceinline__ int sharer() {
+      return static_cast<int>(threadIdx.x) / kLanes % Sets;
+    }
+    static __device__ __forceinline__ int group() {
+      return static_cast<int>(threadIdx.x) / kLanes / Sets;
+    }
+    static __device__ __forceinline__ int barrier() {
+      return kFirstRingBarrier + group();
+    }
+    __device__ __forceinline__ Queries queries() const {
+      return {shared + kQueriesAt};
+    }
+    __device__ __forceinline__ unsigned char* of_group() const {
+      return shared + kGroupsAt + group() * kGroupBytes;
+    }
+    __device__ __forceinline__ Weights weights() const {
+      return {of_group() + buffer * Weights::kBytes};
+    }
+    // Of this lane's tokens, for columns 2t and 2t + 1 of a set: sums of weights (x, y) and of weights times
+    // tokens' addends (z, w). There are no registers for them.
+    __device__ __forceinline__ float4& sums(int set, int lane) const {
+      return reinterpret_cast<float4*>(of_group() + kSumsAt)[(sharer() * Sets + set) * kLanes + lane];
+    }
+    // What a warp tells of columns: `which` of two numbers.
+    __device__ __forceinline__ float* told(int which, int warp) const {
+      return reinterpret_cast<float*>(of_group() + 2 * Weights::kBytes) + which * kTold +
+             warp * (Sets * kPaddedGroup);
+    }
+  };
+
+  template <class Part>
+  static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* tables,
+                                                const Part& segment, int page, const Query<D>&, int lane,
+                                                RingReader& ring, State& state) {
+    const int first_tile = part_of_lane(lane) * kTiles;
+    SetSums<Sets, kTiles> s;
+    Key::score(args, tables, ring.wait(), first_tile, state.queries(), lane, s);
+    ring.release();
+    if (may_be_masked(args, segment, page)) {
+#pragma unroll
+      for (int set = 0; set < Sets; ++set)
+        mask_columns(args, segment, page, first_tile / 2, set * kPaddedGroup - segment.first_column(args),
+                     lane, s[set]);
+    }
+    const unsigned char* values = ring.wait();
+    Tokens tokens(args, tables, values, first_tile, lane);
+    const bool rises = weigh(s, tokens, first_tile, lane, state);
+    if (named_barrier_any(State::barrier(), Sets * kLanes, rises)) {
+      raise(s, lane, state);
+      weigh_again(s, tokens, rises, first_tile, lane, state);
+      named_barrier(State::barrier(), Sets * kLanes);
+    }
+    if (tokens.unit != 1) multiply_all(state.out, tokens.inverse_unit());
+    Value::mix(args, tables, values, part_of_lane(lane) * kMTiles, state.weights(), lane, state.out);
+    if (tokens.unit != 1) multiply_all(state.out, tokens.unit);
+    ring.release();
+    state.buffer ^= 1;
+  }
+
+  // Hands over to the accumulator what the warp's own columns have of all channels.
+  static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
+    const int own = State::sharer();
+    auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
+    named_barrier(State::barrier(), Sets * kLanes);  // all have read the last weights
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+        const float(&x)[4] = state.out[set][m];
+        sums[(set * (D / 16) + part_of_lane(lane) * kMTiles + m) * kLanes] =
+            make_float4(x[0], x[1], x[2], x[3]);
+      }
+      float4 of_lanes = state.sums(set, lane);
+      of_lanes.x = sum_over_tiles(of_lanes.x);
+      of_lanes.y = sum_over_tiles(of_lanes.y);
+      of_lanes.z = sum_over_tiles(of_lanes.z);
+      of_lanes.w = sum_over_tiles(of_lanes.w);
+      if (lane < 4) {
+        const int column = set * kPaddedGroup + 2 * lane;
+        *reinterpret_cast<float2*>(state.told(0, own) + column) = make_float2(of_lanes.x, of_lanes.y);
+        *reinterpret_cast<float2*>(state.told(1, own) + column) = make_float2(of_lanes.z, of_lanes.w);
+      }
+      if (set == own) {
+        acc.max[0] = state.max[set][0];
+        acc.max[1] = state.max[set][1];
+      }
+    }
+    named_barrier(State::barrier(), Sets * kLanes);
+    float addend[2] = {0, 0};  // of all tokens, in each lane
+    take_own_columns<D, Sets>(state, sums, own, lane, acc, addend);
+    Value::finish(state.args, acc.out, addend);
+  }
+
+ private:
+  // Which part of a page's tiles a lane has. Of four warps each takes a word or two of every piece of 16
+  // bytes, in which lanes' streams of codes lie: if all its lanes had the same part, these would lie in a
+  // quarter or half of the banks. So lanes that are eight apart have different parts (Strips::kMixedParts: by
+  // which bits); rows of fragments then are of different tiles, which is all one to products.
+  static __device__ __forceinline__ int part_of_lane(int lane) {
+    return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
+  }
+  static __device__ __forceinline__ void multiply_all(SetSums<Sets, kMTiles>& out, float factor) {
+#pragma unroll
+    for (auto& of_set : out) {
+#pragma unroll
+      for (auto& tile : of_set) {
+#pragma unroll
+        for (float& x : tile) x *= factor;
+      }
+    }
+  }
+  // The largest of this lane's scores of a column.
+  static __device__ __forceinline__ float largest(const SetSums<Sets, kTiles>& s, int set, int h) {
+    float top = s[set][0][h];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) top = fmaxf(top, fmaxf(s[set][tile][h], s[set][tile][h + 2]));
+    return top;
+  }
+
+  // Leaves the weights of the warp's tokens and adds them to its sums, unless some are too large: then true.
+  static __device__ __forceinline__ bool weigh(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                               int first_tile, int lane, State& state) {
+    std::uint32_t largest = 0;  // halves
+    float4 sums[Sets];
+    weigh_into(s, tokens, first_tile, lane, state, largest, sums);
+    const bool rises = are_too_large(largest);
+    if (!rises) add_sums(sums, lane, state);
+    return rises;
+  }
+  // The same when no weight is. counts: they are to be added to the sums.
+  static __device__ __forceinline__ void weigh_again(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                                     bool counts, int first_tile, int lane, State& state) {
+    std::uint32_t largest = 0;
+    float4 sums[Sets];
+    weigh_into(s, tokens, first_tile, lane, state, largest, sums);
+    if (counts) add_sums(sums, lane, state);
+  }
+  static __device__ __forceinline__ void add_sums(const float4 (&more)[Sets], int lane, State& state) {
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      float4& sums = state.sums(set, lane);
+      const float4 x = sums;
+      sums = make_float4(x.x + more[set].x, x.y + more[set].y, x.z + more[set].z, x.w + more[set].w);
+    }
+  }
+  // The weights of the warp's tokens, the largest of them, and their sums.
+  static __device__ __forceinline__ void weigh_into(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
+                                                    int first_tile, int lane, const State& state,
+                                                    std::uint32_t& largest, float4 (&sums)[Sets]) {
+    const Weights weights = state.weights();
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      const float base[2] = {state.max[set][0] - kWeightBits, state.max[set][1] - kWeightBits};
+      float sum[2] = {0, 0}, addend[2] = {0, 0};
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          p[i] = exp2_fast(s[set][tile][i] - base[i & 1]);
+          sum[i & 1] += p[i];
+        }
+        if constexpr (Value::kHasAddends) {
+          const float2 of_rows = tokens.addends(tile);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            addend[i & 1] = fmaf(p[i], i < 2 ? of_rows.x : of_rows.y, addend[i & 1]);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t packed = pack_half2(p[2 * half], p[2 * half + 1]);
+          largest = max_u16x2(largest, packed);
+          const TokenRow to = Value::row_of(first_tile, tile, half, lane);
+          weights.store(to.tile, set, to.half, to.row, lane, tokens.multiply(tile, half, packed));
+        }
+      }
+      if constexpr (Value::kHasTotals)
+        weights.store(kTokenTiles + State::sharer() / 2, set, State::sharer() % 2, lane / 4, lane,
+                      tokens.of_total(sum[0], sum[1]));
+      sums[set] = make_float4(sum[0], sum[1], addend[0], addend[1]);
+    }
+  }
+
+  // Raises what weights are relative to, for all columns, to the largest scores so far. Seldom: at a
+  // segment's first page, and where scores rise much.
+  static __device__ __forceinline__ void raise(const SetSums<Sets, kTiles>& s, int lane, State& state) {
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      float2 top = make_float2(largest(s, set, 0), largest(s, set, 1));
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        top.x = fmaxf(top.x, __shfl_xor_sync(~0U, top.x, step));
+        top.y = fmaxf(top.y, __shfl_xor_sync(~0U, top.y, step));
+      }
+      if (lane < 4)
+        *reinterpret_cast<float2*>(state.told(0, State::sharer()) + set * kPaddedGroup + 2 * lane) = top;
+    }
+    named_barrier(State::barrier(), Sets * kLanes);
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      float higher[2];
+      find_raised<Sets>(state, set, lane, higher);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float factor = exp2_fast(state.max[set][h] - higher[h]);
+        state.max[set][h] = higher[h];
+        float4& sums = state.sums(set, lane);
+        (h == 0 ? sums.x : sums.y) *= factor;
+        (h == 0 ? sums.z : sums.w) *= factor;
+#pragma unroll
+        for (auto& tile : state.out[set]) {
+          tile[h] *= factor;
+          tile[h + 2] *= factor;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,34 @@
+// Decode attention of short sequences.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "device/cuda/decode/decode_registry.h"
+#include "device/cuda/device/gpu.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda {
+
+struct AppendArgs;       // seal/encode_args.h
+struct ShortSealedArgs;  // short_args.h
+
+// Whether a kernel for short sequences serves a step: then there is no schedule. The same for all layers,
+// whatever their formats.
+bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
+
+// One layer of such a step of which nothing is sealed. new_rows: each the last token of its sequence; or
+// null.
+kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                          const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
+                          cudaStream_t stream);
+
+// Of which some is: one launch, of the heads and queries that args has. The rest of its arguments is added.
+cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                const kvant_decode_layer& layer, const AppendArgs* new_rows,
+                                const DecodeKernel& kernel, const Gpu& gpu, ShortSealedArgs& args,
+                                cudaStream_t stream);
+
+// Whether the pages of a kernel's formats fit into the shared memory of that launch.
+bool fits_short(const DecodeKernel& kernel, const Gpu& gpu);
+
+}  // namespace kvant::cuda

@@ -1,0 +1,289 @@
+// Decode attention of short sequences of which some pages are sealed: as short_kernel.cuh, a cluster of CTAs
+// for each sequence and KV head, which needs no schedule, appends a new token on the way, and combines what
+// its CTAs have in their shared memory. What is sealed is read by the code of the general kernel's pairs
+// (pairs/*.cuh): each warp, or some warps that share pages by their tokens, has a ring of slots that one of
+// its lanes fills.
+//
+// There are more warps than pages, so that how long a page takes is how long all take: where a pair can
+// (Pair::OfShort), four warps share each page. Pages are dealt out from the first warps on, over all CTAs of
+// the cluster, and unquantized tiles of 16 tokens from the last ones.
+#pragma once
+
+#include <climits>
+
+#include "device/cuda/decode/decode_kernel.cuh"
+#include "device/cuda/decode/short_parts.cuh"
+
+namespace kvant::cuda {
+
+// The pair whose kernel serves short sequences.
+template <class Pair>
+struct ShortPairOf {
+  using type = Pair;
+};
+template <class Pair>
+requires requires {
+  typename Pair::OfShort;
+}
+struct ShortPairOf<Pair> {
+  using type = typename Pair::OfShort;
+};
+
+// A sequence and KV head, whose queries lie in shared memory.
+template <int D>
+struct ShortSegment : Segment {
+  const ShortShared<D>* shared;
+};
+
+// As of a segment whose queries lie in memory (query.cuh).
+template <int D>
+__device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const ShortSegment<D>& segment,
+                                                    int column_of_warp, int t, float (&x)[D / 4]) {
+  segment.shared->read_query(column_of_warp, args.n_queries, t, x);
+}
+
+// A ring's sealed pages: the first, and every `step`th.
+struct RingPages {
+  int ring;  // of the CTA
+  int first, step;
+  bool copies;  // whether this lane does so for the ring
+
+  template <int PageWarps>
+  static __device__ __forceinline__ RingPages of(const Rings& rings, const ShortPlace& at) {
+    const int ring = at.warp / PageWarps;
+    const bool exists = ring < rings.n;
+    return {ring, exists ? ring * at.n_ctas + at.cta : INT_MAX, rings.n * at.n_ctas,
+            exists && at.warp % PageWarps == 0 && at.lane == 0};
+  }
+};
+
+// Starts copying both sides of a sealed page into neighbouring slots.
+__device__ __forceinline__ void copy_sealed(const DecodeArgs& args, const Rings& rings, int ring, int stage,
+                                            int2 ids, int head) {
+  if constexpr (Architecture::kBulkCopies) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const std::uint32_t full = rings.full(ring, stage + side);
+      const int bytes = side == 0 ? args.key_bytes : args.value_bytes;
+      expect_bytes(full, bytes);
+      bulk_copy(rings.slot(ring, stage + side), args.sealed.at(side == 0 ? ids.x : ids.y, head, side), bytes,
+                full);
+    }
+  }
+}
+
+// Fills the slots of a ring for the first time: as many pages as have room. ids: the first, where tables were
+// known to have it.
+__device__ __forceinline__ void begin_ring(const ShortSealedArgs& args, const Rings& rings,
+                                           const RingPages& pages, const ShortPlace& at, int n_sealed,
+                                           int2 ids) {
+  int page = pages.first;
+#pragma unroll 1
+  for (int stage = 0; stage < rings.stages && page < n_sealed; stage += 2, page += pages.step) {
+    if (page >= args.sealed_entries || stage > 0) ids = page_ids(args.sealed.pages, at.seq, at.head, page);
+    copy_sealed(args, rings, pages.ring, stage, ids, at.head);
+  }
+}
+
+// Once all warps of the ring have read its nth page: the page that takes its slots.
+__device__ __forceinline__ void refill_ring(const DecodeArgs& args, const Rings& rings,
+                                            const RingPages& pages, const ShortPlace& at, int n_sealed,
+                                            int nth) {
+  const int room = rings.stages / 2;  // pages
+  const int page = pages.first + (nth + room) * pages.step;
+  if (page >= n_sealed) return;
+  const int stage = nth % room * 2;
+  const std::uint32_t parity = nth / room % 2;
+  const int2 ids = page_ids(args.sealed.pages, at.seq, at.head, page);
+  barrier_wait(rings.empty(pages.ring, stage), parity);
+  barrier_wait(rings.empty(pages.ring, stage + 1), parity);
+  copy_sealed(args, rings, pages.ring, stage, ids, at.head);
+}
+
+// Attends to the warp's part of the ring's pages.
+template <class Pair, int D>
+__device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigned char* memory,
+                                            const Rings& rings, const RingPages& pages, const ShortPlace& at,
+                                            const ShortSegment<D>& segment, const Query<D>& query,
+                                            Accumulator<D>& acc) {
+  RingReader ring{rings, memory + args.ring_at + pages.ring * rings.stages * rings.slot_bytes, pages.ring};
+  const auto each_page = [&](const auto& attend) {
+    int nth = 0;
+#pragma unroll 1
+    for (int page = pages.first; page < segment.n_sealed; page += pages.step, ++nth) {
+      attend(page);
+      if (pages.copies) refill_ring(args, rings, pages, at, segment.n_sealed, nth);
+      __syncwarp();
+    }
+  };
+  if constexpr (requires { typename Pair::State; }) {
+    typename Pair::State state(args, segment, at.lane);
+    each_page([&](int page) { Pair::attend(args, memory, segment, page, query, at.lane, ring, state); });
+    Pair::finish(state, at.lane, acc);
+  } else {
+    typename Pair::Value::State state;
+    each_page([&](int page) {
+      attend_sealed<Pair, D>(args, memory, segment, page, query, at.lane, ring, acc, state);
+    });
+    Pair::Value::finish(args, acc.out, state);
+  }
+}
+
+// The tiles of unquantized tokens: those of the tail that were there before, protected ones, and the new
+// token.
+struct PlainTiles {
+  int n_stored, n_protected;  // tokens
+  int n_new;
+  int hidden;  // of the tail's first tokens
+
+  static __device__ int tiles_for(int tokens) { return (tokens + kTileTokens - 1) / kTileTokens; }
+  __device__ int of_tail() const { return tiles_for(n_stored); }
+  __device__ int n() const { return of_tail() + tiles_for(n_protected) + n_new; }
+};
+
+// A tile of either, without the new token.
+struct StoredTile {
+  const PageSource* pages;
+  int number;  // from the first of its pages
+  int n, hidden;
+
+  __device__ StoredTile(const ShortSealedArgs& args, const PlainTiles& tiles, int i) {
+    const bool of_tail = i < tiles.of_tail();
+    pages = of_tail ? &args.tail : &args.protected_pages;
+    number = of_tail ? i : i - tiles.of_tail();
+    n = (of_tail ? tiles.n_stored : tiles.n_protected) - number * kTileTokens;
+    hidden = (of_tail ? tiles.hidden : 0) - number * kTileTokens;
+  }
+};
+
+// Attends to unquantized tiles: the first, and every `step`th.
+template <int D>
+__device__ __forceinline__ void attend_tiles(const ShortSealedArgs& args, const PlainTiles& tiles, int first,
+                                             int step, const ShortPlace& at, const ShortShared<D>& shared,
+                                             const Query<D>& query, Accumulator<D>& acc) {
+  const int n_tiles = tiles.n();
+#pragma unroll 1
+  for (int i = first; i < n_tiles; i += step) {
+    const bool is_new = tiles.n_new != 0 && i == n_tiles - 1;
+    uint4 keys[D / 16], values[D / 16];
+    SeenTokens seen{0, 1};
+    if (is_new) {
+      take_key(shared.new_rows[0], at.lane, keys);
+      take_value(shared.new_rows[1], at.lane, values);
+    } else {
+      const StoredTile tile(args, tiles, i);
+      const int2 ids = page_ids(*tile.pages, at.seq, at.head, tile.number / kTokenTiles);
+      load_tile(*tile.pages, ids.x, at.head, 0, tile.number, at.lane, keys);
+      load_tile(*tile.pages, ids.y, at.head, 1, tile.number, at.lane, values);
+      seen = {tile.hidden, tile.n};
+    }
+    float s[1][4];
+    score_tile(
+        query, [&](int k) { return keys[k]; }, s);
+    weigh_tile<ShortPair>(args, seen, at.lane, s, acc);
+    mix_tile(
+        s, seen.n, at.lane, [&](int m) { return values[m]; }, acc);
+  }
+}
+
+// Brings a tile that comes later into the L2 cache, a line of 128 bytes a lane.
+template <int D>
+__device__ __forceinline__ void prefetch_tile(const PageSource& pages, int2 ids, const ShortPlace& at,
+                                              int tile) {
+  constexpr int kLines = kTileTokens * D * 2 / 128;  // of a side
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const auto* from = reinterpret_cast<const unsigned char*>(
+        find_tile<D>(pages, side == 0 ? ids.x : ids.y, at.head, side, tile));
+    for (int line = at.lane; line < kLines; line += kLanes) prefetch_to_l2(from + line * 128);
+  }
+}
+
+template <class Pair, int D>
+__device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* memory,
+                                    ShortShared<D>& shared) {
+  constexpr int kSharers = kPageWarps<Pair>;
+  static_assert(kSharers == 1 || kSharers == 2 || kSharers == 4);
+  constexpr int kSharersLog2 = kSharers / 2;
+  if (args.follows == 0) wait_for_predecessors();
+  admit_successors();
+  ShortPlace at;
+  at.cta = static_cast<int>(blockIdx.x);
+  at.n_ctas = static_cast<int>(gridDim.x);
+  at.head = args.heads.at[blockIdx.y];
+  at.seq = static_cast<int>(blockIdx.z);
+  at.first_query = args.first_query;
+  at.n_queries = args.n_queries;
+  at.warp = static_cast<int>(threadIdx.x) / kLanes;
+  at.lane = static_cast<int>(threadIdx.x) % kLanes;
+  const Rings rings(args, memory, kSharersLog2);
+  const RingPages pages = RingPages::of<kSharers>(rings, at);
+  // The other end: that of the warps that have no pages.
+  const int first_tile = (kShortWarps - 1 - at.warp) * at.n_ctas + at.cta;
+  const int n_warps = kShortWarps * at.n_ctas;
+
+  // Table entries before it is known that there is something: all come from memory together.
+  int2 sealed_ids{}, tail_ids{};
+  if (pages.copies && pages.first < args.sealed_entries)
+    sealed_ids = page_ids(args.sealed.pages, at.seq, at.head, pages.first);
+  if (first_tile / kTokenTiles < args.tail_entries)
+    tail_ids = page_ids(args.tail, at.seq, at.head, first_tile / kTokenTiles);
+  const int n_sealed = args.sealed_pages[at.seq];
+  const int n_tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[at.seq];
+  PlainTiles tiles{};
+  if (args.protected_tokens != nullptr)
+    tiles.n_protected =
+        args.protected_tokens[at.seq * args.protected_seq_stride + at.head * args.protected_head_stride];
+  if (args.first_tokens != nullptr) tiles.hidden = args.first_tokens[at.seq];
+  rings.init(kSharers * kLanes);
+  Pair::build_tables(args, memory, at.head, static_cast<int>(threadIdx.x), kShortWarps * kLanes);
+  __syncthreads();
+  if (n_sealed + n_tail + tiles.n_protected == 0) {
+    if (args.follows != 0) wait_for_predecessors();
+    return;
+  }
+  if (pages.copies) begin_ring(args, rings, pages, at, n_sealed, sealed_ids);
+  tiles.n_new = args.sides[0].rows == nullptr || n_tail == 0 ? 0 : 1;
+  tiles.n_stored = n_tail - tiles.n_new;
+  if (n_sealed > 0) tiles.hidden = 0;  // then it is of sealed pages
+  const int n_tiles = tiles.n();
+  if (first_tile < tiles.of_tail()) prefetch_tile<D>(args.tail, tail_ids, at, first_tile);
+  const bool has_new = tiles.n_new != 0 && (n_tiles - 1) % at.n_ctas == at.cta;
+  __syncwarp();
+  take_rows(args, at, has_new ? tiles.n_stored : -1, shared);
+  __syncthreads();
+
+  ShortSegment<D> segment{};
+  segment.head = at.head;
+  segment.seq = at.seq;
+  segment.n_sealed = n_sealed;
+  segment.shared = &shared;
+  const Query<D> query = load_query<D>(args, segment, at.lane);
+  if constexpr (requires { Pair::kQueryAt; }) {
+    if (at.warp == 0) KeptQuery<D>::store(query, memory + Pair::kQueryAt, at.lane);
+    __syncthreads();
+  }
+  Accumulator<D> acc = {};
+  acc.max[0] = acc.max[1] = kNoScore;
+  if (pages.first < n_sealed) attend_ring<Pair, D>(args, memory, rings, pages, at, segment, query, acc);
+  attend_tiles(args, tiles, first_tile, n_warps, at, shared, query, acc);
+
+  // Which warps have had something.
+  const int w = at.lane % kShortWarps;
+  const bool had_pages = w / kSharers < rings.n && w / kSharers * at.n_ctas + at.cta < n_sealed;
+  const bool had_tiles = (kShortWarps - 1 - w) * at.n_ctas + at.cta < n_tiles;
+  const std::uint32_t warps = __ballot_sync(~0U, had_pages || had_tiles) & ((1U << kShortWarps) - 1);
+  leave_outputs<false>(args, at, warps, acc, shared);
+  if (args.follows != 0) wait_for_predecessors();
+}
+
+// Grid: CTAs of a cluster, KV heads of the launch, sequences.
+template <class Pair, int D>
+__global__ void __launch_bounds__(kShortWarps* kLanes, 1)
+    short_sealed_kernel(const __grid_constant__ ShortSealedArgs args) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ __align__(16) ShortShared<D> shared;
+  if constexpr (Architecture::kBulkCopies) attend_short_sealed<Pair, D>(args, memory, shared);
+}
+
+}  // namespace kvant::cuda

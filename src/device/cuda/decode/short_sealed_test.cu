@@ -1,0 +1,226 @@
+// Attention to short sequences of which some is sealed, by the kernel that is made for them, against
+// attention in double precision over what the same bytes stand for.
+#include <gtest/gtest.h>
+
+#include "device/cuda/api/head_dim.h"
+#include "device/cuda/decode/decode_registry.h"
+#include "device/cuda/decode/short_attention.h"
+#include "device/cuda/page/page_format.h"
+#include "device/cuda/test/decode_test_cache.h"
+#include "device/cuda/test/format_pairs.h"
+#include "format/format.h"
+#include "kvant/kvant.h"
+
+namespace kvant::cuda::short_sealed_test {
+namespace {
+
+constexpr double kTolerance = 0.005;  // relative RMS error
+
+using Lengths = std::vector<SequenceLengths>;
+
+// Sequences of one page to 4 thousand tokens, that end anywhere in pages and tiles, and some of which nothing
+// is sealed, or nothing there.
+const Lengths kOneOf4k = {{31, 128, 4}};
+const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {9, 200, 4}, {2, 17, 0}};
+Lengths many_sequences() {
+  Lengths lengths;
+  for (int i = 0; i < 20; ++i) lengths.push_back({i % 5, 1 + i * 37 % 130, i % 5 > 0 ? 4 : 0});
+  return lengths;
+}
+
+class ShortSealed : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU";
+    if (!gpu_or_h100().is_hopper) GTEST_SKIP() << "the kernel is for Hopper GPUs";
+  }
+  template <class Prepare>
+  void expect_exact(const Lengths& lengths, int group, const Prepare& prepare, int sink = 4,
+                    bool masks = false, kvant_type out_type = KVANT_F32, Tables tables = Tables::own) {
+    const auto& [pair, d] = GetParam();
+    TestCache cache({pair}, d, lengths, sink, masks, tables, Values::normal, 5);
+    cache.say_lengths();
+    prepare(cache);
+    const double error = cache.worst_error(group, out_type);
+    EXPECT_TRUE(cache.was_short());
+    std::printf("  %s + %s, d = %d, group %d, %zu sequences: relative error %.5f\n", pair.key, pair.value, d,
+                group, lengths.size(), error);
+    EXPECT_LE(error, kTolerance);
+  }
+};
+
+constexpr auto kAsItIs = [](TestCache&) {};
+
+TEST_P(ShortSealed, AgreesOnOnePage) {
+  expect_exact({{1, 1, 0}}, 4, kAsItIs, 0);
+}
+TEST_P(ShortSealed, AgreesOnRaggedSequences) {
+  for (const int group : {1, 4, 7, 12}) expect_exact(kRagged, group, kAsItIs);
+}
+TEST_P(ShortSealed, AgreesOnFourThousandTokens) {
+  expect_exact(kOneOf4k, 4, kAsItIs);
+}
+TEST_P(ShortSealed, AgreesOnManySequences) {
+  expect_exact(many_sequences(), 4, kAsItIs);
+}
+TEST_P(ShortSealed, AgreesWithProtectedTokensMasked) {
+  expect_exact({{7, 64, 130}, {3, 1, 7}}, 8, kAsItIs, 4, /*masks=*/true, KVANT_BF16);
+}
+TEST_P(ShortSealed, AgreesWhereHeadsShareTheirTables) {
+  expect_exact({{11, 130, 9}, {3, 2, 0}}, 2, kAsItIs, 0, false, KVANT_F32, Tables::shared);
+}
+TEST_P(ShortSealed, AgreesWithWindowsCapsAndSinkLogits) {
+  for (const float cap : {0.0F, 1.5F}) {
+    for (const int group : {4, 12}) {
+      expect_exact(
+          {{1, 5, 0}, {0, 128, 0}, {0, 300, 0}, {16, 133, 0}, {0, 9, 0}}, group,
+          [&](TestCache& cache) {
+            cache.hide({127, 100, 17, 64, 0});
+            cache.add_sink_logits();
+            cache.cap_scores(cap);
+          },
+          /*sink=*/0);
+    }
+  }
+}
+TEST_P(ShortSealed, AppendsRotatedTokensAndRotatesOutputsBack) {
+  for (const int group : {1, 4, 7, 12}) {
+    expect_exact(kRagged, group, [](TestCache& cache) {
+      cache.use_queries(KVANT_F32);
+      cache.append_last(KVANT_F32, /*rotated=*/true);
+      cache.rotate_outputs();
+    });
+  }
+}
+TEST_P(ShortSealed, AppendsBf16Rows) {
+  expect_exact({{8, 128, 4}, {1, 129, 4}, {3, 16, 4}}, 4,
+               [](TestCache& cache) { cache.append_last(KVANT_BF16, /*rotated=*/false); });
+}
+
+TEST_P(ShortSealed, ReadsAndWritesF16RowsOfFewerChannels) {
+  const int d = std::get<1>(GetParam());
+  for (const int channels : {d, d * 3 / 4}) {
+    expect_exact(
+        {{8, 128, 4}, {1, 129, 4}, {3, 16, 4}}, 4,
+        [&](TestCache& cache) {
+          cache.use_queries(KVANT_F16);
+          cache.keep_channels(channels);
+        },
+        4, false, KVANT_F16);
+  }
+}
+
+std::vector<FormatPair> sealed_pairs() {
+  std::vector<FormatPair> pairs;
+  for (const FormatPair& pair : kPairs)
+    if (!is_unquantized(pair)) pairs.push_back(pair);
+  return pairs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, ShortSealed,
+                         ::testing::Combine(::testing::ValuesIn(sealed_pairs()),
+                                            ::testing::ValuesIn(kHeadDimsUpTo256)),
+                         [](const auto& info) {
+                           return name_of(std::get<0>(info.param), std::get<1>(info.param));
+                         });
+
+// All formats that kernels read, by name.
+std::vector<std::string> sealed_formats(int d) {
+  std::vector<std::string> names;
+  PageFormat format;
+  for (const std::string& name : format_names())
+    if (name != "bf16" && find_page_format(name.c_str(), d, format)) names.push_back(name);
+  return names;
+}
+
+TEST(ShortSealedFormats, AgreeOnBothSides) {
+  if (!have_gpu() || !gpu_or_h100().is_hopper) GTEST_SKIP() << "no Hopper GPU";
+  for (const int d : kHeadDimsUpTo256) {
+    for (const std::string& name : sealed_formats(d)) {
+      TestCache cache({{name.c_str(), name.c_str()}}, d, {{1, 5, 4}, {9, 127, 4}, {0, 3, 0}, {4, 0, 4}}, 4,
+                      true, Tables::own, Values::outliers, 7);
+      cache.say_lengths();
+      const double error = cache.worst_error(4, KVANT_F32);
+      EXPECT_TRUE(cache.was_short());
+      std::printf("  %s, d = %d: relative error %.5f\n", name.c_str(), d, error);
+      EXPECT_LE(error, kTolerance) << name << ", " << d;
+    }
+  }
+}
+
+TEST(ShortSealedFormats, MayDifferByHead) {
+  if (!have_gpu() || !gpu_or_h100().is_hopper) GTEST_SKIP() << "no Hopper GPU";
+  const std::vector<FormatPair> mix = {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}};
+  for (const int d : kHeadDimsUpTo256) {
+    for (const int group : {4, 12}) {
+      TestCache cache(mix, d, {{9, 127, 4}, {0, 3, 0}, {2, 1, 4}, {4, 33, 4}}, 4, true, Tables::packed,
+                      Values::normal, 6);
+      cache.say_lengths();
+      cache.use_queries(KVANT_F32);
+      cache.append_last(KVANT_F32, /*rotated=*/true);
+      EXPECT_LE(cache.worst_error(group, KVANT_F32), kTolerance) << d << ", " << group;
+      EXPECT_TRUE(cache.was_short());
+    }
+  }
+}
+
+// A step's kernel must not depend on its formats.
+TEST(ShortSealedFormats, AllFitIntoSharedMemory) {
+  for (const int d : kHeadDimsUpTo256) {
+    for (const std::string& key : sealed_formats(d)) {
+      for (const std::string& value : sealed_formats(d)) {
+        for (const int group : {1, 8}) {
+          const DecodeKernel* kernel =
+              find_decode_kernel(kH100, key.c_str(), value.c_str(), d, group, false, false);
+          ASSERT_NE(kernel, nullptr) << key << " + " << value << ", " << d;
+          EXPECT_TRUE(fits_short(*kernel, kH100)) << key << " + " << value << ", " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST(TakesShortKernel, WhereFewPagesAreSealed) {
+  const std::int32_t some[1] = {};
+  const kvant_decode_shape shape{sizeof shape, 1, 8, 4, 128, 1.0F, "tcq4", "tcq4"};
+  kvant_decode_lengths lengths{};
+  lengths.sealed_pages = lengths.tail_tokens = lengths.protected_tokens = some;
+  lengths.max_tail_tokens = 100;
+  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));  // sequences may have any length
+  lengths.max_sealed_pages = 4;
+  EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100));
+  const auto with = [&](const auto& change, const Gpu& gpu = kH100) {
+    kvant_decode_shape changed_shape = shape;
+    kvant_decode_lengths changed = lengths;
+    change(changed_shape, changed);
+    return takes_short_kernel(changed_shape, changed, gpu);
+  };
+  const auto with_pages = [&](int n_seqs, int max_sealed_pages) {
+    return with([&](auto& s, auto& l) {
+      s.n_seqs = n_seqs;
+      l.max_sealed_pages = max_sealed_pages;
+    });
+  };
+  EXPECT_TRUE(with_pages(1, 32));
+  EXPECT_FALSE(with_pages(1, 33));
+  EXPECT_TRUE(with_pages(4, 16));
+  EXPECT_FALSE(with_pages(4, 17));
+  EXPECT_TRUE(with_pages(16, 4));
+  EXPECT_FALSE(with_pages(17, 4));  // more than there are multiprocessors
+  EXPECT_FALSE(with([](auto&, auto& l) { l.max_tail_tokens = 0; }));
+  EXPECT_TRUE(with([](auto&, auto& l) {
+    l.tail_tokens = nullptr;
+    l.max_tail_tokens = 0;
+  }));
+  EXPECT_FALSE(with([](auto& s, auto&) { s.skip_threshold = .01F; }));
+  EXPECT_FALSE(with([](auto& s, auto&) { s.max_queries = 2; }));
+  Gpu small = kH100;
+  small.shared_bytes = 99 * 1024;
+  EXPECT_FALSE(with([](auto&, auto&) {}, small));
+  Gpu other = kH100;
+  other.is_hopper = false;
+  EXPECT_FALSE(with([](auto&, auto&) {}, other));
+}
+
+}  // namespace
+}  // namespace kvant::cuda::short_sealed_test

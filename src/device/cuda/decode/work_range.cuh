@@ -1,0 +1,165 @@
+// A CTA's share of the work, as the schedule deals it out.
+#pragma once
+
+#include <cstddef>
+
+#include "device/cuda/decode/decode_args.h"
+
+namespace kvant::cuda {
+
+// What a column of products stands for: a row of q and out, and a query head of the KV head's.
+struct ColumnQuery {
+  int row, head;
+};
+
+// Neighbouring units of one sequence and KV head.
+struct Segment {
+  static constexpr bool kSeveralQueries = false;
+
+  int head, seq;
+  int first, last;  // units [first, last) of the sequence
+  int n_units;      // of the whole sequence
+  int n_sealed, n_protected;
+  int before;  // units of the CTA before `first`
+
+  // Which unit has a number within the CTA's range, and the other way about.
+  __device__ int unit_of(int number) const { return first + number - before; }
+  __device__ int number_of(int unit) const { return before + unit - first; }
+
+  // Columns that count, of all warps that share pages; a warp's first one among them; and what one stands
+  // for.
+  __device__ int n_columns(const DecodeArgs& args) const { return args.n_queries; }
+  __device__ static constexpr int first_column(const DecodeArgs&) { return 0; }
+  __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
+};
+
+// Lets a CTA begin in a sequence of the head at place `head` among a launch's.
+__device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
+  start.head = head;
+  start.seq = seq;
+  start.seq_begin = args.schedule.first_unit[seq];
+  start.seq_end = args.schedule.first_unit[seq + 1];
+  start.n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[seq];
+  start.n_protected = args.schedule.protected_pages[seq];
+}
+
+// Where a walk over a CTA's range is, for a thread by itself.
+class ThreadPlace {
+ public:
+  __device__ explicit ThreadPlace(const WorkStart& start) : at_(start) {}
+
+  __device__ const WorkStart& get() const { return at_; }
+  // Goes on to where a sequence and head begin.
+  __device__ void enter(const DecodeArgs& args, int head, int seq) { begin_in(args, head, seq, at_); }
+
+ private:
+  WorkStart at_;
+};
+
+// The same for a warp: lane i has number i, so that a place takes a single register through loops over pages,
+// which have none to spare. (Of one in eleven registers, some were spilled as soon as memory had been asked
+// for them, so that the warp waited for it.)
+class WarpPlace {
+ public:
+  __device__ explicit WarpPlace(const WorkStart& start)
+      : number_(reinterpret_cast<const std::int32_t*>(&start)[min(lane(), kNumbers - 1)]) {}
+
+  // But for first_cta and last_cta.
+  __device__ WorkStart get() const {
+    WorkStart at{};
+    auto* numbers = reinterpret_cast<std::int32_t*>(&at);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(offsetof(WorkStart, first_cta) / kNumberBytes); ++i)
+      numbers[i] = __shfl_sync(~0U, number_, i);
+    return at;
+  }
+  __device__ void enter(const DecodeArgs& args, int head, int seq) {
+    const auto has = [](std::size_t offset) { return lane() == static_cast<int>(offset / kNumberBytes); };
+    if (has(offsetof(WorkStart, head))) number_ = head;
+    if (has(offsetof(WorkStart, seq))) number_ = seq;
+    const std::int32_t* of_seqs = nullptr;
+    if (has(offsetof(WorkStart, seq_begin))) of_seqs = args.schedule.first_unit;
+    if (has(offsetof(WorkStart, seq_end))) of_seqs = args.schedule.first_unit + 1;
+    if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;  // null: 0 from the beginning on
+    if (has(offsetof(WorkStart, n_protected))) of_seqs = args.schedule.protected_pages;
+    if (of_seqs != nullptr) number_ = of_seqs[seq];
+  }
+  // Which CTAs share the sequence and head that the range begins in, and that it ends in.
+  __device__ int first_cta() const {
+    return get(offsetof(WorkStart, first_cta));
+  }
+  __device__ int last_cta() const {
+    return get(offsetof(WorkStart, last_cta));
+  }
+
+ private:
+  static constexpr std::size_t kNumberBytes = sizeof(std::int32_t);
+  static constexpr int kNumbers = offsetof(WorkStart, last_cta) / kNumberBytes + 1;
+
+  static __device__ int lane() {
+    return static_cast<int>(threadIdx.x) % kLanes;
+  }
+  __device__ int get(std::size_t offset) const {
+    return __shfl_sync(~0U, number_, static_cast<int>(offset / kNumberBytes));
+  }
+
+  std::int32_t number_;
+};
+
+// Walks over the segments of a CTA. Place: ThreadPlace, or WarpPlace where all lanes of a warp walk together.
+// What a call asks memory for, the next one needs.
+template <class Place>
+class WorkRange {
+ public:
+  __device__ explicit WorkRange(const DecodeArgs& args)
+      : args_(args), place_(args.schedule.starts[blockIdx.x]) {}
+
+  __device__ int n_units() const {
+    const WorkStart at = place_.get();
+    return at.end - at.begin;
+  }
+  __device__ bool next(Segment& segment) {
+    while (true) {
+      const WorkStart at = place_.get();
+      const int base = at.head * at.head_units + at.seq_begin;
+      const int first = max(at.begin, base);  // the range may begin within a sequence
+      if (first >= at.end) return false;
+      const bool wraps = at.seq + 1 == args_.n_seqs;
+      place_.enter(args_, at.head + (wraps ? 1 : 0), wraps ? 0 : at.seq + 1);
+      if (at.seq_begin == at.seq_end) continue;  // a sequence without tokens
+      segment.head = args_.heads.at[at.head];
+      segment.seq = at.seq;
+      segment.n_units = at.seq_end - at.seq_begin;
+      segment.first = first - base;
+      segment.last = min(at.end - base, segment.n_units);
+      segment.n_sealed = at.n_sealed;
+      segment.n_protected = at.n_protected;
+      segment.before = first - at.begin;
+      return true;
+    }
+  }
+
+  // Which CTAs share the segment's sequence and head.
+  __device__ int first_cta(const Segment& segment) const {
+    return segment.first > 0 ? place_.first_cta() : static_cast<int>(blockIdx.x);
+  }
+  __device__ int last_cta(const Segment& segment) const {
+    return segment.last < segment.n_units ? place_.last_cta() : static_cast<int>(blockIdx.x);
+  }
+
+ private:
+  const DecodeArgs& args_;
+  Place place_;
+};
+
+// Tokens of an unquantized unit.
+__device__ inline int plain_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
+  const bool is_protected = unit < segment.n_sealed + segment.n_protected;
+  const int page = unit - segment.n_sealed - (is_protected ? 0 : segment.n_protected);
+  const int tokens = is_protected ? args.protected_tokens[segment.seq * args.protected_seq_stride +
+                                                          segment.head * args.protected_head_stride]
+                                  : args.tail_tokens[segment.seq];
+  return max(0, min(kPageTokens, tokens - page * kPageTokens));
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,27 @@
+#include "device/cuda/device/kernel_path.h"
+
+#include <cuda_runtime.h>
+
+namespace kvant::cuda {
+namespace {
+
+// What __CUDA_ARCH__ was when the code was compiled that the device runs.
+__global__ void tell_architecture(int* architecture) {
+#ifdef __CUDA_ARCH__
+  *architecture = __CUDA_ARCH__;
+#endif
+}
+
+}  // namespace
+
+std::string kernel_path() {
+  int* told = nullptr;
+  if (cudaMalloc(&told, sizeof *told) != cudaSuccess) return "cuda/sm90/";
+  int architecture = 0;
+  tell_architecture<<<1, 1>>>(told);
+  const cudaError_t error = cudaMemcpy(&architecture, told, sizeof architecture, cudaMemcpyDeviceToHost);
+  cudaFree(told);
+  return error == cudaSuccess && architecture != 900 ? "cuda/sm80/" : "cuda/sm90/";
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,383 @@
+// The instructions that C++ has no name for. Of those that sm_80 lacks, some have another way there or
+// nothing to do; the others are called for sm_90a alone.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "device/cuda/device/architecture.cuh"
+
+namespace kvant::cuda {
+
+// c[16 x 8] += a[16 x 16] b[16 x 8], half-precision factors, F32 sums. Subnormal factors are exact.
+__device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                        std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_bf16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// c[16 x 8] += a[16 x 32] b[32 x 8], bytes: both signed, or b unsigned.
+__device__ __forceinline__ void mma_s8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                       std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_s8_u8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                          std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l has the address of row l % 8 of matrix
+// l / 8, 16-byte aligned; lane g * 4 + t gets numbers 2t and 2t + 1 of row g of each.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
+}
+
+// The same of transposed matrices: lane g * 4 + t gets numbers g of rows 2t and 2t + 1.
+__device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Transposes an 8 x 8 matrix of 16-bit numbers; lane g * 4 + t holds (g, 2t) and (g, 2t + 1).
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// (a & Mask) | (b & ~Mask), which the compiler would make of two instructions.
+template <std::uint32_t Mask>
+__device__ __forceinline__ std::uint32_t select_bits(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe2;" : "=r"(y) : "r"(a), "n"(Mask), "r"(b));
+  return y;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ std::uint32_t multiply_half2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// a b + c
+__device__ __forceinline__ std::uint32_t fma_half2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+__device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// The larger of either half.
+__device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
+  if constexpr (Architecture::kPackedMaxima) {
+    std::uint32_t c;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+  } else {
+    return __vmaxu2(a, b);
+  }
+}
+
+// Two numbers, rounded, as bytes in front of the two low bytes of `behind`; what is beyond 0 and 255, or -128
+// and 127, becomes that. One instruction, where the GPU has it (Architecture::kPacksBytes).
+__device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
+  std::uint32_t bytes;
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(bytes)
+      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(behind));
+  return bytes;
+}
+__device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std::uint32_t behind) {
+  std::uint32_t bytes;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(bytes)
+      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(behind));
+  return bytes;
+}
+
+// Two 8-bit floating-point numbers (e4m3), in the low bits. NaN, which pages don't hold, is 480 on sm_80.
+__device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
+  if constexpr (Architecture::kConvertsE4m3) {
+    std::uint32_t y;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<std::uint16_t>(pair)));
+    return y;
+  } else {
+    // Half precision has a bit more of exponents, which begin 8 lower.
+    constexpr std::uint32_t kTwoToThe8th = 0x5c005c00;
+    const std::uint32_t upper = __byte_perm(pair, 0, 0x1404);
+    return multiply_half2((upper & 0x80008000U) | (upper & 0x7f007f00U) >> 1, kTwoToThe8th);
+  }
+}
+
+__device__ __forceinline__ std::uint32_t pack_half2(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ __forceinline__ float2 unpack_half2(std::uint32_t packed) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&packed));
+}
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// A word of shared memory that another warp may change meanwhile.
+__device__ __forceinline__ int load_shared(std::uint32_t address) {
+  int x;
+  asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+// 16 bytes that asynchronous copies may have brought.
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, int x) {
+  asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+__device__ __forceinline__ int add_shared(std::uint32_t address, int x) {
+  int before;
+  asm volatile("atom.shared.add.s32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(x) : "memory");
+  return before;
+}
+
+// Barriers in shared memory that count arrivals and, on sm_90a, bytes of asynchronous copies.
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
+// What has been initialized may be used by asynchronous copies; threads have yet to wait for one another.
+__device__ __forceinline__ void publish_barriers() {
+  if constexpr (Architecture::kBulkCopies) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done = 0;
+  while (done == 0) {
+    if constexpr (Architecture::kBarriersSuspend) {
+      asm volatile(
+          "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+          : "=r"(done)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } else {
+      done = barrier_test(barrier, parity) ? 1 : 0;
+    }
+  }
+}
+
+// The barrier's phase ends when this many bytes have been copied.
+__device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Copies `bytes` (a multiple of 16) from global to shared memory and counts them at `barrier`. The L2 cache
+// gives them up first: nothing is read twice, but page tables and partial results.
+__device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], policy;\n}" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: with
+// one, assemblers (CUDA 13.0 and 13.4, a driver's) make an instruction whose descriptor nothing has set, and
+// which is illegal.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// This thread's copies since the last call are a group.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until all but this thread's last `Pending` groups of copies have ended.
+template <int Pending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// This thread's arrival, when all its copies so far have ended. It is one of those that the barrier was
+// initialized with.
+__device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// threadIdx.x, read here and not before: what follows from it takes no registers of a loop before.
+__device__ __forceinline__ int thread_here() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+// How many registers this warp has from now on, as have all of its warpgroup (sm_90a): as many as a CTA's
+// other warpgroups have given up may be taken.
+template <int N>
+__device__ __forceinline__ void take_registers() {
+  if constexpr (Architecture::kWarpgroupProducts)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void give_up_registers() {
+  if constexpr (Architecture::kWarpgroupProducts)
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// Waits until the kernels before this one are over and what they wrote can be seen. On sm_80 kernels begin no
+// earlier.
+__device__ __forceinline__ void wait_for_predecessors() {
+  if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Lets the next kernel be set up on multiprocessors that this one has left.
+__device__ __forceinline__ void admit_successors() {
+  if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
+}
+
+// Waits for all threads of the cluster: what they have written to shared memory can then be seen by each.
+__device__ __forceinline__ void cluster_sync() {
+  if constexpr (Architecture::kClusters) {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  }
+}
+
+// What lies at such an address of this CTA (8-byte aligned) in the shared memory of CTA `rank` of the
+// cluster.
+__device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
+  float2 there{};
+  if constexpr (Architecture::kClusters) {
+    std::uint32_t address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address)
+                 : "r"(shared_address(&here)), "r"(rank));
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(there.x), "=f"(there.y)
+                 : "r"(address)
+                 : "memory");
+  }
+  return there;
+}
+
+// The same pointer, of which the compiler knows nothing.
+template <class T>
+__device__ __forceinline__ T* opaque(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
+
+// Numbers that other CTAs write or read meanwhile.
+__device__ __forceinline__ float2 load_relaxed(const float2* from) {
+  float2 x;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_relaxed(float2* to, float2 x) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+
+// Adds to a counter of all CTAs. Returns the sum before.
+__device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::int32_t x) {
+  std::int32_t before;
+  asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(x)
+               : "memory");
+  return before;
+}
+
+// Adds to a counter of all CTAs: what this warp has written before can be seen by whoever sees the sum, and
+// the other way about. Returns the sum before.
+__device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {
+  std::int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(x)
+               : "memory");
+  return before;
+}
+
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The same; whether x is true for any of the threads.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool x) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"(x ? 1 : 0), "r"(id), "r"(threads)
+      : "memory");
+  return any != 0;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,44 @@
+#include "device/cuda/api/head_dim.h"
+#include "device/cuda/seal/seal_pairs.cuh"
+#include "device/cuda/seal/seal_registry.h"
+#include "device/cuda/seal/seal_trellis.cuh"
+
+namespace kvant::cuda {
+namespace {
+
+template <int D, bool IsSplit>
+SealKernel pairs_kernel() {
+  return {reinterpret_cast<const void*>(&seal_pairs_kernel<D, IsSplit>), kPairThreads,
+          static_cast<int>(sizeof(PairsShared<D, IsSplit>)), 0};
+}
+
+template <int Bits, int D>
+SealKernel kernel(bool is_hopper, bool fills_gpu) {
+  if constexpr (Bits == kPairedBits) {
+    // Split choices let one CTA more run at once, each of which takes longer: with heads of 64 by more than
+    // that gives.
+    if constexpr (D > 64)
+      if (is_hopper && fills_gpu) return pairs_kernel<D, true>();
+    if (is_hopper) return pairs_kernel<D, false>();
+  }
+  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, true>)
+                               : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);
+  return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D>), kTrellisThreads,
+          static_cast<int>(bytes), 0};
+}
+
+template <int D>
+SealKernel kernel_of(int bits, bool is_hopper, bool fills_gpu) {
+  constexpr SealKernel (*kKernels[])(bool, bool) = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
+                                                    kernel<4, D>, kernel<5, D>, kernel<6, D>};
+  return kKernels[bits - 1](is_hopper, fills_gpu);
+}
+
+}  // namespace
+
+SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
+  return with_head_dim(
+      head_dim, [&](auto d) { return kernel_of<d.value>(encoding.layout.bits, gpu.is_hopper, fills_gpu); });
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,10 @@
+#include "device/cuda/kernels/trellis_entries.cuh"
+
+namespace kvant::cuda {
+
+std::span<const DecodeKernel> trellis_kernels() {
+  static const auto kernels = trellis_entries<1, 64, 128>();
+  return kernels;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,64 @@
+// The queries of up to four heads as integers of 15 bits and a sign, split into two signed bytes: the B
+// operand of mma.m16n8k32, with the high bytes of head h in column 2 h and the low ones in column 2 h + 1. A
+// product's lane g * 4 + t then has both parts of the sums of head t.
+#pragma once
+
+#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/decode/query.cuh"
+#include "device/cuda/device/ptx.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kHeadsOfSet = 4;
+
+// The sum of both parts.
+__device__ __forceinline__ int whole_sum(int high, int low) {
+  return high * 256 + low;
+}
+
+template <int D>
+struct IntegerQuery {
+  std::uint32_t b[D / 32][2];
+  float factor;  // times a whole sum: the score of head t, in units of log 2
+
+  // Which of the lane's D/4 channels is byte j of register `half` of a k tile: the columns of trellis_place.
+  static __device__ __forceinline__ constexpr int channel(int k_tile, int half, int j) {
+    return D >= 128 ? 32 * (k_tile / 4) + 8 * j + 2 * (k_tile % 4) + half
+                    : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
+  }
+
+  // first_head: of the warp's columns.
+  template <class Part>
+  __device__ IntegerQuery(const DecodeArgs& args, const Part& segment, int first_head, int lane) {
+    constexpr int kChannels = D / 4;
+    constexpr float kLargest = 127 * 256;
+    const int column = lane / 4;
+    const int head = first_head + column / 2;
+    float x[kChannels];
+    load_query_channels<D>(args, segment, head, lane % 4, x);
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) largest = fmaxf(largest, fabsf(x[i]));
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
+    const float grow = largest > 0 ? kLargest / largest : 0;
+    const bool low = column % 2 != 0;
+#pragma unroll
+    for (int k = 0; k < D / 32; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t bytes = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int number = __float2int_rn(x[channel(k, half, j)] * grow);
+          const int high = (number + 128) >> 8;
+          bytes |= ((low ? number - high * 256 : high) & 0xff) << (8 * j);
+        }
+        b[k][half] = bytes;
+      }
+    }
+    factor = __shfl_sync(~0U, largest / kLargest * args.softmax_scale_log2, lane % 4 * 8);
+  }
+};
+
+}  // namespace kvant::cuda

@@ -1,0 +1,38 @@
+// Tables in shared memory that codes are looked up in. Every lane (or every pair of lanes, for entries of 8
+// bytes) has a copy of its own in banks of its own, so that look-ups never collide: entry e of lane l lies at
+// byte e * 128 + l * 4 (or l % 16 * 8).
+#pragma once
+
+#include "device/cuda/pairs/linear.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kEntryStride = 128;
+
+__device__ __forceinline__ std::uint32_t look_up_4(const unsigned char* table, std::uint32_t offset) {
+  return *reinterpret_cast<const std::uint32_t*>(table + offset);
+}
+__device__ __forceinline__ uint2 look_up_8(const unsigned char* table, std::uint32_t offset) {
+  return *reinterpret_cast<const uint2*>(table + offset);
+}
+
+// The offset of the entry whose index is byte `byte` of word, or lies in it from bit `bit` of the byte on,
+// beside zeros. `lane_offset`: of the lane's copy; `stride`: of entries. One instruction, of the unit that
+// multiplies: a shift and a mask would be two, of the one that is scarce (integers and logic).
+template <int Stride = kEntryStride>
+__device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int byte,
+                                                       std::uint32_t lane_offset, int bit = 0) {
+  static_assert(Stride <= 128);  // factors are bytes
+  return __dp4a(word, static_cast<std::uint32_t>(Stride >> bit) << (8 * byte), lane_offset);
+}
+
+// The two tokens' values of two registers, channel pairs (x, y), as two registers of channels: (first,
+// second) of either token.
+__device__ __forceinline__ std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
+  return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ std::uint32_t high_halves(std::uint32_t first, std::uint32_t second) {
+  return __byte_perm(first, second, 0x7632);
+}
+
+}  // namespace kvant::cuda

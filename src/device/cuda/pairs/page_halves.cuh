@@ -1,0 +1,59 @@
+// Heads of 256, codes of 4 bits: two warps share a page, each with 64 of its tokens and all channels
+// (kPageWarps). A warp's sums of outputs are 64 registers of each lane, twice those of heads of 128, and its
+// scores and weights half as many.
+#pragma once
+
+#include "device/cuda/pairs/linear.cuh"
+#include "device/cuda/pairs/mask_codes.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kWideDim = 256;
+inline constexpr int kHalfTokens = kPageTokens / 2;
+inline constexpr int kHalfTiles = kTokenTiles / 2;
+using HalfScores = float[kHalfTiles][4];
+
+// What is the same for all such pairs.
+struct PageHalves : NoTables {
+  static constexpr bool kSealed = true;
+  static constexpr bool kCaps = true;
+  static constexpr int kPageWarps = 2;
+  static constexpr int kMaxWarps = max_consumer_warps(kWideDim);
+  static constexpr int kQueryAt = 0;
+  static constexpr int kTableBytes = KeptQuery<kWideDim>::kBytes;
+};
+
+__device__ __forceinline__ int half_of_page() {
+  return part_of_page<2>();
+}
+
+// The codes of a half of a page in which for_each_fragment_of_block finds them as block 0: keys.
+__device__ __forceinline__ const unsigned char* key_codes_of_half(const unsigned char* page) {
+  constexpr int kBlockBytes = kHalfTiles / 4 * kLanes * 16;  // of a contraction tile
+  return page + half_of_page() * kBlockBytes;
+}
+
+// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the fragments of values of a half's tokens, m tiles
+// [first_m, first_m + MTiles): k_tile is counted from the half's first.
+template <int MTiles, class Visit>
+__device__ __forceinline__ void for_each_value_fragment(const unsigned char* page, int lane, int first_m,
+                                                        const Visit& visit) {
+  constexpr int kPieces = kWideDim / 16 / 4;  // of a contraction tile, each of four fragments
+  const auto* pieces =
+      reinterpret_cast<const uint4*>(page) + half_of_page() * (kHalfTiles * kPieces * kLanes) + lane;
+#pragma unroll
+  for (int k = 0; k < kHalfTiles; ++k) {
+#pragma unroll
+    for (int m = first_m; m < first_m + MTiles; m += 4) {
+      const uint4 piece = pieces[(k * kPieces + m / 4) * kLanes];
+      const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        visit_word<4>(words[i], m + i, [&](int m_tile, auto a0, auto a1, auto a2, auto a3) {
+          visit(k, m_tile, a0, a1, a2, a3);
+        });
+    }
+  }
+}
+
+}  // namespace kvant::cuda

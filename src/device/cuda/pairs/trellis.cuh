@@ -1,0 +1,510 @@
+// tcq1 to tcq6 keys and values. Products are of integers, with the levels' bytes as one operand: queries and
+// weights are split into two bytes each, in columns of their own, so that a lane of a product has the sums of
+// one query head (integer_query.cuh); groups of more than four heads take two sets of columns.
+//
+// A page's scores are computed first, then its weights relative to its own largest score, so that 15 bits are
+// enough for them, then its values' sums. Scores and weights pass through shared memory: loops over parts of
+// a page must not be unrolled, or their code would not stay in the instruction cache.
+#pragma once
+
+#include "device/cuda/page/trellis_parameters.cuh"
+#include "device/cuda/pairs/integer_query.cuh"
+#include "device/cuda/pairs/trellis_states.cuh"
+#include "format/trellis_gain.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kSteps = kPageTokens / 32;  // of 32 tokens: a contraction over weights
+
+// Parts of a page: 128 values in each lane, or twice as many, which are one step or two.
+template <int D>
+inline constexpr int kTimes = D == 256 ? 2 : 1;
+template <int D>
+inline constexpr int kStepsOfPart = 128 * kTimes<D> / D;
+template <int Bits, int D>
+inline constexpr int kPartBytes = kTimes<D>* Bits * 4 * kLanes * 4;
+
+// The gains of this lane's tokens in some steps, 4g .. 4g + 3 of each step: of 8-bit codes, in steps of 1/32
+// octave below the loudest.
+template <int Steps>
+struct TokenGains {
+  std::uint32_t codes[Steps];
+
+  __device__ __forceinline__ TokenGains(const unsigned char* parameters, int lane) {
+#pragma unroll
+    for (int i = 0; i < Steps; ++i)
+      codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
+  }
+  // Of a step that is not known when this is compiled.
+  __device__ __forceinline__ std::uint32_t of_step(int i) const {
+    const std::uint32_t low = i == 0 ? codes[0] : codes[Steps > 1 ? 1 : 0];
+    if constexpr (Steps <= 2) return low;
+    const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
+    return i < 2 ? low : high;
+  }
+  // Of token j of a step's, relative to the loudest, from the table of all codes.
+  static __device__ __forceinline__ float relative(const unsigned char* table, std::uint32_t step, int j) {
+    const std::uint32_t offset = (j == 0 ? step << 2 : step >> (8 * j - 2)) & 0x3fc;
+    return *reinterpret_cast<const float*>(table + offset);
+  }
+};
+
+// The codes of keys, of a part of a page.
+template <int Bits, int D>
+__device__ __forceinline__ TrellisColumns<Bits, 4 * kTimes<D>, kTimes<D>> key_columns(
+    const unsigned char* codes, int lane) {
+  constexpr int kGroups = 4 * kTimes<D>;
+  TrellisColumns<Bits, kGroups, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
+  // Columns of a token follow one another, in the lane's groups and then in the next lane.
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const std::uint32_t before =
+        group % kTimes<D> != 0 ? columns.own_last_bytes(group - 1)
+                               : columns.last_bytes(group + kTimes<D> - 1, lane / 4 * 4 + (lane + 3) % 4);
+    columns.before[group] = __byte_perm(columns.own_last_bytes(group), before, D >= 128 ? 0x2107 : 0x2705);
+  }
+  return columns;
+}
+
+// s = products of the queries with the levels of keys, for a part of a page.
+template <int Bits, int D, int Sets>
+__device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
+                                             int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
+  const auto columns = key_columns<Bits, D>(codes, lane);
+#pragma unroll
+  for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
+    int second[Sets][4] = {};  // halves the chain of products
+#pragma unroll
+    for (int k = 0; k < D / 32; ++k) {
+      LevelFragment a;
+      if constexpr (D >= 128) {  // a group, or two, for each of two rows
+#pragma unroll
+        for (int reg = 0; reg < 4; ++reg)
+          set_levels(columns, (2 * m + reg % 2) * kTimes<D> + k / 4, 2 * (k % 4) + reg / 2, reg, a);
+      } else {  // two columns of a group for each
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t even = columns.states(m, 4 * k + 2 * half);
+          const std::uint32_t odd = columns.states(m, 4 * k + 2 * half + 1);
+          set_levels<Bits>(__byte_perm(even, odd, 0x5410), 2 * half, a);
+          set_levels<Bits>(__byte_perm(even, odd, 0x7632), 2 * half + 1, a);
+        }
+      }
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) {
+        mma_s8(s[set][m], a[0], query[set].b[k][0], query[set].b[k][1]);
+        mma_s8(second[set], a[1], query[set].b[k][0], query[set].b[k][1]);
+      }
+    }
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[set][m][i] += second[set][i];
+    }
+  }
+}
+
+// Weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t + 19.
+using StepWeights = std::uint32_t[2];
+
+// out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
+template <int Bits, int D, int Sets, int First, int Tiles>
+__device__ __forceinline__ void mix_levels(const unsigned char* codes,
+                                           const StepWeights (&weights)[Sets][kStepsOfPart<D>], int lane,
+                                           int (&out)[Sets][Tiles][4]) {
+  TrellisColumns<Bits, 2 * kStepsOfPart<D>, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
+#pragma unroll
+  for (int group = 0; group < 2 * kStepsOfPart<D>; ++group)
+    columns.before[group] = columns.last_bytes(group, (lane + 28) % 32);
+#pragma unroll
+  for (int step = 0; step < kStepsOfPart<D>; ++step) {
+#pragma unroll
+    for (int m = 0; m < Tiles; ++m) {
+      LevelFragment a;
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg)
+        set_levels(columns, 2 * step + reg / 2, 2 * (First + m) + reg % 2, reg, a);
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) {
+        mma_s8_u8(out[set][m], a[0], weights[set][step][0], weights[set][step][1]);
+        mma_s8_u8(out[set][m], a[1], weights[set][step][0], weights[set][step][1]);
+      }
+    }
+  }
+}
+
+// Calls body with a constant for `bits`.
+template <class Body>
+__device__ __forceinline__ void with_bits(int bits, const Body& body) {
+  switch (bits) {
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    case 4:
+      return body(std::integral_constant<int, 4>{});
+    case 5:
+      return body(std::integral_constant<int, 5>{});
+    default:
+      return body(std::integral_constant<int, 6>{});
+  }
+}
+
+// What a lane has of query head t of a set: rows g and g + 8 of the m tiles, as in Accumulator.
+template <int D>
+struct HeadSums {
+  float out[D / 16][2] = {};
+  float max = kNoScore;
+  float sum = 0;  // of this lane's tokens
+};
+
+// A page's share in a head's sums.
+struct PageWeights {
+  float keep;   // factor of what the head had before
+  float share;  // of this page's
+  float total;  // of all its weights, relative to its largest
+};
+
+// The weights of a page's tokens for one head, as integers of 15 bits into shared memory: [step][head][four
+// tokens of g] of 16 bits.
+template <int D, int Steps>
+__device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const TokenGains<Steps>& gains,
+                                             const unsigned char* gain_table, int lane, HeadSums<D>& head,
+                                             uint2* weights) {
+  float top = kNoScore;
+#pragma unroll
+  for (int i = 0; i < Steps; ++i) top = fmaxf(fmaxf(fmaxf(s[i].x, s[i].y), fmaxf(s[i].z, s[i].w)), top);
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < Steps; ++i) {
+    const float x[4] = {s[i].x, s[i].y, s[i].z, s[i].w};
+    std::uint32_t integers[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float weight = exp2_fast(x[j] - top);
+      total += weight;
+      // In the last bits of 2^23 + n.
+      integers[j] = __float_as_uint(
+          fmaf(weight, TokenGains<Steps>::relative(gain_table, gains.codes[i], j) * 32767, 8388608.0F));
+    }
+    weights[i * 32 + lane % 4 * 8 + lane / 4] = make_uint2(__byte_perm(integers[0], integers[1], 0x5410),
+                                                           __byte_perm(integers[2], integers[3], 0x5410));
+  }
+  const float higher = fmaxf(head.max, top);
+  PageWeights page{exp2_fast(head.max - higher), exp2_fast(top - higher), 0};
+  head.max = higher;
+  head.sum = fmaf(head.sum, page.keep, total * page.share);
+  page.total = sum_over_tokens(total);
+  return page;
+}
+
+// The means of the lane's D/4 channels of a page as an operand of products with queries
+// (IntegerQuery::channel): of contraction tile k and register `half`, for a row.
+template <int D>
+struct MeanCodes {
+  std::uint32_t bytes[D / 32][2];
+
+  __device__ __forceinline__ MeanCodes(const unsigned char* means, int lane) {
+    constexpr int kWords = D / 16;
+    std::uint32_t words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = reinterpret_cast<const uint4*>(means + lane % 4 * (D / 4))[i];
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+    constexpr int kLower = 0x5140, kUpper = 0x7362;  // two bytes each of two words, in turn
+    if constexpr (D >= 128) {
+#pragma unroll
+      for (int i = 0; i < D / 64; ++i) {  // every second of eight words: their first bytes, second ones ...
+        const int first = i / 2 * 8 + i % 2;
+        const std::uint32_t lower[2] = {__byte_perm(words[first], words[first + 2], kLower),
+                                        __byte_perm(words[first + 4], words[first + 6], kLower)};
+        const std::uint32_t upper[2] = {__byte_perm(words[first], words[first + 2], kUpper),
+                                        __byte_perm(words[first + 4], words[first + 6], kUpper)};
+        bytes[2 * i][0] = __byte_perm(lower[0], lower[1], 0x5410);
+        bytes[2 * i][1] = __byte_perm(lower[0], lower[1], 0x7632);
+        bytes[2 * i + 1][0] = __byte_perm(upper[0], upper[1], 0x5410);
+        bytes[2 * i + 1][1] = __byte_perm(upper[0], upper[1], 0x7632);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        bytes[k][0] = __byte_perm(words[k], words[k + 2], kLower);
+        bytes[k][1] = __byte_perm(words[k], words[k + 2], kUpper);
+      }
+    }
+  }
+};
+
+inline constexpr int kGainBytes = 256 * 4;
+
+// Gains of all codes: in steps of 1/32 octave, the last one silent.
+template <int D>
+struct TrellisGainTable {
+  static __device__ __forceinline__ void build(unsigned char* table, int thread, int n_threads) {
+    for (int code = thread; code < kGainBytes / 4; code += n_threads)
+      reinterpret_cast<float*>(table)[code] = gain_of_code(code, 1.0F, [](float x) { return exp2f(x); });
+  }
+};
+
+template <int D>
+struct TrellisStrips;  // trellis_strips.cuh
+
+// Sets: of four query heads. PageWarps: that share a page.
+template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
+struct TrellisPair {
+  using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
+  using Strips = TrellisStrips<D>;
+  static constexpr bool kSealed = true;
+  static constexpr bool kTablesPerHead = false;
+  static constexpr int kPageWarps = PageWarps;
+  static constexpr int kMaxWarps = max_consumer_warps(D);
+  static constexpr bool kCaps = D == 256;
+  static constexpr int kMaxGroup = kHeadsOfSet * Sets;
+  static constexpr int kWarpSteps = kSteps / kPageWarps;  // of a warp, in each page
+  using Gains = TokenGains<kWarpSteps>;
+  static constexpr int kScratch =
+      kWarpSteps * 32 * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
+  static constexpr int kWarpBytes = Sets * kScratch;
+  static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
+  static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
+  static constexpr int kPasses =
+      Sets * (D == 256 ? 4 : 1);  // over values, each for some channels: sums take registers
+
+  static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
+                                      int n_threads) {
+    TrellisGainTable<D>::build(table, thread, n_threads);
+  }
+
+  struct State {
+    IntegerQuery<D> query[Sets];
+    HeadSums<D> heads[Sets];
+
+    template <class Part>
+    __device__ State(const DecodeArgs& args, const Part& segment, int lane)
+        : State(args, segment, lane, std::make_integer_sequence<int, Sets>{}) {}
+    template <class Part, int... Set>
+    __device__ State(const DecodeArgs& args, const Part& segment, int lane,
+                     std::integer_sequence<int, Set...>)
+        : query{IntegerQuery<D>(args, segment, Set * kHeadsOfSet, lane)...} {}
+  };
+
+  template <class Part>
+  static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
+                                                const Part& segment, int page, const Query<D>&, int lane,
+                                                RingReader& ring, State& state) {
+    auto* scratch = reinterpret_cast<float4*>(shared + kGainBytes + threadIdx.x / kLanes * (Sets * kScratch));
+    store_scores(args, shared, segment, page, ring.wait(), state, lane, scratch);
+    ring.release();
+    const unsigned char* values = ring.wait();
+    const unsigned char* parameters = values + args.value_bits * (kPageTokens * D / 8);
+    const Gains gains(parameters + first_step() * 32, lane);
+    PageWeights weights[Sets];
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      float4 s[kWarpSteps];
+#pragma unroll
+      for (int i = 0; i < kWarpSteps; ++i) s[i] = scratch[(set * kWarpSteps + i) * kLanes + lane];
+      __syncwarp();
+      weights[set] = weigh(s, gains, shared, lane, state.heads[set],
+                           reinterpret_cast<uint2*>(scratch + set * kWarpSteps * kLanes));
+    }
+    __syncwarp();
+    [&]<int... Pass>(std::integer_sequence<int, Pass...>) {
+      (add_values<Pass>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane,
+                        state),
+       ...);
+    }
+    (std::make_integer_sequence<int, kPasses>{});
+    ring.release();
+    __syncwarp();  // the next page's scores go where the weights are
+  }
+
+  // Hands the sums over to the accumulator, whose lanes have heads 2t and 2t + 1.
+  static __device__ __forceinline__ void finish(const State& state, int lane, Accumulator<D>& acc) {
+    constexpr float kUnit = 16;  // 2^kWeightBits
+    static_assert(kWeightBits == 4);
+    const auto fetch = [&](const auto& of_set, int h) {
+      const int head = lane % 4 * 2 + h;
+      const int from = lane / 4 * 4 + head % kHeadsOfSet;
+      float x = __shfl_sync(~0U, of_set(0), from);
+      if constexpr (Sets == 2) {
+        const float second = __shfl_sync(~0U, of_set(1), from);
+        x = head < kHeadsOfSet ? x : second;
+      }
+      return x;
+    };
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      acc.max[h] = fetch([&](int set) { return state.heads[set].max; }, h);
+      acc.sum[h] = fetch([&](int set) { return state.heads[set].sum; }, h) * kUnit;
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row)
+          acc.out[m][2 * row + h] = fetch([&](int set) { return state.heads[set].out[m][row]; }, h) * kUnit;
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int first_step() {
+    return part_of_page<kPageWarps>() * kWarpSteps;
+  }
+
+  // The queries' products with the means of a page's keys, of head t of each set.
+  static __device__ __forceinline__ void mean_scores(const unsigned char* parameters, const State& state,
+                                                     int lane, float (&mean)[Sets]) {
+    const MeanCodes<D> codes(parameters + kTrellisMeansAt, lane);
+    const float step = mean_step<D>(parameters);
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) {
+      const IntegerQuery<D>& query = state.query[set];
+      int sums[4] = {};
+#pragma unroll
+      for (int k = 0; k < D / 32; ++k) {
+        const auto& of_row = codes.bytes[k];
+        const std::uint32_t a[4] = {of_row[0], of_row[0], of_row[1], of_row[1]};
+        mma_s8(sums, a, query.b[k][0], query.b[k][1]);
+      }
+      mean[set] = static_cast<float>(whole_sum(sums[0], sums[1])) * (query.factor * step);
+    }
+  }
+
+  // The scores of the lane's tokens for head t: [set][step][lane].
+  template <class Part>
+  static __device__ __forceinline__ void store_scores(const DecodeArgs& args, const unsigned char* gain_table,
+                                                      const Part& segment, int page,
+                                                      const unsigned char* keys, const State& state, int lane,
+                                                      float4* scores) {
+    const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
+    float mean[Sets];
+    mean_scores(parameters, state, lane, mean);
+    const Gains gains(parameters + first_step() * 32, lane);
+    const float unit = loudest_gain<D>(parameters) * args.key_unit / 2;
+    float factor[Sets];
+#pragma unroll
+    for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
+    const unsigned char* codes = keys;
+    if constexpr (kPageWarps > 1) codes += first_step() * (args.key_bits * (32 * D / 8));
+    with_bits(args.key_bits, [&](auto bits) {
+#pragma unroll 1
+      for (int part = 0; part < kParts; ++part) {
+        int s[Sets][2 * kStepsOfPart<D>][4] = {};
+        score_levels<bits.value, D, Sets>(codes + part * kPartBytes<bits.value, D>, state.query, lane, s);
+#pragma unroll
+        for (int i = 0; i < kStepsOfPart<D>; ++i) {
+          const int step = part * kStepsOfPart<D> + i;
+          const std::uint32_t codes = gains.of_step(step);
+#pragma unroll
+          for (int set = 0; set < Sets; ++set) {
+            float x[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const int(&c)[4] = s[set][2 * i + j / 2];
+              const auto sum = static_cast<float>(whole_sum(c[j % 2 * 2], c[j % 2 * 2 + 1]));
+              x[j] = fmaf(sum * Gains::relative(gain_table, codes, j), factor[set], mean[set]);
+            }
+            scores[(set * kWarpSteps + step) * kLanes + lane] = make_float4(x[0], x[1], x[2], x[3]);
+          }
+        }
+      }
+    });
+    if constexpr (kCaps)
+      if (args.softcap_log2 > 0) cap_stored(args, lane, scores);
+    if (may_be_masked(args, segment, page)) mask_stored(args, segment, page, lane, scores);
+  }
+
+  static __device__ void cap_stored(const DecodeArgs& args, int lane, float4* scores) {
+#pragma unroll 1
+    for (int i = 0; i < Sets * kWarpSteps; ++i) {
+      float4& four = scores[i * kLanes + lane];
+      float x[1][4] = {{four.x, four.y, four.z, four.w}};
+      cap_scores<TrellisPair>(args, x);
+      four = make_float4(x[0][0], x[0][1], x[0][2], x[0][3]);
+    }
+  }
+
+  template <class Part>
+  static __device__ void mask_stored(const DecodeArgs& args, const Part& segment, int page, int lane,
+                                     float4* scores) {
+    for (int step = 0; step < kWarpSteps; ++step) {
+      for (int set = 0; set < Sets; ++set) {
+        const int column = set * kHeadsOfSet + lane % 4;
+        const std::uint32_t masked =
+            mask_word(args, segment, page, first_step() + step, column) >> (lane / 4 * 4);
+        float4& x = scores[(set * kWarpSteps + step) * kLanes + lane];
+        if ((masked & 1) != 0) x.x = -INFINITY;
+        if ((masked & 2) != 0) x.y = -INFINITY;
+        if ((masked & 4) != 0) x.z = -INFINITY;
+        if ((masked & 8) != 0) x.w = -INFINITY;
+      }
+    }
+  }
+
+  // The weights of a step, of which head g / 2 of a set has the column: its high bytes for even g.
+  static __device__ __forceinline__ void load_weights(const uint2* stored, int lane, StepWeights& weights) {
+    const int selector = lane / 4 % 2 == 0 ? 0x7531 : 0x6420;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint2 four = stored[lane / 8 * 8 + lane % 4 + 4 * half];
+      weights[half] = __byte_perm(four.x, four.y, selector);
+    }
+  }
+
+  // Adds a page's values to the sums, of the m tiles that are this pass's.
+  template <int Pass>
+  static __device__ __forceinline__ void add_values(const DecodeArgs& args, const unsigned char* values,
+                                                    const unsigned char* parameters,
+                                                    const PageWeights (&page)[Sets], const uint2* stored,
+                                                    int lane, State& state) {
+    constexpr int kTiles = D / 16 / kPasses;
+    constexpr int kFirst = Pass * kTiles;
+    int sums[Sets][kTiles][4] = {};
+    const unsigned char* codes = values;
+    if constexpr (kPageWarps > 1) codes += first_step() * (args.value_bits * (32 * D / 8));
+    with_bits(args.value_bits, [&](auto bits) {
+#pragma unroll 1
+      for (int part = 0; part < kParts; ++part) {
+        StepWeights weights[Sets][kStepsOfPart<D>];
+#pragma unroll
+        for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+          for (int i = 0; i < kStepsOfPart<D>; ++i)
+            load_weights(stored + set * (kScratch / 8) + (part * kStepsOfPart<D> + i) * 32, lane,
+                         weights[set][i]);
+        }
+        mix_levels<bits.value, D, Sets, kFirst>(codes + part * kPartBytes<bits.value, D>, weights, lane,
+                                                sums);
+      }
+    });
+    const float unit = loudest_gain<D>(parameters) * args.value_unit / (2 * 32767);
+    const float step = mean_step<D>(parameters);
+    const auto* means =
+        reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane / 4 * (D / 8));
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const std::uint32_t four = means[(kFirst + m) / 2] ^ kSignBits;
+#pragma unroll
+      for (int set = 0; set < Sets; ++set) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float mean = float_from_byte(four, (kFirst + m) % 2 * 2 + row, 128);
+          const auto sum = static_cast<float>(whole_sum(sums[set][m][2 * row], sums[set][m][2 * row + 1]));
+          const float of_page = fmaf(sum, unit, mean * (page[set].total * step));
+          float& out = state.heads[set].out[kFirst + m][row];
+          out = fmaf(out, page[set].keep, of_page * page[set].share);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace kvant::cuda

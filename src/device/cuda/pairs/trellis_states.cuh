@@ -1,0 +1,123 @@
+// The levels of trellis codes (src/format/trellis_code.h), four at a time: of the values at one place of four
+// columns (trellis_place), in the bytes of a register. A level is half the sum of two signed bytes; both go
+// into the products, which add them.
+#pragma once
+
+#include "device/cuda/pairs/weights.cuh"
+#include "format/trellis_code.h"
+
+namespace kvant::cuda {
+
+__device__ __forceinline__ constexpr std::uint32_t each_byte(std::uint32_t x) {
+  return x * 0x01010101U;
+}
+
+// The states whose low bits end `low` and whose others begin `high`: of 8 - Shift and of Shift bits.
+template <int Shift>
+__device__ __forceinline__ std::uint32_t join_bytes(std::uint32_t low, std::uint32_t high) {
+  return select_bits<each_byte(0xff >> Shift)>(low >> Shift, high << (8 - Shift));
+}
+__device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low, std::uint32_t high) {
+  switch (shift) {  // known when this is compiled
+    case 1:
+      return join_bytes<1>(low, high);
+    case 2:
+      return join_bytes<2>(low, high);
+    case 3:
+      return join_bytes<3>(low, high);
+    case 4:
+      return join_bytes<4>(low, high);
+    case 5:
+      return join_bytes<5>(low, high);
+    case 6:
+      return join_bytes<6>(low, high);
+    case 7:
+      return join_bytes<7>(low, high);
+    default:
+      return low;
+  }
+}
+
+// Codes in one lane: groups of four columns, whose rows of bytes are words.
+template <int Bits, int Groups, int Rows>
+struct ColumnRows {
+  static constexpr int kRows = Rows;
+  std::uint32_t words[Groups * Rows];
+  std::uint32_t before[Groups];  // the bytes before the columns
+
+  // The states of value i of each column of a group: the 8 bits that end with its own.
+  __device__ __forceinline__ std::uint32_t states(int group, int i) const {
+    const int first = (i + 1) * Bits - 8;  // bit of the column
+    const int row = first < 0 ? -1 : first / 8;
+    const int shift = first - row * 8;
+    const std::uint32_t low = row < 0 ? before[group] : words[group * kRows + row];
+    return join_bytes(shift, low, shift == 0 ? 0 : words[group * kRows + row + 1]);
+  }
+
+  // The same shifted up by n bits; the bits below are anything. A state's bits from n on are those of the
+  // state n / B values before, or of that one shifted by what is left of n: a shift by which values are
+  // folded has been made there already.
+  __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
+    constexpr int kFold = kTrellisCodes[Bits - 1].fold;
+    const int before = n / Bits;
+    const int left = n % Bits;
+    return i + 1 >= before && (left == 0 || left == kFold) ? states(group, i - before) << left
+                                                           : states(group, i) << n;
+  }
+};
+
+// The codes of some tokens: of 128 values in each lane or so many times as many.
+template <int Bits, int Groups, int Times = 1>
+struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
+  using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::kRows;
+  using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::words;
+
+  __device__ __forceinline__ explicit TrellisColumns(const uint4* pieces) {
+#pragma unroll
+    for (int i = 0; i < Bits * Times; ++i) {
+      const uint4 piece = pieces[i * kLanes];
+      words[4 * i] = piece.x;
+      words[4 * i + 1] = piece.y;
+      words[4 * i + 2] = piece.z;
+      words[4 * i + 3] = piece.w;
+    }
+  }
+
+  // The last bytes of a group's columns, as `lane` holds them.
+  __device__ __forceinline__ std::uint32_t last_bytes(int group, int lane) const {
+    return __shfl_sync(~0U, words[(group + 1) * kRows - 1], lane);
+  }
+  __device__ __forceinline__ std::uint32_t own_last_bytes(int group) const {
+    return words[(group + 1) * kRows - 1];
+  }
+};
+
+// The A operand of a product with levels: a[0] + a[1].
+using LevelFragment = std::uint32_t[2][4];
+
+// x: states; for_mix, for_fold: the same shifted, in the bits from the shift on.
+template <int Bits>
+__device__ __forceinline__ void set_levels(std::uint32_t x, std::uint32_t for_mix, std::uint32_t for_fold,
+                                           int reg, LevelFragment& a) {
+  constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+  const std::uint32_t mixed = x ^ (for_mix & each_byte(0xff << kCode.mix & 0xff));
+  a[0][reg] = mixed;
+  a[1][reg] = select_bits<each_byte(kCode.fold_mask)>(for_fold, mixed);
+}
+
+template <int Bits>
+__device__ __forceinline__ void set_levels(std::uint32_t x, int reg, LevelFragment& a) {
+  constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+  set_levels<Bits>(x, x << kCode.mix, x << kCode.fold, reg, a);
+}
+
+// Of value i of a group's columns.
+template <int Bits, int Groups, int Rows>
+__device__ __forceinline__ void set_levels(const ColumnRows<Bits, Groups, Rows>& columns, int group, int i,
+                                           int reg, LevelFragment& a) {
+  constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+  set_levels<Bits>(columns.states(group, i), columns.shifted(group, i, kCode.mix),
+                   columns.shifted(group, i, kCode.fold), reg, a);
+}
+
+}  // namespace kvant::cuda

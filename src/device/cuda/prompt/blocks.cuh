@@ -1,0 +1,175 @@
+// Work as the CTAs of prompt attention share it out, whatever their products: blocks of query rows that the
+// query warps prepare, and the ring of tiles.
+#pragma once
+
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/prompt/plan.cuh"
+#include "device/cuda/prompt/prompt_args.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kGroupRows = 64;
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kQueryWarps = 3;
+inline constexpr int kFirstGroupBarrier = 2;  // of a group's own named barriers; 1 is the query warps'
+
+// Tokens [first, end) that all rows of a group see.
+struct SeenByAll {
+  int first, end;
+};
+
+// Of a block's tiles, in their order.
+struct TileRange {
+  int first, end;
+};
+
+// What the rows of a block see. Shape: kRows, kGroups.
+template <class Shape>
+struct BlockSight {
+  int sealed_end[Shape::kRows];            // tokens before this one are seen in sealed pages, others as rows
+  SeenByAll all[Shape::kGroups][2];        // of sealed pages, of rows
+  int seen_tiles[Shape::kGroups];          // tiles behind so many no row of the group sees
+  TileRange hidden_tiles[Shape::kGroups];  // nor these before: pages that it sees as rows, and the reverse
+  PromptItem item;                         // n_rows 0: there is no more work
+  int head;
+};
+
+__device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// A slot of a ring, and how often it has been gone round.
+template <int N>
+struct RingPlace {
+  int slot = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == N) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// No row's limit, where attention is not causal.
+inline constexpr int kUnbounded = 0x3fffffff;
+
+// The token before which a row of a block sees.
+__device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem& item, int row) {
+  return args.causal != 0 ? item.limit + row : kUnbounded;
+}
+
+// Tokens before this one a row of a block sees in sealed pages, others as rows. Rows behind the last are like
+// it.
+__device__ __forceinline__ int sealed_end_of(const PromptArgs& args, const PromptItem& item, int row) {
+  return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
+}
+
+// What all of the block's rows [row, last] see: of sealed pages, of rows.
+__device__ __forceinline__ void find_seen_by_all(const PromptArgs& args, const PromptItem& item, int row,
+                                                 int last, SeenByAll (&all)[2]) {
+  const int limit = limit_of(args, item, row);
+  const int end = limit_of(args, item, last);  // no row sees anything from here on
+  const int first = args.window > 0 ? end - args.window : -kUnbounded;
+  all[0] = {first, min(limit, sealed_end_of(args, item, row))};
+  all[1] = {max(first, sealed_end_of(args, item, last)), min(limit, item.tokens)};
+}
+
+// Columns [low, high) that a row sees of a tile, which begins with token `first`: of sealed pages or of rows.
+__device__ __forceinline__ void find_columns(const PromptArgs& args, const PromptItem& item, int limit,
+                                             int sealed_end, bool is_rows, int first, int& low, int& high) {
+  low = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
+  high = min(limit, is_rows ? item.tokens : sealed_end) - first;
+}
+
+// What a group's rows see, the first of which is `row` of the item.
+template <class Shape>
+__device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const PromptItem& item, int group,
+                                                   int row, BlockSight<Shape>& block) {
+  const int last = row + kGroupRows - 1;
+  find_seen_by_all(args, item, row, last, block.all[group]);
+  const int end = limit_of(args, item, last);
+  const int row_tiles = (end - item.first_token + kTileTokens - 1) / kTileTokens;
+  const int seen = item.end_page - item.page + max(min(row_tiles, item.end_tile) - item.tile, 0);
+  block.seen_tiles[group] = max(seen, 1);
+  const int pages = max(sealed_end_of(args, item, last) / kTileTokens - item.page, 0);
+  const int first_row = (sealed_end_of(args, item, row) - item.first_token) / kTileTokens;
+  const TileRange hidden{min(pages, item.end_page - item.page),
+                         item.end_page - item.page + max(first_row - item.tile, 0)};
+  // A group has one tile at least.
+  block.hidden_tiles[group] = hidden.end < block.seen_tiles[group] ? hidden : TileRange{0, 0};
+}
+
+// What rows and groups of rows see; a warp.
+template <class Shape>
+__device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
+                                          BlockSight<Shape>& block) {
+  for (int row = lane; row < Shape::kRows; row += 32) block.sealed_end[row] = sealed_end_of(args, item, row);
+  if (lane < Shape::kGroups) find_seen_by_group(args, item, lane, lane * kGroupRows, block);
+}
+
+// By the query warps: one block after another, until there is no more work. await_queries(item, head) may
+// have rows of a warp's share on their way before there is room for another block, and
+// read_queries(item, head, slot) brings them into shared memory.
+template <class Shared, class Await, class Read>
+__device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
+                                               const Await& await_queries, const Read& read_queries) {
+  constexpr int kBarrier = 1;
+  const int n_work = *args.n_items * args.n_heads;
+  RingPlace<2> place;
+  for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
+    auto& block = shared.blocks[place.slot];
+    const bool is_there = work < n_work;
+    // Read where it lies: registers are few.
+    const PromptItem& item = args.items[is_there ? work / args.n_heads : 0];
+    const int head = work % args.n_heads;
+    if (is_there) await_queries(item, head);
+    barrier_wait(shared_address(&shared.block_free[place.slot]), place.parity ^ 1);
+    const std::uint32_t full = shared_address(&shared.block_full[place.slot]);
+    if (warp == 0 && lane == 0) {
+      block.item = is_there ? item : PromptItem{};
+      block.head = head;
+    }
+    // The next work is fetched while this is prepared.
+    int next = 0;
+    if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+    if (is_there) {
+      if (warp == kQueryWarps - 1) find_seen(args, item, lane, block);
+      read_queries(item, head, place.slot);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    if (warp == 0 && lane == 0) shared.work = next;
+    named_barrier(kBarrier, kQueryWarps * 32);
+    if (lane == 0) barrier_arrive(full);
+    if (!is_there) return;
+    work = shared.work;
+    named_barrier(kBarrier, kQueryWarps * 32);
+  }
+}
+
+// Four words of each lane of a quad, transposed: lane i gets word i of lanes 0 to 3.
+__device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
+  const bool is_odd = (pair & 1) != 0;
+  const bool is_high = (pair & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t got = __shfl_xor_sync(~0U, is_odd ? x[i] : x[i + 1], 1);
+    (is_odd ? x[i] : x[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t got = __shfl_xor_sync(~0U, is_high ? x[i] : x[i + 2], 2);
+    (is_high ? x[i] : x[i + 2]) = got;
+  }
+}
+
+// The first of a thread's two rows of its group; the other is 8 behind.
+__device__ __forceinline__ int row_of(int thread) {
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
+}  // namespace kvant::cuda

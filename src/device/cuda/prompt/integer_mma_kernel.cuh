@@ -1,0 +1,323 @@
+// Attention of prompts in 8-bit integers by products of warps (mma.sync), for what prompt_kernel.cuh is not
+// there: GPUs other than Hopper, heads of 256.
+//
+// Blocks, warps and steps are those of mma_kernel.cuh, tiles and weights those of prompt_kernel.cuh. A step's
+// keys and values come together; its weights are bytes relative to the row's largest in the step.
+#pragma once
+
+#include "device/cuda/prompt/integer_mma.cuh"
+#include "device/cuda/prompt/integer_rows.cuh"
+#include "device/cuda/prompt/warp_blocks.cuh"
+
+namespace kvant::cuda {
+
+// RowTiles: of 16 rows, that a warp has. With two of them fragments of keys and values are read once for
+// both.
+template <int D, int RowTiles, int Warps, int Ctas>
+struct IntegerMmaShape {
+  static constexpr int kHeadDim = D;
+  static constexpr int kSumChannels = D;
+  static constexpr int kRowTiles = RowTiles;
+  static constexpr int kWarps = Warps;
+  static constexpr int kWarpRows = 16 * RowTiles;
+  static constexpr int kRows = Warps * kWarpRows;
+  static constexpr int kThreads = Warps * 32;
+  static constexpr int kSlotBytes = StepTile<D>::kStepBytes;
+  static constexpr int kWarpQueryBytes = kWarpRows * D;
+  static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
+  static constexpr int kParts = Warps * RowTiles;  // of a block, that two CTAs join each on its own
+  static constexpr int kLeastSlots = 2;
+  static constexpr int kMostCtas = Ctas;  // of a multiprocessor, by registers
+};
+
+template <class Shape>
+struct IntegerMmaShared : WarpBlock<Shape::kWarps> {
+  float query_scale[Shape::kRows];  // softmax scale and log2(e) included
+  alignas(16) TileNote notes[kMostSlots];
+};
+
+// A reference that every tile's exponent is above.
+inline constexpr float kLeastReference = -0x1p126F;
+
+// A block's steps, brought into the ring by all threads.
+template <class Shape>
+class IntegerSteps {
+ public:
+  __device__ __forceinline__ IntegerSteps(const PromptArgs& args, IntegerMmaShared<Shape>& shared,
+                                          std::uint32_t ring, int n_slots)
+      : args_(args), shared_(shared), ring_(ring), n_slots_(n_slots) {}
+
+  // The next group of copies: empty where there are no more.
+  __device__ __forceinline__ void begin() {
+    if (next_ < shared_.n_steps) copy();
+    commit_copies();
+    ++next_;
+    if (++slot_ == n_slots_) slot_ = 0;
+  }
+
+ private:
+  using Tile = StepTile<Shape::kHeadDim>;
+
+  __device__ __forceinline__ void copy() {
+    const unsigned char* tile = tile_of_step(args_, shared_.item, shared_.head, next_, Tile::kBytes);
+    const int thread = static_cast<int>(threadIdx.x);
+    const unsigned char* from = tile + next_ % 2 * Tile::kStepBytes + thread * 16;
+    const std::uint32_t to = ring_ + slot_ * Shape::kSlotBytes + thread * 16;
+#pragma unroll
+    for (int first = 0; first < Shape::kSlotBytes; first += Shape::kThreads * 16)
+      copy_16(to + first, from + first);
+    if (thread == 0) copy_16(shared_address(&shared_.notes[slot_]), tile + Tile::kNote);
+  }
+
+  const PromptArgs& args_;
+  IntegerMmaShared<Shape>& shared_;
+  std::uint32_t ring_;
+  int n_slots_;
+  int next_ = 0;
+  int slot_ = 0;
+};
+
+// A warp's rows on their way through the steps of a block.
+template <class Shape, class Weight>
+class IntegerMmaRows {
+ public:
+  static constexpr int kD = Shape::kHeadDim;
+  static constexpr int kTiles = Shape::kRowTiles;
+  using Tile = StepTile<kD>;
+
+  __device__ __forceinline__ IntegerMmaRows(std::uint32_t queries, int warp, int lane)
+      : row_(warp * Shape::kWarpRows + lane / 4), pair_(lane % 4) {
+    // Rows of swizzled panels; bytes 32 k of a row are as many further, before the swizzle.
+    constexpr int kRowBytes = Tile::kPanelBytes;
+    const int row = lane % 8, mask = kRowBytes == 128 ? row : row / 2;
+    queries_ = queries + (lane % 16) * kRowBytes + ((lane / 16 ^ mask) << 4);
+    keys_ = (lane / 16 * 8 + row) * kRowBytes + ((lane / 8 % 2 ^ mask) << 4);
+    values_ = Tile::kValues + (lane / 16 * 8 + row) * kStepTokens + ((lane / 8 % 2 ^ row / 2) << 4);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) rows_[m].reference[0] = rows_[m].reference[1] = kLeastReference;
+  }
+
+  // Scores of a step, which is in such a slot.
+  __device__ __forceinline__ void score(std::uint32_t slot) {
+    constexpr int kRowBytes = Tile::kPanelBytes;
+    const std::uint32_t keys = slot + keys_;
+#pragma unroll
+    for (int k = 0; k < kD / 32; ++k) {
+      const std::uint32_t column = k % 4 * 32, panel = k / 4;
+      std::uint32_t a[kTiles][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+        load_matrices(a[m], (queries_ ^ column) + panel * (Shape::kWarpRows * 128) + m * 16 * kRowBytes);
+#pragma unroll
+      for (int t = 0; t < kStepTokens / 16; ++t) {
+        std::uint32_t b[4];
+        load_matrices(b, (keys ^ column) + panel * (kStepTokens * 128) + t * 16 * kRowBytes);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            auto& s = reinterpret_cast<std::uint32_t(&)[4]>(s_[m][8 * t + 4 * half]);
+            if (k == 0)
+              multiply_s8(s, a[m], b[2 * half], b[2 * half + 1], kRounderBits);
+            else
+              add_s8(s, a[m], b[2 * half], b[2 * half + 1]);
+          }
+      }
+    }
+  }
+
+  // Scores become weights, and sums so far go to their unit. first: the step's first token.
+  __device__ __forceinline__ void weigh_step(const PromptArgs& args, const IntegerMmaShared<Shape>& shared,
+                                             const WarpSight& sight, bool is_rows, int first,
+                                             const TileNote& note) {
+    const SeenByAll all = sight.all[is_rows ? 1 : 0];
+    const bool is_cut = first + kStepTokens > all.end || first < all.first;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (is_cut) {
+        int low[2], high[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = row_ + 16 * m + 8 * i;
+          find_columns(args, shared.item, limit_of(args, shared.item, row),
+                       sealed_end_of(args, shared.item, row), is_rows, first, low[i], high[i]);
+        }
+        mask_scores<RoundedScores>(s_[m], low, high, pair_);
+      }
+      const float scale[2] = {shared.query_scale[row_ + 16 * m], shared.query_scale[row_ + 16 * m + 8]};
+      weigh<Weight, RoundedScores>(s_[m], p_[m], scale, note.key_scale, note.value_scale, rows_[m],
+                                   factor_[m], sums_[m]);
+    }
+  }
+
+  // Adds a step's values.
+  __device__ __forceinline__ void add_values(std::uint32_t slot) {
+    const std::uint32_t values = slot + values_;
+#pragma unroll
+    for (int c = 0; c < kD / 16; ++c) {
+      std::uint32_t o[kTiles][2][4];
+#pragma unroll
+      for (int k = 0; k < kStepTokens / 32; ++k) {
+        std::uint32_t b[4];
+        load_matrices(b, (values ^ k * 32) + c * 16 * kStepTokens);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          const auto& a = reinterpret_cast<const std::uint32_t(&)[4]>(p_[m][4 * k]);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            if (k == 0)
+              multiply_u8(o[m][half], a, b[2 * half], b[2 * half + 1]);
+            else
+              add_u8(o[m][half], a, b[2 * half], b[2 * half + 1]);
+          }
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          float& sum = sums_[m][8 * c + i];
+          sum = fmaf(__uint_as_float(o[m][i / 4][i % 4]), factor_[m][i / 2 % 2], sum);
+        }
+    }
+  }
+
+  // Stores what no other CTA will.
+  __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
+                                        int lane, int& claim) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (!stores_tile<Shape>(args, item, head, warp, m, lane, claim, rows_[m], sums_[m])) continue;
+      if (args.q_type == NumberType::f16) {
+        store_tile<true>(args, item, head, m);
+      } else {
+        store_tile<false>(args, item, head, m);
+      }
+    }
+  }
+
+ private:
+  template <bool IsHalf>
+  __device__ __forceinline__ void store_tile(const PromptArgs& args, const PromptItem& item, int head,
+                                             int m) const {
+    const int row = row_ + 16 * m;
+    float shift[2] = {};
+    if (args.lse != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) shift[i] = find_shift<IsHalf>(args, item, head, row + 8 * i);
+    }
+    store_integer_rows<kD, IsHalf, /*MayTurn=*/true>(args, item, head, row, pair_, rows_[m], sums_[m],
+                                                     channels_of<kD>(args, item, head) + kD,
+                                                     [&](int i) { return shift[i]; });
+  }
+  // What the keys' centre adds to scores of a row, in units of log 2: by the four lanes that share it.
+  template <bool IsHalf>
+  __device__ __forceinline__ float find_shift(const PromptArgs& args, const PromptItem& item, int head,
+                                              int row) const {
+    float x[kD / 4] = {};
+    if (row < item.n_rows) {
+      const auto* query = static_cast<const unsigned short*>(args.q.data) +
+                          (item.first_row + row) * args.q.token_stride + head * args.q.head_stride +
+                          pair_ * 8;
+#pragma unroll
+      for (int i = 0; i < kD / 4; i += 8)
+        unpack_octet<IsHalf>(*reinterpret_cast<const uint4*>(query + 4 * i),
+                             reinterpret_cast<float(&)[8]>(x[i]));
+    }
+    if (args.q_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
+    const float* centres = channels_of<kD>(args, item, head) + pair_ * 8;
+    float shift = 0;
+#pragma unroll
+    for (int i = 0; i < kD / 4; ++i) shift = fmaf(x[i], centres[i / 8 * 32 + i % 8], shift);
+    shift += __shfl_xor_sync(~0U, shift, 1);
+    shift += __shfl_xor_sync(~0U, shift, 2);
+    return shift * args.scale_log2;
+  }
+
+  int row_, pair_;
+  std::uint32_t queries_, keys_, values_;
+  RowSums rows_[kTiles];
+  std::uint32_t s_[kTiles][kStepTokens / 2], p_[kTiles][kStepTokens / 8];
+  float factor_[kTiles][2];
+  float sums_[kTiles][kD / 2] = {};
+};
+
+// A warp's own queries become INT8.
+template <class Shape>
+__device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, const PromptItem& item,
+                                                      int head, int warp, int lane, unsigned char* queries,
+                                                      float* scales) {
+  constexpr int kOctets = Shape::kHeadDim / 8;  // a lane has one
+  const int octet = lane % kOctets;
+#pragma unroll 4
+  for (int row = lane / kOctets; row < Shape::kWarpRows; row += 32 / kOctets) {
+    const int in_block = warp * Shape::kWarpRows + row;
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (in_block < item.n_rows)
+      eight = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) +
+                                              (item.first_row + in_block) * args.q.token_stride +
+                                              head * args.q.head_stride + octet * 8);
+    float largest[1];
+    const auto quantize = [&]<bool IsHalf>(std::bool_constant<IsHalf>) {
+      quantize_queries<Shape::kHeadDim, kOctets, IsHalf, /*MayTurn=*/true, 1>(
+          args, lane, [&](int) { return eight; }, largest,
+          [&](int, const uint2& bytes) {
+            constexpr auto place = StepTile<Shape::kHeadDim>::template panel_place<Shape::kWarpRows>;
+            *reinterpret_cast<uint2*>(queries + place(row, octet * 8)) = bytes;
+          });
+    };
+    if (args.q_type == NumberType::f16)
+      quantize(std::true_type{});
+    else
+      quantize(std::false_type{});
+    if (octet == 0) scales[in_block] = largest[0] * (1.0F / kByteMax) * args.scale_log2;
+  }
+  __syncwarp();
+}
+
+// A block, by all threads. ring: its slots, from a shared address on.
+template <class Shape, class Weight>
+__device__ __forceinline__ void attend_integer_block(const PromptArgs& args, IntegerMmaShared<Shape>& shared,
+                                                     unsigned char* queries, std::uint32_t ring, int n_slots,
+                                                     int warp, int lane) {
+  const PromptItem& item = shared.item;
+  IntegerSteps<Shape> steps(args, shared, ring, n_slots);
+  for (int i = 0; i < n_slots - 1; ++i) steps.begin();
+  quantize_warp_queries<Shape>(args, item, shared.head, warp, lane, queries, shared.query_scale);
+  WarpSight& sight = shared.sight[warp];
+  if (lane == 0) sight = find_sight(args, item, warp * Shape::kWarpRows, (warp + 1) * Shape::kWarpRows - 1);
+  __syncwarp();
+  IntegerMmaRows<Shape, Weight> rows(shared_address(queries), warp, lane);
+  int slot = 0;
+#pragma unroll 1
+  for (int step = 0; step < shared.n_steps; ++step) {
+    const auto [is_rows, first] = place_of_step(item, step);
+    const SeenByAll any = sight.any[is_rows ? 1 : 0];
+    // The oldest copies are there, and the slot before theirs is free.
+    wait_for_oldest(n_slots);
+    __syncthreads();
+    steps.begin();
+    if (first < any.end && first + kStepTokens > any.first) {
+      const std::uint32_t place = ring + slot * Shape::kSlotBytes;
+      rows.score(place);
+      rows.weigh_step(args, shared, sight, is_rows, first, shared.notes[slot]);
+      rows.add_values(place);
+    }
+    if (++slot == n_slots) slot = 0;
+  }
+  rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
+}
+
+// Dynamic shared memory: queries of each warp, then the ring.
+template <class Shape, class Weight>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
+    integer_mma_kernel(const __grid_constant__ PromptArgs args, int n_slots) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ IntegerMmaShared<Shape> shared;
+  take_blocks(args, shared, [&](int warp, int lane) {
+    attend_integer_block<Shape, Weight>(args, shared, memory + warp * Shape::kWarpQueryBytes,
+                                        shared_address(memory) + Shape::kQueryBytes, n_slots, warp, lane);
+  });
+}
+
+}  // namespace kvant::cuda

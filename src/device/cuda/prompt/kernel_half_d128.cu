@@ -1,0 +1,8 @@
+#include "device/cuda/prompt/launch_half.cuh"
+
+namespace kvant::cuda {
+
+template PromptSizes half_prompt_sizes<128>(const Gpu&);
+template cudaError_t launch_half_prompt<128>(const PromptArgs&, const PromptLaunch&);
+
+}  // namespace kvant::cuda

@@ -1,0 +1,44 @@
+// Launches of prompt attention in half precision by products of warps, for one head size: which shape of a
+// block suits a device, and what it works in.
+#pragma once
+
+#include "device/cuda/prompt/launch.h"
+#include "device/cuda/prompt/launch_warps.h"
+#include "device/cuda/prompt/mma_kernel.cuh"
+
+namespace kvant::cuda {
+
+// Calls body(shape, slots, CTAs of a multiprocessor) with the shape that suits the device. Heads of 512 have
+// one shape, for which there may be less than its least slots.
+template <int D, class Body>
+auto with_mma_shape(const Gpu& gpu, const Body& body) {
+  if constexpr (D == 512) {
+    using Only = MmaShape<D, 1, 8, 2>;
+    return body(Only{}, slots_of<Only>(gpu, 1, sizeof(MmaShared<Only>)), 1);
+  } else {
+    constexpr int kRowTiles = D == 256 ? 1 : 2;  // more sums than that have no room in registers
+    using Several = MmaShape<D, kRowTiles, 4>;
+    using Wide = std::conditional_t<D == 64, Several, MmaShape<D, 1, 8>>;
+    return with_warp_shape<Several, Wide, MmaShared>(gpu, body);
+  }
+}
+
+template <int D>
+PromptSizes mma_prompt_sizes(const Gpu& gpu) {
+  return with_mma_shape<D>(gpu, []<class Shape>(Shape, int slots, int ctas) {
+    return slots < Shape::kLeastSlots ? PromptSizes{} : warp_sizes<Shape>(HalfTile<D>::kBytes, ctas);
+  });
+}
+
+template <int D>
+cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch) {
+  return with_mma_shape<D>(launch.gpu, [&]<class Shape>(Shape, int slots, int) {
+    if (const cudaError_t error = launch_half_tiles<D>(args, launch, Shape::kRows); error != cudaSuccess)
+      return error;
+    auto* kernel =
+        launch.sas ? mma_prompt_kernel<Shape, SasHalfWeight> : mma_prompt_kernel<Shape, ExactHalfWeight>;
+    return launch_warps<Shape>(kernel, slots, args, launch);
+  });
+}
+
+}  // namespace kvant::cuda

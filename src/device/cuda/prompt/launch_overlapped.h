@@ -1,0 +1,33 @@
+// Launches of the kernels of prompt attention.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "device/cuda/prompt/launch.h"
+
+namespace kvant::cuda {
+
+template <class Kernel>
+cudaError_t allow_shared(Kernel* kernel, int bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+// Launches a kernel that begins while the one before it ends, where the device can do that, and itself waits
+// for it.
+template <class... Parameters>
+cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+                              const PromptLaunch& launch, const Parameters&... parameters) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = launch.stream;
+  config.attrs = &overlap;
+  config.numAttrs = launch.gpu.overlap_attributes();
+  return cudaLaunchKernelEx(&config, kernel, parameters...);
+}
+
+}  // namespace kvant::cuda

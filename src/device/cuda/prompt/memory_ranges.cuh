@@ -1,0 +1,39 @@
+// Channels' ranges (channel_ranges.cuh) without clusters: a kernel leaves its sums in memory, another reads
+// them.
+#pragma once
+
+#include "device/cuda/prompt/channel_ranges.cuh"
+
+namespace kvant::cuda {
+
+// A sample's sums lie where tiles will: each sequence and head has room for one at least.
+template <int D>
+__device__ __forceinline__ ChannelSums<D>& kept_sums(const PromptArgs& args, const SampleAt& of) {
+  static_assert(2 * kSampledTiles * sizeof(ChannelSums<D>) <= StepTile<D>::kBytes);
+  auto* sums = reinterpret_cast<ChannelSums<D>*>(
+      args.tiles + (static_cast<std::int64_t>(of.seq) * args.n_kv_heads + of.head) * StepTile<D>::kBytes);
+  return sums[(of.is_value ? kSampledTiles : 0) + of.sample];
+}
+
+template <int D, bool IsHalf, class Source>
+__global__ void __launch_bounds__(kQuantizeThreads, D <= 128 ? Source::kSamplingCtas : 1)
+    sample_channels_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source) {
+  extern __shared__ __align__(16) unsigned char page_memory[];
+  __shared__ SampleScratch<D> scratch;
+  const SampleAt of = sample_of_cta();
+  sample_tile<D, IsHalf>(args, source, of, page_memory, scratch, kept_sums<D>(args, of));
+}
+
+// Grid: sequences, KV heads, sides.
+template <int D>
+__global__ void __launch_bounds__(kQuantizeThreads)
+    join_samples_kernel(const __grid_constant__ PromptArgs args) {
+  __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
+  const int seq = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const bool is_value = blockIdx.z != 0;
+  store_ranges<D>(args, seq, head, is_value, maxima, [&](int i) -> const ChannelSums<D>& {
+    return kept_sums<D>(args, {i, seq, head, is_value});
+  });
+}
+
+}  // namespace kvant::cuda

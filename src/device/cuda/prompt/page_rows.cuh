@@ -1,0 +1,121 @@
+// Tiles of pages: sealed ones, with protected tokens in their places, and those of the tail become rows in
+// shared memory first.
+#pragma once
+
+#include "device/cuda/prompt/launch.h"
+#include "device/cuda/prompt/tile_rows.cuh"
+#include "device/cuda/rows/dequantize_kernel.cuh"
+
+namespace kvant::cuda {
+
+static_assert(kQuantizeThreads == kDequantizeThreads && kTileTokens == kPageTokens);
+
+template <int D>
+struct PageRows {
+  static constexpr int kStride = dequantized_stride(D);
+  static constexpr int kTokens = D <= 128 ? kTileTokens : D == 256 ? 64 : 16;  // 99 KB hold no more
+  DequantizeShared<D> page;
+  alignas(16) unsigned short rows[kTokens][kStride];
+};
+
+// Tokens [first, end) of an unquantized page as rows in shared memory, by all threads: 16 bytes at a time as
+// they lie in the page (plain_index), of keys four channels of two tokens, of values two channels of four.
+template <PageSide Side, int D>
+__device__ __forceinline__ void spread_plain_page(const unsigned char* page, int first, int end,
+                                                  unsigned short* rows, int stride) {
+  constexpr int kTokens = 16;  // of a tile of the page
+  constexpr int kPieces = D / 16 * kLanes;
+  const auto* pieces = reinterpret_cast<const uint4*>(page);
+  const auto place = [&](int token, int channel) { return rows + (token - first) * stride + channel; };
+#pragma unroll 4
+  for (int i = first / kTokens * kPieces + static_cast<int>(threadIdx.x);
+       i < (end + kTokens - 1) / kTokens * kPieces; i += kQuantizeThreads) {
+    const uint4 piece = __ldg(pieces + i);
+    const int lane = i % kLanes;
+    const int column = i / kLanes % (D / 16);
+    const int tile_token = i / kPieces * kTokens;
+    if constexpr (Side == PageSide::key) {
+      const int token = tile_token + lane / 4;
+      const int channel = lane % 4 * (D / 4) + 4 * column;
+      if (token < end) *reinterpret_cast<uint2*>(place(token, channel)) = make_uint2(piece.x, piece.z);
+      if (token + 8 < end)
+        *reinterpret_cast<uint2*>(place(token + 8, channel)) = make_uint2(piece.y, piece.w);
+    } else {
+      const int channel = lane / 4 * (D / 8) + 2 * column;
+      const auto put_two = [&](int token, std::uint32_t of_channel, std::uint32_t of_next) {
+        auto* const to = reinterpret_cast<std::uint32_t*>(place(token, channel));
+        if (token < end) *to = __byte_perm(of_channel, of_next, 0x5410);
+        if (token + 1 < end) to[stride / 2] = __byte_perm(of_channel, of_next, 0x7632);
+      };
+      put_two(tile_token + lane % 4 * 2, piece.x, piece.y);
+      put_two(tile_token + lane % 4 * 2 + 8, piece.z, piece.w);
+    }
+  }
+}
+
+struct PagesAndRows {
+  static constexpr bool kInSharedMemory = true;  // but for rows that don't lie in tail pages
+  static constexpr int kSamplingCtas = 2;        // decoding takes registers
+
+  DequantizeArgs pages;  // token_stride is dequantized_stride; without rows, lengths and a first page
+  int rows_in_tail;      // rows are those of tail pages
+  // Of keys, of values: tiles of pages are made of their codes (code_tiles.cuh), but for those with a sink.
+  bool from_codes[2] = {};
+  int row_slots = 0;  // then those of tiles of rows
+
+  __device__ __forceinline__ int slot_of(const PromptArgs& args, int n, bool is_value) const {
+    if (!(is_value ? from_codes[1] : from_codes[0])) return n;
+    if (n >= args.n_seqs) return n - args.n_seqs < row_slots ? args.page_slots + n - args.n_seqs : -1;
+    const bool has_sink = pages.sink > 0 && args.sealed_begins[n] < args.sealed_begins[n + 1];
+    return has_sink ? args.sealed_begins[n] : -1;
+  }
+
+  template <int D>
+  static constexpr int kSharedBytes = sizeof(PageRows<D>);
+  template <int D>
+  static constexpr int kTokens = PageRows<D>::kTokens;
+
+  // Where `read` leaves rows.
+  template <int D>
+  __device__ static unsigned short* rows(unsigned char* memory) {
+    return &reinterpret_cast<PageRows<D>*>(memory)->rows[0][0];
+  }
+
+  template <int D>
+  __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char* memory,
+                                           int first = 0) const {
+    if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory, first);
+    auto& shared = *reinterpret_cast<PageRows<D>*>(memory);
+    __syncthreads();  // the rows before have been read
+    if (at.is_value) {
+      read_side<PageSide::value, D>(at, shared, first);
+    } else {
+      read_side<PageSide::key, D>(at, shared, first);
+    }
+    __syncthreads();
+    return {&shared.rows[0][0], PageRows<D>::kStride};
+  }
+
+ private:
+  template <PageSide Side, int D>
+  __device__ __forceinline__ void read_side(const TileAt& at, PageRows<D>& shared, int first) const {
+    const int end = first + kTokens<D>;
+    if (at.is_rows) {
+      spread_plain_page<Side, D>(pages.tail.find(at.seq, at.head, static_cast<int>(Side), at.number), first,
+                                 min(at.n_tokens, end), &shared.rows[0][0], PageRows<D>::kStride);
+    } else {
+      const DequantizedPage page{at.seq, at.head, at.number, at.n_tokens, true, first, end};
+      dequantize_page<Side, D>(pages, page, reinterpret_cast<unsigned char*>(shared.rows), shared.page);
+    }
+  }
+};
+
+// Calls body(whether numbers of 16 bits are half precision, where a launch's rows come from).
+template <class Body>
+cudaError_t with_source(const PromptLaunch& launch, const Body& body) {
+  if (launch.pages != nullptr)
+    return body(std::false_type{}, PagesAndRows{*launch.pages, launch.rows_in_tail ? 1 : 0});
+  return launch.is_half ? body(std::true_type{}, OnlyRows{}) : body(std::false_type{}, OnlyRows{});
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,118 @@
+// Blocks of query rows as CTAs take them whose products are those of warps (mma.sync): steps of 64 tokens
+// that all threads copy into a ring, and what a warp's own rows see of them.
+#pragma once
+
+#include "device/cuda/prompt/blocks.cuh"
+#include "device/cuda/prompt/join_halves.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kMostSlots = 4;  // of the ring
+
+// What a warp's rows see of sealed pages, and as rows.
+struct WarpSight {
+  SeenByAll all[2];
+  SeenByAll any[2];
+};
+
+// What a block is, for all threads.
+template <int Warps>
+struct WarpBlock {
+  PromptItem item;
+  int head, n_steps;
+  int next_work;
+  WarpSight sight[Warps];
+  int claims[Warps];
+};
+
+// Waits for the oldest of n_slots - 1 groups of copies.
+__device__ __forceinline__ void wait_for_oldest(int n_slots) {
+  static_assert(kMostSlots == 4);
+  if (n_slots == 4)
+    wait_for_copies<2>();
+  else if (n_slots == 3)
+    wait_for_copies<1>();
+  else
+    wait_for_copies<0>();
+}
+
+// How many steps the block's tiles are: the last tile's second half is none where no row sees any of it.
+__device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem& item) {
+  const int n = 2 * tiles_of(item);
+  if (item.end_tile == item.tile) return n;
+  const int end = min(limit_of(args, item, item.n_rows - 1), item.tokens);
+  return end - item.first_token <= item.end_tile * kTileTokens - kStepTokens ? n - 1 : n;
+}
+
+// What rows [row, last] of a block see.
+__device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const PromptItem& item, int row,
+                                                int last) {
+  WarpSight sight;
+  find_seen_by_all(args, item, row, last, sight.all);
+  const int first = args.window > 0 ? limit_of(args, item, row) - args.window : -kUnbounded;
+  const int end = limit_of(args, item, last);
+  sight.any[0] = {first, min(end, sealed_end_of(args, item, last))};
+  sight.any[1] = {max(first, sealed_end_of(args, item, row)), min(end, item.tokens)};
+  return sight;
+}
+
+// The tile's slot that a step of the block is of.
+__device__ __forceinline__ const unsigned char* tile_of_step(const PromptArgs& args, const PromptItem& item,
+                                                             int head, int step, int tile_bytes) {
+  const int tile = step / 2;
+  const int n_pages = item.end_page - item.page;
+  const int slot =
+      tile < n_pages ? item.page_slot + item.page + tile : item.row_slot + item.tile + tile - n_pages;
+  return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * tile_bytes;
+}
+
+// Where a step of a block lies.
+struct StepPlace {
+  bool is_rows;
+  int first;  // token
+};
+__device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int step) {
+  const int n_pages = item.end_page - item.page;
+  const bool is_rows = step / 2 >= n_pages;
+  return {is_rows,
+          (is_rows ? item.first_token + (item.tile - n_pages) * kTileTokens : item.page * kTileTokens) +
+              step * kStepTokens};
+}
+
+// Whether a warp stores the mth of its tiles of rows. Of a block that two CTAs share, the one that is there
+// last does, whose rows and sums the other's have joined then.
+template <class Shape>
+__device__ __forceinline__ bool stores_tile(const PromptArgs& args, const PromptItem& item, int head,
+                                            int warp, int m, int lane, int& claim, RowSums& rows,
+                                            float (&sums)[Shape::kSumChannels / 2]) {
+  if (item.split < 0) return true;
+  constexpr int kD = Shape::kSumChannels;
+  const int place = (item.split * args.n_heads + head) * Shape::kParts + warp * Shape::kRowTiles + m;
+  return join_halves<kD, 32>(args.halves + static_cast<std::int64_t>(place) * HalfSums<kD, 32>::kNumbers,
+                             args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows, sums);
+}
+
+// Blocks, one after another, until there is no more work: all threads call attend(warp, lane) for each.
+template <class Shared, class Attend>
+__device__ __forceinline__ void take_blocks(const PromptArgs& args, Shared& shared, const Attend& attend) {
+  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
+  wait_for_predecessors();  // tiles and the plan
+  const int n_work = *args.n_items * args.n_heads;
+  for (int work = static_cast<int>(blockIdx.x); work < n_work;) {
+    // What follows from it is computed anew for each block: registers are for sums.
+    int thread = static_cast<int>(threadIdx.x);
+    asm volatile("" : "+r"(thread));
+    if (thread == 0) {
+      shared.item = args.items[work / args.n_heads];
+      shared.head = work % args.n_heads;
+      shared.n_steps = steps_of(args, shared.item);
+      shared.next_work = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
+    }
+    __syncthreads();
+    work = shared.next_work;
+    attend(warp, thread % 32);
+    __syncthreads();
+  }
+}
+
+}  // namespace kvant::cuda

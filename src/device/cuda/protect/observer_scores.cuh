@@ -1,0 +1,101 @@
+// Scores that the queries of observers give tokens, by products of warps (mma.sync) of 16 rows and 8 tokens.
+// A row is a query and one of its heads: row r is head r % group of query r / group.
+//
+// Fragments are read from where rows and keys lie, 16 bytes at a time, and the contraction goes over channels
+// in an order of its own: of 32 of them, lane t of a quad has 8 t to 8 t + 7, which are two steps of 16.
+// Queries are two BF16 numbers each, 16 bits, since keys are BF16.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/page/row_channels.cuh"
+
+namespace kvant::cuda {
+
+struct TokenWeightsArgs {
+  int n_queries, n_tokens, n_visible, group;
+  float softmax_scale, softcap;  // softcap: 0: none
+  NumberType q_type;
+  const void *q, *keys;  // keys: BF16
+  std::int64_t q_token_stride, q_head_stride, key_token_stride, key_head_stride;
+  float* lse;
+  std::int64_t lse_token_stride, lse_head_stride;
+  float* weights;
+  std::int64_t weight_head_stride;
+};
+
+inline constexpr int kScoredRows = 16, kScoredTokens = 8;
+inline constexpr float kLog2E = 1.44269504F;
+inline constexpr int kBlockChannels = 32;
+
+// How many tokens a row sees.
+__device__ __forceinline__ int tokens_seen(const TokenWeightsArgs& args, int row) {
+  const int query = row / args.group;
+  return query < args.n_queries ? min(args.n_visible + query, args.n_tokens) : 0;
+}
+// Where a row's log-sum-exp lies.
+__device__ __forceinline__ float* lse_of(const TokenWeightsArgs& args, int head, int row) {
+  return args.lse + row / args.group * args.lse_token_stride +
+         (head * args.group + row % args.group) * args.lse_head_stride;
+}
+
+// Of 16 rows and 32 channels: two steps of the A operand.
+struct RowBlock {
+  std::uint32_t high[2][4], low[2][4];
+};
+
+// Rows first_row to first_row + 15, of which a lane has two; zeros behind the last one.
+__device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int head, int first_row,
+                                              int block, int lane) {
+  RowBlock rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + lane / 4 + 8 * half;
+    float x[8] = {};
+    if (row / args.group < args.n_queries) {
+      const std::int64_t at = row / args.group * args.q_token_stride +
+                              (head * args.group + row % args.group) * args.q_head_stride +
+                              block * kBlockChannels + lane % 4 * 8;
+      load_channels(args.q, {args.q_type, /*is_wide=*/1}, at, x);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t high = pack_bf16x2(x[2 * i], x[2 * i + 1]);
+      const float2 rounded = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&high));
+      rows.high[i / 2][half + i % 2 * 2] = high;
+      rows.low[i / 2][half + i % 2 * 2] = pack_bf16x2(x[2 * i] - rounded.x, x[2 * i + 1] - rounded.y);
+    }
+  }
+  return rows;
+}
+
+// This lane's channels of 8 tokens' keys: two steps of the B operand. Zeros behind the last token.
+__device__ __forceinline__ uint4 load_keys(const TokenWeightsArgs& args, int head, int first_token, int block,
+                                           int lane) {
+  const int token = first_token + lane / 4;
+  if (token >= args.n_tokens) return make_uint4(0, 0, 0, 0);
+  return *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.keys) +
+                                         token * args.key_token_stride + head * args.key_head_stride +
+                                         block * kBlockChannels + lane % 4 * 8);
+}
+
+__device__ __forceinline__ void add_products(float (&score)[4], const RowBlock& rows, const uint4& keys) {
+  const auto add = [&](const std::uint32_t(&a)[4], std::uint32_t b0, std::uint32_t b1) {
+    mma_bf16(score, a[0], a[1], a[2], a[3], b0, b1);
+  };
+  add(rows.high[0], keys.x, keys.y);
+  add(rows.low[0], keys.x, keys.y);
+  add(rows.high[1], keys.z, keys.w);
+  add(rows.low[1], keys.z, keys.w);
+}
+
+// Of a product: in units of log 2.
+__device__ __forceinline__ float score_of(const TokenWeightsArgs& args, float product) {
+  const float score = product * args.softmax_scale;
+  return (args.softcap > 0 ? args.softcap * tanhf(score / args.softcap) : score) * kLog2E;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,88 @@
+// The log-sum-exps of the scores that rows give all tokens that they see. A CTA has 32 rows of a KV head;
+// each 16 are four warps', which take the tokens in turn.
+#pragma once
+
+#include "device/cuda/protect/observer_scores.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kRowSets = 2;      // of a CTA
+inline constexpr int kTokenShares = 4;  // that tokens are divided into
+inline constexpr int kScoreSumThreads = kRowSets * kTokenShares * 32;
+
+// A sum of 2^(score - top).
+struct ScoreSum {
+  float top = -1e30F, sum = 0;
+
+  __device__ __forceinline__ void add(const ScoreSum& other) {
+    const float higher = fmaxf(top, other.top);
+    sum = sum * exp2_fast(top - higher) + other.sum * exp2_fast(other.top - higher);
+    top = higher;
+  }
+};
+
+// Grid: sets of 32 rows, KV heads.
+template <int D>
+__global__ void __launch_bounds__(kScoreSumThreads, 1)
+    score_sums_kernel(const __grid_constant__ TokenWeightsArgs args) {
+  constexpr int kTogether = 4;  // sets of 8 tokens, whose keys are read before they are used
+  constexpr int kBlocks = D / kBlockChannels;
+  __shared__ ScoreSum sums[kTokenShares][kRowSets * kScoredRows];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row_set = warp % kRowSets, share = warp / kRowSets;
+  const int head = static_cast<int>(blockIdx.y);
+  const int first_row = (static_cast<int>(blockIdx.x) * kRowSets + row_set) * kScoredRows;
+  RowBlock rows[kBlocks];
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) rows[block] = load_rows(args, head, first_row, block, lane);
+  int seen[2];
+  ScoreSum of_row[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) seen[half] = tokens_seen(args, first_row + lane / 4 + 8 * half);
+  const int end = min(args.n_visible + (first_row + kScoredRows - 1) / args.group, args.n_tokens);
+  for (int token = share * kTogether * kScoredTokens; token < end;
+       token += kTokenShares * kTogether * kScoredTokens) {
+    float score[kTogether][4] = {};
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      uint4 keys[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        keys[i] = load_keys(args, head, token + i * kScoredTokens, block, lane);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) add_products(score[i], rows[block], keys[i]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ScoreSum here;
+      float scores[2 * kTogether];
+#pragma unroll
+      for (int i = 0; i < 2 * kTogether; ++i) {
+        const int column = token + i / 2 * kScoredTokens + lane % 4 * 2 + i % 2;
+        scores[i] = column < seen[half] ? score_of(args, score[i / 2][2 * half + i % 2]) : -INFINITY;
+        here.top = fmaxf(here.top, scores[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * kTogether; ++i) here.sum += exp2_fast(scores[i] - here.top);
+      of_row[half].add(here);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+      of_row[half].add(
+          {__shfl_xor_sync(~0U, of_row[half].top, step), __shfl_xor_sync(~0U, of_row[half].sum, step)});
+    if (lane % 4 == 0) sums[share][row_set * kScoredRows + lane / 4 + 8 * half] = of_row[half];
+  }
+  __syncthreads();
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int row = static_cast<int>(blockIdx.x) * kRowSets * kScoredRows + thread;
+  if (thread >= kRowSets * kScoredRows || row / args.group >= args.n_queries) return;
+  ScoreSum total;
+#pragma unroll
+  for (int i = 0; i < kTokenShares; ++i) total.add(sums[i][thread]);
+  *lse_of(args, head, row) = total.sum > 0 ? (total.top + log2f(total.sum)) / kLog2E : -INFINITY;
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,287 @@
+// Low-bit pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV head and
+// side; a thread writes 16 bytes at a time.
+#pragma once
+
+#include <type_traits>
+
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/rows/decode_page.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kDequantizeThreads = 256;
+// Of a page with codes: 8 bits, and a scale and a zero for every 32 values.
+constexpr int max_page_bytes(int d) {
+  return kPageTokens * d * 9 / 8;
+}
+
+template <int D>
+struct DequantizeShared {
+  // And a piece more: where a code could straddle two words, the second is read even behind the last code.
+  alignas(16) std::uint32_t page[(max_page_bytes(D) + 16 * kLanes) / 4];
+  float levels[kMaxLevels];
+  std::uint32_t masked[kPageTokens / 32];  // tokens of the page that lie in protected pages, sink aside
+  int first_masked;                        // the place of the first of them among the protected tokens
+  bool has_protected_tokens;
+};
+
+// The page, KV head and side that a CTA works on, and which of its tokens become rows.
+struct DequantizedPage {
+  int seq, head, page, n_tokens;
+  bool sealed;
+  int first_token = 0, end_token = kPageTokens;
+};
+
+// Eight channels of a token of an unquantized page, as BF16.
+template <PageSide Side, int D>
+__device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int token, int octet) {
+  const auto* numbers = reinterpret_cast<const std::uint16_t*>(page);
+  std::uint32_t words[kOctet / 2];
+#pragma unroll
+  for (int i = 0; i < kOctet / 2; ++i) {
+    const std::uint32_t low = numbers[plain_index(Side, D, token, octet * kOctet + 2 * i)];
+    const std::uint32_t high = numbers[plain_index(Side, D, token, octet * kOctet + 2 * i + 1)];
+    words[i] = low | high << 16;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Which tokens of a page are masked, and how many of the pages before are: protected pages hold them in
+// order.
+template <int D>
+__device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
+                            DequantizeShared<D>& shared) {
+  const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
+                                                             at.head * args.mask_head_stride);
+  const auto behind_sink = [&](int word) {  // of all pages: bits of its tokens that are not in the sink
+    const int sink = min(max(args.sink - 32 * word, 0), 32);
+    return sink == 32 ? 0 : masks[word] & ~0U << sink;
+  };
+  constexpr int kWords = kPageTokens / 32;
+  const auto thread = static_cast<int>(threadIdx.x);
+  std::uint32_t own = 0;
+  if (thread < kWords && args.masks != nullptr) own = behind_sink(at.page * kWords + thread);
+  if (thread < kWords) shared.masked[thread] = own;
+  if (thread == 0) shared.first_masked = args.sink;
+  const bool any = __syncthreads_or(own != 0) != 0;
+  if (thread == 0) shared.has_protected_tokens = any || (at.page == 0 && args.sink > 0);
+  if (!any) return;
+  int before = 0;
+  for (int word = thread; word < at.page * kWords; word += kDequantizeThreads)
+    before += __popc(behind_sink(word));
+  if (before != 0) atomicAdd(&shared.first_masked, before);
+}
+
+// The place of a token among its sequence's protected tokens; negative: it lies in its sealed page.
+template <int D>
+__device__ __forceinline__ int protected_token(const DequantizeArgs& args, const DequantizeShared<D>& shared,
+                                               int page, int token) {
+  if (page == 0 && token < args.sink) return token;
+  const std::uint32_t word = shared.masked[token / 32];
+  if ((word >> (token % 32) & 1) == 0) return -1;
+  int rank = shared.first_masked + __popc(word & ((1U << (token % 32)) - 1));
+  for (int i = 0; i < token / 32; ++i) rank += __popc(shared.masked[i]);
+  return rank;
+}
+
+template <int D>
+__device__ void load_page(const unsigned char* from, const PageDecoding& decoding,
+                          DequantizeShared<D>& shared) {
+  const auto* pieces = reinterpret_cast<const uint4*>(from);
+  for (int i = static_cast<int>(threadIdx.x); i < decoding.page_bytes / 16; i += kDequantizeThreads)
+    reinterpret_cast<uint4*>(shared.page)[i] = __ldg(pieces + i);
+  if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
+}
+
+// Where the rows of a page go, from its token `first` on: this thread's octet of each, if rows have it. Of
+// several of a thread: the first, and others follow kOctets octets later.
+template <int D, int OfThread = 1>
+struct RowWriter {
+  static constexpr int kOctets = D / kOctet / OfThread;
+  static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes at a time
+  unsigned char* rows;
+  std::int64_t token_bytes;
+  int octet, first_token;
+
+  __device__ RowWriter(unsigned char* page_rows, std::int64_t token_stride, int first, int channels)
+      : token_bytes(2 * token_stride),
+        octet(static_cast<int>(threadIdx.x) % kOctets),
+        first_token(octet * kOctet < channels ? first + static_cast<int>(threadIdx.x) / kOctets
+                                              : kPageTokens) {
+    rows = page_rows - first * token_bytes + octet * 16;
+  }
+  __device__ __forceinline__ void store(int token, const uint4& packed, int nth = 0) const {
+    *reinterpret_cast<uint4*>(rows + token * token_bytes + nth * (kOctets * 16)) = packed;
+  }
+};
+
+template <PageSide Side, int D>
+__device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedPage& at,
+                                  const RowWriter<D>& writer, DequantizeShared<D>& shared) {
+  const auto side = static_cast<int>(Side);
+  const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
+  const SealedPage page{shared.page, shared.levels, decoding,
+                        decoding.codebooks + at.head * decoding.codebook_stride};
+  load_page(args.sealed.find(at.seq, at.head, side, at.page), decoding, shared);
+  find_masked(args, at, shared);
+  __syncthreads();
+  with_octets<Side, D>(page, writer.octet, [&](const auto& octets) {
+    constexpr int kTogether = std::remove_reference_t<decltype(octets)>::kTogether;
+#pragma unroll kTogether
+    for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
+      float x[kOctet];
+      octets.decode(token, x);
+      writer.store(token, {pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]), pack_bf16x2(x[4], x[5]),
+                           pack_bf16x2(x[6], x[7])});
+    }
+  });
+  if (!shared.has_protected_tokens) return;
+  // The same thread has just written what codes of these tokens stand for.
+  for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
+    const int protected_row = protected_token(args, shared, at.page, token);
+    if (protected_row < 0) continue;
+    const unsigned char* from = args.protected_pages.find(at.seq, at.head, side, protected_row / kPageTokens);
+    writer.store(token, plain_octet<Side, D>(from, protected_row % kPageTokens, writer.octet));
+  }
+}
+
+template <PageSide Side, int D>
+__device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                                DequantizeShared<D>& shared) {
+  const RowWriter<D> writer(rows, args.token_stride, at.first_token, args.channels);
+  if (at.sealed) return dequantize_sealed<Side, D>(args, at, writer, shared);
+  const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
+  const unsigned char* page = args.tail.find(at.seq, at.head, static_cast<int>(Side), tail_page);
+  for (int token = writer.first_token; token < min(at.n_tokens, at.end_token);
+       token += RowWriter<D>::kTogether)
+    writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
+}
+
+// Rows of a page in another basis than they are stored in, or as other numbers than BF16. Any format's tokens
+// are decoded one by one.
+template <PageSide Side, int D>
+__device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                          DequantizeShared<D>& shared) {
+  const auto side = static_cast<int>(Side);
+  // Lanes of a warp turn a row together, those of channels that it doesn't have too.
+  constexpr int kOfThread = D / kOctet > kLanes ? D / kOctet / kLanes : 1;  // octets
+  using Writer = RowWriter<D, kOfThread>;
+  const Writer writer(rows, args.token_stride, at.first_token, D);
+  const auto octet_of = [&](int nth) { return writer.octet + nth * Writer::kOctets; };
+  const auto store = [&](int token, float(&x)[kOfThread * kOctet]) {
+    if (args.bases[side].hadamard != 0)
+      rotate_channels<Writer::kOctets>(static_cast<int>(threadIdx.x) % kLanes, x);
+#pragma unroll
+    for (int nth = 0; nth < kOfThread; ++nth) {
+      const int channel = octet_of(nth) * kOctet;
+      float own[kOctet];
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) own[i] = x[nth * kOctet + i];
+      scale_channels(args.bases[side].factors, static_cast<std::int64_t>(at.head) * D + channel, own);
+      if (channel >= args.channels) return;
+      std::uint32_t words[kOctet / 2];
+#pragma unroll
+      for (int i = 0; i < kOctet / 2; ++i)
+        words[i] = args.type == NumberType::f16 ? pack_half2(own[2 * i], own[2 * i + 1])
+                                                : pack_bf16x2(own[2 * i], own[2 * i + 1]);
+      writer.store(token, {words[0], words[1], words[2], words[3]}, nth);
+    }
+  };
+  const auto store_plain = [&](int token, const PageSource& pages, int page, int token_of_page) {
+    const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(pages.find(at.seq, at.head, side, page));
+    float x[kOfThread * kOctet];
+#pragma unroll
+    for (int i = 0; i < kOfThread * kOctet; ++i)
+      x[i] =
+          as_float(numbers[plain_index(Side, D, token_of_page, octet_of(i / kOctet) * kOctet + i % kOctet)]);
+    store(token, x);
+  };
+  if (!at.sealed) {
+    const int tail_page = at.page - (args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq]);
+#pragma unroll 1
+    for (int token = writer.first_token; token < at.n_tokens; token += Writer::kTogether)
+      store_plain(token, args.tail, tail_page, token);
+    return;
+  }
+  const PageDecoding& decoding = args.decodings[args.decoding_of_head[at.head]][side];
+  const SealedPage page{shared.page, shared.levels, decoding,
+                        decoding.codebooks + at.head * decoding.codebook_stride};
+  load_page(args.sealed.find(at.seq, at.head, side, at.page), decoding, shared);
+  find_masked(args, at, shared);
+  __syncthreads();
+#pragma unroll 1
+  for (int token = writer.first_token; token < kPageTokens; token += Writer::kTogether) {
+    const int row = shared.has_protected_tokens ? protected_token(args, shared, at.page, token) : -1;
+    if (row >= 0) {
+      store_plain(token, args.protected_pages, row / kPageTokens, row % kPageTokens);
+      continue;
+    }
+    float x[kOfThread * kOctet];
+#pragma unroll
+    for (int nth = 0; nth < kOfThread; ++nth) {
+      float own[kOctet];
+      decode_octet<Side, D>(page, token, octet_of(nth), own);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) x[nth * kOctet + i] = own[i];
+    }
+    store(token, x);
+  }
+}
+
+// The way in which rows of a side are wanted.
+template <PageSide Side, int D>
+__device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
+                                DequantizeShared<D>& shared) {
+  if (args.are_as_decoded(static_cast<int>(Side))) return dequantize_page<Side, D>(args, at, rows, shared);
+  turn_page<Side, D>(args, at, rows, shared);
+}
+
+// Of heads of 512 what a CTA has in shared memory is more than is allowed without being asked for.
+template <int D>
+inline constexpr bool kIsDynamic = sizeof(DequantizeShared<D>) > 48 * 1024;
+template <int D>
+inline constexpr int kDequantizeDynamicBytes = kIsDynamic<D> ? sizeof(DequantizeShared<D>) : 0;
+
+template <int D>
+__device__ __forceinline__ DequantizeShared<D>& dequantize_memory() {
+  if constexpr (kIsDynamic<D>) {
+    extern __shared__ __align__(16) unsigned char dequantize_bytes[];
+    return *reinterpret_cast<DequantizeShared<D>*>(dequantize_bytes);
+  } else {
+    __shared__ DequantizeShared<D> shared;
+    return shared;
+  }
+}
+
+// Grid: pages, KV heads, sequences times sides.
+template <int D>
+__global__ void __launch_bounds__(kDequantizeThreads)
+    dequantize_kernel(const __grid_constant__ DequantizeArgs args) {
+  DequantizeShared<D>& shared = dequantize_memory<D>();
+  const int side = static_cast<int>(blockIdx.z) % 2;
+  const int i = static_cast<int>(blockIdx.z) / 2;
+  if (args.rows[side] == nullptr) return;
+  DequantizedPage at;
+  at.seq = args.seqs == nullptr ? i : args.seqs[i];
+  at.head = args.first_head + static_cast<int>(blockIdx.y);
+  const auto nth = static_cast<int>(blockIdx.x);
+  if (args.page_counts != nullptr && nth >= args.page_counts[i]) return;
+  at.page = (args.first_pages == nullptr ? args.first_page : args.first_pages[i]) + nth;
+  const int n_sealed = args.sealed_pages == nullptr ? 0 : args.sealed_pages[at.seq];
+  const int n_tail = args.tail_tokens == nullptr ? 0 : args.tail_tokens[at.seq];
+  at.sealed = at.page < n_sealed;
+  at.n_tokens = at.sealed ? kPageTokens : min(kPageTokens, n_tail - (at.page - n_sealed) * kPageTokens);
+  if (at.n_tokens <= 0) return;
+  const std::int64_t first =
+      args.row_begins == nullptr ? i * args.seq_stride : args.row_begins[i] * args.token_stride;
+  unsigned char* rows = static_cast<unsigned char*>(args.rows[side]) +
+                        2 * (first + static_cast<std::int64_t>(nth) * kPageTokens * args.token_stride +
+                             static_cast<std::int64_t>(blockIdx.y) * args.head_stride);
+  if (side == 0) {
+    dequantize_side<PageSide::key, D>(args, at, rows, shared);
+  } else {
+    dequantize_side<PageSide::value, D>(args, at, rows, shared);
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,100 @@
+// Writes a step's new keys and values into tail pages, and brings its queries into the keys' basis. A warp
+// does one row of one head: of the keys, the values or the queries.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/seal/new_row.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kAppendThreads = 128;
+
+// Writes such a row of a KV head and side into a sequence's tail.
+template <int D>
+__device__ __forceinline__ void store_token(const PageSource& tail, int seq, int head, int side, int token,
+                                            int lane, const float (&x)[D / kLanes]) {
+  constexpr int kOwn = D / kLanes;
+  auto* page = reinterpret_cast<__nv_bfloat16*>(
+      const_cast<unsigned char*>(tail.find(seq, head, side, token / kPageTokens)));
+  // A channel's number has bits of its own in an index, so that those of a lane's channels are a sum.
+  page += plain_index(static_cast<PageSide>(side), D, token % kPageTokens, lane * kOwn);
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    const int further = side == static_cast<int>(PageSide::key) ? plain_index(PageSide::key, D, 0, j)
+                                                                : plain_index(PageSide::value, D, 0, j);
+    page[further] = __float2bfloat16(x[j]);
+  }
+}
+
+// Which token of which tail a row is; either is negative if there is none.
+struct AppendedToken {
+  int seq, token;
+};
+
+// Of a row that says so.
+__device__ __forceinline__ AppendedToken said_token(const AppendArgs& args, std::int64_t row) {
+  return {args.seq[row], args.tail_token[row]};
+}
+
+// Writes a row of a KV head and side where its token lies, if it has one.
+template <int D>
+__device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t row, int side, int head,
+                                           const AppendedToken& to, int lane) {
+  if (to.seq < 0 || to.token < 0) return;
+  float x[D / kLanes];
+  load_row<D>(args.sides[side], args.type, row, head, head, lane, x);
+  store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
+}
+
+// Of a row that is one of the last of its sequence.
+__device__ __forceinline__ AppendedToken last_token(const AppendArgs& args, std::int64_t row) {
+  const int at = static_cast<int>(row);
+  int seq = at, end = at + 1;  // end: of the sequence's rows
+  if (args.query_begins != nullptr) {
+    if (at < args.query_begins[0] || at >= args.query_begins[args.n_seqs]) return {-1, -1};
+    seq = 0;
+    for (int high = args.n_seqs; high - seq > 1;) {
+      const int middle = (seq + high) / 2;
+      (args.query_begins[middle] <= at ? seq : high) = middle;
+    }
+    end = args.query_begins[seq + 1];
+  } else if (args.n_queries > 1) {
+    seq = at / args.n_queries;
+    end = (seq + 1) * args.n_queries;
+  }
+  return {seq, args.tail_tokens[seq] - (end - at)};
+}
+
+template <int D>
+__global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArgs args) {
+  wait_for_predecessors();
+  admit_successors();
+  constexpr int kOwn = D / kLanes;
+  const std::int64_t i =
+      static_cast<std::int64_t>(blockIdx.x) * (kAppendThreads / kLanes) + threadIdx.x / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int n_stored = 2 * args.n_kv_heads;
+  const int n_heads = n_stored + (args.queries.rows != nullptr ? args.n_kv_heads * args.group : 0);
+  const std::int64_t row = i / n_heads;
+  if (row >= args.n_rows) return;
+  const bool is_last = args.tail_tokens != nullptr;
+  const AppendedToken to = is_last ? last_token(args, row) : said_token(args, row);
+  const int nth = static_cast<int>(i % n_heads);
+  if (nth < n_stored) {
+    append_row<D>(args, row, nth / args.n_kv_heads, nth % args.n_kv_heads, to, lane);
+    return;
+  }
+  // A sequence that has no tail still attends to its sealed pages.
+  if (to.seq < 0 || (to.token < 0 && !is_last)) return;
+  const AppendedRows& queries = args.queries;
+  const int head = nth - n_stored;
+  float x[kOwn];
+  load_row<D>(queries, args.type, row, head, head / args.group, lane, x);
+  if (lane * kOwn < queries.channels)
+    store_channels(queries.rows, {args.type, queries.is_wide},
+                   row * queries.row_stride + head * queries.head_stride + lane * kOwn, x);
+}
+
+}  // namespace kvant::cuda

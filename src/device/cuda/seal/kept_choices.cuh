@@ -1,0 +1,118 @@
+// What a search for trellis codes remembers of its steps: the choices of a window of values, and those of the
+// window before it, whose codes are written after it. Three places for them: all in shared memory, all in
+// local memory, or the newer window in shared memory and most of the older one in registers.
+//
+// A value waits where its step's choices will be.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/seal/trellis_page.cuh"
+
+namespace kvant::cuda {
+
+// Words: of a step. Kept: values of both windows.
+template <int Words, int Kept, int Threads>
+class SharedChoices {
+ public:
+  using Step = std::uint32_t[Words][Threads];
+  struct Shared {
+    Step steps[Kept];
+  };
+
+  // column: a thread's own.
+  __device__ SharedChoices(Shared& shared, int column) : shared_(shared), column_(column) {}
+
+  // Of the newer window.
+  __device__ __forceinline__ std::uint32_t& newer(int i, int word) const {
+    return shared_.steps[i % Kept][word][column_];
+  }
+  // Of the octet that begins at value i: (value of it, word). Octets of the older window are asked for from
+  // the last to the first, each once.
+  __device__ __forceinline__ auto octet(int i, bool) const {
+    return [from = &shared_.steps[i % Kept][0][column_]](int value, int word) {
+      return from[(value * Words + word) * Threads];
+    };
+  }
+  // The newer window is the older one now.
+  __device__ __forceinline__ void end_window() const {}
+
+ private:
+  Shared& shared_;
+  int column_;
+};
+
+template <int Words, int Kept>
+class LocalChoices {
+ public:
+  struct Shared {};
+  __device__ LocalChoices(Shared&, int) {}
+  __device__ __forceinline__ std::uint32_t& newer(int i, int word) { return steps_[i % Kept * Words + word]; }
+  __device__ __forceinline__ auto octet(int i, bool) const {
+    return [from = steps_ + i % Kept * Words](int value, int word) { return from[value * Words + word]; };
+  }
+  __device__ __forceinline__ void end_window() const {}
+
+ private:
+  std::uint32_t steps_[Kept * Words];
+};
+
+// Nothing of the older window is read until its codes are written: an octet of values is in shared memory,
+// the others are in registers, so that more CTAs fit.
+template <int Words, int Window, int Threads>
+class SplitChoices {
+ public:
+  using Step = std::uint32_t[Words][Threads];
+  struct Shared {
+    Step newer[Window], older[kOctetValues];
+  };
+
+  __device__ SplitChoices(Shared& shared, int column) : shared_(shared), column_(column) {}
+
+  __device__ __forceinline__ std::uint32_t& newer(int i, int word) const {
+    return shared_.newer[i % Window][word][column_];
+  }
+  __device__ __forceinline__ auto octet(int i, bool is_newer) {
+    if (!is_newer && i % Window != Window - kOctetValues) bring_octet();
+    const Step* const steps = is_newer ? shared_.newer + i % Window : shared_.older;
+    return [from = &steps[0][0][column_]](int value, int word) {
+      return from[(value * Words + word) * Threads];
+    };
+  }
+  __device__ __forceinline__ void end_window() {
+#pragma unroll
+    for (int i = 0; i < Window; ++i)
+#pragma unroll
+      for (int word = 0; word < Words; ++word) {
+        const std::uint32_t choices = newer(i, word);
+        if (i < kHeld) {
+          held_[i / kOctetValues][i % kOctetValues][word] = choices;
+        } else {
+          shared_.older[i - kHeld][word][column_] = choices;
+        }
+      }
+  }
+
+ private:
+  static constexpr int kHeld = Window - kOctetValues;
+  static constexpr int kHeldOctets = kHeld / kOctetValues;
+
+  // The last of those held goes to shared memory, the others up.
+  __device__ __forceinline__ void bring_octet() {
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+#pragma unroll
+      for (int word = 0; word < Words; ++word) {
+        shared_.older[i][word][column_] = held_[kHeldOctets - 1][i][word];
+#pragma unroll
+        for (int octet = kHeldOctets - 1; octet > 0; --octet)
+          held_[octet][i][word] = held_[octet - 1][i][word];
+      }
+  }
+
+  Shared& shared_;
+  int column_;
+  std::uint32_t held_[kHeldOctets][kOctetValues][Words];
+};
+
+}  // namespace kvant::cuda

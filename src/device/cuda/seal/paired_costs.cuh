@@ -1,0 +1,290 @@
+// The search for trellis codes of 4 bits a value (seal_trellis.cuh) for two tokens at once, whose costs are
+// the halves of a register: Hopper adds and takes the minimum of both in one instruction.
+//
+// A squared error of both tokens takes one product: around a center c, (x - l)^2 = (x - c)^2 - 2 (l - c) (x -
+// c)
+// + (l - c)^2, of which the first term is common to levels near the center, and the last to two of them.
+// Distances to a center are limited, so that no cost wraps; levels that are far from a value cost less than
+// they should then, but still more than what paths take.
+//
+// A cost is 13 bits wide, and the number of the parent that a node has it from 4: bit 3 belongs to both. What
+// it holds of the errors is known when a path is traced, as a level is even or odd as its parent is.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "base/host_device.h"
+#include "device/cuda/device/ptx.cuh"
+#include "format/trellis_code.h"
+
+namespace kvant::cuda {
+
+inline constexpr int kPairedBits = 4;  // of a value
+
+struct PairedTrellis {
+  static constexpr TrellisCode kCode = kTrellisCodes[kPairedBits - 1];
+  static constexpr int kNodes = kTrellisStates >> kPairedBits;
+  static constexpr int kWords = kNodes / 4;  // of a step's choices, of both tokens
+
+  // Values are integers, of which a level has kUnits; an error is a squared difference times kScale.
+  static constexpr int kUnits = 2;
+  static constexpr int kScale = 2;
+  // In levels: what is farther from a center counts as at that distance; levels belong to a center so far
+  // from them; values beyond are taken for that.
+  static constexpr int kReach = 64;
+  static constexpr int kNear = 8;
+  static constexpr int kMax = 135;
+  // The error at the distance to a center is rounded to a multiple of this, so that bit 3 is 0.
+  static constexpr int kErrorStep = 16;
+  // In half precision, twice: what a unit times 2^-24 is multiplied by, so that its square is kScale /
+  // kErrorStep times 2^-24; and -kReach in the same measure. That is a product without rounding.
+  static constexpr std::uint32_t kRoot = 0x65a865a8;        // 1448
+  static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
+  static constexpr int kLargestError =
+      kScale * kUnits * kUnits * (kReach + kNear) * (kReach + kNear) + 2 * kErrorStep;
+  // Costs are at most so much, before an error is added.
+  static constexpr int kMostCost = 0xffff - kLargestError - kNodes;
+  static_assert(kMostCost > 0);
+  static constexpr int kSteps = 4;  // after which the least cost is subtracted
+};
+
+// A state, and what its level has in common with the one before it in order.
+struct PairedState {
+  int state, center, from_center;  // of its level
+  bool new_center, new_distance, new_level;
+  bool first;  // no state before it leads to its node
+};
+
+// By centers, the distance to them, and levels.
+constexpr std::array<PairedState, kTrellisStates> order_by_center() {
+  using T = PairedTrellis;
+  std::array<PairedState, kTrellisStates> order{};
+  std::array<bool, kTrellisStates> seen{};
+  int n = 0;
+  // Centers are even, as errors from them rely on it; the levels of one are those from kNear below it on.
+  for (int center = -128 + T::kNear; center <= 128 - T::kNear; center += 2 * T::kNear) {
+    bool new_center = true;
+    for (int distance = 0; distance <= T::kNear; ++distance) {
+      bool new_distance = true;
+      for (const int sign : {1, -1}) {
+        if (distance == (sign > 0 ? T::kNear : 0)) continue;  // the next center's; the center once more
+        bool new_level = true;
+        for (int state = 0; state < kTrellisStates; ++state) {
+          if (state_level(T::kCode, state) != center + sign * distance) continue;
+          const bool first = !seen[state >> kPairedBits];
+          seen[state >> kPairedBits] = true;
+          order[n++] = {state, center, sign * distance, new_center, new_distance, new_level, first};
+          new_center = new_distance = new_level = false;
+        }
+      }
+    }
+  }
+  return order;
+}
+inline constexpr std::array<PairedState, kTrellisStates> kByCenter = order_by_center();
+template <std::size_t I>
+struct StateByCenter {
+  static constexpr PairedState kState = kByCenter[I];
+  static_assert(kState.center % 2 == 0 && (kState.center + kState.from_center - kState.state) % 2 == 0);
+};
+
+// x in both halves.
+KVANT_HOST_DEVICE constexpr std::uint32_t both(int x) {
+  return static_cast<std::uint32_t>(x & 0xffff) * 0x10001U;
+}
+
+// Of the eight bytes of a and b those that the lowest four nibbles of `selector` name; a nibble's highest bit
+// asks for the byte's highest bit, eight times.
+__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
+                                                       std::uint32_t selector) {
+  std::uint32_t y;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));
+  return y;
+}
+
+// a * b + c as one operation. Of the same product for several c the compiler would make one product and sums,
+// whose unit is the busier one.
+__device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t y;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+
+// The parents that nodes have chosen in a step: four nodes a word, whose lower half is the first token's.
+struct PairedChoices {
+  std::uint32_t words[PairedTrellis::kWords];
+
+  // Of a node; word(i): the ith of the words, second: the token. (Nodes have no sign: quotients and rests of
+  // numbers that may have one take several operations more.)
+  template <class Word>
+  static __device__ __forceinline__ unsigned of(unsigned node, int second, const Word& word) {
+    return word(node / 4) >> (16 * second + 4 * (node % 4)) & (PairedTrellis::kNodes - 1);
+  }
+};
+
+// For each node, a byte: whether a token's path to it comes from one node of the past. All bits but the
+// highest, which means nothing.
+class PathOrigins {
+ public:
+  __device__ __forceinline__ explicit PathOrigins(unsigned from) {
+#pragma unroll
+    for (unsigned four = 0; four < kFours; ++four)
+      from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
+  }
+
+  // A step on; word(i): a token's choices of that step, in the lower half of a word.
+  template <class Word>
+  __device__ __forceinline__ void advance(const Word& word) {
+    std::uint32_t next[kFours];
+    // A nibble's highest bit says which eight nodes its parent is of.
+#pragma unroll
+    for (int four = 0; four < kFours; ++four) {
+      const std::uint32_t selector = word(four);
+      const std::uint32_t is_lower = permute_bytes(0x7f7f7f7f, 0x7f7f7f7f, selector);  // then 0x7f, else 0
+      next[four] = (permute_bytes(from_[0], from_[1], selector) & is_lower) |
+                   (permute_bytes(from_[2], from_[3], selector ^ 0x8888) & ~is_lower);
+    }
+#pragma unroll
+    for (int four = 0; four < kFours; ++four) from_[four] = next[four];
+  }
+
+  __device__ __forceinline__ bool of(int node) const {
+    return (from_[node / 4] >> (node % 4 * 8) & 1) != 0;
+  }
+
+ private:
+  static constexpr int kFours = PairedTrellis::kNodes / 4;
+  std::uint32_t from_[kFours];
+};
+
+// The costs of the cheapest paths of two tokens to each node.
+class PairedCosts {
+ public:
+  using T = PairedTrellis;
+
+  // one: 1, of which the compiler doesn't know that.
+  __device__ explicit PairedCosts(std::uint32_t one)
+      : error_step_(T::kErrorStep * one),
+        farthest_(both(2 * T::kReach * T::kUnits) * one),
+        not_number_(~kNumber * one) {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
+  }
+
+  // A value of each token, in levels, as they are searched for.
+  static __device__ __forceinline__ std::uint32_t in_units(float first, float second) {
+    const auto of_one = [](float x) {
+      return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits));
+    };
+    return (of_one(first) & 0xffff) | of_one(second) << 16;
+  }
+
+  // Takes a value of each token, in_units.
+  __device__ __forceinline__ PairedChoices step(std::uint32_t x) {
+    std::uint32_t next[T::kNodes];
+    Errors errors;
+    take_states(x, errors, next, std::make_index_sequence<kTrellisStates>());
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & not_number_) | both(node);
+    return choices_of(next, x);
+  }
+
+  // Forbids paths that don't come from where they should.
+  __device__ __forceinline__ void forbid_others(const PathOrigins& first, const PathOrigins& second) {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) {
+      const std::uint32_t allowed = (first.of(node) ? 0xffffU : 0) | (second.of(node) ? 0xffff0000U : 0);
+      const std::uint32_t most = both((T::kMostCost & ~(T::kNodes - 1)) | node);
+      costs_[node] = (costs_[node] & allowed) | (most & ~allowed);
+    }
+  }
+
+  // Subtracts the least cost of each token.
+  __device__ __forceinline__ void lower() {
+    const std::uint32_t least = this->least() & ~kNumber;
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] -= least;
+  }
+
+  // The cheapest nodes, packed as costs are.
+  __device__ __forceinline__ std::uint32_t cheapest() const {
+    return least() & kNumber;
+  }
+
+ private:
+  static constexpr std::uint32_t kNumber = both(T::kNodes - 1);  // lowest bits of costs: the node's number
+
+  // Of levels around one center after another, packed as costs are.
+  struct Errors {
+    std::uint32_t from_center;  // a sum: the first token's, and the second's times 2^16
+    std::uint32_t of_center;    // in kErrorStep
+    std::uint32_t of_distance, of_level;
+
+    template <int Center>
+    __device__ __forceinline__ void approach(std::uint32_t x, std::uint32_t farthest) {
+      constexpr int kReach = T::kReach * T::kUnits;
+      // Subnormal numbers of half precision, whose bits are integers: the distance + kReach; the error. It is
+      // one more, so that errors are not negative where it has been rounded.
+      const std::uint32_t above = __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), farthest);
+      const std::uint32_t distance = fma_half2(above, T::kRoot, T::kMinusReach);
+      of_center = fma_half2(distance, distance, both(1));
+      from_center = above - both(kReach);
+      asm("" : "+r"(from_center));  // else products are taken of `above`, and one more of them for each
+    }
+  };
+
+  template <std::size_t I>
+  __device__ __forceinline__ void take_state(std::uint32_t x, Errors& errors,
+                                             std::uint32_t (&next)[T::kNodes]) const {
+    constexpr PairedState kState = StateByCenter<I>::kState;
+    constexpr int kNode = kState.state >> kPairedBits;
+    constexpr int kFar = kState.from_center * T::kUnits;
+    if constexpr (kState.new_center) errors.template approach<kState.center>(x, farthest_);
+    if constexpr (kState.new_distance)
+      errors.of_distance = multiply_add(errors.of_center, error_step_, both(T::kScale * kFar * kFar));
+    if constexpr (kState.new_level)
+      errors.of_level =
+          errors.of_distance + errors.from_center * static_cast<std::uint32_t>(-2 * T::kScale * kFar);
+    next[kNode] = __viaddmin_u16x2(costs_[kState.state % T::kNodes], errors.of_level,
+                                   kState.first ? both(T::kMostCost) : next[kNode]);
+  }
+  template <std::size_t... I>
+  __device__ __forceinline__ void take_states(std::uint32_t x, Errors& errors,
+                                              std::uint32_t (&next)[T::kNodes],
+                                              std::index_sequence<I...>) const {
+    (take_state<I>(x, errors, next), ...);
+  }
+
+  static __device__ __forceinline__ PairedChoices choices_of(const std::uint32_t (&next)[T::kNodes],
+                                                             std::uint32_t x) {
+    // Where a value is even, the errors of odd levels have bit 3.
+    const std::uint32_t is_even = (~x & both(1)) * 0x8888U;
+    PairedChoices choices;
+#pragma unroll
+    for (int word = 0; word < T::kWords; ++word) {
+      // Both tokens' lowest bytes of two nodes.
+      const std::uint32_t even = permute_bytes(next[4 * word], next[4 * word + 2], 0x6240);
+      const std::uint32_t odd = permute_bytes(next[4 * word + 1], next[4 * word + 3], 0x6240);
+      const std::uint32_t sums = select_bits<0x0f0f0f0f>(even, odd << 4);
+      choices.words[word] = sums ^ (sums << 3 & is_even);
+    }
+    return choices;
+  }
+
+  __device__ __forceinline__ std::uint32_t least() const {
+    std::uint32_t least = __vminu2(costs_[0], costs_[1]);
+#pragma unroll
+    for (int node = 2; node < T::kNodes; node += 2)
+      least = __vimin3_u16x2(least, costs_[node], costs_[node + 1]);
+    return least;
+  }
+
+  // kErrorStep, the largest number of units above what is kReach below a center, ~kNumber: with two constants
+  // an operation would be two.
+  std::uint32_t error_step_, farthest_, not_number_;
+  std::uint32_t costs_[T::kNodes];
+};
+
+}  // namespace kvant::cuda

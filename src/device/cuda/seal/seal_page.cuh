@@ -1,0 +1,253 @@
+// A page that is being encoded in shared memory, as the encoders of all families see it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "device/cuda/device/architecture.cuh"
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/seal/new_row.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kSealThreads = 256;
+
+// Pages of heads of 512 are written where they will lie, as shared memory has room for their values alone,
+// and their grids have 32 values at least.
+template <int D>
+struct alignas(16) SealShared {
+  static constexpr bool kHasPage = D <= 256;
+  static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
+  static constexpr int kMaxGrids = kPageTokens * D / (kHasPage ? 8 : 32);
+  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits and the grids
+  __nv_bfloat16 values[kPageTokens * kRow];
+  std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
+  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder likes
+  std::uint32_t left_out[kPageTokens / 32];
+  float largest[2];  // of blocks of 64 tokens
+};
+
+// A page that is to be sealed: which of its sequence's, and where from and to.
+struct DuePage {
+  int layer;  // from the first one of the range
+  int seq, page;
+  const unsigned char* tail;
+  unsigned char* sealed;
+  std::int64_t row;  // the first of its rows; negative: it is in the tail
+};
+
+// The nth of the pages that may be due; false: it isn't. TakesRows: it may be made of rows.
+template <bool TakesRows = false>
+__device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
+  const int of_all = nth / args.due.max_pages;  // sequences of all layers
+  due->layer = of_all / args.n_seqs;
+  due->seq = of_all % args.n_seqs;
+  const int of_seq = nth % args.due.max_pages;
+  due->row = TakesRows ? first_due_row(args.rows, due->seq) : -1;
+  if (TakesRows && due->row < 0 && args.due.tail_page == nullptr) return false;
+  if (of_seq >= (due->row >= 0 ? pages_of(args.due, due->seq) : pages_due(args, due->seq))) return false;
+  due->page = args.due.sealed_page[due->seq] + of_seq;
+  if (due->row >= 0) {
+    due->row += of_seq * kPageTokens;
+    due->tail = nullptr;
+  } else {
+    due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, due->layer)
+                    .find(due->seq, head, side, args.due.tail_page[due->seq] + of_seq);
+  }
+  const PageSource sealed = of_layer(args.sealed.pages, args.due.sealed, args.due.layer_offsets, due->layer);
+  due->sealed = const_cast<unsigned char*>(sealed.find(due->seq, head, side, due->page)) +
+                args.sealed.offset_of(head, side);
+  return true;
+}
+
+// Bits of 32 tokens of a page, from token 32 * word: those that widen no range.
+__device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
+                                                int word) {
+  std::uint32_t bits = 0;
+  if (args.masks != nullptr)
+    bits = reinterpret_cast<const std::uint32_t*>(args.masks + due.seq * args.mask_seq_stride +
+                                                  head * args.mask_head_stride + due.page)[word];
+  const int sink = due.page == 0 ? min(max(args.sink - 32 * word, 0), 32) : 0;
+  return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
+}
+
+// Puts the code that begins at `channel` among the page's words, where its bits are 0.
+template <int D>
+__device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
+                           int channel, std::uint32_t code) {
+  for (int bit = 0; bit < layout.bits;) {
+    const int at = code_bit(layout, side, D, token, channel, bit);
+    const int room = bits_side_by_side(layout, bit, at);
+    const std::uint32_t piece = (code >> bit) & ((1U << room) - 1);
+    atomicOr(&words[at / 32], piece << (at % 32));
+    bit += room;
+  }
+}
+
+// The inverse.
+template <int D>
+__device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout& layout, PageSide side,
+                                   int token, int channel) {
+  std::uint32_t code = 0;
+  for (int bit = 0; bit < layout.bits;) {
+    const int at = code_bit(layout, side, D, token, channel, bit);
+    const int room = bits_side_by_side(layout, bit, at);
+    code |= ((words[at / 32] >> (at % 32)) & ((1U << room) - 1)) << bit;
+    bit += room;
+  }
+  return code;
+}
+
+// Brings the numbers of a tail page to rows [kPageTokens][kRow]. piece_at(i): the ith 16 bytes of the page,
+// which plain_index orders.
+template <int D, class Piece>
+__device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
+  const auto store = [&](int token, int channel, std::uint32_t pair) {
+    *reinterpret_cast<std::uint32_t*>(rows + token * row + channel) = pair;
+  };
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x)) {
+    const uint4 piece = piece_at(i);
+    const int lane = i % kLanes;
+    const int tile = i / kLanes / (D / 16) * 16;
+    const int k = i / kLanes % (D / 16);
+    if (side == PageSide::key) {
+      const int token = tile + lane / 4;
+      const int channel = lane % 4 * (D / 4) + 4 * k;
+      store(token, channel, piece.x);
+      store(token + 8, channel, piece.y);
+      store(token, channel + 2, piece.z);
+      store(token + 8, channel + 2, piece.w);
+    } else {  // pairs of tokens
+      const int token = tile + lane % 4 * 2;
+      const int channel = lane / 4 * (D / 8) + 2 * k;
+      store(token, channel, __byte_perm(piece.x, piece.y, 0x5410));
+      store(token + 1, channel, __byte_perm(piece.x, piece.y, 0x7632));
+      store(token + 8, channel, __byte_perm(piece.z, piece.w, 0x5410));
+      store(token + 9, channel, __byte_perm(piece.z, piece.w, 0x7632));
+    }
+  }
+}
+template <int D>
+__device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat16* rows, int row) {
+  store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
+}
+
+// Rows that are stored as they are: copied, 16 bytes a thread.
+template <int D>
+__device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
+                              int row) {
+  constexpr int kOctets = D / 8;
+  const auto* const from = static_cast<const __nv_bfloat16*>(rows.rows) + head * rows.head_stride;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kOctets; i += static_cast<int>(blockDim.x)) {
+    const int token = i / kOctets, channel = i % kOctets * 8;
+    const uint4 octet =
+        __ldg(reinterpret_cast<const uint4*>(from + (first + token) * rows.row_stride + channel));
+    auto* const pairs = reinterpret_cast<std::uint32_t*>(to + token * row + channel);
+    pairs[0] = octet.x;
+    pairs[1] = octet.y;
+    pairs[2] = octet.z;
+    pairs[3] = octet.w;
+  }
+}
+
+// Brings a page's rows, as appending would store them, to rows [kPageTokens][kRow] of shared memory: a warp
+// some at a time. By all threads.
+template <int D>
+__device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
+                              int row) {
+  const AppendedRows& rows = args.rows.sides[side];
+  if (args.rows.type == NumberType::bf16 && rows.is_wide != 0 && rows.channels == D &&
+      rows.factors == nullptr && rows.hadamard == 0)
+    return copy_new_rows<D>(rows, due.row, head, to, row);
+  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  constexpr int kTogether = 32 / kOwn;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int n_warps = static_cast<int>(blockDim.x) / kLanes;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) / kLanes; first < kPageTokens;
+       first += n_warps * kTogether) {
+    float x[kTogether][kOwn];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int token = min(first + i * n_warps, kPageTokens - 1);
+      read_row<D>(rows, args.rows.type, due.row + token, head, lane, x[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      transform_row<D>(rows, head, lane, x[i]);
+      const int token = first + i * n_warps;
+      if (token >= kPageTokens) continue;
+      auto* pairs = reinterpret_cast<std::uint32_t*>(to + token * row + lane * kOwn);
+#pragma unroll
+      for (int j = 0; j < kOwn; j += 2) pairs[j / 2] = pack_bf16x2(x[i][j], x[i][j + 1]);
+    }
+  }
+}
+
+// One page's encoding, seen by one thread.
+template <int D>
+struct SealPage {
+  SealShared<D>& shared;
+  std::uint32_t* words;  // of the page
+  const PageEncoding& format;
+  PageSide side;
+  int head;
+
+  __device__ float value(int token, int channel) const {
+    return __bfloat162float(shared.values[token * SealShared<D>::kRow + channel]);
+  }
+  __device__ bool left_out(int token) const { return (shared.left_out[token / 32] >> (token % 32) & 1) != 0; }
+  __device__ unsigned char* parameters() const {
+    return reinterpret_cast<unsigned char*>(words) + code_bytes(format.layout, D);
+  }
+  __device__ void store_half(int index, __half x) { reinterpret_cast<__half*>(parameters())[index] = x; }
+
+  __device__ void store_code(int token, int channel, std::uint32_t code) {
+    cuda::store_code<D>(words, format.layout, side, token, channel, code);
+  }
+};
+
+// The largest magnitude that half-precision parameter i of `numbers` stands for: its own, or that of the
+// values of its grid. Of grids, `n_grids` scales are followed by as many zeros, unless they are symmetric.
+__device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
+                                          int n_grids) {
+  const float x = __half2float(numbers[i]);
+  const int bits = stored.layout.bits;
+  if (n_grids == 0) return fabsf(x);
+  if (stored.symmetric) return fabsf(x) * static_cast<float>(1 << (bits - 1));
+  if (i >= n_grids) return fabsf(x);
+  return fabsf(__half2float(numbers[i + n_grids]) + x * static_cast<float>((1 << bits) - 1));
+}
+
+// Counts a page that stands for values beyond half precision, or has parameters at the end of its range,
+// where half_saturated leaves what lies beyond; those of tokens that are left out don't matter. By all
+// threads of a CTA, when they can see the parameters.
+__device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
+                                             const PageEncoding& format, int d, const void* parameters) {
+  if (args.pages_out_of_range == nullptr) return;
+  constexpr float kLargest = 65504;
+  const PageFormat& stored = format.stored;
+  const int n = stored.half_parameters(d);
+  const bool of_tokens = stored.grid == GridAxis::of_tokens || stored.factor == TokenFactor::half;
+  const bool has_grids = stored.grid == GridAxis::of_tokens || stored.grid == GridAxis::of_channels;
+  const int n_grids = has_grids ? n / (stored.symmetric ? 1 : 2) : 0;
+  const int of_token = stored.grid == GridAxis::of_tokens ? stored.groups(d) : 1;
+  const auto* numbers = static_cast<const __half*>(parameters);
+  int beyond = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {
+    if (largest_magnitude(stored, numbers, i, n_grids) < kLargest) continue;
+    const int token = i / of_token % kPageTokens;
+    const bool left_out =
+        of_tokens && (left_out_tokens(args, due, head, token / 32) >> (token % 32) & 1) != 0;
+    beyond |= left_out ? 0 : 1;
+  }
+  if (__syncthreads_or(beyond) != 0 && threadIdx.x == 0) atomicAdd(args.pages_out_of_range, 1U);
+}
+
+__device__ inline __half half_saturated(float x) {
+  return __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,255 @@
+// Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
+// (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
+// That one's search is taken for pages whose values are too large for the costs of pairs, as those of keys
+// that are not rotated, and for tokens whose path says that they have been.
+#pragma once
+
+#include "device/cuda/seal/kept_choices.cuh"
+#include "device/cuda/seal/paired_costs.cuh"
+#include "device/cuda/seal/seal_trellis.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kPairThreads = kPageTokens / 2;
+
+// IsSplit: of choices (kept_choices.cuh).
+template <int D, bool IsSplit>
+struct alignas(16) PairsShared {
+  static constexpr int kWindow = 32;  // values
+  using Choices = std::conditional_t<IsSplit, SplitChoices<PairedTrellis::kWords, kWindow, kPairThreads>,
+                                     SharedChoices<PairedTrellis::kWords, 2 * kWindow, kPairThreads>>;
+  using ChoicesOfOne = SharedChoices<Trellis<kPairedBits>::kWords, kKept<kPairedBits, D>, kPairThreads>;
+  union {
+    typename Choices::Shared choices;
+    typename ChoicesOfOne::Shared choices_of_one;
+  };
+  float shapes[kTrellisStates];
+  int excess;  // of the page
+  TrellisPage<kPairedBits, D> page;
+};
+
+// The same, as TokenPath sees it.
+template <int D>
+struct OneByOne {
+  using Choices = typename PairsShared<D, false>::ChoicesOfOne;
+  typename Choices::Shared& choices;
+  TrellisPage<kPairedBits, D>& page;
+  NoLevels levels;
+};
+
+// What the largest values of tokens have beyond PairedTrellis::kMax, in levels: the sum of its squares over a
+// page is at most so much for a value of the page. Of normal values it is less than a third of that; codes
+// leave an error of 10 of each value.
+inline constexpr float kMostExcess = 0.5F;
+// A larger error may have counted as less, in levels; paths of normal values don't have it.
+inline constexpr float kMostDistance = 48;
+
+template <int D, bool IsSplit>
+class PairPath {
+ public:
+  using T = PairedTrellis;
+  using Shared = PairsShared<D, IsSplit>;
+
+  __device__ PairPath(Shared& shared, const TailPage<D>& tail, int thread)
+      : shared_(shared),
+        choices_(shared.choices, thread),
+        tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
+        counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
+
+  // Adds up the page's excess.
+  __device__ void add_excess() const {
+    int excess = 0;
+    for (int i = 0; i < 2; ++i) {
+      const float beyond = tokens_[i].largest() - T::kMax;
+      if (beyond > 0 && counts_[i]) excess += static_cast<int>(fminf(beyond * beyond, 0x1p20F));
+    }
+    if (excess > 0) atomicAdd(&shared_.excess, excess);
+  }
+
+  __device__ void encode() {
+    PairedCosts costs(blockDim.y);
+    run(costs, D - kRunIn, D, [](int, const PairedChoices&) {});
+    unsigned seam[2] = {};
+#pragma unroll 1
+    for (int first = 0;; first += kWindow) {
+      const int end = min(first + kWindow, D);
+      run(costs, first, end, [&](int i, const PairedChoices& choices) {
+#pragma unroll
+        for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
+      });
+      if (end == D) {
+        // The stream is a circle: it ends where it has begun.
+        ask_for_first(D - kOctetValues);
+        emit(max(first - kWindow, 0), D, seam);
+        break;
+      }
+      if (first > 0) ask_for_first(first - kOctetValues);
+      const std::uint32_t cheapest = costs.cheapest();
+      unsigned nodes[2] = {cheapest & 0xffff, cheapest >> 16};
+#pragma unroll 1
+      for (int i = end - 1; i >= first; --i) {
+        const auto word = [&](int nth) { return choices_.newer(i, nth); };
+        nodes[0] = state_before(word, nodes[0], 0) % T::kNodes;
+        nodes[1] = state_before(word, nodes[1], 1) % T::kNodes;
+      }
+      forbid_others(costs, first, end, nodes);
+      if (first == 0) {
+        seam[0] = nodes[0];
+        seam[1] = nodes[1];
+      } else {
+        emit(first - kWindow, first, nodes);
+      }
+      choices_.end_window();
+    }
+  }
+  // The tokens, bit by bit, with an error so large that it may be a mistake.
+  __device__ int doubtful() const {
+    return (largest_error_[0] > kMostDistance ? 1 : 0) | (largest_error_[1] > kMostDistance ? 2 : 0);
+  }
+  __device__ float gain(int of) const {
+    return tokens_[of].gain();
+  }
+
+ private:
+  static constexpr int kWindow = Shared::kWindow;
+  static constexpr int kRunIn = 16;  // values before the seam that choose its node
+
+  // Takes the values [first, end) of a window; keep(i, choices). Both tokens' values wait where their steps'
+  // choices will be.
+  template <class Keep>
+  __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
+    constexpr int kOctets = kWindow / kOctetValues;
+    typename TrellisToken<kPairedBits, D>::Octet stored[kOctets][2];
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      tokens_[0].ask_for(from, stored[octet][0]);
+      tokens_[1].ask_for(from, stored[octet][1]);
+    }
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      float x[2][kOctetValues];
+      tokens_[0].in_levels(from, stored[octet][0], x[0]);
+      tokens_[1].in_levels(from, stored[octet][1], x[1]);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(from + i, 0) = costs.in_units(x[0][i], x[1][i]);
+    }
+    std::uint32_t ahead = choices_.newer(first, 0);
+#pragma unroll 1
+    for (int i = first; i < end; ++i) {
+      const std::uint32_t x = ahead;
+      ahead = choices_.newer(min(i + 1, end - 1), 0);
+      keep(i, costs.step(x));
+      if (i % T::kSteps == 0) costs.lower();
+    }
+  }
+
+  // Forbids all paths that are not at these nodes where the window [first, end) begins.
+  __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
+                                                const unsigned (&nodes)[2]) const {
+    PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
+#pragma unroll 1
+    for (int i = first; i < end; ++i) {
+      origins[0].advance([&](int word) { return choices_.newer(i, word); });
+      origins[1].advance([&](int word) { return choices_.newer(i, word) >> 16; });
+    }
+    costs.forbid_others(origins[0], origins[1]);
+  }
+
+  // How the path of a token to `node` got there: in which state it was then. word(i): of the choices.
+  template <class Word>
+  static __device__ __forceinline__ unsigned state_before(const Word& word, unsigned node, int of) {
+    return node << kPairedBits | PairedChoices::of(node, of, word);
+  }
+
+  __device__ __forceinline__ void ask_for_first(int octet) {
+    tokens_[0].ask_for_first(octet);
+    tokens_[1].ask_for_first(octet);
+  }
+
+  // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
+  __device__ void emit(int first, int end, const unsigned (&nodes)[2]) {
+    unsigned node0 = nodes[0], node1 = nodes[1];
+#pragma unroll 1
+    for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
+      const auto choices = choices_.octet(octet, end == D && octet >= D - kWindow);
+      const int next = max(octet - kOctetValues, first);
+      tokens_[0].begin_octet(octet, next);
+      tokens_[1].begin_octet(octet, next);
+#pragma unroll
+      for (int i = kOctetValues - 1; i >= 0; --i) {
+        const auto word = [&](int nth) { return choices(i, nth); };
+        const unsigned states[2] = {state_before(word, node0, 0), state_before(word, node1, 1)};
+        take_state(0, i, states[0]);
+        take_state(1, i, states[1]);
+        node0 = states[0] % T::kNodes;
+        node1 = states[1] % T::kNodes;
+      }
+      tokens_[0].end_octet(octet);
+      tokens_[1].end_octet(octet);
+    }
+  }
+
+  // Value i of a token's octet is in this state.
+  __device__ __forceinline__ void take_state(int of, int i, unsigned state) {
+    const float shape = shared_.shapes[state];
+    tokens_[of].take_state(i, state, shape);
+    const float taken = fminf(fmaxf(tokens_[of].octet_in_levels(i), -T::kMax), T::kMax);
+    const float error = fabsf(__fmaf_rn(shape, -1 / T::kCode.scale, taken));
+    if (counts_[of]) largest_error_[of] = fmaxf(largest_error_[of], error);
+  }
+
+  Shared& shared_;
+  typename Shared::Choices choices_;
+  TrellisToken<kPairedBits, D> tokens_[2];
+  bool counts_[2];  // what is not left out of the page
+  float largest_error_[2] = {};
+};
+
+// Of a multiprocessor.
+template <int D, bool IsSplit>
+inline constexpr int kPairCtas = (D >= 256 ? 2 : 3) + (IsSplit ? 1 : 0);
+
+template <int D, bool IsSplit>
+__global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
+    seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
+  if constexpr (Architecture::kPackedMaxima) {
+    extern __shared__ __align__(16) unsigned char bytes[];
+    auto& shared = *reinterpret_cast<PairsShared<D, IsSplit>*>(bytes);
+    const auto thread = static_cast<int>(threadIdx.x);
+    const auto prepare = [&] {
+      if (thread == 0) shared.excess = 0;
+      for (int state = thread; state < kTrellisStates; state += kPairThreads)
+        shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
+    };
+    seal_due_page<kPairThreads>(
+        args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[2]) {
+          PairPath<D, IsSplit> path(shared, tail, thread);
+          path.add_excess();
+          __syncthreads();
+          int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
+          if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
+            path.encode();
+            gains[0] = path.gain(0);
+            gains[1] = path.gain(1);
+            again = path.doubtful();
+          }
+          if (__syncthreads_or(again) == 0) return;
+          // Choices of pairs are not read any more.
+          OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+#pragma unroll 1
+          for (int i = 0; i < 2; ++i) {
+            if ((again >> i & 1) == 0) continue;
+            TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
+            const float gain = one.encode();
+            if (i == 0) gains[0] = gain;
+            if (i == 1) gains[1] = gain;
+          }
+        });
+  }
+}
+
+}  // namespace kvant::cuda

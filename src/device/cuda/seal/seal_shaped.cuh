@@ -1,0 +1,395 @@
+// Trellis-coded pages of keys whose errors are shaped by a metric of their queries
+// (src/format/error_metric.h): the search of src/format/shaped_search.cc, in which every survivor has the
+// errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256 states, and a warp searches
+// two tokens at a time.
+//
+// What survives of the paths to a node lies in shared memory: the sums of its errors along the metric's eight
+// directions in half precision, the target that they make of the next value, and its cost. Costs are as
+// numbers F32, as bits integers that minima are taken of: their lowest bits say by which branch a path comes.
+#pragma once
+
+#include "device/cuda/seal/page_metric.cuh"
+#include "device/cuda/seal/trellis_levels.cuh"
+#include "device/cuda/seal/trellis_page.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kTokenLanes = 16;
+inline constexpr int kSeamRunIn = 12;  // values on both sides of the seam that choose its node
+
+// How the nodes and the states of a token lie in its lanes.
+template <int Bits>
+struct ShapedLanes {
+  static constexpr int kNodes = kTrellisStates >> Bits;
+  static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes of a lane
+  static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;         // of each, in this lane
+  // Sets of parents that nodes of a lane have in common, and how many nodes have each.
+  static constexpr int kSets = Bits == 1 ? 4 : 1;
+  static constexpr int kChildren = kOwn / kSets;
+  static constexpr int kParents = kBranches < kNodes ? kBranches : kNodes;
+  static constexpr int kChoice = (1 << Bits) - 1;
+
+  // Places of parents in shared memory. With many nodes, those of one set are as far apart as there are
+  // sets, and lanes take their nodes in an order of their own: so that neither lanes that read their parents,
+  // whichever these are, nor lanes that write their nodes meet in a bank.
+  static constexpr bool kSpread = Bits < 3;
+  static constexpr int kStride = kSpread ? kNodes >> Bits : 1;
+  static __device__ __forceinline__ int place_of_set(int set) {
+    return kSpread ? set ^ (set >> 3 & 1) << (3 - Bits) : set << Bits;
+  }
+  static __device__ __forceinline__ int place(int node) {
+    return kSpread ? place_of_set(node >> Bits) + (node & kChoice) * kStride : node;
+  }
+  // The set of parents of a node.
+  static __device__ __forceinline__ int parents_of(int node) {
+    constexpr int kAll = kNodes >> Bits > 0 ? kNodes >> Bits : 1;
+    return node % kAll;
+  }
+
+  // The nth node of a lane, and the inverse.
+  static __device__ __forceinline__ int node(int lane, int n) {
+    if constexpr (kNodes < kTokenLanes) return lane % kNodes;
+    return lane + kTokenLanes * (kSpread ? n ^ (lane & kChoice) : n);
+  }
+  static __device__ __forceinline__ int nth(int node) {
+    return kSpread ? node / kTokenLanes ^ (node & kChoice) : node / kTokenLanes;
+  }
+  // A byte holds what a lane has chosen for its nodes.
+  static __device__ __forceinline__ int choice(int byte, int node) {
+    return kNodes < kTokenLanes ? byte : byte >> (Bits * nth(node)) & kChoice;
+  }
+};
+
+// The metric of a head in shared memory.
+template <int D>
+struct alignas(16) SharedMetric {
+  uint4 feedback[D], directions[D];  // kMetricRank numbers in half precision
+  float roots[D];                    // of weights
+  bool exists;
+
+  // By all threads; [D][kStepNumbers], of which a first weight of 0 says that the head has none.
+  __device__ void load(const float* steps) {
+    exists = steps[0] > 0;
+    for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x)) {
+      const float* step = steps + i * kStepNumbers;
+      roots[i] = exists ? sqrtf(step[0]) : 1;
+#pragma unroll
+      for (int r = 0; r < kMetricRank; ++r) {
+        reinterpret_cast<__half*>(&feedback[i])[r] = half_saturated(exists ? step[1 + r] : 0);
+        reinterpret_cast<__half*>(&directions[i])[r] = half_saturated(exists ? step[1 + kMetricRank + r] : 0);
+      }
+    }
+  }
+};
+
+// One token that is being encoded.
+template <int Bits, int D>
+struct alignas(16) ShapedToken {
+  using L = ShapedLanes<Bits>;
+  uint4 along[L::kNodes];
+  float2 paths[L::kNodes];  // the target of the next value times the root of its weight, and the cost
+  unsigned char trace[D][kTokenLanes];
+  float values[D];  // over their root mean square, rounded
+  unsigned char states[D];
+};
+
+template <int Bits, int D, int Warps>
+struct ShapedShared {
+  ShapedToken<Bits, D> tokens[2 * Warps];
+  TrellisPage<Bits, D> page;
+  SharedMetric<D> metric;
+  float levels[kTrellisStates];
+  float gains[kPageTokens];
+};
+// Where eight warps don't find room in the smallest shared memory, four do.
+template <int Bits, int D>
+inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= 99 * 1024 ? 8 : 4;
+
+__device__ __forceinline__ __half2 half2_of(const uint4& eight, int i) {
+  const unsigned int words[4] = {eight.x, eight.y, eight.z, eight.w};
+  return *reinterpret_cast<const __half2*>(&words[i]);
+}
+
+template <int Bits, int D>
+class ShapedPath {
+ public:
+  using L = ShapedLanes<Bits>;
+  using Shared = ShapedShared<Bits, D, kShapedWarps<Bits, D>>;
+
+  // By the lanes of a token. Both tokens of a warp do the same.
+  __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
+      : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
+#pragma unroll
+    for (int n = 0; n < L::kOwn; ++n) {
+#pragma unroll
+      for (int k = 0; k < L::kBranches; ++k)
+        levels_[n][k] = shared.levels[L::node(lane, n) << Bits | first_branch() | k];
+    }
+  }
+
+  // Gives the gain.
+  __device__ float encode(const TailPage<D>& tail, int token) {
+    const float loudness = take_values(tail, token);
+    const int cheapest = search<false>(D - kSeamRunIn, 2 * kSeamRunIn, -1);
+    const int seam = trace_back(cheapest, kSeamRunIn, 2 * kSeamRunIn);
+    search<true>(0, D, seam);
+    trace_back(seam, 0, D);
+    __syncwarp();
+    store_codes(tail.side, token);
+    return fminf(rounded_gain(fit() * loudness), 0x1p126F);
+  }
+
+ private:
+  static constexpr float kFar = 1e30F;  // the cost of a path that doesn't begin in the seam
+
+  // Of the branches to a node, those that are this lane's.
+  __device__ __forceinline__ int first_branch() const {
+    return L::kNodes < kTokenLanes ? lane_ / L::kNodes * L::kBranches : 0;
+  }
+
+  template <class Number, class Take>
+  static __device__ __forceinline__ Number over_lanes(Number x, const Take& take) {
+#pragma unroll
+    for (int distance = 1; distance < kTokenLanes; distance *= 2)
+      x = take(x, __shfl_xor_sync(~0U, x, distance));
+    return x;
+  }
+  static __device__ __forceinline__ float sum(float x) {
+    return over_lanes(x, [](float a, float b) { return a + b; });
+  }
+
+  // Gives the root mean square, rounded to a gain.
+  __device__ float take_values(const TailPage<D>& tail, int token) {
+    float squares = 0;
+#pragma unroll
+    for (int octet = lane_ * kOctetValues; octet < D; octet += kTokenLanes * kOctetValues) {
+      float x[kOctetValues];
+      tail.channels_from(token, octet, x);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) {
+        x[i] -= shared_.page.means[octet + i];
+        squares += x[i] * x[i];
+        own_.values[octet + i] = x[i];
+      }
+    }
+    squares = sum(squares);
+    __syncwarp();
+    const float loudness = rounded_gain(sqrtf(squares / D));
+    const float reciprocal = loudness > 0 ? 1 / loudness : 0;
+#pragma unroll
+    for (int i = lane_; i < D; i += kTokenLanes) own_.values[i] *= reciprocal;
+    __syncwarp();
+    return loudness;
+  }
+
+  // Takes n values of the circle from `first` on, in the metric or as if all errors counted alike, from a
+  // seam or (negative) any node. Gives the node that the cheapest path leads to.
+  template <bool Shaped>
+  __device__ int search(int first, int n, int seam) {
+    float x = own_.values[first];
+    float root = Shaped ? shared_.metric.roots[first] : 1;
+#pragma unroll
+    for (int i = 0; i < L::kOwn; ++i) {
+      const int node = L::node(lane_, i);
+      own_.paths[L::place(node)] = {x * root, seam < 0 || node == seam ? 0 : kFar};
+      if (Shaped) own_.along[L::place(node)] = {};
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int step = 0; step < n; ++step) {
+      int best[L::kOwn];
+      choose(root, best);
+      const int i = within<D>(first + step);
+      const int next = Shaped ? min(i + 1, D - 1) : within<D>(i + 1);
+      const float next_x = own_.values[next];
+      if (Shaped) root = shared_.metric.roots[next];
+      float2 paths[L::kOwn];
+      uint4 along[L::kOwn];
+      int choices = 0;
+#pragma unroll
+      for (int j = 0; j < L::kOwn; ++j) {
+        const int node = L::node(lane_, j);
+        const int choice = best[j] & L::kChoice;
+        choices |= choice << (Bits * j);
+        paths[j] = {next_x, __int_as_float(best[j])};
+        if constexpr (Shaped) {
+          const float error = x - shared_.levels[node << Bits | choice];
+          along[j] = own_.along[place_of_parent(node, choice)];
+          paths[j].x = root * (next_x + extend(along[j], error, i, next));
+        }
+      }
+      own_.trace[step][lane_] = static_cast<unsigned char>(choices);
+      x = next_x;
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < L::kOwn; ++j) {
+        const int place = L::place(L::node(lane_, j));
+        own_.paths[place] = paths[j];
+        if constexpr (Shaped) own_.along[place] = along[j];
+      }
+      __syncwarp();
+    }
+    int cheapest = 0x7fffffff;
+#pragma unroll
+    for (int i = 0; i < L::kOwn; ++i) {
+      const int node = L::node(lane_, i);
+      cheapest = min(cheapest, (__float_as_int(own_.paths[L::place(node)].y) & ~0xff) | node);
+    }
+    return over_lanes(cheapest, [](int a, int b) { return min(a, b); }) & 0xff;
+  }
+
+  // Of the branches to each node the cheapest: its cost, and which it is. The lowest bits of costs before are
+  // not worth clearing.
+  __device__ __forceinline__ void choose(float root, int (&best)[L::kOwn]) const {
+#pragma unroll
+    for (int set = 0; set < L::kSets; ++set) {
+      float2 parents[L::kParents];
+      const int place = L::place_of_set(L::parents_of(L::node(lane_, set)));
+#pragma unroll
+      for (int k = 0; k < L::kParents; ++k) parents[k] = own_.paths[place + k * L::kStride];
+#pragma unroll
+      for (int child = 0; child < L::kChildren; ++child) {
+        const int n = set + child * L::kSets;
+        const auto cost = [&](int k) {
+          const float2 parent = parents[k % L::kParents];
+          const float error = __fmaf_rn(-root, levels_[n][k], parent.x);
+          return (__float_as_int(__fmaf_rn(error, error, parent.y)) & not_choice_) | k;
+        };
+        best[n] = min(cost(0), cost(1));
+#pragma unroll
+        for (int k = 2; k < L::kBranches; k += 2) best[n] = __vimin3_s32(best[n], cost(k), cost(k + 1));
+      }
+    }
+    if constexpr (L::kNodes < kTokenLanes) {
+      best[0] |= first_branch();
+#pragma unroll
+      for (int distance = L::kNodes; distance < kTokenLanes; distance *= 2)
+        best[0] = min(best[0], __shfl_xor_sync(~0U, best[0], distance));
+    }
+  }
+  static __device__ __forceinline__ int place_of_parent(int node, int choice) {
+    return L::place_of_set(L::parents_of(node)) + choice % L::kNodes * L::kStride;
+  }
+
+  // Adds the error of value i; gives what they all add to the target of value `next`.
+  __device__ __forceinline__ float extend(uint4& along, float error, int i, int next) const {
+    const uint4 directions = shared_.metric.directions[i], feedback = shared_.metric.feedback[next];
+    const __half2 of_both = __float2half2_rn(error);
+    __half2 sums[kMetricRank / 2];
+    __half2 target = __half2half2(__half(0));
+#pragma unroll
+    for (int r = 0; r < kMetricRank / 2; ++r) {
+      sums[r] = __hfma2(half2_of(directions, r), of_both, half2_of(along, r));
+      target =
+          r == 0 ? __hmul2(half2_of(feedback, r), sums[r]) : __hfma2(half2_of(feedback, r), sums[r], target);
+    }
+    along = *reinterpret_cast<const uint4*>(sums);
+    return __low2float(target) + __high2float(target);
+  }
+
+  // The states of the path that is at `node` after step `end`, back to step `begin`; gives the node before.
+  __device__ int trace_back(int node, int begin, int end) {
+#pragma unroll 1
+    for (int step = end - 1; step >= begin; --step) {
+      const int state = node << Bits | L::choice(own_.trace[step][node % kTokenLanes], node);
+      if (lane_ == 0) own_.states[step] = static_cast<unsigned char>(state);
+      node = state % L::kNodes;
+    }
+    return node;
+  }
+
+  __device__ void store_codes(PageSide side, int token) const {
+#pragma unroll
+    for (int octet = lane_ * kOctetValues; octet < D; octet += kTokenLanes * kOctetValues) {
+      std::uint64_t codes = 0;
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i)
+        codes |= static_cast<std::uint64_t>(own_.states[octet + i] >> (kTrellisBits - Bits)) << (i * Bits);
+      shared_.page.store_codes(side, token, octet, codes);
+    }
+  }
+
+  // The gain at which the codes give the values their own length in the metric.
+  __device__ float fit() const {
+    float energy = 0, product = 0, length = 0;
+    float2 x_along[kMetricRank / 2] = {}, shape_along[kMetricRank / 2] = {};
+#pragma unroll 1
+    for (int i = lane_; i < D; i += kTokenLanes) {
+      const float x = own_.values[i], shape = shared_.levels[own_.states[i]];
+      energy += x * x;
+      product += x * shape;
+      length += shape * shape;
+      const uint4 directions = shared_.metric.directions[i];
+#pragma unroll
+      for (int r = 0; r < kMetricRank / 2; ++r) {
+        const float2 direction = __half22float2(half2_of(directions, r));
+        x_along[r] = {x_along[r].x + direction.x * x, x_along[r].y + direction.y * x};
+        shape_along[r] = {shape_along[r].x + direction.x * shape, shape_along[r].y + direction.y * shape};
+      }
+    }
+    energy = sum(energy);
+    product = sum(product);
+    length = sum(length);
+#pragma unroll
+    for (int r = 0; r < kMetricRank / 2; ++r) {
+      const float2 x = {sum(x_along[r].x), sum(x_along[r].y)};
+      const float2 shape = {sum(shape_along[r].x), sum(shape_along[r].y)};
+      energy += x.x * x.x + x.y * x.y;
+      product += x.x * shape.x + x.y * shape.y;
+      length += shape.x * shape.x + shape.y * shape.y;
+    }
+    return fitted_gain(energy, product, length, shared_.metric.exists ? 1.0F : kUnbiasedKeys,
+                       [](float base, float exponent) { return powf(base, exponent); });
+  }
+
+  Shared& shared_;
+  ShapedToken<Bits, D>& own_;
+  int lane_;
+  int not_choice_;  // ~kChoice, of which the compiler doesn't know that: with two constants it takes two
+                    // operations
+  float levels_[L::kOwn][L::kBranches];
+};
+
+template <int Bits, int D>
+__global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kShapedWarps<Bits, D>) / 128)
+    seal_shaped_kernel(const __grid_constant__ SealArgs args, int first_side) {
+  constexpr int kWarps = kShapedWarps<Bits, D>;
+  extern __shared__ __align__(16) unsigned char bytes[];
+  auto& shared = *reinterpret_cast<ShapedShared<Bits, D, kWarps>*>(bytes);
+  const int head = args.heads.at[blockIdx.y];
+  const int side = first_side + static_cast<int>(blockIdx.z);
+  const auto thread = static_cast<int>(threadIdx.x);
+  DuePage due;
+  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
+  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), PageSide::key};
+  shared.page.template begin<32 * kWarps>(args, due, head, tail);
+  const PageEncoding& encoding = args.sides[side];
+  if (encoding.page_metrics.directions == nullptr) {
+    shared.metric.load(encoding.metrics + head * (D * kStepNumbers));
+  } else {  // where tokens will be
+    auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
+    static_assert(sizeof work <= sizeof shared.tokens);
+    make_page_metric<D>(encoding.page_metrics, due.layer, head,
+                        page_of_sequence(encoding.page_metrics, args.due, due), work);
+    shared.metric.load(work.steps);
+    __syncthreads();
+  }
+  for (int state = thread; state < kTrellisStates; state += 32 * kWarps)
+    shared.levels[state] = static_cast<float>(level_of_state<Bits>(state)) * kTrellisCodes[Bits - 1].scale;
+  __syncthreads();
+  const int of_warp = thread % 32 / kTokenLanes;
+  const int first = thread / 32 * 2 + of_warp;
+  ShapedPath<Bits, D> path(shared, shared.tokens[first], thread % kTokenLanes);
+#pragma unroll 1
+  for (int token = first; token < kPageTokens; token += 2 * kWarps) {
+    const float gain = path.encode(tail, token);
+    if (thread % kTokenLanes != 0) continue;
+    shared.page.note_gain(token, gain);
+    shared.gains[token] = gain;
+  }
+  __syncthreads();
+  if (thread < kPageTokens) shared.page.store_gain(thread, shared.gains[thread]);
+  shared.page.template finish<32 * kWarps>(args, due, head, args.sides[side]);
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,403 @@
+// Trellis-coded pages (tcq<B>, src/format/trellis.h): a thread finds the best path of a token by the Viterbi
+// algorithm, with the costs of all nodes in registers. (A node is what a state shares with its successors:
+// its upper 8 - B bits; src/format/trellis_viterbi.h.) A CTA encodes a page.
+//
+// Costs are integers, whose lowest bits say which of its parents a node has its cost from: so a minimum
+// of sums finds both. The square of a number that is a multiple of 2^-70 is a multiple of 2^-140, a subnormal
+// number, whose bits are those of an integer.
+//
+// Parents are kept for two windows of values only. At the end of a window the path
+// that is the best then decides by which node it has begun; all others that do not come from there are
+// forbidden, and the codes of the window before are written. Bits above those of the parent say from which
+// node of the window's beginning a path comes.
+#pragma once
+
+#include <array>
+#include <type_traits>
+#include <utility>
+
+#include "device/cuda/seal/kept_choices.cuh"
+#include "device/cuda/seal/trellis_token.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kTrellisThreads = kPageTokens;
+
+template <int Bits>
+struct Trellis {
+  static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+  static constexpr int kNodes = kTrellisStates >> Bits;
+  static constexpr int kParentBits = Bits < 4 ? Bits : kTrellisBits - Bits;
+  static constexpr int kParents = 1 << kParentBits;                      // of a node
+  static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from a node to another
+  static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // of the choices of a step
+  static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
+
+  // Lowest bits of costs: the parent's, and above them the node at the window's beginning.
+  static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
+  // Values and levels are multiples of this. Squares are then multiples of 2^9 or, with fewer passengers and
+  // finer multiples, 2^7 or 2^5 bits. Where subnormal numbers end (at differences of 90 levels, for one bit
+  // at 362), costs grow more slowly.
+  static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
+  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;  // of a level
+  static constexpr float kMax = Bits == 1 ? 304 : 190;  // levels: values beyond are taken for that
+  static constexpr int kForbidden = 0x40000000;
+};
+
+// States in an order that brings equal levels together, which share a square, and next to them those on the
+// other side of -1/2, about which levels lie symmetrically; for one bit, whose levels are
+// all different, those of common parents, which can be forgotten after them.
+struct StateOrder {
+  std::array<int, kTrellisStates> states;
+  std::array<bool, kTrellisStates> first;  // whether no state before it leads to its node
+};
+template <int Bits>
+constexpr StateOrder order_states() {
+  StateOrder order{};
+  int n = 0;
+  if constexpr (Bits == 1) {
+    for (int parent = 0; parent < Trellis<Bits>::kNodes; parent += 2)
+      for (const int state : {parent, parent + 1, parent + 128, parent + 129}) order.states[n++] = state;
+  } else {
+    for (int level = 0; level < 128; ++level)
+      for (const int either : {level, -1 - level})
+        for (int state = 0; state < kTrellisStates; ++state)
+          if (state_level(Trellis<Bits>::kCode, state) == either) order.states[n++] = state;
+  }
+  std::array<bool, kTrellisStates> seen{};
+  for (n = 0; n < kTrellisStates; ++n) {
+    bool& node_seen = seen[order.states[n] >> Bits];
+    order.first[n] = !node_seen;
+    node_seen = true;
+  }
+  return order;
+}
+template <int Bits>
+inline constexpr StateOrder kStateOrder = order_states<Bits>();
+
+// The Ith of the states in order.
+template <int Bits, int I>
+struct OrderedState {
+  static constexpr int kState = kStateOrder<Bits>.states[I];
+  static constexpr bool kFirst = kStateOrder<Bits>.first[I];
+};
+
+// In units.
+template <int Bits, int State>
+inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::kCode, State) *
+                                                    Trellis<Bits>::kFine);
+
+// The parents that the nodes have chosen in a step, by their lowest bits.
+template <int Bits>
+struct Choices {
+  using T = Trellis<Bits>;
+  // Nodes' bits follow one another, up to the last word's highest bit; three bits of one may lie in two
+  // words.
+  static constexpr bool kSplits = 32 % T::kParentBits != 0 && T::kWords > 1;
+  static constexpr int kWordNodes = T::kNodes / T::kWords;
+  std::uint32_t words[T::kWords];
+
+  __device__ explicit Choices(const int (&costs)[T::kNodes]) {
+#pragma unroll
+    for (int word = 0; word < T::kWords; ++word) {
+      words[word] = 0;
+#pragma unroll
+      for (int node = 0; node < T::kNodes; ++node) {
+        const int first = node * T::kParentBits - 32 * word;  // of its bits, in the word
+        const int before = first < 0 ? -first : 0;            // of them that are in the word before
+        const int here = min(first + T::kParentBits, 32) - max(first, 0);
+        if (here > 0) words[word] = __funnelshift_r(words[word], costs[node] >> before, here);
+      }
+    }
+  }
+
+  // Of one node; word(i): the ith of the words.
+  template <class Word>
+  static __device__ unsigned of(unsigned node, const Word& word) {
+    if constexpr (kSplits) {
+      const unsigned bit = node * T::kParentBits;
+      const unsigned both =
+          __funnelshift_r(word(bit / 32), word(min(bit / 32 + 1, T::kWords - 1U)), bit % 32);
+      return both & (T::kParents - 1);
+    }
+    const unsigned shift = 32 - T::kParentBits * (kWordNodes - node % kWordNodes);
+    return word(node / kWordNodes) >> shift & (T::kParents - 1);
+  }
+};
+
+// What several states between two nodes need.
+struct NoLevels {};
+template <int Bits>
+using BranchLevels = std::conditional_t<(Trellis<Bits>::kBetween > 1), NearestLevels<Bits>, NoLevels>;
+
+// The cost of the cheapest path to each node.
+template <int Bits>
+class PathCosts {
+ public:
+  using T = Trellis<Bits>;
+
+  // one: 1, of which the compiler doesn't know that.
+  __device__ explicit PathCosts(int one) : not_choice_(-one << T::kParentBits) {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
+  }
+
+  // x: a value in levels.
+  __device__ __forceinline__ Choices<Bits> step(float x, const BranchLevels<Bits>& levels) {
+    const float in_units = rintf(x * T::kFine) * T::kUnit;
+    int next[T::kNodes];
+    if constexpr (T::kBetween == 1) {
+      take_states(Squarable(in_units), next, std::make_index_sequence<kTrellisStates>());
+    } else {
+      take_branches(in_units, levels, levels.bin_of(x), next);
+    }
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) costs_[node] = (next[node] & not_choice_) | (node & kChoice);
+    return Choices<Bits>(next);
+  }
+
+  __device__ unsigned cheapest() const {
+    int best = 0x7fffffff;
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node) best = min(best, (costs_[node] & ~0xff) | node);
+    return best & 0xff;
+  }
+
+  // A window begins.
+  __device__ void mark() {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node)
+      costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
+  }
+  // Forbids paths that do not come from this node of the window's beginning.
+  __device__ void forbid_others(unsigned first_node) {
+#pragma unroll
+    for (int node = 0; node < T::kNodes; ++node)
+      if (static_cast<unsigned>(costs_[node] & kPassengers) >> T::kParentBits != first_node)
+        costs_[node] = T::kForbidden;
+  }
+
+ private:
+  static constexpr int kChoice = T::kParents - 1;
+  static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
+
+  // x, and what its distance to all levels is made of: it is counted from -1/2, where levels come in pairs
+  // of one distance, so that x^2 + level^2 - 2 x level takes three operations for two levels.
+  struct Squarable {
+    float x, square;
+    explicit __device__ __forceinline__ Squarable(float in_units) {
+      x = Bits == 1 ? in_units : __fadd_rn(in_units, 0.5F * T::kFine * T::kUnit);
+      square = __fmul_rn(x, x);
+    }
+  };
+  template <int State>
+  static __device__ __forceinline__ int cost_of(const Squarable& x) {
+    if constexpr (Bits == 1) {
+      const float difference = __fsub_rn(x.x, kStateLevel<Bits, State> * T::kUnit);
+      return __float_as_int(__fmul_rn(difference, difference));
+    } else {
+      constexpr float kLevel = (kStateLevel<Bits, State> + 0.5F * T::kFine) * T::kUnit;
+      const float squares = __fadd_rn(x.square, kLevel * kLevel);
+      return __float_as_int(__fmaf_rn(x.x, -2 * kLevel, squares));
+    }
+  }
+
+  template <std::size_t I>
+  __device__ __forceinline__ void take_state(const Squarable& x, int (&next)[T::kNodes]) const {
+    constexpr int kState = OrderedState<Bits, I>::kState;
+    constexpr int kNode = kState >> Bits;
+    const int before = costs_[kState % T::kNodes];
+    if constexpr (OrderedState<Bits, I>::kFirst) {
+      next[kNode] = before + cost_of<kState>(x);
+    } else {
+      next[kNode] = __viaddmin_s32(before, cost_of<kState>(x), next[kNode]);
+    }
+  }
+  template <std::size_t... I>
+  __device__ __forceinline__ void take_states(const Squarable& x, int (&next)[T::kNodes],
+                                              std::index_sequence<I...>) const {
+    (take_state<I>(x, next), ...);
+  }
+
+  __device__ __forceinline__ void take_branches(float x, const BranchLevels<Bits>& levels, int bin,
+                                                int (&next)[T::kNodes]) const {
+    constexpr int kOffset = NearestLevels<Bits>::kOffset;
+    // A level's byte becomes a number of the mantissa, in the unit of levels.
+    constexpr float kBase = T::kUnit * T::kFine * 0x1p15F;
+    const float above = x + (kBase + kOffset * (T::kUnit * T::kFine));
+#pragma unroll
+    for (int i = 0; i < T::kNodes * T::kParents / 16; ++i) {
+      const uint4 sixteen = levels.piece(bin, i);
+      const std::uint32_t words[4] = {sixteen.x, sixteen.y, sixteen.z, sixteen.w};
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const int node = (16 * i + j) / T::kParents;
+        const int parent = (16 * i + j) % T::kParents;
+        const std::uint32_t level = __byte_perm(words[j / 4], __float_as_uint(kBase), 0x7604 | (j % 4) << 4);
+        const float difference = __fsub_rn(__uint_as_float(level), above);
+        const int cost = __float_as_int(__fmul_rn(difference, difference));
+        next[node] = parent == 0 ? costs_[parent] + cost : __viaddmin_s32(costs_[parent], cost, next[node]);
+      }
+    }
+  }
+
+  int not_choice_;  // ~kChoice: with two constants an operation would be two
+  int costs_[T::kNodes];
+};
+
+// Values of a window, and for how many values parents are kept.
+template <int Bits, int D>
+inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
+                               : Bits < 5                         ? 32
+                                                                  : 24;
+template <int Bits, int D>
+inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
+
+// Words of a thread's choices, and whether they fit where shared memory may be small: else they lie in local
+// memory.
+template <int Bits, int D>
+inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
+template <int Bits, int D>
+inline constexpr bool kHasFewChoices = kChoiceWords<Bits, D>* kPageTokens * 4 <= 65536;
+
+template <int Bits, int D, bool HasChoices>
+struct alignas(16) TrellisShared {
+  using Choices =
+      std::conditional_t<HasChoices, SharedChoices<Trellis<Bits>::kWords, kKept<Bits, D>, kPageTokens>,
+                         LocalChoices<Trellis<Bits>::kWords, kKept<Bits, D>>>;
+  [[no_unique_address]] typename Choices::Shared choices;
+  TrellisPage<Bits, D> page;
+  BranchLevels<Bits> levels;
+};
+
+// One token's search and its codes.
+template <int Bits, int D, class Shared>
+class TokenPath {
+ public:
+  using T = Trellis<Bits>;
+  static constexpr int kWindow = cuda::kWindow<Bits, D>;
+
+  // column: of choices.
+  __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
+      : shared_(shared), choices_(shared.choices, column), token_(shared.page, tail, token) {}
+
+  // Gives the gain.
+  __device__ float encode() {
+    PathCosts<Bits> costs(static_cast<int>(blockDim.y));
+    run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
+    unsigned seam = 0;
+#pragma unroll 1
+    for (int first = 0;; first += kWindow) {
+      const int end = min(first + kWindow, D);
+      costs.mark();
+      run(costs, first, end, [&](int i, const Choices<Bits>& choices) {
+#pragma unroll
+        for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
+      });
+      if (end == D) {
+        // The stream is a circle: it ends where it has begun.
+        token_.ask_for_first(D - kOctetValues);
+        emit(max(first - kWindow, 0), D, seam);
+        break;
+      }
+      if (first > 0) token_.ask_for_first(first - kOctetValues);
+      unsigned node = costs.cheapest();
+      for (int i = end - 1; i >= first; --i) {
+        const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices_.newer(i, word); });
+        node = (node << Bits | choice) % T::kNodes;
+      }
+      costs.forbid_others(node);
+      if (first == 0) {
+        seam = node;
+      } else {
+        emit(first - kWindow, first, node);
+      }
+      choices_.end_window();
+    }
+    return token_.gain();
+  }
+
+ private:
+  static __device__ float limited(float in_levels) {
+    return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
+  }
+
+  // Takes the values [first, end); keep(i, choices). Values wait where their steps' choices will be.
+  template <class Keep>
+  __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
+    constexpr int kOctets = kWindow / kOctetValues;
+    typename TrellisToken<Bits, D>::Octet stored[kOctets];
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet)
+      if (first + octet * kOctetValues < end) token_.ask_for(first + octet * kOctetValues, stored[octet]);
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const int from = first + octet * kOctetValues;
+      if (from >= end) break;
+      float x[kOctetValues];
+      token_.in_levels(from, stored[octet], x);
+#pragma unroll
+      for (int i = 0; i < kOctetValues; ++i) choices_.newer(from + i, 0) = __float_as_uint(limited(x[i]));
+    }
+    const auto waiting = [&](int i) { return __uint_as_float(choices_.newer(i, 0)); };
+    float ahead = waiting(first);
+#pragma unroll 1
+    for (int i = first; i < end; ++i) {
+      const float x = ahead;
+      ahead = waiting(min(i + 1, end - 1));
+      keep(i, costs.step(x, shared_.levels));
+    }
+  }
+
+  // In which state a path to `node` was, of which it has made this choice.
+  __device__ unsigned state_before(unsigned choice, unsigned node, float in_levels) const {
+    if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
+    return node << Bits | choice;
+  }
+
+  // Writes the codes of values [first, end), after which the path is at `node`.
+  __device__ void emit(int first, int end, unsigned node) {
+#pragma unroll 1
+    for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {
+      const auto choices = choices_.octet(octet, end == D && octet >= first + kWindow);
+      token_.begin_octet(octet, max(octet - kOctetValues, first));
+#pragma unroll
+      for (int i = kOctetValues - 1; i >= 0; --i) {
+        const unsigned choice = Choices<Bits>::of(node, [&](int word) { return choices(i, word); });
+        const unsigned state = state_before(choice, node, token_.octet_in_levels(i));
+        token_.take_state(i, state, token_.shape_of(state));
+        node = state % T::kNodes;
+      }
+      token_.end_octet(octet);
+    }
+  }
+
+  Shared& shared_;
+  typename Shared::Choices choices_;
+  TrellisToken<Bits, D> token_;
+};
+
+// Of a multiprocessor.
+template <int Bits>
+inline constexpr int kTrellisCtas = Bits == 6   ? 4
+                                    : Bits < 3  ? 1
+                                    : Bits == 3 ? 2
+                                                : 3;
+
+template <int Bits, int D>
+__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits>)
+    seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  using Shared = TrellisShared<Bits, D, Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>>;
+  auto& shared = *reinterpret_cast<Shared*>(bytes);
+  const auto prepare = [&] {
+    if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
+  };
+  seal_due_page<kTrellisThreads>(
+      args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[1]) {
+        const auto thread = static_cast<int>(threadIdx.x);
+        gains[0] = TokenPath<Bits, D, Shared>(shared, tail, thread, thread).encode();
+      });
+}
+
+}  // namespace kvant::cuda

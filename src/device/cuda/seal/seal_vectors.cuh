@@ -1,0 +1,618 @@
+// Vector-quantized pages: the nearest centroids of all sub-vectors. Tensor cores compute the squared
+// distances of 64 vectors to 256 centroids at a time, as sums of products: |x - c|^2 / 2 = |c|^2 / 2 + |x|^2
+// / 2 - c.x. They come in half precision, two a register, and as they are small where it matters, their 11
+// bits are enough: a lane keeps the least of a cell (every eighth of 64 or 128 centroids) and which cell that
+// was. Of the cell that is the nearest, and of others as near as half precision can tell, all centroids are
+// scored once more, in F32, as src/format does it.
+//
+// A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
+// are small, several CTAs share a multiprocessor: while one sets up a page, others search. Where shared
+// memory may be small, large codebooks come to it in parts, for some of a page's vectors after others.
+#pragma once
+
+#include <climits>
+
+#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/device/wgmma.cuh"
+#include "device/cuda/seal/seal_page.cuh"
+
+namespace kvant::cuda {
+
+inline constexpr int kVectorThreads = 512;  // of a multiprocessor
+inline constexpr int kGroupThreads = 128;   // which compute products together
+inline constexpr int kGroupVectors = 64;    // 16 of a warp: a lane has g and g + 8 of those
+inline constexpr int kBlockCentroids = 256;
+inline constexpr int kPartCells = 8;
+// Centroids whose distances a lane compares before it notes the least, and in which part it was.
+template <int Channels>
+inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
+template <int Channels>
+inline constexpr int kCellCentroids = kPartCentroids<Channels> / kPartCells;
+
+// The B operand: a centroid's coordinates, the halves of |c|^2 / 2 (its value and what that lacks), 1 and 1.
+// Eight centroids by eight of these numbers are contiguous: a matrix. 16 bytes behind those of eight
+// centroids put the centroids of a cell into different banks.
+template <int Channels>
+struct CentroidRow {
+  static constexpr int kMatrices = Channels == 8 ? 2 : 1;
+  static constexpr int kMatrixBytes = 128;
+  static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes, of eight centroids
+  static constexpr int kLength = Channels;  // where |c|^2 / 2 begins, in the A operand a scale
+  static __host__ __device__ constexpr int at(int centroid, int k) {
+    return centroid / 8 * (kStride / 2) + k / 8 * 64 + centroid % 8 * 8 + k % 8;
+  }
+  // The products of small vectors' last eight contraction indices are 0, but read what lies behind a matrix.
+  // Besides, compute-sanitizer takes the 8 KB from the beginning of an operand for what is read.
+  static __host__ __device__ constexpr int bytes(int centroids) {
+    constexpr int kOperand = kBlockCentroids * 32;
+    constexpr int kBlock = kBlockCentroids / 8 * kStride;
+    return centroids / kBlockCentroids * kBlock +
+           (kOperand - kBlock > kMatrixBytes ? kOperand - kBlock : kMatrixBytes);
+  }
+};
+
+// IsLarge: shared memory is.
+template <int D, bool IsLarge>
+struct alignas(128) VectorShared {
+  static constexpr int kRow = D + 2;                          // spreads tokens over banks
+  static constexpr bool kFetchesAhead = IsLarge && D <= 128;  // there is room for it
+  __nv_bfloat16 values[kPageTokens * kRow];
+  uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the tail page that follows, as it lies there
+  std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
+  float factors[kPageTokens];  // of tokens: the centroids' scale, over a token's length if that is divided by
+  float largest;               // |x| of the page's values, times those
+  int next_group;              // of kGroupVectors of the page, that nobody has taken yet
+  int taken[kVectorThreads / kGroupThreads][2];  // by threads that compute together, in turn
+  float largest_coordinate;                      // of the centroids
+
+  // Two channels of a token, as they are compared with centroids.
+  __device__ __forceinline__ float2 values_at(int token, int channel) const {
+    const float2 x =
+        __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + token * kRow + channel));
+    return {x.x * factors[token], x.y * factors[token]};
+  }
+
+  // Behind it: the centroids, times a power of two that makes their largest coordinate 1/2 to 1.
+  __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
+  // How many of n are there at once.
+  static __host__ __device__ constexpr int part_of(int n) {
+    constexpr int kMost = D <= 128 ? 1024 : 256;
+    return IsLarge || n < kMost ? n : kMost;
+  }
+  template <int Channels>
+  static int bytes(int n) {
+    return static_cast<int>(sizeof(VectorShared)) + CentroidRow<Channels>::bytes(part_of(n));
+  }
+};
+
+// The power of two that brings x below 1, to 1/2 or more.
+__device__ __forceinline__ int exponent_of(float x) {
+  int exponent = 0;
+  frexpf(x, &exponent);
+  return exponent;
+}
+
+// Centroids, from the first of them in global memory on.
+template <int Channels, int D, bool IsLarge>
+__device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* from, int n) {
+  using Row = CentroidRow<Channels>;
+  const float scale = ldexpf(1, -exponent_of(shared.largest_coordinate));
+  __half* rows = shared.centroids();
+  for (int i = static_cast<int>(threadIdx.x); i < Row::bytes(n) / 16; i += static_cast<int>(blockDim.x))
+    reinterpret_cast<uint4*>(rows)[i] = {};
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) {
+    float squares = 0;
+    for (int k = 0; k < Channels; ++k) {
+      const float x = __half2float(from[c * Channels + k]) * scale;
+      rows[Row::at(c, k)] = __float2half_rn(x);
+      squares += x * x;
+    }
+    const __half length = __float2half_rn(0.5F * squares);
+    rows[Row::at(c, Row::kLength)] = length;
+    rows[Row::at(c, Row::kLength + 1)] = __float2half_rn(0.5F * squares - __half2float(length));
+    rows[Row::at(c, Row::kLength + 2)] = rows[Row::at(c, Row::kLength + 3)] = __half(1);
+  }
+  publish_to_wgmma();
+}
+
+__device__ __forceinline__ const __half* codebook_of(const PageEncoding& format, int head) {
+  return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
+}
+
+// The largest coordinate, and the centroids where they are there all at once.
+template <int Channels, int D, bool IsLarge>
+__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
+  const int n = 1 << format.layout.bits;
+  const __half* const from = codebook_of(format, head);
+  if (threadIdx.x == 0) shared.largest_coordinate = 0;
+  __syncthreads();
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
+    largest = fmaxf(largest, fabsf(__half2float(from[i])));
+  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
+  __syncthreads();
+  if (shared.part_of(n) == n) load_centroids<Channels>(shared, from, n);
+}
+
+// What a page's distances are multiplied by: a power of two, so that none exceeds 2^15, unless values are
+// thousands of times the centroids.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ float find_unit(const VectorShared<D, IsLarge>& shared) {
+  constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
+  return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
+}
+
+// The A operand of a warp's 16 vectors, from which `first` is counted: minus the vectors, and what the other
+// numbers of CentroidRow are multiplied by: unit, unit, and the halves of |x|^2 / 2 in units.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
+                                             std::uint32_t (&a)[4]) {
+  constexpr int kOfToken = D / Channels;
+  constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // of contraction indices
+  const int lane = threadIdx.x % kLanes;
+  const int t = lane % 4;
+  const std::uint32_t units = t == kUnitPair ? pack_half2(unit, unit) : 0;
+  const float per_unit = 0.5F / unit;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int vector = first + lane / 4 + 8 * row;
+    const float2 x = shared.values_at(vector / kOfToken, vector % kOfToken * Channels + 2 * t % Channels);
+    const __half2 scaled = __floats2half2_rn(x.x * -unit, x.y * -unit);
+    const float2 rounded = __half22float2(scaled);
+    float squares = rounded.x * rounded.x + rounded.y * rounded.y;
+#pragma unroll
+    for (int step = 1; step < Channels / 2; step *= 2) squares += __shfl_xor_sync(~0U, squares, step);
+    const float length = fminf(squares * per_unit, 65504.0F);
+    const float upper = __half2float(__float2half_rn(length));
+    const std::uint32_t others = t == kUnitPair + 1 ? pack_half2(upper, length - upper) : units;
+    const auto coordinates = *reinterpret_cast<const std::uint32_t*>(&scaled);
+    if constexpr (Channels == 8) {
+      a[row] = coordinates;
+      a[2 + row] = others;
+    } else {
+      a[row] = t < Channels / 2 ? coordinates : others;
+      a[2 + row] = 0;
+    }
+  }
+}
+
+// The least distances that a lane has seen of two vectors, of even and odd centroids in each half of a word,
+// and of which part.
+struct BestParts {
+  std::uint32_t distances[2];
+  int parts[2][2];
+};
+
+__device__ __forceinline__ std::uint32_t min_half2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("min.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// Takes the distances of a part: two centroids of vectors g and g + 8 in turn.
+template <int Numbers>
+__device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    // Minima of floating-point and of integers are computed by different units, side by side.
+    constexpr int kFloats = 2 * (Numbers / 8 + 2);
+    std::uint32_t first = distances[row];
+#pragma unroll
+    for (int i = 2; i < kFloats; i += 2) first = min_half2(first, distances[i + row]);
+    std::uint32_t least = distances[kFloats + row];
+#pragma unroll
+    for (int i = kFloats + 2; i < Numbers - 2; i += 4)
+      least = __vimin3_s16x2(least, distances[i + row], distances[i + 2 + row]);
+    least = __vimin3_s16x2(least, first, distances[Numbers - 2 + row]);
+    bool upper_stays = false;
+    bool lower_stays = false;
+    best.distances[row] = __vibmin_s16x2(best.distances[row], least, &upper_stays, &lower_stays);
+    best.parts[row][0] = lower_stays ? best.parts[row][0] : part;
+    best.parts[row][1] = upper_stays ? best.parts[row][1] : part;
+  }
+}
+
+template <int Channels>
+__device__ __forceinline__ BestParts search_parts(const __half* centroids, int n,
+                                                  const std::uint32_t (&vectors)[4]) {
+  using Row = CentroidRow<Channels>;
+  constexpr int kParts = kBlockCentroids / kPartCentroids<Channels>;
+  constexpr int kNumbers = kPartCentroids<Channels> / 4;
+  BestParts best{{0x7fff7fff, 0x7fff7fff}, {}};
+#pragma unroll 1
+  for (int block = 0; block < n / kBlockCentroids; ++block) {
+    std::uint32_t distances[kBlockCentroids / 4];
+    const __half* const rows = centroids + Row::at(block * kBlockCentroids, 0);
+    if constexpr (Architecture::kWarpgroupProducts) {
+      multiply_64_by_256(distances, vectors, wgmma_matrix(rows, Row::kMatrixBytes, Row::kStride));
+    } else {
+      multiply_16_by_256<8 * Row::kMatrices>(distances, vectors, rows, Row::kMatrixBytes, Row::kStride);
+    }
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) take_part<kNumbers>(distances + i * kNumbers, block * kParts + i, best);
+  }
+  return best;
+}
+
+// The centroid that is the nearest in F32, as far as a lane has looked.
+struct Nearest {
+  float score;  // |c|^2 / 2 - c.x
+  int code;
+};
+
+// centroid: one's row in shared memory.
+template <int Channels>
+__device__ __forceinline__ float exact_score(const __half* centroid, const float (&x)[Channels]) {
+  std::uint32_t words[5];  // coordinates, then the halves of |c|^2 / 2
+  if constexpr (Channels == 2) {
+    const uint2 row = *reinterpret_cast<const uint2*>(centroid);
+    words[0] = row.x;
+    words[1] = row.y;
+  } else {
+    const uint4 row = *reinterpret_cast<const uint4*>(centroid);
+    words[0] = row.x;
+    words[1] = row.y;
+    words[2] = row.z;
+    words[3] = row.w;
+  }
+  if constexpr (Channels == 8)
+    words[4] = *reinterpret_cast<const std::uint32_t*>(centroid + CentroidRow<Channels>::at(0, Channels));
+  const auto pair = [&](int i) { return __half22float2(*reinterpret_cast<const __half2*>(&words[i])); };
+  float along = 0;
+#pragma unroll
+  for (int k = Channels - 2; k >= 0; k -= 2) {
+    const float2 c = pair(k / 2);
+    along = fmaf(c.x, x[k], fmaf(c.y, x[k + 1], along));
+  }
+  const float2 length = pair(Channels / 2);
+  return (length.x + length.y) - along;
+}
+
+// A quarter of the centroids of a cell, those of a lane.
+template <int Channels>
+__device__ __forceinline__ void search_cell(const __half* centroids, int cell, const float (&x)[Channels],
+                                            Nearest& nearest) {
+  const int first = cell / kPartCells * kPartCentroids<Channels> + cell % kPartCells +
+                    static_cast<int>(threadIdx.x) % 4 * 8;
+  const __half* from = centroids + CentroidRow<Channels>::at(first, 0);
+#pragma unroll
+  for (int i = 0; i < kCellCentroids<Channels> / 4; ++i) {
+    const float score = exact_score<Channels>(from + CentroidRow<Channels>::at(32 * i, 0), x);
+    if (score < nearest.score) nearest = {score, first + 32 * i};
+  }
+}
+
+// What the cells of a lane's two vectors have: the distance, and below it the cell's number.
+struct CellKeys {
+  int of[2][2];
+
+  __device__ __forceinline__ explicit CellKeys(const BestParts& best) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int cell = best.parts[row][odd] * kPartCells + threadIdx.x % 4 * 2 + odd;
+        const std::uint32_t distance = best.distances[row] << (16 * (1 - odd)) & 0xffff0000U;
+        of[row][odd] = static_cast<int>(distance | cell);
+      }
+    }
+  }
+  // Takes the nearest of a vector's cells away from the lane that has it; all four lanes get it.
+  __device__ __forceinline__ int take(int row) {
+    int least = min(of[row][0], of[row][1]);
+    least = min(least, __shfl_xor_sync(~0U, least, 1));
+    least = min(least, __shfl_xor_sync(~0U, least, 2));
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd)
+      if (of[row][odd] == least) of[row][odd] = INT_MAX;
+    return least;
+  }
+  // Whether any lane of the warp has cells left within the limits.
+  __device__ __forceinline__ bool any_within(const int (&limits)[2]) const {
+    return __any_sync(~0U, min(of[0][0], of[0][1]) < limits[0] || min(of[1][0], of[1][1]) < limits[1]);
+  }
+};
+
+// The nearest of the centroids that are there, of vectors g and g + 8 from `first`, which four lanes find
+// together.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
+                                             int first, Nearest (&nearest)[2]) {
+  constexpr int kOfToken = D / Channels;
+  constexpr int kInfinity = 0x7c00;
+  const int lane = threadIdx.x % kLanes;
+  float x[2][Channels];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int vector = first + lane / 4 + 8 * row;
+#pragma unroll
+    for (int k = 0; k < Channels; k += 2) {
+      const float2 pair = shared.values_at(vector / kOfToken, vector % kOfToken * Channels + k);
+      x[row][k] = pair.x;
+      x[row][k + 1] = pair.y;
+    }
+  }
+  nearest[0] = nearest[1] = {INFINITY, 0};
+  CellKeys keys(best);
+  int limits[2];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int cell = keys.take(row);
+    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // distances beyond are greater in F32 too
+    search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
+  }
+#pragma unroll 1
+  while (keys.any_within(limits)) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int cell = keys.take(row);
+      if (cell < limits[row]) search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      const float score = __shfl_xor_sync(~0U, nearest[row].score, step);
+      const int code = __shfl_xor_sync(~0U, nearest[row].code, step);
+      if (score < nearest[row].score || (score == nearest[row].score && code < nearest[row].code))
+        nearest[row] = {score, code};
+    }
+  }
+}
+
+// The next vectors of the page, for the 128 threads that compute products together. Where they take long,
+// some threads are ahead of others by a fourth, if each takes as many.
+template <int D, bool IsLarge>
+__device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
+  const unsigned threads = threadIdx.x / kGroupThreads;
+  if (!takes_long) return turn * (blockDim.x / kGroupThreads) + threads;
+  int* const taken = &shared.taken[threads][turn % 2];
+  if (threadIdx.x % kGroupThreads == 0) *taken = atomicAdd(&shared.next_group, 1);
+  named_barrier(static_cast<int>(threads) + 1, kGroupThreads);
+  return *taken;
+}
+
+// Stores the codes of vectors g and g + 8 from `first`.
+template <int Channels, int D, bool IsLarge>
+__device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side,
+                                            int first, const Nearest (&nearest)[2]) {
+  constexpr int kOfToken = D / Channels;
+  const int lane = threadIdx.x % kLanes;
+  const int row = lane % 4;
+  if (row < 2) {
+    const int vector = first + lane / 4 + 8 * row;
+    const int token = vector / kOfToken;
+    const int channel = vector % kOfToken * Channels;
+    const int code = row == 0 ? nearest[0].code : nearest[1].code;
+    if (bits == 8) {
+      constexpr CodeLayout kBytes{CodeOrder::vectors, 8, Channels};
+      reinterpret_cast<unsigned char*>(shared.page)[code_bit(kBytes, side, D, token, channel, 0) / 8] =
+          static_cast<unsigned char>(code);
+    } else {
+      store_code<D>(shared.page, CodeLayout{CodeOrder::vectors, bits, Channels}, side, token, channel, code);
+    }
+  }
+}
+
+template <int D, int Channels>
+inline constexpr int kGroupsOfPage = kPageTokens*(D / Channels) / kGroupVectors;
+
+// With the codebook in parts, each of which all threads load.
+template <int Channels, int D, bool IsLarge>
+__device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits,
+                                PageSide side) {
+  const int n = 1 << bits;
+  const int part = shared.part_of(n);
+  const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
+  const int together = static_cast<int>(blockDim.x) / kGroupThreads;
+  const float unit = find_unit<Channels>(shared);
+#pragma unroll 1
+  for (int begin = 0; begin < kGroupsOfPage<D, Channels>; begin += together) {
+    const int group = begin + static_cast<int>(threadIdx.x) / kGroupThreads;
+    const bool has_group = group < kGroupsOfPage<D, Channels>;
+    const int first = (has_group ? group : 0) * kGroupVectors + 16 * warp_of_group;
+    std::uint32_t vectors[4];
+    load_vectors<Channels>(shared, unit, first, vectors);
+    Nearest nearest[2] = {{INFINITY, 0}, {INFINITY, 0}};
+#pragma unroll 1
+    for (int first_centroid = 0; first_centroid < n; first_centroid += part) {
+      __syncthreads();
+      load_centroids<Channels>(shared, codebook + first_centroid * Channels, part);
+      __syncthreads();
+      const BestParts best = search_parts<Channels>(shared.centroids(), part, vectors);
+      Nearest of_part[2];
+      settle_codes<Channels>(shared, best, first, of_part);
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+        if (of_part[row].score < nearest[row].score)
+          nearest[row] = {of_part[row].score, of_part[row].code + first_centroid};
+    }
+    if (has_group) store_codes<Channels>(shared, bits, side, first, nearest);
+  }
+}
+
+template <int Channels, int D, bool IsLarge>
+__device__ void encode_vectors(VectorShared<D, IsLarge>& shared, int bits, PageSide side) {
+  constexpr int kGroups = kGroupsOfPage<D, Channels>;
+  const int warp_of_group = threadIdx.x % kGroupThreads / kLanes;
+  const float unit = find_unit<Channels>(shared);
+#pragma unroll 1
+  for (int turn = 0;; ++turn) {
+    const unsigned group = take_group(shared, 1 << bits > kBlockCentroids, turn);
+    if (group >= kGroups) break;
+    const int first = static_cast<int>(group % kGroups) * kGroupVectors + 16 * warp_of_group;
+    std::uint32_t vectors[4];
+    load_vectors<Channels>(shared, unit, first, vectors);
+    const BestParts best = search_parts<Channels>(shared.centroids(), 1 << bits, vectors);
+    Nearest nearest[2];
+    settle_codes<Channels>(shared, best, first, nearest);
+    store_codes<Channels>(shared, bits, side, first, nearest);
+    __syncwarp();
+  }
+}
+
+inline constexpr int kTokenThreads = 4;  // that measure a token together
+
+__device__ __forceinline__ double token_sum(double x) {
+  x += __shfl_xor_sync(~0U, x, 1);
+  return x + __shfl_xor_sync(~0U, x, 2);
+}
+
+// Factors of tokens (of gain-shape formats, lengths are divided by), and the largest value that remains.
+template <int D, bool IsLarge>
+__device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains) {
+  const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
+       i += static_cast<int>(blockDim.x)) {
+    const int token = i / kTokenThreads;
+    const int first = i % kTokenThreads * (D / kTokenThreads);
+    double squares = 0;
+    for (int channel = first; has_gains && channel < first + D / kTokenThreads; ++channel) {
+      const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + channel]);
+      squares += x * x;
+    }
+    squares = token_sum(squares);
+    const double length = has_gains ? sqrt(squares) : 1;
+    if (i % kTokenThreads == 0) shared.factors[token] = length > 0 ? static_cast<float>(scale / length) : 0;
+  }
+  __syncthreads();
+  float largest = 0;
+#pragma unroll 4
+  for (int i = 2 * static_cast<int>(threadIdx.x); i < kPageTokens * D;
+       i += 2 * static_cast<int>(blockDim.x)) {
+    const float2 x = shared.values_at(i / D, i % D);
+    largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
+  }
+  for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+  if (threadIdx.x % kLanes == 0)
+    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
+}
+
+// The least squares gains of tokens for the centroids that have been found. coordinate(code, k): of a
+// centroid.
+template <int Channels, int D, bool IsLarge, class Coordinate>
+__device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
+                            const Coordinate& coordinate) {
+  auto* gains =
+      reinterpret_cast<__half*>(reinterpret_cast<unsigned char*>(shared.page) + code_bytes(layout, D));
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kTokenThreads;
+       i += static_cast<int>(blockDim.x)) {
+    const int token = i / kTokenThreads;
+    const int begin = i % kTokenThreads * (D / kTokenThreads);
+    double along = 0;
+    double squares = 0;
+    for (int first = begin; first < begin + D / kTokenThreads; first += Channels) {
+      const std::uint32_t code = load_code<D>(shared.page, layout, side, token, first);
+#pragma unroll
+      for (int k = 0; k < Channels; ++k) {
+        const double c = coordinate(code, k);
+        const double x = __bfloat162float(shared.values[token * VectorShared<D, IsLarge>::kRow + first + k]);
+        along += x * c;
+        squares += c * c;
+      }
+    }
+    along = token_sum(along);
+    squares = token_sum(squares);
+    if (i % kTokenThreads == 0)
+      gains[token] =
+          along > 0 ? half_saturated(static_cast<float>(fmin(along / squares, 65504.0))) : __half(0);
+  }
+}
+
+// A tail page in flight to shared memory. Each thread copies what it is going to read by itself.
+template <int D, bool IsLarge>
+__device__ void fetch_page(VectorShared<D, IsLarge>& shared, const unsigned char* tail) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&shared.next_page[i])),
+                 "l"(tail + 16 * i)
+                 : "memory");
+}
+__device__ __forceinline__ void wait_for_fetched_page() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Whether the whole of a codebook may be there: beside values of heads of 512 there is no room for it.
+template <int D>
+KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
+  return is_large && D <= 256;
+}
+
+template <int Channels, int D>
+__global__ void __launch_bounds__(kVectorThreads, 1)
+    seal_vectors_kernel(const __grid_constant__ SealArgs args, int first_side) {
+  extern __shared__ __align__(128) unsigned char bytes[];
+  using Shared = VectorShared<D, has_large_shared<D>(Architecture::kLargeSharedMemory)>;
+  auto& shared = *reinterpret_cast<Shared*>(bytes);
+  const int side = first_side + static_cast<int>(blockIdx.z);
+  const int head = args.heads.at[blockIdx.y];
+  const PageEncoding& format = args.sides[side];
+  const int n = args.n_seqs * args.due.max_pages;
+  const auto step = static_cast<int>(gridDim.x);
+  DuePage due;
+  const auto find_from = [&](int i) {
+    while (i < n && !find_due_page<true>(args, i, head, side, &due)) i += step;
+    return i;
+  };
+  int i = find_from(static_cast<int>(blockIdx.x));
+  if (i >= n) return;
+  if (Shared::kFetchesAhead && due.row < 0) fetch_page(shared, due.tail);
+  load_codebook<Channels>(shared, format, head);
+  while (i < n) {
+    const DuePage sealed = due;  // meanwhile the next one is fetched
+    if (threadIdx.x == 0) {
+      shared.largest = 0;
+      shared.next_group = 0;
+    }
+    wait_for_fetched_page();
+    if (due.row >= 0) {
+      load_new_rows<D>(args, due, head, side, shared.values, Shared::kRow);
+    } else if constexpr (Shared::kFetchesAhead) {
+      store_rows<D>([&](int piece) { return shared.next_page[piece]; }, static_cast<PageSide>(side),
+                    shared.values, Shared::kRow);
+    } else {
+      load_rows<D>(due.tail, static_cast<PageSide>(side), shared.values, Shared::kRow);
+    }
+    i = find_from(i + step);
+    if (Shared::kFetchesAhead && i < n && due.row < 0) fetch_page(shared, due.tail);
+    for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
+      shared.page[j] = 0;
+    __syncthreads();
+    const bool has_gains = format.stored.factor == TokenFactor::half;
+    measure_tokens(shared, has_gains);
+    __syncthreads();
+    const bool at_once = Shared::part_of(1 << format.layout.bits) == 1 << format.layout.bits;
+    if (at_once) {
+      encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
+    } else {
+      encode_by_parts<Channels>(shared, codebook_of(format, head), format.layout.bits,
+                                static_cast<PageSide>(side));
+    }
+    __syncthreads();
+    if (has_gains) {
+      if (at_once) {
+        const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
+        store_gains<Channels>(
+            shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
+              return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
+            });
+      } else {
+        const __half* const codebook = codebook_of(format, head);
+        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side),
+                              [&](std::uint32_t code, int k) {
+                                return static_cast<double>(__half2float(codebook[code * Channels + k]));
+                              });
+      }
+      __syncthreads();
+      count_if_out_of_range(
+          args, sealed, head, format, D,
+          reinterpret_cast<const unsigned char*>(shared.page) + code_bytes(format.layout, D));
+    }
+    for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))
+      reinterpret_cast<std::uint32_t*>(sealed.sealed)[j] = shared.page[j];
+    __syncthreads();
+  }
+}
+
+}  // namespace kvant::cuda

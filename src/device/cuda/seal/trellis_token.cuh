@@ -1,0 +1,105 @@
+// A token of a trellis-coded page that is being sealed: its values as a search takes them, and what becomes
+// of the path that is found.
+#pragma once
+
+#include "device/cuda/seal/trellis_levels.cuh"
+#include "device/cuda/seal/trellis_page.cuh"
+
+namespace kvant::cuda {
+
+template <int Bits, int D>
+class TrellisToken {
+ public:
+  static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
+
+  static __device__ __forceinline__ float shape_of(int state) {
+    return static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
+  }
+
+  // After page.begin().
+  __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
+      : page_(page), tail_(tail), token_(token) {
+    float squares = 0, largest = 0;
+#pragma unroll 8
+    for (int i = 0; i < D; i += kOctetValues) {
+      float x[kOctetValues];
+      rests_from(i, x);
+#pragma unroll
+      for (const float value : x) {
+        squares += value * value;
+        largest = fmaxf(largest, fabsf(value));
+      }
+    }
+    const float loudness = rounded_gain(sqrtf(squares / D));
+    to_levels_ = loudness > 0 ? 1 / (loudness * kCode.scale) : 0;
+    energy_ = squares;
+    largest_ = largest * to_levels_;
+  }
+
+  // The largest magnitude of its values, in levels.
+  __device__ __forceinline__ float largest() const {
+    return largest_;
+  }
+
+  // Eight values, from a multiple of eight on, as the page has them; what they are in levels.
+  using Octet = __nv_bfloat16[kOctetValues];
+  __device__ __forceinline__ void ask_for(int first, Octet& x) const {
+    tail_.ask_for_channels(token_, first, x);
+  }
+  __device__ __forceinline__ void in_levels(int first, const Octet& stored, float (&x)[kOctetValues]) const {
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i)
+      x[i] = (__bfloat162float(stored[i]) - page_.means[first + i]) * to_levels_;
+  }
+  // Value i of the octet that has begun.
+  __device__ __forceinline__ float octet_in_levels(int i) const {
+    return octet_[i] * to_levels_;
+  }
+
+  // Codes are taken from the last value to the first, an octet of values at a time, and octets are asked for
+  // one ahead: which is the first, and when one begins, which is the next.
+  __device__ __forceinline__ void ask_for_first(int octet) {
+    ask_for(octet, ahead_);
+  }
+  __device__ __forceinline__ void begin_octet(int first, int next) {
+#pragma unroll
+    for (int i = 0; i < kOctetValues; ++i) octet_[i] = __bfloat162float(ahead_[i]) - page_.means[first + i];
+    ask_for(next, ahead_);
+    codes_ = 0;
+  }
+  // shape: what a value in this state is, at a gain of 1.
+  __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
+    codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
+    along_ += octet_[i] * shape;
+    length_ += shape * shape;
+  }
+  __device__ __forceinline__ void end_octet(int first) {
+    page_.store_codes(tail_.side, token_, first, codes_);
+  }
+
+  // Of the states that have been taken.
+  __device__ float gain() const {
+    const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
+    const float gain = fitted_gain(energy_, along_, length_, share,
+                                   [](float base, float exponent) { return powf(base, exponent); });
+    return fminf(rounded_gain(gain), 0x1p126F);
+  }
+
+ private:
+  __device__ __forceinline__ void rests_from(int i, float (&x)[kOctetValues]) const {
+    tail_.channels_from(token_, i, x);
+#pragma unroll
+    for (int j = 0; j < kOctetValues; ++j) x[j] -= page_.means[i + j];
+  }
+
+  TrellisPage<Bits, D>& page_;
+  const TailPage<D>& tail_;
+  int token_;
+  float to_levels_, energy_, largest_;
+  float along_ = 0, length_ = 0;
+  Octet ahead_;
+  float octet_[kOctetValues];
+  std::uint64_t codes_;
+};
+
+}  // namespace kvant::cuda

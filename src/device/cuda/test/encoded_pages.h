@@ -1,0 +1,97 @@
+// Pages for the tests and the benchmark of the kernels: encoded by the formats themselves, in both byte
+// orders.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/float16.h"
+#include "device/cuda/page/page_permutation.h"
+#include "format/format.h"
+
+namespace kvant::cuda {
+
+struct EncodedPage {
+  std::vector<float> values;      // [kPageTokens][d]: what the page's bytes stand for
+  std::vector<std::byte> device;  // bytes in GPU memory
+};
+
+// Codebooks of vector formats, one for each KV head and side, as half-precision numbers.
+struct Codebooks {
+  Constants constants;
+  std::vector<std::uint16_t> packed[2];  // [side][n_heads][size]
+  std::int64_t size[2] = {0, 0};         // numbers of a head
+
+  Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads,
+            std::uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (const Side side : kSides) {
+      const Format& format = *find_format(side == Side::key ? key_format : value_format);
+      size[static_cast<int>(side)] = static_cast<std::int64_t>(format.constant_size(d));
+      for (int head = 0; head < n_heads; ++head) {
+        for (const std::string& name : format.needed_constants()) {
+          std::vector<float> numbers(format.constant_size(d));
+          for (float& number : numbers) {
+            const std::uint16_t half = f16_from_float(normal(random));
+            packed[static_cast<int>(side)].push_back(half);
+            number = float_from_f16(half);
+          }
+          constants.set(0, head, side, name, numbers);
+        }
+      }
+    }
+  }
+};
+
+// What tests attend to; `captured` is what a model made (captured_heads.h).
+enum class Values { normal, outliers, captured };
+// The others: Gaussian values [kPageTokens][d]; keys with offsets and scales that differ by channel, values
+// with a common part, so that outputs don't vanish.
+inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> offset(d);
+  std::vector<float> scale(d);
+  std::mt19937 of_channels(side == Side::key ? 17 : 23);
+  for (int i = 0; i < d; ++i) {
+    offset[i] = normal(of_channels) * (side == Side::key ? 1.0F : 0.3F);
+    scale[i] = side == Side::key ? std::exp(0.7F * normal(of_channels)) : 1;
+  }
+  std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
+  if (kind == Values::outliers) {
+    // As models have them: a channel of keys far from the others, tokens whose values are large or nearly
+    // vanish.
+    for (int token = 0; token < kPageTokens; ++token) {
+      float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
+      if (side == Side::key) row[5] = 40 + 3 * row[5];
+      const float loudness = token % 41 == 7 ? 60.0F : token % 17 == 3 ? 1e-3F : 1.0F;
+      for (int i = 0; side == Side::value && i < d; ++i) row[i] *= loudness;
+    }
+  }
+  return values;
+}
+
+// A page of `values`, [kPageTokens][d].
+inline EncodedPage encode_page(const std::string& name, Side side, int d, const TokenMask& left_out,
+                               const Codebooks& codebooks, int head, std::vector<float> values) {
+  const Format& format = *find_format(name);
+  DeviceFormat device;
+  find_device_format(name, device);
+  const PageContext context{d, {&codebooks.constants, 0, head, side}};
+  std::vector<std::byte> canonical(format.page_bytes(d));
+  EncodedPage page;
+  page.values = std::move(values);
+  format.encode(page.values.data(), left_out, context, canonical.data());
+  format.decode(canonical.data(), kPageTokens, context, page.values.data());
+  page.device.resize(round_up_16(static_cast<int>(canonical.size())));
+  page_to_device(device, side, d, canonical.size(), canonical.data(), page.device.data());
+  return page;
+}
+
+}  // namespace kvant::cuda
