@@ -9,7 +9,7 @@ DEVICE = cpu
 export PROMPT # reaches the shell as it is, whatever its quotes
 export DEVICE
 
-.PHONY: run test check asan setup format lint clean
+.PHONY: run test check asan setup format lint docs plots clean
 
 run: setup ## answer a question with MODEL and the KV cache KV, on DEVICE
 	@KVANT_KERNELS=here scripts/build.sh default kvant $(if $(filter cuda%,$(DEVICE)),kvant_cuda)
@@ -37,6 +37,12 @@ format: ## format all sources in place
 
 lint: ## check formatting, run clang-tidy, count what prose could do better
 	@scripts/lint.sh
+
+docs: ## build the site of the documentation into build/site; broken links and missing pages fail
+	@scripts/docs.sh
+
+plots: ## draw docs/pictures from docs/results
+	@scripts/docs.sh plots
 
 clean: ## remove what was built; the environment in .venv stays
 	rm -rf build

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Writes the generated parts of README.md and docs/ from what was measured.
 
-    scripts/tables.py docs/results                       rewrite all tables and the picture
+    scripts/tables.py docs/results                       rewrite all tables and CSV files
     scripts/tables.py docs/results --check               say what is not current, change nothing
     scripts/tables.py docs/results --quality FOLDER      first take over what scripts/measure-quality left in FOLDER
     scripts/tables.py docs/results --cpu FOLDER          first take over what scripts/bench-cpu.sh left in FOLDER
     scripts/tables.py docs/results --gpu FOLDER          first take over rows of scripts/gpu-bench and gpu-fp8-rivals.py
     scripts/tables.py docs/results --bits MODEL.gguf     first compute bits by context with build/default/kvant
 
-What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
+`make plots` then draws the pictures. What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
 """
 import argparse
 import pathlib
@@ -26,8 +26,6 @@ from pages.import_gpu import import_gpu  # noqa: E402
 from pages.quality import NOTHING, Quality  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PICTURE = "docs/results.svg"
-BITS_PICTURE = "docs/bits.svg"
 
 
 def pages():
@@ -40,8 +38,7 @@ def generated(folder):
     quality, cpu, gpu = Quality(folder), Cpu(folder), Gpu(folder)
     front, bits = Front(quality, cpu, gpu), Bits(folder)
     blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
-    files = {ROOT / PICTURE: front.picture(), ROOT / BITS_PICTURE: bits.picture()}
-    files |= {ROOT / "docs/results/quality.csv": quality.csv(), ROOT / "docs/results/gpu-decode.csv": gpu.decode_csv(),
+    files = {ROOT / "docs/results/quality.csv": quality.csv(), ROOT / "docs/results/gpu-decode.csv": gpu.decode_csv(),
               ROOT / "docs/results/gpu-models.csv": gpu.models_csv()}
     shown = set()
     for path in pages():
@@ -99,6 +96,8 @@ def main():
         if path in stale:
             path.write_text(text, encoding="utf-8")
             print(path.relative_to(ROOT))
+    if any(path.suffix == ".csv" for path in stale):
+        print("docs/pictures: `make plots` draws them from the new figures")
 
 
 main()

@@ -1,7 +1,7 @@
-"""What the README and the guide show of the results: a short table, a picture, and speeds, each with the quality of its cache."""
+"""What the README and the guide show of the results: a short table and speeds, each with the quality of its cache."""
 import re
 
-from pages import chart, markdown
+from pages import markdown
 from pages.models import MODELS
 from pages.quality import MAIN, NOTHING, divergence
 from pages.results import day_of
@@ -70,44 +70,12 @@ class Front:
         return (f"WikiText-2 at context {CONTEXT:,}, {counts[-1]} contexts{exception}. {place}, " +
                 (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
 
-    def picture(self):
-        models = self.quality.models(CONTEXT)
-        shown = [(MODELS[model].title, self.quality.rows(model, context=CONTEXT)) for model in models]
-        caption = f"WikiText-2, context {CONTEXT:,}; kvant calibrated on its own text; measured {self.days(shown)}"
-        return chart.svg(shown[:3], caption, self.bars())
-
-    @staticmethod
-    def days(shown):
-        main = {recipe for _, _, recipes in chart.SERIES for recipe in recipes}
-        days = sorted({row["day"] for _, rows in shown for recipe, row in rows.items() if recipe in main})
-        return "-" if not days else days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-
     def decode(self):
         """The table of decode attention on a GPU, heads of 128, and the index of the shape that is shown."""
         for document in self.gpu.kind("decode"):
             if document["dim"] == 128 and SHOWN_ON_GPU[1] in document["shapes"]:
                 return document, document["shapes"].index(SHOWN_ON_GPU[1])
         return None, 0
-
-    def bars(self):
-        document, index = self.decode()
-        title, unit = "Decode attention on an H200", "us"
-        if document is None:
-            return title, [], unit, ("", "")
-        rows = [
-            row for name in ("uniform-4bit", "uniform-2bit") for row in document["results"] if row.get("recipe") == name
-        ]
-        found = []
-        if rows:
-            for rival, kind in zip(self.gpu.rivals(document, rows[0], index), ("BF16", "FP8")):
-                name = rival["name"].split(",")[0]
-                found.append((f"{kind}, {name}", rival["us"][index], "plain"))
-        found += [(f"kvant, {row['recipe']} (not calibrated)", row["us"][index], "uniform") for row in rows]
-        sequences, tokens = SHOWN_ON_GPU[1].split(", ")
-        fp8 = document.get("fp8_measured", "").removeprefix("FP8 on ")
-        note = (f"a layer, random values, {sequences} x {tokens} tokens",
-                day_of(document["measured_on"]) + (f"; FP8: {fp8}" if fp8 else ""))
-        return title, found, unit, note
 
     def cell_of(self, recipe, model=QUALITY_MODEL):
         """KLD of exactly that recipe, and on what, at the longest context that was measured."""
@@ -185,6 +153,16 @@ class Front:
                 yield (f"{what}, {batch} tokens", name, f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
                        f"{document.get('bits', bits)[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
 
+    def vllm_table(self):
+        """The guide's quick start: rows of the trained model that have a speed and a divergence."""
+        trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
+        if trained is None:
+            return NOTHING
+        rows = [row for row in trained["results"] if row[1] != "-"]
+        kept = [i for i, name in enumerate(trained["columns"]) if not name.startswith("same token")]
+        return (markdown.table([trained["columns"][i] for i in kept], [[row[i] for i in kept] for row in rows]) +
+                f"\n{trained['measured_on']}\n")
+
     @staticmethod
     def vllm_bits(document):
         """Bits per value by the tokens that fit in the same memory."""
@@ -219,7 +197,7 @@ class Front:
     def blocks(self):
         return {
             "readme-table": self.table, "readme-caption": self.caption, "readme-speed": self.speeds, "choosing":
-            self.choosing
+            self.choosing, "quick-start-vllm": self.vllm_table
         }
 
 
