@@ -99,7 +99,7 @@ def advise_source(path):
 
 def pages():
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return [p for p in found if p.name not in GENERATED and p.relative_to(ROOT).parts[:2] != ("docs", "lab")]
+    return [p for p in found if p.name not in GENERATED]
 
 
 def sources():

@@ -17,7 +17,7 @@ bool DeviceAttention::takes_rows_together(const Plan& plan, const StepSlice& sli
 void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
   // As kvant_decode_shape has it; and so many columns of products: those of four warps where these share the
   // decoding of pages, at heads of 128, else of two, as with four, kernels that instructions bind take a
-  // little longer than for twice two (docs/lab/2026-11-25-several-queries.md, 2026-11-26-shared-decoding.md).
+  // little longer than for twice two (docs/lab/decode.md).
   constexpr int kMostTogether = 8, kColumnsOfHeads = 8;
   const int most_columns = step.plan().geometry.head_dim == 128 ? 32 : 16;
   const bool are_together = takes_rows_together(step.plan(), step.slices()[run.first_slice]);

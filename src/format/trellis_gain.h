@@ -24,7 +24,7 @@ KVANT_HOST_DEVICE constexpr Number gain_of_code(int code, Number loudest, const 
 // softmax and shorter values shrink the output, for all tokens alike, while errors across average out. So
 // gains go a part of the way to the unbiased <x, x> / <x, c>, for which <gain c, x> = <x, x>. The constants
 // are the parts of the way, in the exponent, that harm predictions least:
-// docs/lab/2026-11-25-codes-and-bases.md.
+// docs/lab/trellises.md.
 inline constexpr float kUnbiasedKeys = 0.75F, kUnbiasedValues = 1;
 // Limits the gain of codes that hardly resemble their values.
 inline constexpr float kMostStretch = 2;

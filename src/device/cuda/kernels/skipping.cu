@@ -6,7 +6,7 @@
 namespace kvant::cuda {
 
 // Where memory bandwidth is the bottleneck; other pairs lose more than they gain
-// (docs/lab/2026-11-22-cuda-kernels.md).
+// (docs/lab/decode.md).
 std::span<const DecodeKernel> skipping_kernels() {
   static const DecodeKernel kernels[] = {decode_entry<SkippingPair<LinearPair<4, 4, 128>, 128>, 128>(
       "cuda/sm90/ch4g128+tok4g128 skipping values", "ch4g128", "tok4g128")};
