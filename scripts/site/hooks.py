@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages that GitHub wants at the root
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
-MOST_WORDS = (("guide/", 1500), ("results/", 2000), ("quality.md", 2000), ("cpu.md", 2000), ("gpu.md", 2000))
+MOST_WORDS = (("guide/", 1500), ("lab/", 2500), ("results/", 2000), ("quality.md", 2000), ("cpu.md", 2000),
+              ("gpu.md", 2000))
 log = logging.getLogger("mkdocs.hooks.kvant")
 
 
