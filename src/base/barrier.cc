@@ -22,8 +22,8 @@ void pause_core() {
 #endif
 }
 
-// std::atomic::wait yields the core several times before it sleeps, in GCC's library: on a busy machine each
-// of these costs a time slice.
+// In GCC's library std::atomic::wait yields the core several times before it sleeps. On a busy machine each
+// yield costs a time slice.
 void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
 #if defined(__linux__)
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -55,8 +55,9 @@ bool Barrier::spin(std::uint32_t phase) {
   return false;
 }
 
-// Sequentially consistent on both sides: either the thread that releases sees this one in `sleeping_`, or
-// this one sees the new phase (which the kernel compares once more before it lets the thread sleep).
+// Both sides use sequentially consistent operations. Either the thread that releases sees this one in
+// `sleeping_`, or this one sees the new phase, which the kernel compares once more before it lets the thread
+// sleep.
 void Barrier::sleep(std::uint32_t phase) {
   sleeping_.fetch_add(1);
   while (phase_.load() == phase) sleep_while(phase_, phase);

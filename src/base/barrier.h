@@ -1,4 +1,4 @@
-// Barrier: where the threads of a team wait for each other.
+// Barrier: the threads of a team wait for each other here.
 #pragma once
 
 #include <atomic>
@@ -6,15 +6,15 @@
 
 namespace kvant {
 
-// A thread that waits spins for a short time, then sleeps until it is woken. On an idle machine nearly all
-// waits end while spinning. Where other programs want the cores, too, the thread that is waited for may not
-// be running: each wait that ends in sleep halves the time that the next ones spin, so that it gets the core
-// soon. (Yielding instead puts the thread behind everything else that is ready to run: many times slower on a
+// A waiting thread spins for a short time, then sleeps until it is woken. On an idle machine nearly all waits
+// end while spinning. Where other programs use the cores too, the awaited thread may not be running. So each
+// wait that ends in sleep halves the spinning time of the next ones, which frees the core soon. (Yielding
+// instead would put the thread behind everything else that is ready to run, which is many times slower on a
 // busy machine.)
 class Barrier {
  public:
-  // Returns when n_threads threads have called it. The last one to come runs `last` before any of them goes
-  // on.
+  // Returns when n_threads threads have called it. The last thread to arrive runs `last` before any of them
+  // continues.
   template <class Action>
   void wait(int n_threads, const Action& last) {
     const std::uint32_t phase = phase_.load(std::memory_order_acquire);

@@ -41,11 +41,12 @@ TEST(Barrier, LetsThreadsSleepThatWaitLong) {
     if (i == 0) std::this_thread::sleep_for(milliseconds(200));
     barrier.wait(4, [] {});
   });
-  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);  // of all threads; spinning takes 3 times 200 ms
+  // CPU time of all threads; spinning would take 3 times 200 ms
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);
 }
 
-// A wake-up that got lost would leave a thread asleep for ever. More threads than cores, and pauses of all
-// lengths around that of spinning: threads are caught awake, falling asleep and asleep.
+// A lost wake-up would leave a thread asleep for ever. There are more threads than cores, and pauses of all
+// lengths around the spinning time, so threads are caught awake, falling asleep and asleep.
 TEST(Barrier, LosesNoWakeUpAmongMoreThreadsThanCores) {
   for (const int n_threads : {2, 3, 16}) {
     Barrier barrier;

@@ -1,11 +1,11 @@
-// A turn of two channels as rotary position embedding makes it.
+// A rotation of two channels by rotary position embedding (RoPE).
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// Channels (first, second) turn together: by `step` / 2^64 of a whole turn for each token.
+// Channels (first, second) rotate together by `step` / 2^64 of a whole turn per token.
 struct ChannelTurn {
   std::int32_t first, second;
   std::uint64_t step;

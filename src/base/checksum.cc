@@ -29,7 +29,7 @@ std::uint64_t checksum(std::span<const std::byte> bytes) {
   Lanes lanes{1, 2, 3, 4};
   std::size_t at = 0;
   for (; bytes.size() - at >= kBlock; at += kBlock) mix_block(lanes, bytes.data() + at);
-  // Words that are not there change nothing that the number of bytes doesn't tell apart.
+  // Missing words can be skipped because the checksum includes the number of bytes.
   for (std::size_t lane = 0; at < bytes.size(); at += 8, ++lane) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data() + at, std::min<std::size_t>(8, bytes.size() - at));

@@ -16,8 +16,8 @@ std::vector<std::byte> random_bytes(std::size_t n) {
   return bytes;
 }
 
-// scripts/kill-test.py and whoever else reads the files computes it as the header says; these values come
-// from such a computation with integers of any size (Python).
+// scripts/kill-test.py and other readers of the files compute the checksum as the header specifies. These
+// values come from such a computation with integers of any size (Python).
 TEST(Checksum, IsWhatItsDescriptionSays) {
   EXPECT_EQ(checksum({}), 0xb538f5f135ceb6e9ULL);
   std::vector<std::byte> bytes(100);
@@ -40,8 +40,7 @@ TEST(Checksum, SeesEveryBitAndEveryLength) {
   }
 }
 
-// What simpler sums miss: the same top bit in two words of a lane, words that change places, zeros at the
-// end.
+// Simpler sums miss these: the same top bit in two words of a lane, swapped words, zeros at the end.
 TEST(Checksum, SeesDamageInSeveralPlaces) {
   const std::vector<std::byte> bytes = random_bytes(256);
   std::set<std::uint64_t> seen = {checksum(bytes)};

@@ -1,5 +1,5 @@
-// What the inner loops of code_gemm() work on, without inline functions of the standard library: compiled
-// with other flags there, they could be linked into code that runs everywhere.
+// The data of code_gemm()'s inner loops. This header uses no inline functions of the standard library: those
+// files are compiled with other flags, and their copies could be linked into code that runs everywhere.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 namespace kvant {
 
 inline constexpr int kCodeBlockSize = 32;  // values
-inline constexpr int kCodePanel = 64;      // rows of the matrix, which are multiplied at once
+inline constexpr int kCodePanel = 64;      // rows of the matrix that are multiplied at once
 
-// The memory of a CodePanel and of NumberRows (code_gemm.h).
+// Views of a CodePanel and of NumberRows (code_gemm.h).
 struct CodePanelView {
   const std::uint8_t* bytes;
   const float *scale, *offset;
@@ -20,17 +20,18 @@ struct NumberRowsView {
   float *unit, *sum;
 };
 
-// The products for this processor.
+// Holds the products for this processor.
 struct CodeGemm {
-  // rows[r] = row r of x for r in [first, end); x: k values a row, `stride` from row to row. Where a value is
-  // not finite, all products of its row will be NaN.
+  // Rounds row r of x to rows[r] for r in [first, end). x has k values per row, `stride` from row to row. If
+  // a value is not finite, all products of its row will be NaN.
   void (*round_rows)(const float* x, std::ptrdiff_t stride, int first, int end, int k,
                      const NumberRowsView& rows);
-  // y[r][i] = rows[r] . row i of the panel for r in [first, end) and the first n_columns of it.
+  // Computes y[r][i] = rows[r] . row i of the panel, for r in [first, end) and the first n_columns rows of
+  // the panel.
   void (*multiply)(const NumberRowsView& rows, int first, int end, int k, const CodePanelView& panel,
                    int n_columns, float* y, std::ptrdiff_t y_stride);
 };
 
-const CodeGemm* code_gemm_avx512();  // null: not of this build
+const CodeGemm* code_gemm_avx512();  // null: not compiled into this build
 
 }  // namespace kvant

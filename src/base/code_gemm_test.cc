@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-// Codes of every size, rows with an outlier, a row of zeros; rows and columns that don't fill the strips.
+// The input has codes of every size, rows with an outlier, a row of zeros, and sizes that don't fill the
+// strips.
 TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
   const CodeGemm* gemm = code_gemm();
   if (gemm == nullptr) GTEST_SKIP() << "this processor (or this build) has no products of codes";
@@ -46,14 +47,14 @@ TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
           magnitude +=
               std::abs(value) * (std::abs(scale * code) + std::abs(panel.offset[block * kCodePanel + c]));
         }
-        allowed += largest / 65000 * codes + 1e-6 * magnitude;  // half a unit of 16 bits, and F32
+        allowed += largest / 65000 * codes + 1e-6 * magnitude;  // half a unit of 16 bits, plus F32 rounding
       }
       ASSERT_NEAR(y[r * kColumns + c], sum, allowed) << r << ", " << c;
     }
   }
 }
 
-// As with F32 products: a broken activation is seen in what follows, and in its own row alone.
+// As with F32 products, a broken activation must be visible in its own row and in no other.
 TEST(CodeGemm, GivesNanForRowsThatAreNotFinite) {
   const CodeGemm* gemm = code_gemm();
   if (gemm == nullptr) GTEST_SKIP() << "this processor (or this build) has no products of codes";

@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a list such as "rw,cpu,cpuacct" has this item.
+// Returns whether a list such as "rw,cpu,cpuacct" contains this item.
 bool list_has(const std::string& list, const std::string& item) {
   std::istringstream items(list);
   for (std::string each; std::getline(items, each, ',');) {
@@ -18,7 +18,7 @@ bool list_has(const std::string& list, const std::string& item) {
   return false;
 }
 
-// The process's group in the hierarchies, by proc/self/cgroup: lines of NUMBER:CONTROLLERS:PATH, with no
+// Holds the process's group in each hierarchy. proc/self/cgroup has lines of NUMBER:CONTROLLERS:PATH, with no
 // controllers for v2.
 struct OwnGroups {
   std::optional<std::string> v1, v2;
@@ -38,14 +38,14 @@ OwnGroups own_groups(const std::string& controller, const fs::path& root) {
   return groups;
 }
 
-// Where a hierarchy can be seen, and from which of its groups on.
+// Describes where a hierarchy is mounted, and which of its groups is the root there.
 struct Mount {
   fs::path folder;
   std::string group = "/";
 };
 
-// By proc/self/mountinfo: ID PARENT DEVICE GROUP FOLDER OPTIONS [FIELDS] - TYPE SOURCE OPTIONS. Without one
-// the usual places are tried.
+// Reads proc/self/mountinfo: ID PARENT DEVICE GROUP FOLDER OPTIONS [FIELDS] - TYPE SOURCE OPTIONS. Without
+// that file it tries the usual paths.
 std::optional<Mount> find_mount(const std::string& controller, bool v2, const fs::path& root) {
   std::ifstream file(root / "proc/self/mountinfo");
   bool has_lines = false;
@@ -66,9 +66,10 @@ std::optional<Mount> find_mount(const std::string& controller, bool v2, const fs
 }
 
 std::vector<ControlGroup> groups_up(const Mount& mount, std::string path, bool v2) {
-  // A container without a namespace of its own sees its group as the outermost one, but knows its whole path.
+  // A container without a namespace of its own sees its group as the root of the mount, but its path is the
+  // whole one.
   if (mount.group != "/" && path.starts_with(mount.group)) path.erase(0, mount.group.size());
-  if (path.find("/..") != std::string::npos) path.clear();  // of another namespace
+  if (path.find("/..") != std::string::npos) path.clear();  // the path belongs to another namespace
   std::vector<ControlGroup> groups;
   for (fs::path own = fs::path(path).relative_path().lexically_normal(); !own.empty() && own != ".";
        own = own.parent_path())
@@ -81,7 +82,7 @@ std::vector<ControlGroup> groups_up(const Mount& mount, std::string path, bool v
 
 std::vector<ControlGroup> control_groups(const std::string& controller, const fs::path& root) {
   const OwnGroups own = own_groups(controller, root);
-  // A controller belongs to one hierarchy; where both are there, v2 may have others alone.
+  // A controller belongs to one hierarchy; with both versions mounted, v2 may have only others.
   std::vector<ControlGroup> groups;
   for (const bool v2 : {false, true}) {
     const std::optional<std::string>& path = v2 ? own.v2 : own.v1;

@@ -1,4 +1,4 @@
-// A file that is part of the program: cmake/embedded_files.cmake.
+// A file that is compiled into the program; see cmake/embedded_files.cmake.
 #pragma once
 
 #include <span>

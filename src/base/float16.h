@@ -1,4 +1,4 @@
-// Conversions between F32 and the two 16-bit floating-point types, scalar and in rows.
+// Conversions between F32 and the two 16-bit floating-point types, for single values and rows.
 #pragma once
 
 #include <bit>
@@ -21,17 +21,16 @@ inline float float_from_bf16(std::uint16_t x) {
 std::uint16_t f16_from_float(float x);
 float float_from_f16(std::uint16_t x);
 
-// The largest finite binary16.
 inline constexpr float kF16Max = 65504.0F;
-// Like f16_from_float, but finite values beyond the range become +-65504: for scales and offsets.
+// Works like f16_from_float, but finite values beyond the range become +-65504. Scales and offsets use it.
 std::uint16_t f16_from_float_saturated(float x);
 
-// Rows of n values.
+// Convert rows of n values.
 void bf16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
 void float_row_from_bf16(const std::uint16_t* in, float* out, std::size_t n);
 void f16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
 void float_row_from_f16(const std::uint16_t* in, float* out, std::size_t n);
-// Of n values as pages store them, at any address.
+// Converts n values as pages store them, at any address.
 void float_row_from_f16(const std::byte* in, float* out, std::size_t n);
 
 }  // namespace kvant

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// binary16 from its definition in IEEE 754.
+// Decodes binary16 by its definition in IEEE 754.
 double f16_value(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int mantissa = bits & 1023;

@@ -23,13 +23,14 @@ const GemmKernel& best_kernel() {
   return kernel;
 }
 
-// With so many rows of a, reading a panel of b whose rows lie far apart takes longer than packing it: a
-// quarter of the whole product's time.
+// With at least this many rows of a, packing a panel of b whose rows lie far apart is faster than reading it
+// in place, which would take a quarter of the whole product's time.
 constexpr int kRowsWorthPacking = 64;
 
 using Four = float __attribute__((vector_size(4 * sizeof(float))));
 
-// Four columns of b, each contiguous, become columns of the panel: 4 x 4 blocks turn in registers.
+// Turns four columns of b, each contiguous, into columns of the panel; it transposes 4 x 4 blocks in
+// registers.
 void turn_four(const float* const columns[4], int k, float* panel, int panel_stride) {
   int p = 0;
   for (; p + 4 <= k; p += 4) {
@@ -50,7 +51,7 @@ void turn_four(const float* const columns[4], int k, float* panel, int panel_str
   }
 }
 
-// The first n columns of b, n <= width, as a panel [k, width] whose other columns are 0.
+// Packs the first n columns of b, n <= width, as a panel [k, width] whose other columns are 0.
 void pack_panel(const GemmOperand& b, int k, int n, int width, float* panel) {
   if (b.col_stride == 1 && n == width) {
     for (int p = 0; p < k; ++p)
@@ -100,7 +101,7 @@ namespace {
 const HalfGemmKernel* find_half_kernel() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // All that gemm_kernel_bf16.cc is compiled for.
+  // The list names every instruction set that gemm_kernel_bf16.cc is compiled for.
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bf16"))
@@ -113,7 +114,7 @@ const HalfGemmKernel* half_kernel() {
   return kernel;
 }
 
-// Of rounded rows at a time: they stay in the second-level cache, with a panel in the first.
+// Sizes of a block of rounded rows: the block stays in the L2 cache and a panel in L1.
 constexpr int kHalfRows = 128, kHalfDepth = 768;
 
 }  // namespace

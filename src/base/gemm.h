@@ -1,4 +1,4 @@
-// Products of F32 matrices by one thread: teams call it side by side.
+// Products of F32 matrices. Each call uses one thread; teams make calls in parallel.
 #pragma once
 
 #include <cstddef>
@@ -21,22 +21,23 @@ inline GemmOperand transposed(const float* data, std::ptrdiff_t stride) {
   return {data, 1, stride};
 }
 
-// c = a b, or c += a b: a [m, k], b [k, n], c [m, n] with c_stride values from row to row. The instructions
-// are the best that this processor has. Each element's sum runs over k in an order that depends on k alone: a
-// row of c has the same bits whatever other rows and columns are computed with it.
+// Computes c = a b, or c += a b: a [m, k], b [k, n], c [m, n] with c_stride values from row to row. It uses
+// the best instructions of this processor. Each element's sum runs over k in an order that depends on k
+// alone. A row of c therefore has the same bits whatever other rows and columns are computed with it.
 void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 
-// What the numbers that are multiplied are rounded to. Sums are F32 in any case.
+// The type to which factors are rounded. Sums are always F32.
 enum class GemmPrecision : std::uint8_t { f32, bf16 };
-// bf16 where this processor multiplies such numbers, which is twice as fast; else f32.
+// Returns bf16 if this processor multiplies such numbers, which is twice as fast; otherwise f32.
 GemmPrecision fastest_gemm_precision();
 
-// A matrix b [k, n] as gemm() reads it, for many products: packing is up to a fifth of one with 128 rows.
+// A matrix b [k, n] in the layout that gemm() reads, for many products. Packing takes up to a fifth of the
+// time of a product with 128 rows.
 class PackedMatrix {
  public:
-  // Room for all of it, to be filled part by part, in any order or by several threads. bf16: only where that
-  // is fastest_gemm_precision().
+  // Allocates all parts, which can then be packed in any order or by several threads. bf16 is allowed only if
+  // fastest_gemm_precision() returns it.
   void resize(int k, int n, GemmPrecision precision = GemmPrecision::f32);
   int n_parts() const;
   void pack(const GemmOperand& b, int part);
@@ -57,8 +58,8 @@ class PackedMatrix {
   std::vector<std::uint32_t> pairs_;  // bf16: [n_parts, (k + 1) / 2, panel_]
 };
 
-// The same product with b's first n columns: bit for bit with an f32 matrix. One in bf16 rounds a, too, whose
-// columns then follow one another.
+// Computes the product with b's first n columns. With an f32 matrix it has the same bits as gemm() above.
+// With a bf16 matrix it rounds a as well, whose columns must then be contiguous.
 void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 

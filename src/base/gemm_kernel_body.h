@@ -1,6 +1,5 @@
-// The loops of gemm_kernels.h for vectors of kLanes floats and strips of kStrip rows, which the file that
-// includes this has defined. Everything here is local to that file, since each is compiled for other
-// instructions.
+// The loops of gemm_kernels.h for vectors of kLanes floats and strips of kStrip rows. The including file
+// defines both. Everything here is local to that file, since each file is compiled for other instructions.
 #include <cstddef>
 #include <cstring>
 
@@ -18,8 +17,8 @@ inline __attribute__((always_inline)) void load(const float* from, Vector& v) {
   std::memcpy(&v, from, sizeof(v));
 }
 
-// `rows` rows of c: their sums stay in registers. Elements of a are read where they lie: three rows from each
-// base, which an address can name.
+// Multiplies `rows` rows of c, whose sums stay in registers. Elements of a are read in place; each base
+// pointer serves three rows, which one address can encode.
 template <int rows>
 inline __attribute__((always_inline)) void multiply_strip(int n_cols, int k, const float* a,
                                                           std::ptrdiff_t a_row, std::ptrdiff_t a_col,

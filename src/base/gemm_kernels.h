@@ -1,20 +1,20 @@
-// The inner loops of gemm(), by instruction set.
+// The inner loops of gemm() by instruction set.
 #pragma once
 
 #include <cstddef>
 
 namespace kvant {
 
-// Values of k that are summed in registers before c is read and written: a panel of b of so many rows stays
-// in the second-level cache.
+// Values of k that are summed in registers before c is read and written. A panel of b with this many rows
+// stays in the L2 cache.
 constexpr int kGemmDepth = 384;
 constexpr int kMaxGemmPanel = 32;  // columns
 
 struct GemmKernel {
   const char* name;
   int panel;  // columns of b that are multiplied at once
-  // c [m, n_cols] = or += a [m, k] times a panel [k, panel] with b_stride values from row to row, of which
-  // the first n_cols columns are wanted.
+  // Computes c [m, n_cols] = or += a [m, k] times the first n_cols columns of a panel [k, panel], which has
+  // b_stride values from row to row.
   void (*multiply)(int m, int n_cols, int k, const float* a, std::ptrdiff_t a_row_stride,
                    std::ptrdiff_t a_col_stride, const float* b, std::ptrdiff_t b_stride, bool accumulate,
                    float* c, std::ptrdiff_t c_stride);

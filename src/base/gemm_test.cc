@@ -24,7 +24,7 @@ float at(const GemmOperand& x, int row, int col) {
   return x.data[row * x.row_stride + col * x.col_stride];
 }
 
-// c against sums in double precision.
+// Compares c with sums in double precision.
 void expect_product(int m, int n, int k, const GemmOperand& a, const GemmOperand& b,
                     const std::vector<float>& before, const std::vector<float>& c, int stride) {
   for (int i = 0; i < m; ++i) {
@@ -98,7 +98,7 @@ TEST(Gemm, WithAPackedMatrixIsTheSame) {
   }
 }
 
-// The product of rounded numbers, which are exact in F32.
+// Rounded numbers and their products are exact in F32.
 TEST(Gemm, InBfloat16IsTheProductOfRoundedNumbers) {
   if (fastest_gemm_precision() != GemmPrecision::bf16) GTEST_SKIP() << "this processor has no such products";
   const auto rounded = [](std::vector<float> values) {

@@ -1,5 +1,6 @@
-// The inner loops of products of bfloat16 numbers, which are summed in F32. (Without inline functions of the
-// standard library: compiled with other flags there, they could be linked into code that runs everywhere.)
+// The inner loops of bfloat16 products with F32 sums. This header uses no inline functions of the standard
+// library: those files are compiled with other flags, and their copies could be linked into code that runs
+// everywhere.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +10,17 @@ namespace kvant {
 
 inline constexpr int kHalfGemmPanel = 32;  // columns of b that are multiplied at once
 
-// Two numbers that follow one another in k make a word; an odd k ends with a zero.
+// A word holds two numbers that are neighbours in k; an odd k ends with a zero.
 struct HalfGemmKernel {
-  // x [rows, k], `stride` from row to row, becomes pairs [rows, (k + 1) / 2].
+  // Rounds x [rows, k], `stride` from row to row, to pairs [rows, (k + 1) / 2].
   void (*round_rows)(const float* x, std::ptrdiff_t stride, int rows, int k, std::uint32_t* pairs);
-  // A panel of b, [k, kHalfGemmPanel], becomes [(k + 1) / 2, kHalfGemmPanel].
+  // Packs a panel of b, [k, kHalfGemmPanel], as [(k + 1) / 2, kHalfGemmPanel].
   void (*pack)(const float* panel, int k, std::uint32_t* pairs);
-  // c [m, n_cols] = or += a [m, n_pairs] times such a panel, of which the first n_cols columns are wanted.
+  // Computes c [m, n_cols] = or += a [m, n_pairs] times the first n_cols columns of such a panel.
   void (*multiply)(int m, int n_cols, int n_pairs, const std::uint32_t* a, std::ptrdiff_t a_row,
                    const std::uint32_t* b, bool accumulate, float* c, std::ptrdiff_t c_stride);
 };
 
-const HalfGemmKernel* half_gemm_kernel();  // null: not of this build
+const HalfGemmKernel* half_gemm_kernel();  // null: not compiled into this build
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// KVANT_HOST_DEVICE: of functions that run on a GPU as well where nvcc compiles them.
+// KVANT_HOST_DEVICE marks functions that also run on a GPU when nvcc compiles them.
 #pragma once
 
 #ifdef __CUDACC__

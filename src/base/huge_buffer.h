@@ -1,6 +1,5 @@
-// HugeBuffer: bytes for large data that is written once and read once. They are not zeroed, and the operating
-// system may back them with huge pages: of small ones, the first touch of each costs as much as the copy that
-// fills it.
+// HugeBuffer: uninitialized bytes for large data that is written once and read once. The operating system may
+// back them with huge pages, since the first touch of a small page costs as much as the copy that fills it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,7 @@ namespace kvant {
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  // n bytes with undefined contents. Throws std::bad_alloc.
+  // Allocates n bytes with undefined contents. Throws std::bad_alloc.
   explicit HugeBuffer(std::size_t n);
 
   std::byte* data() { return memory_.get(); }

@@ -1,4 +1,4 @@
-// Writing a result file whole or not at all.
+// Writes a result file completely or not at all.
 #pragma once
 
 #include <sys/types.h>
@@ -12,22 +12,22 @@
 
 namespace kvant {
 
-// Whether write_whole_file(path, ...) can be expected to work: its directory exists and files can be made
-// in it. To be asked before hours of work, not instead of checking the write. Leaves nothing behind.
+// Whether write_whole_file(path, ...) can be expected to work: its directory exists and files can be created
+// in it. Call it before hours of work, but check the write as well. It leaves nothing behind.
 Status check_writable(const std::string& path);
 
-// Writes `text` to a new file beside `path` and renames it to `path`, so that a reader finds the old file
-// or the whole new one; when it returns, that one is on the disk. A device or a pipe is written directly.
-// Errors: no such directory, no permission, disk full; the old file is then as it was and nothing new is
+// Writes `text` to a new file next to `path` and renames it to `path`. A reader finds the old file or the
+// complete new one, which is on the disk when the function returns. A device or a pipe is written directly.
+// Errors: no such directory, no permission, disk full; the old file is then unchanged and no new file is
 // left.
 Status write_whole_file(const std::string& path, const std::string& text);
-// The same of bytes that lie in several places. mode: the new file's permissions, before the umask.
+// Does the same for bytes in several buffers. mode: the new file's permissions before the umask.
 Status write_whole_file(const std::string& path, const std::vector<std::span<const std::byte>>& parts,
                         mode_t mode = 0666);
-// Has the names in a file's folder written to the disk, after one was made or removed there. Returns the
-// errno; 0 also where a folder can't be (some file systems).
+// Syncs the folder of a file, which makes the creation or removal of names in it durable. Returns the errno,
+// or 0 on success and on file systems that cannot sync folders.
 int sync_folder_of(const std::string& path);
-// How the name of the new file ends, until it is renamed: a process that was killed leaves one behind.
+// The suffix of the new file's name until it is renamed. A process that was killed leaves such a file behind.
 inline constexpr const char* kTemporaryEnding = ".tmp";
 
 }  // namespace kvant

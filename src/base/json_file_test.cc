@@ -70,7 +70,7 @@ TEST_F(JsonFile, AFullDeviceIsAnError) {
   EXPECT_NE(status.error().message.find("No space left"), std::string::npos);
 }
 
-// A limit on file sizes stands for a full disk: the write stops half-way.
+// A limit on file sizes simulates a full disk: the write stops halfway.
 TEST_F(JsonFile, AWriteThatStopsHalfWayLeavesTheOldFile) {
   ASSERT_TRUE(write_whole_file(path("a"), "old").ok());
   rlimit before{};
@@ -86,7 +86,7 @@ TEST_F(JsonFile, AWriteThatStopsHalfWayLeavesTheOldFile) {
   EXPECT_EQ(files(), 1);
 }
 
-// Numbers of processes come again, after a restart of a container at once.
+// Process numbers repeat, immediately if a container restarts.
 TEST_F(JsonFile, WhatAKilledProcessHasLeftIsNotInTheWay) {
   std::ofstream(path(("a." + std::to_string(getpid()) + kTemporaryEnding).c_str())) << "half a fi";
   ASSERT_TRUE(write_whole_file(path("a"), "whole").ok());

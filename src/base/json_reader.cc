@@ -7,9 +7,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The brackets and commas outside of strings, before any memory is taken for values.
+// Checks the limits on brackets and commas outside of strings before any memory is allocated for values.
 Status check_limits(std::string_view text) {
-  std::array<int, kMaxJsonDepth + 1> members{};  // of the open containers so far; of arrays not counted
+  std::array<int, kMaxJsonDepth + 1> members{};  // of the open containers so far; arrays are not counted
   std::array<bool, kMaxJsonDepth + 1> is_object{};
   int depth = 0;
   bool in_string = false;
@@ -17,7 +17,7 @@ Status check_limits(std::string_view text) {
     const char c = text[i];
     if (c == '"') in_string = !in_string;
     if (in_string) {
-      if (c == '\\') ++i;  // what is escaped ends no string
+      if (c == '\\') ++i;  // an escaped quote does not end the string
     } else if (c == '[' || c == '{') {
       if (depth == kMaxJsonDepth)
         return error("not valid JSON for kvant: nested more than {} levels deep at byte {}", kMaxJsonDepth,

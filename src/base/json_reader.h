@@ -1,4 +1,4 @@
-// Reading JSON that somebody else wrote: any bytes give a value or an error.
+// Reads JSON from untrusted sources: any bytes give a value or an error.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,18 +11,18 @@
 
 namespace kvant {
 
-// Deeper nesting is refused: what walks over a value calls itself once a level.
+// Deeper nesting is refused because functions that walk over a value recurse once per level.
 inline constexpr int kMaxJsonDepth = 64;
-// Objects of more members are refused: an ordered object looks for a key in one after the other.
+// Objects with more members are refused because an ordered object searches its keys linearly.
 inline constexpr int kMaxJsonMembers = 4096;
 
-// An error says at which byte the text stops being JSON, or which limit it exceeds.
+// The error says at which byte the text stops being JSON, or which limit it exceeds.
 Result<nlohmann::ordered_json> parse_json(std::string_view text);
 
-// Members of a value that need not be an object, of the type asked for; nothing where there is none.
+// Return a member of a value, which need not be an object, if it has the requested type.
 std::optional<std::string> text_member(const nlohmann::ordered_json& json, const char* key);
 std::optional<double> number_member(const nlohmann::ordered_json& json, const char* key);
-// An array of numbers and nothing else.
+// Returns the member if it is an array of numbers only.
 std::optional<std::vector<double>> numbers_member(const nlohmann::ordered_json& json, const char* key);
 
 }  // namespace kvant

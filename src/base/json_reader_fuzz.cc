@@ -1,4 +1,4 @@
-// Fuzz target of the JSON reader: what it accepts can be copied, compared, printed and read again.
+// Fuzz target of the JSON reader: accepted values can be copied, compared, printed and read again.
 #include <cstddef>
 #include <cstdint>
 

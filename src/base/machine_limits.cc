@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostProcessors = 8192;  // that the system is asked about
+constexpr int kMostProcessors = 8192;  // upper bound for the query to the system
 
 std::string first_line(const fs::path& path) {
   std::string line;
@@ -26,7 +26,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// A number from a file of one; none: "max", -1, or no such file.
+// Reads a file that contains one number. Returns nothing for "max", -1, or a missing file.
 std::optional<std::int64_t> limit_in(const fs::path& path) {
   std::ifstream file(path);
   double number = 0;  // v1 writes numbers beyond 2^63 in some versions
@@ -34,7 +34,7 @@ std::optional<std::int64_t> limit_in(const fs::path& path) {
   return static_cast<std::int64_t>(number);
 }
 
-// "0-3,8" as a set; empty: not such a list.
+// Parses a list such as "0-3,8"; the set is empty if the text is not such a list.
 std::set<int> processors_in(const std::string& list) {
   std::set<int> processors;
   std::istringstream ranges(list);
@@ -49,7 +49,7 @@ std::set<int> processors_in(const std::string& list) {
   return processors;
 }
 
-// The processors that the control groups leave of these.
+// Restricts processors to those that the control groups allow.
 std::set<int> within_groups(std::set<int> processors, const fs::path& root) {
   for (const ControlGroup& group : control_groups("cpuset", root)) {
     std::set<int> own = processors_in(
@@ -61,7 +61,7 @@ std::set<int> within_groups(std::set<int> processors, const fs::path& root) {
   return processors;
 }
 
-// Processors of one core share its arithmetic: a second thread there makes nothing faster.
+// Counts cores. Processors of one core share its arithmetic units, so a second thread there gains nothing.
 int cores_of(const std::set<int>& processors, const fs::path& root) {
   std::set<std::string> cores;
   for (const int processor : processors) {
@@ -74,7 +74,8 @@ int cores_of(const std::set<int>& processors, const fs::path& root) {
   return static_cast<int>(cores.size());
 }
 
-// Processors that a group has time for, rounded up; none: no limit.
+// Returns the number of processors that a group's CPU quota pays for, rounded up; nothing if there is no
+// limit.
 std::optional<int> quota_of(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.v2) {
@@ -89,7 +90,7 @@ std::optional<int> quota_of(const ControlGroup& group) {
   return std::max(1, static_cast<int>((quota + period - 1) / period));
 }
 
-// The sum of some lines of memory.stat.
+// Sums the named lines of memory.stat.
 std::int64_t sum_of(const fs::path& stat, const std::vector<std::string>& names) {
   std::ifstream file(stat);
   std::int64_t sum = 0, value = 0;
@@ -99,7 +100,7 @@ std::int64_t sum_of(const fs::path& stat, const std::vector<std::string>& names)
   return sum;
 }
 
-// What a group's limits leave it; none: no limit.
+// Returns the bytes that a group's limits leave it; nothing if there is no limit.
 std::optional<std::int64_t> memory_left(const ControlGroup& group) {
   std::int64_t limit = std::numeric_limits<std::int64_t>::max();
   const std::vector<std::string> limits = group.v2 ? std::vector<std::string>{"memory.max", "memory.high"}

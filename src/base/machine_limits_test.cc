@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// A machine of 8 processors and 16 GiB, of which 8 are available, as the files of proc and sys tell of it.
+// Simulates the proc and sys files of a machine with 8 processors and 16 GiB, of which 8 GiB are available.
 class MachineLimits : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class MachineLimits : public ::testing::Test {
                  std::initializer_list<std::pair<const char*, const char*>> files) const {
     for (const auto& [name, text] : files) write(folder / name, text);
   }
-  // Systemd's mounts of the second version.
+  // Writes systemd's mounts for version 2.
   void mount_v2(const std::string& group = "/") const {
     write("proc/self/mountinfo", "24 1 0:21 / /proc rw - proc proc rw\n35 24 0:30 " + group +
                                      " /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
@@ -46,7 +46,7 @@ class MachineLimits : public ::testing::Test {
 TEST_F(MachineLimits, AreTheMachinesWithoutControlGroups) {
   EXPECT_EQ(threads(), 8);
   EXPECT_EQ(memory(), 8192 * kMiB);
-  EXPECT_EQ(usable_threads({2, 5}, root_), 2);  // what affinity leaves
+  EXPECT_EQ(usable_threads({2, 5}, root_), 2);  // affinity allows two
   EXPECT_EQ(usable_threads({}, root_), 1);
 }
 
@@ -79,10 +79,11 @@ TEST_F(MachineLimits, OfAContainerOfTheSecondVersion) {
                                "anon 536870912\nfile 1073741824\nactive_file 268435456\n"
                                "inactive_file 805306368\n"}});
   EXPECT_EQ(threads(), 3);
-  EXPECT_EQ(memory(), 1536 * kMiB);  // 2 GiB less 0.5 that are no files
+  EXPECT_EQ(memory(), 1536 * kMiB);  // 2 GiB minus the 0.5 GiB that are not file pages
 }
 
-// A systemd unit with CPUQuota=150% and MemoryHigh=1G in a slice with MemoryMax=4G, which others use, too.
+// A systemd unit with CPUQuota=150% and MemoryHigh=1G lies in a slice with MemoryMax=4G that it shares with
+// others.
 TEST_F(MachineLimits, OfASliceAndTheUnitInIt) {
   write("proc/self/cgroup", "0::/ai.slice/kvant.service\n");
   mount_v2();
@@ -110,8 +111,8 @@ TEST_F(MachineLimits, TakeTheSmallestOfNestedGroups) {
   EXPECT_EQ(usable_threads({6, 7}, root_), 1);
 }
 
-// Docker with the first version: each controller is a hierarchy. The container's group is mounted as the
-// outermost one, but proc/self/cgroup has its path on the host.
+// With version 1, Docker makes each controller a hierarchy. The container's group is the root of the mount,
+// but proc/self/cgroup has its path on the host.
 TEST_F(MachineLimits, OfAContainerOfTheFirstVersion) {
   write("proc/self/cgroup",
         "9:memory:/docker/4f5e\n4:cpu,cpuacct:/docker/4f5e\n3:cpuset:/docker/4f5e\n1:name=systemd:/docker/"
@@ -132,19 +133,19 @@ TEST_F(MachineLimits, OfAContainerOfTheFirstVersion) {
   EXPECT_EQ(threads(), 3);
 }
 
-// The first version's files say "no limit" by -1 and by a number beyond all memory.
+// Version 1 expresses "no limit" as -1 or as a number larger than any memory.
 TEST_F(MachineLimits, KnowWhatIsNoLimitInTheFirstVersion) {
   write("proc/self/cgroup", "9:memory:/\n4:cpu,cpuacct:/\n0::/\n");
   write_all("sys/fs/cgroup/cpu", {{"cpu.cfs_quota_us", "-1\n"}, {"cpu.cfs_period_us", "100000\n"}});
   write_all("sys/fs/cgroup/memory",
             {{"memory.limit_in_bytes", "9223372036854771712\n"}, {"memory.usage_in_bytes", "1\n"}});
-  EXPECT_EQ(threads(), 8);  // no mountinfo: the usual places
+  EXPECT_EQ(threads(), 8);  // without mountinfo the usual paths are tried
   EXPECT_EQ(memory(), 8192 * kMiB);
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n");
   EXPECT_EQ(memory(), kMiB - 1);
 }
 
-// Both versions at once: v2 has no controllers, or others.
+// With both versions mounted, v2 has no controllers or different ones.
 TEST_F(MachineLimits, OfBothVersionsBesideEachOther) {
   write("proc/self/cgroup", "5:cpu,cpuacct:/user.slice\n0::/user.slice/session.scope\n");
   write("proc/self/mountinfo",
@@ -161,10 +162,10 @@ TEST_F(MachineLimits, AreNotZeroWhereAGroupIsFull) {
   write("proc/self/cgroup", "0::/full\n");
   mount_v2();
   write_all("sys/fs/cgroup/full", {{"memory.max", "1048576\n"}, {"memory.current", "2097152\n"}});
-  EXPECT_EQ(memory(), 1);  // 0 would be: unknown
+  EXPECT_EQ(memory(), 1);  // 0 would mean unknown
 }
 
-// A process that was moved: its path is that of another namespace.
+// The process was moved, so its path belongs to another namespace.
 TEST_F(MachineLimits, AreThoseOfTheOutermostGroupWhereTheOwnCannotBeSeen) {
   write("proc/self/cgroup", "0::/../elsewhere\n");
   mount_v2();

@@ -1,11 +1,11 @@
-// MatrixView: rows of numbers that somebody else owns.
+// MatrixView: a non-owning view of rows of numbers.
 #pragma once
 
 #include <cstddef>
 
 namespace kvant {
 
-// [rows, cols], row r starting at data + r * stride. Strides count elements, not bytes.
+// The shape is [rows, cols]; row r starts at data + r * stride. Strides count elements, not bytes.
 template <class T>
 struct MatrixView {
   T* data = nullptr;

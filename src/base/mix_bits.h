@@ -1,15 +1,14 @@
-// The finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"):
-// numbers that look random, the same on every machine.
+// The finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
+// It gives pseudorandom numbers that are the same on every machine.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// Times an index, what keeps neighbouring arguments of mix_bits apart.
+// Multiplying indices by this constant keeps neighbouring arguments of mix_bits far apart.
 inline constexpr std::uint64_t kGoldenRatio64 = 0x9e3779b97f4a7c15U;
 
-// Mixes all bits of x.
 inline std::uint64_t mix_bits(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;

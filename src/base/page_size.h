@@ -1,4 +1,4 @@
-// Sizes that every room shares. Nothing is included here: the per-instruction-set kernels and the CUDA
+// Sizes that every module shares. It includes nothing, because kernels for single instruction sets and CUDA
 // sources read it too.
 #pragma once
 
@@ -7,7 +7,7 @@ namespace kvant {
 // A page holds this many consecutive tokens of one KV head of one layer of one sequence, one side.
 inline constexpr int kPageTokens = 128;
 
-// Channels of the widest head that is supported, and so the length of the longest row.
+// The largest supported head size, and therefore the length of the longest row.
 inline constexpr int kMaxHeadDim = 512;
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Progress: how far a long operation is, and how long it will still take, on stderr.
+// Progress: shows on stderr how far a long operation is and how long it will still take.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// On a terminal: one line that is redrawn in place and cleared at the end. Elsewhere: a plain line now and
-// then, so that logs stay short. An operation that ends within a second prints nothing.
+// On a terminal it redraws one line in place and clears it at the end. Elsewhere it prints a plain line now
+// and then, which keeps logs short. An operation that ends within a second prints nothing.
 class Progress {
  public:
   // label: "reading the prompt"; total and unit: "512 / 2048 tokens". total >= 0.
@@ -18,9 +18,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // n more units are done. The sum may not exceed total.
+  // Reports n more completed units. The sum may not exceed total.
   void advance(std::int64_t n);
-  // Clears the bar so that something else can be printed; the next advance() draws it again.
+  // Clears the bar to let something else be printed; the next advance() draws it again.
   void clear();
 
  private:
@@ -38,9 +38,9 @@ class Progress {
   Clock::time_point start_;
 };
 
-// "4 s", "3 min 05 s", "2 h 10 min": a duration in seconds for a person to read.
+// Formats a duration in seconds for people: "4 s", "3 min 05 s", "2 h 10 min".
 std::string readable_duration(double seconds);
-// "940 B", "12.3 KiB", "4.0 GiB".
+// Formats a size: "940 B", "12.3 KiB", "4.0 GiB".
 std::string readable_bytes(double bytes);
 
 }  // namespace kvant

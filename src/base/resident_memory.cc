@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// A number of /proc/self/statm, which counts pages.
+// Reads a column of /proc/self/statm, which counts pages, and converts it to bytes.
 std::int64_t pages_in(int column) {
   std::ifstream file("/proc/self/statm");
   std::int64_t pages = 0;

@@ -1,11 +1,11 @@
-// What this process has in memory now.
+// The memory that this process occupies now.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// Bytes of it, and of these the ones of mapped files. 0: unknown.
+// Return all resident bytes, and those of mapped files only. 0 means unknown.
 std::int64_t resident_bytes();
 std::int64_t resident_file_bytes();
 

@@ -11,19 +11,19 @@
 
 namespace kvant {
 
-// One sentence that says what is wrong, where, and what to do about it.
+// Holds one sentence that says what is wrong, where, and what to do about it.
 struct Error {
   std::string message;
-  bool is_shortage = false;  // of memory: where some is given back, it can be tried again
+  bool is_shortage = false;  // too little memory: a retry can succeed once some is freed
 };
 
-// error("unknown format '{}'", name): an Error from a format string.
+// Makes an Error from a format string: error("unknown format '{}'", name).
 template <class... Args>
 [[nodiscard]] Error error(fmt::format_string<Args...> text, Args&&... args) {
   return Error{fmt::format(text, std::forward<Args>(args)...)};
 }
 
-// The same for what finds too little memory.
+// Makes an Error for too little memory.
 template <class... Args>
 [[nodiscard]] Error shortage(fmt::format_string<Args...> text, Args&&... args) {
   return Error{fmt::format(text, std::forward<Args>(args)...), /*is_shortage=*/true};
@@ -38,7 +38,7 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  // The value. Calling this on an error is a bug.
+  // Returns the value. Calling this on an error is a bug.
   T& value() & {
     KVANT_CHECK(ok(), "value of a failed Result");
     return std::get<0>(state_);
@@ -56,7 +56,7 @@ class [[nodiscard]] Result {
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  // The error. Calling this on a value is a bug.
+  // Returns the error. Calling this on a value is a bug.
   const Error& error() const {
     KVANT_CHECK(!ok(), "error of a successful Result");
     return std::get<1>(state_);
@@ -88,7 +88,7 @@ using Status = Result<void>;
 
 }  // namespace kvant
 
-// Hands an error on to the caller.
+// Returns an error to the caller.
 #define KVANT_RETURN_IF_ERROR(expression)                                   \
   do {                                                                      \
     if (auto status_ = (expression); !status_.ok()) return status_.error(); \

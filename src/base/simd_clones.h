@@ -1,6 +1,6 @@
-// KVANT_SIMD_CLONES before a function definition: compiled once for each of these instruction sets, the
-// right copy chosen at run time. For plain loops that the compiler vectorizes. Not with sanitizers: copies
-// are chosen before their libraries have started.
+// KVANT_SIMD_CLONES before a function definition compiles it once for each of these instruction sets; the
+// right copy is chosen at run time. It suits plain loops that the compiler vectorizes. Sanitizers disable it,
+// because copies are chosen before their libraries have started.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// Independent partial results of a reduction in such a loop, so that it vectorizes without reordering sums.
+// The number of partial results in a reduction, which lets such a loop vectorize without reordering sums.
 inline constexpr int kReductionLanes = 16;
 
 }  // namespace kvant

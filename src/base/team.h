@@ -20,7 +20,7 @@ class WorkCounter {
   std::atomic<int> next_{0};
 };
 
-// What the threads of one team share.
+// Holds what the threads of one team share.
 struct TeamState {
   Barrier barrier;
   WorkCounter counter;
@@ -38,15 +38,15 @@ class Team {
     once([] {});
   }
 
-  // A barrier at which one thread, the last to come, runs action() before all go on.
+  // Acts as a barrier. The last thread to arrive runs action() before any thread continues.
   template <class Action>
   void once(const Action& action) {
     shared_.barrier.wait(size_, action);
   }
 
-  // Runs body(i) for each i in [0, n), every i on one thread of the team, waits for all of them, and runs
-  // last() on one thread before all go on. Every thread of the team must call it with the same n. Items are
-  // handed out dynamically.
+  // Runs body(i) for each i in [0, n), each on one thread of the team. It waits for all of them and runs
+  // last() on one thread before any continues. Every thread of the team must call it with the same n. Items
+  // are handed out dynamically.
   template <class Body, class Action>
   void for_each(int n, const Body& body, const Action& last) {
     for (int i = shared_.counter.take(); i < n; i = shared_.counter.take()) body(i);
@@ -66,10 +66,10 @@ class Team {
   TeamState& shared_;
 };
 
-// Runs body(team) on n_threads threads (this one among them) and returns when all are done.
+// Runs body(team) on n_threads threads, including the caller, and returns when all are done.
 void run_team(int n_threads, const std::function<void(Team&)>& body);
 
-// A team whose threads stay from one piece of work to the next; they sleep in between.
+// A team whose threads live on between pieces of work; they sleep in between.
 class StandingTeam {
  public:
   explicit StandingTeam(int n_threads);
@@ -79,7 +79,7 @@ class StandingTeam {
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Runs body(team) on all threads, the calling one among them, and returns when all are done.
+  // Runs body(team) on all threads, including the caller, and returns when all are done.
   void run(const std::function<void(Team&)>& body);
 
  private:

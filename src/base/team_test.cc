@@ -108,10 +108,11 @@ TEST(StandingTeam, RunsEachPieceOfWorkOnAllThreads) {
 TEST(StandingTeam, UsesNoProcessorTimeBetweenPiecesOfWork) {
   StandingTeam standing(4);
   standing.run([](Team&) {});
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the longest that threads spin, and more
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // more than the longest spinning time
   const std::clock_t start = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);  // of all threads; spinning takes 4 times 200 ms
+  // CPU time of all threads; spinning would take 4 times 200 ms
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);
 }
 
 }  // namespace

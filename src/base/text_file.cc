@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-// Some editors begin a file with it to say that it is UTF-8 (Unicode 15, section 23.8). It is no part of the
-// text.
+// Some editors put this mark at the start of a file to say that it is UTF-8 (Unicode 15, section 23.8). It is
+// not part of the text.
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 }  // namespace

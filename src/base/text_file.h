@@ -1,4 +1,4 @@
-// Reading a text that a user names.
+// Reads a text file that a user names.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// The whole file at `path`, without a byte order mark at its start; "-": the standard input. Errors: it
-// cannot be read, or is empty.
+// Reads the whole file at `path`, without a byte order mark at its start; "-" is the standard input. Errors:
+// the file cannot be read, or is empty.
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace kvant

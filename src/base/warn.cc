@@ -7,7 +7,7 @@
 namespace kvant {
 
 void warn(const std::string& message) {
-  // Not fmt::print: it throws where nobody reads, such as at a terminal that is gone.
+  // fmt::print would throw when nobody can read the output, such as at a closed terminal.
   std::fputs(fmt::format("kvant: warning: {}\n", message).c_str(), stderr);
 }
 

@@ -1,4 +1,4 @@
-// Warnings: what a user should know about a run that goes on.
+// Warnings: what a user should know about a run that continues.
 #pragma once
 
 #include <string>

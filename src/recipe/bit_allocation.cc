@@ -13,12 +13,12 @@
 namespace kvant {
 namespace {
 
-// Formats by rising bits, for heads of one size.
+// Holds formats by rising bits, for heads of one size.
 struct Ladder {
   int head_dim = 0;
   std::vector<const Format*> formats;
   std::vector<double> bits;
-  std::vector<std::size_t> place;  // in the recipe's ladder, and so in the sensitivities
+  std::vector<std::size_t> place;  // index in the recipe's ladder, and therefore in the sensitivities
 };
 
 struct Unit {
@@ -26,9 +26,9 @@ struct Unit {
   int layer = 0;
   int kv_head = 0;
   Side side = Side::key;
-  std::span<const float> sensitivity;  // of each format of the ladder
-  std::size_t level = 0;               // the format that it has
-  double weight = 1;                   // its elements, as a share of the largest heads'
+  std::span<const float> sensitivity;  // for each format of the ladder
+  std::size_t level = 0;               // index of the current format
+  double weight = 1;                   // its elements relative to the largest heads'
 };
 
 Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
@@ -44,7 +44,7 @@ Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
   return ladder;
 }
 
-// One for each size of heads.
+// Returns one ladder for each head size.
 std::vector<Ladder> sorted_ladders(const Recipe& recipe, const Geometry& geometry) {
   std::vector<Ladder> ladders;
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
@@ -65,7 +65,7 @@ Error too_small(const Recipe& recipe, const Ladder& ladder) {
                recipe.budget, ladder.bits.front(), ladder.formats.front()->name());
 }
 
-// The same format for K and V everywhere, but where the recipe's own overrides say otherwise.
+// Gives K and V the same format everywhere, except where the recipe's own overrides apply.
 Result<Recipe> allocate_evenly(const Recipe& recipe, const std::vector<Ladder>& ladders) {
   const auto fits = [&](const Format& format) {
     return std::all_of(ladders.begin(), ladders.end(),
@@ -107,8 +107,8 @@ struct Raise {
   std::size_t level = 0;
 };
 
-// The raise of `unit` that gains most for each bit, among those of at most `spare` bits. Raises that skip a
-// level count: a unit's sensitivities need not be convex.
+// Finds the raise of `unit` that gains most per bit, among those of at most `spare` bits. It includes raises
+// that skip a level, because a unit's sensitivities need not be convex.
 Raise best_raise(Unit& unit, double spare) {
   const Ladder& ladder = *unit.ladder;
   Raise best;
@@ -121,7 +121,8 @@ Raise best_raise(Unit& unit, double spare) {
   return best;
 }
 
-// spare: bits for each element of a unit of the largest heads that may be given away, in all.
+// Raises units until nothing fits. spare: bits per value of a unit of the largest heads that remain to be
+// spent, in total.
 void raise_levels(std::vector<Unit>& units, double spare) {
   for (;;) {
     Raise best;
@@ -143,7 +144,8 @@ std::string sensitivity_constant(const Recipe& recipe) {
 }
 
 const Format& probe_format(const Recipe& recipe, int head_dim) {
-  constexpr double kProbeBits = 2;  // a sensitivity that stands out from the noise, yet grows in proportion
+  // large enough to stand out from the noise, small enough to grow in proportion
+  constexpr double kProbeBits = 2;
   const Ladder ladder = sorted_ladder(recipe, head_dim);
   KVANT_CHECK(!ladder.formats.empty(), "a probe needs a ladder");
   for (std::size_t i = 0; i < ladder.formats.size(); ++i)

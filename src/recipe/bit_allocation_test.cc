@@ -33,7 +33,7 @@ void set_sensitivity(Constants& constants, const Recipe& of, int layer, int head
   constants.set(layer, head, side, sensitivity_constant(of), std::move(sensitivity));
 }
 
-// Sensitivities that fall by a factor from one bit to the next, in the ladder's order: 1, 3, 2 bits.
+// Returns sensitivities that fall by a factor per bit, in the ladder's order: 1, 3, 2 bits.
 std::vector<float> falling(float at_one_bit, float factor) {
   return {at_one_bit, at_one_bit / factor / factor, at_one_bit / factor};
 }
@@ -59,11 +59,11 @@ TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   EXPECT_EQ(side_of(*allocated, Side::key, 0, 0).transforms, std::vector<std::string>{"hadamard"});
 }
 
-// Against all allocations of a small model, tried out one by one.
+// Compares with all allocations of a small model, tried one by one.
 TEST(BitAllocation, ComesCloseToTheBestOfAllAllocations) {
   const Geometry g = geometry(2, 2);
   constexpr int kUnits = 8;
-  const int levels_by_bits[] = {0, 2, 1};  // places in the ladder
+  const int levels_by_bits[] = {0, 2, 1};  // indices in the ladder
   std::mt19937 random(5);
   std::lognormal_distribution<float> sensitivity(0, 2);
   for (int trial = 0; trial < 5; ++trial) {
@@ -149,7 +149,7 @@ TEST(BitAllocation, WithoutSensitivitiesIsOneFormatForAllWithinTheBudget) {
   EXPECT_EQ(format_of(*allocate_bits(*own, g, nullptr), 1, 0, Side::key), "bf16");
 }
 
-// A head twice as wide costs twice as much.
+// A head that is twice as wide costs twice as much.
 TEST(BitAllocation, CountsTheElementsOfHeadsThatDiffer) {
   Geometry g = geometry(2, 2);
   g.layer_heads = {{1, 128, 0}, {2, 64, 1}};
@@ -173,7 +173,8 @@ TEST(BitAllocation, CountsTheElementsOfHeadsThatDiffer) {
   }
   EXPECT_LE(bits / elements, 1.75);
   EXPECT_GT(bits / elements, 1.6);
-  EXPECT_EQ(format_of(*allocated, 0, 0, Side::key), "tcq1");  // 15 on 128 channels are less than 10 on 64
+  // a gain of 15 on 128 channels is less than one of 10 on 64
+  EXPECT_EQ(format_of(*allocated, 0, 0, Side::key), "tcq1");
   EXPECT_EQ(format_of(*allocated, 1, 0, Side::key), "tcq2");
 }
 

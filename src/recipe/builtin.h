@@ -1,4 +1,4 @@
-// Built-in recipes as the methods' files write them down.
+// Built-in recipes in the form in which the files of builtin/ define them.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ struct BuiltinRecipe {
 #include "recipe/methods.def"
 #undef KVANT_METHOD
 
-// A cache type of llama.cpp, and kvant's format with the same groups, bits and parameters.
+// Pairs a cache type of llama.cpp with kvant's format of the same groups, bits and parameters.
 struct LlamaCppType {
   const char* name;
   const char* format;

@@ -10,9 +10,10 @@ std::int64_t floats(std::size_t n) {
   return static_cast<std::int64_t>(n * sizeof(float));
 }
 
-// The constants of a format that a side has, as kernels read them.
+// Returns the bytes of a format's constants for a side, in the form that kernels read.
 std::int64_t format_bytes(const SidePlan& side, const ConstantNeed& need) {
-  if (side.sealed->name() != need.format->name()) return 0;  // another one of the ladder or the head mix
+  // belongs to another format of the ladder or the head mix
+  if (side.sealed->name() != need.format->name()) return 0;
   const int head_dim = side.context.head_dim;
   if (!side.sealed->code_scheme(head_dim)) return floats(need.size);
   const CodeTable table = side.sealed->code_table(side.context);

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// 2 layers of 2 KV heads with 3 query heads each, d = 64.
+// Returns the size for 2 layers of 2 KV heads with 3 query heads each, d = 64.
 std::int64_t bytes_of(const std::string& text) {
   Geometry g;
   g.model = "test";
@@ -35,9 +35,9 @@ TEST(ConstantBytes, LeaveOutWhatOnlyChoseTheFormats) {
 }
 
 TEST(ConstantBytes, CountCodebooksAsKernelsReadThem) {
-  // 2^12 centroids of 8 bytes with one F32 scale, for each head and side.
+  // Each head and side has 2^12 centroids of 8 bytes with one F32 scale.
   EXPECT_EQ(bytes_of("k=vq-d8b12,v=vq-d8b12"), kHeadCount * kSideCount * (4096 * 8 + 4));
-  // MILLION's have no INT8 table: 64 / 4 sub-spaces of 2^8 centroids of 4 F32 numbers.
+  // MILLION's codebooks have no INT8 table: 64 / 4 sub-spaces of 2^8 centroids of 4 F32 numbers.
   EXPECT_EQ(bytes_of("k=pq-d4b8,v=bf16"), kHeadCount * 16 * 256 * 4 * 4);
 }
 
@@ -50,7 +50,7 @@ TEST(ConstantBytes, CountTheMetricOfShapedKeys) {
 TEST(ConstantBytes, CountTransformsAdaptersAndTheScalesOfATail) {
   EXPECT_EQ(bytes_of("k=smooth+hadamard:tok4g32s,v=tok4g32s"), kHeadCount * 64 * 4);
   EXPECT_EQ(bytes_of("k=prog4,v=prog4,tail=int8"), kHeadCount * kSideCount * 4);
-  // W1 and W2 [64][128] of the KV head and of each of its 3 query heads.
+  // W1 and W2 are [64][128], for the KV head and for each of its 3 query heads.
   EXPECT_EQ(bytes_of("k=ch2g128,v=tok2g128,correction=relative"), kHeadCount * (1 + 3) * 2 * 64 * 128 * 4);
 }
 

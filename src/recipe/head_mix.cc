@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Rounded down, but for what a decimal fraction such as 0.29 loses in binary.
+// Rounds down, after adding what a decimal fraction such as 0.29 loses in binary.
 int n_mixed(double mix, int n_heads) {
   constexpr double kRounding = 1e-9;
   return static_cast<int>(std::floor(mix * n_heads + kRounding));

@@ -52,7 +52,7 @@ TEST(HeadMix, TakesTheFirstOfEquals) {
   EXPECT_EQ(*mixed, (std::vector<bool>{false, true, true, false}));
 }
 
-// 0.29 * 100 is 28.999... in binary.
+// The product 0.29 * 100 is 28.999... in binary.
 TEST(HeadMix, RoundsDecimalFractionsAsWritten) {
   const Constants constants = priorities(std::vector<float>(100, 1.0F), "gap-std");
   const auto mixed = mixed_heads(recipe_of("mix=0.29,mix_k=prog2"), geometry_of(100), &constants, 1);

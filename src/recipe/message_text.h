@@ -1,4 +1,4 @@
-// Pieces of error messages.
+// Parts of error messages.
 #pragma once
 
 #include <span>
@@ -6,11 +6,11 @@
 
 namespace kvant {
 
-// What the user wrote, in quotes; unprintable bytes as '?', long texts cut.
+// Quotes the user's text; unprintable bytes become '?', and long texts are cut.
 std::string quoted(const std::string& text);
-// "; did you mean a, b or c?", or "" for no names.
+// Returns "; did you mean a, b or c?", or "" if there are no names.
 std::string did_you_mean(std::span<const std::string> names);
-// "a, b, c".
+// Returns "a, b, c".
 std::string listed(std::span<const std::string> names);
 
 }  // namespace kvant

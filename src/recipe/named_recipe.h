@@ -1,4 +1,4 @@
-// Recipes that a name alone stands for.
+// Recipes that are given by a name alone.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// A built-in recipe, SIDE or SIDE/SIDE. Fails with the nearest names.
+// Parses a built-in recipe, SIDE or SIDE/SIDE. The error suggests the nearest names.
 Result<Recipe> named_recipe(const std::string& name);
 
 }  // namespace kvant

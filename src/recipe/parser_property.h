@@ -1,4 +1,5 @@
-// What must hold for any input of the recipe parsers: shared by the fuzz target and the test of its seeds.
+// Properties that must hold for any input of the recipe parsers, shared by the fuzz target and the test of
+// its seeds.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace kvant {
 
-// An accepted recipe comes back from its printed forms.
+// Checks that an accepted recipe can be read back from its printed forms.
 inline void check_printed_forms(const Recipe& recipe) {
   auto from_text = parse_recipe(to_string(recipe));
   KVANT_CHECK(from_text.ok(), "the printed string form is refused");
@@ -21,7 +22,7 @@ inline void check_printed_forms(const Recipe& recipe) {
   KVANT_CHECK(*from_json == recipe, "the JSON form lost something");
 }
 
-// Runs both parsers and the list splitter on `text`. Texts that name files are left out of the first.
+// Runs both parsers and the list splitter on `text`. The first parser skips texts that name files.
 inline void check_parsers(const std::string& text) {
   if (text.find(".json") == std::string::npos) {
     if (const auto recipe = parse_recipe(text); recipe.ok()) check_printed_forms(*recipe);

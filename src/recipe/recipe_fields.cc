@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kLargestWindow = 1 << 24;  // tokens: keeps sums of token indices far from overflow
 
-// A side for all layers and heads: takes back what was said before about some of them.
+// Sets a side for all layers and heads, which discards earlier overrides of that side.
 Status set_side(Recipe& recipe, Side side, const std::string& text) {
   auto parsed = parse_side(text);
   if (!parsed.ok()) return parsed.error();
@@ -61,7 +61,7 @@ std::string prefill_text(const Recipe& recipe) {
   return recipe.prefill == kPrefillAll ? "all" : std::to_string(recipe.prefill);
 }
 
-// Sets `field` to the number that `text` is; `low` and `high` included.
+// Sets `field` to the number in `text`, which must lie in [low, high].
 Status set_number(double& field, const std::string& text, double low, double high) {
   const auto number = parse_number(text, low, high);
   if (!number) return error("{} is not a number from {} to {}", quoted(text), low, high);
@@ -69,7 +69,7 @@ Status set_number(double& field, const std::string& text, double low, double hig
   return {};
 }
 
-// A format's name, or nothing at all.
+// Sets `field` to a format's name, or to nothing.
 Status set_format(std::string& field, const std::string& text) {
   if (!text.empty() && find_format(text) == nullptr) return unknown_format(text);
   field = text;
@@ -96,14 +96,14 @@ Status set_tail(Recipe& recipe, const std::string& text) {
   return set_format(recipe.tail, text);
 }
 
-// In the order of the enumerations.
+// These arrays follow the order of the enumerations.
 constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage", "flashq"};
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};
 constexpr std::array kEncodeNames = {"plain", "shaped"};
 constexpr std::array kCorrectionNames = {"none", "absolute", "relative"};
 
-// The index of `text` in `names`.
+// Returns the index of `text` in `names`.
 Result<std::size_t> choice(const std::string& text, std::span<const char* const> names) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return i;

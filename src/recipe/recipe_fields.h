@@ -1,4 +1,4 @@
-// The keys of a recipe: one table behind the string form, the JSON form and the help.
+// The keys of a recipe: one table serves the string form, the JSON form and the help.
 #pragma once
 
 #include <span>
@@ -18,10 +18,11 @@ struct RecipeField {
   std::string (*get)(const Recipe& recipe);
 };
 
-// All fields but the overrides, in the order in which they are printed.
+// Returns all fields except the overrides, in the order in which they are printed.
 std::span<const RecipeField> recipe_fields();
 
-// Sets the field or override called `key`. The error names the key, or the nearest ones to an unknown key.
+// Sets the field or override called `key`. The error names the key, or suggests the nearest keys if it is
+// unknown.
 Status set_recipe_key(Recipe& recipe, const std::string& key, const std::string& text);
 
 }  // namespace kvant

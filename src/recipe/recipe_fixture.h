@@ -1,4 +1,4 @@
-// Recipes for tests that go through the registry.
+// Recipes for tests that iterate over the registry.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace kvant::testing {
 
-// The names of the built-in recipes that users are shown.
+// Returns the names of the built-in recipes that users are shown.
 inline std::vector<std::string> product_recipes() {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) {

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kTierNames[] = {"product", "comparison"};
 
-// A member that is a string, or a number as its text.
+// Returns a string member, or a number member as text.
 Result<std::string> member_text(const std::string& key, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return value.dump();
@@ -42,7 +42,7 @@ Status set_member(Recipe& recipe, const std::string& key, const Json& value) {
   return set_recipe_key(recipe, key, *text);
 }
 
-// A field's text as a JSON number where it is one.
+// Returns a field's text as a JSON number if it is one.
 Json member_value(const std::string& text) {
   const auto value = parse_json(text);
   return value.ok() && value->is_number() ? *value : Json(text);
@@ -62,7 +62,7 @@ Status add_overrides(Recipe& recipe, const Json& overrides) {
   return {};
 }
 
-// The recipe to start from.
+// Returns the recipe on which the JSON builds.
 Result<Recipe> base_recipe(const Json& json) {
   if (!json.contains("recipe")) return Recipe{};
   if (!json["recipe"].is_string()) return error("'recipe' must be the name of a built-in recipe");
@@ -74,7 +74,7 @@ Result<Recipe> recipe_from(const Json& json) {
   auto recipe = base_recipe(json);
   if (!recipe.ok()) return recipe;
   for (const auto& [key, value] : json.items()) {
-    // figures: what a recipe was found to do, by whoever wrote the file
+    // "figures" holds measured results of the recipe, for readers of the file.
     if (key == "recipe" || key == "overrides" || key == "figures") continue;
     KVANT_RETURN_IF_ERROR(set_member(*recipe, key, value));
   }

@@ -1,4 +1,4 @@
-// Fuzz target of the recipe parsers: nothing that a user can type or put into a file may break them.
+// Fuzz target of the recipe parsers: nothing that a user types or puts into a file may break them.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -321,7 +321,7 @@ TEST(RecipeLabel, IsTheNameOrTheStringForm) {
   EXPECT_EQ(label(parsed("k=fp8")), "k=fp8,v=bf16");
 }
 
-// The inputs that the fuzzer starts from, and those that it found.
+// The seeds are the fuzzer's starting inputs and those that it found.
 TEST(RecipeFuzzSeeds, AreHandled) {
   const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/recipe";
   int n_seeds = 0;

@@ -1,4 +1,4 @@
-// docs/guide/recipes.md against the tables that it describes.
+// Checks docs/guide/recipes.md against the tables that it describes.
 #include <gtest/gtest.h>
 
 #include <filesystem>

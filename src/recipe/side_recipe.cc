@@ -39,7 +39,7 @@ Error unknown_format(const std::string& name, std::span<const std::string> other
   known.insert(known.end(), formats.begin(), formats.end());
   const auto near = similar_names(name, known, kMost);
   if (!near.empty()) return error("unknown format {}{}", quoted(name), did_you_mean(near));
-  std::vector<std::string> patterns;  // of some twenty formats each
+  std::vector<std::string> patterns;  // each stands for about twenty formats
   for (const FormatFamily* family : format_families()) patterns.emplace_back(family->pattern);
   return error("unknown format {}; known formats: {}", quoted(name), listed(patterns));
 }

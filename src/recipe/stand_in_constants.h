@@ -1,4 +1,4 @@
-// Constants that stand in for calibrated ones where only shapes and sizes matter.
+// Constants that replace calibrated ones where only shapes and sizes matter.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace kvant {
 
-// All that `recipe` needs on a model of this geometry, in the right sizes, with harmless values: transforms
-// are identities, codebooks and adapters constant. For plans whose bytes are asked for, not for attention.
-// Overrides must lie within the geometry.
+// Returns everything that `recipe` needs on a model of this geometry, in the right sizes, with harmless
+// values: transforms are identities, codebooks and adapters are constant. It suits plans whose bytes are
+// computed, not attention. Overrides must lie within the geometry.
 std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

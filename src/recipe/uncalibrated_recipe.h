@@ -1,4 +1,4 @@
-// The recipe that serves where calibration has not made the constants that a recipe works without.
+// The recipe that replaces another one if calibration has not made the optional constants of the latter.
 #pragma once
 
 #include "base/geometry.h"
@@ -8,13 +8,13 @@
 
 namespace kvant {
 
-// Whether `constants` (may be null) lack something that the recipe uses and works without: what the formats
-// of its ladder cost, or what errors of K do to scores.
+// Whether `constants` (may be null) lack optional constants of the recipe: the sensitivities of its ladder's
+// formats, or the metric for errors of K.
 bool lacks_optional_constants(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
 
-// `recipe` without such needs: its budget buys the same format everywhere, and all errors of K count alike.
-// The name is that of the built-in recipe that is the same cache, also with what differs, or the string form.
-// Errors: see allocate_bits.
+// Returns `recipe` without such needs: its budget buys the same format everywhere, and all errors of K count
+// alike. Its name is that of the built-in recipe with the same cache, possibly with the differences, or the
+// string form. Errors: see allocate_bits.
 Result<Recipe> uncalibrated_recipe(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

@@ -39,7 +39,7 @@ TEST(UncalibratedRecipe, OfKvantsRecipesIsTheUniformOneOfAsManyBits) {
   }
 }
 
-// What is not calibrated is never under the name of the calibrated recipe.
+// An uncalibrated cache never has the name of the calibrated recipe.
 TEST(UncalibratedRecipe, ServesUnderItsOwnName) {
   const Geometry g = geometry(64);
   for (const Recipe& recipe : builtin_recipes()) {

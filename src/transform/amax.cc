@@ -1,7 +1,7 @@
-// amax: x -> x / s, with one s for K and one for V of a layer: the largest |x| over the calibration text /
-// 448, the largest number of e4m3. Serving engines call it the scale of an FP8 cache. The constants are the
-// largest |x| of each channel [d]; the scale is the largest over the channels of all KV heads of the layer
-// that have them.
+// amax: x -> x / s, with one s for K and one for V of a layer. s is the largest |x| over the calibration text
+// / 448, the largest e4m3 number; serving engines call it the scale of an FP8 cache. The constants are the
+// largest |x| of each channel [d], and s uses the largest over all channels and those KV heads of the layer
+// that have constants.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-constexpr float kLargestNumber = 448;  // of e4m3
+constexpr float kLargestNumber = 448;  // the largest e4m3 number
 constexpr float kSmallestScale = 0x1p-100F;
 
 void multiply(MatrixView<float> x, float factor) {

@@ -1,4 +1,4 @@
-// Constants that calibration must have made: found, or an error that says how to get them.
+// Looks up constants that calibration must have made. If they are missing, the error says how to get them.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-// The array [size] called `name`. Fails when it is missing (the message says to calibrate), has another size,
-// or holds a number that isn't finite.
+// Returns the array [size] called `name`. Fails if it is missing (the message says to calibrate), has another
+// size, or holds a number that isn't finite.
 Result<std::span<const float>> calibrated_constants(const HeadConstants& constants, const std::string& name,
                                                     std::size_t size);
 

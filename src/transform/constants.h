@@ -1,5 +1,5 @@
-// Model constants: what calibration learns about one model and a recipe needs to run on it, as named arrays
-// for each (layer, KV head, side): smoothing factors, means, codebooks, scales.
+// Model constants: named arrays for each (layer, KV head, side) that calibration learns about one model, such
+// as smoothing factors, means, codebooks and scales.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace kvant {
 
 class Constants {
  public:
-  // The array called `name`, or an empty span. The array's shape is defined by whoever uses the name.
+  // Returns the array called `name`, or an empty span. The code that uses a name defines the array's shape.
   std::span<const float> find(int layer, int kv_head, Side side, const std::string& name) const;
   void set(int layer, int kv_head, Side side, const std::string& name, std::vector<float> values);
 
@@ -33,7 +33,7 @@ class Constants {
   std::map<Key, std::vector<float>> arrays_;
 };
 
-// The constants of one (layer, KV head, side).
+// Gives access to the constants of one (layer, KV head, side).
 struct HeadConstants {
   const Constants* all = nullptr;  // may be null: no constants
   int layer = 0;

@@ -1,12 +1,12 @@
-// The map behind `pca` and `oscar`: a rotation to an orthonormal basis.
+// The map behind `pca` and `oscar`, a rotation to an orthonormal basis.
 #pragma once
 
 #include "transform/transform.h"
 
 namespace kvant {
 
-// x -> x B^T, with the basis as the rows of B [d, d]: the constants called `constant_name`. B^-1 = B^T:
-// queries map like keys. Fails where B is not orthonormal.
+// The map is x -> x B^T, where the rows of B [d, d] are the basis: the constants called `constant_name`.
+// Queries map like keys because B^-1 = B^T. It fails if B is not orthonormal.
 Result<std::unique_ptr<TransformStep>> make_orthonormal_basis(int head_dim, const HeadConstants& constants,
                                                               const std::string& constant_name);
 

@@ -1,6 +1,7 @@
-// rhadamard: x -> x S H, where S = diag(+-1) is fixed: a randomized Hadamard transform (TurboQuant). After it
-// each coordinate of a unit vector is close to N(0, 1/d), which is what Lloyd-Max codebooks are made for.
-// The signs depend on the channel alone, so that every model, layer and run has the same.
+// rhadamard: x -> x S H, where S = diag(+-1) is fixed: a randomized Hadamard transform (TurboQuant).
+// Afterwards each coordinate of a unit vector is close to N(0, 1/d), the distribution that Lloyd-Max
+// codebooks are made for. The signs depend on the channel alone, so every model, layer and run has the same
+// signs.
 #include <cstdint>
 #include <vector>
 
@@ -39,7 +40,7 @@ class RandomHadamard final : public TransformStep {
     walsh_hadamard(x, order_);
     flip_signs(x, signs_.data());
   }
-  // S H is orthogonal: A^-T = A.
+  // S H is orthogonal, so A^-T = A.
   void query(MatrixView<float> q, float* /*offset*/) const override { forward(q); }
 
  private:

@@ -24,7 +24,7 @@ std::vector<float> random_values(std::size_t n, unsigned seed, float low, float 
   return values;
 }
 
-// Orthonormal rows [d, d]: Gram-Schmidt on random ones, in double.
+// Returns orthonormal rows [d, d] by Gram-Schmidt on random ones, in double precision.
 std::vector<float> random_basis(int d, unsigned seed) {
   const auto start = random_values(static_cast<std::size_t>(d) * d, seed, -1, 1);
   std::vector<double> basis(start.begin(), start.end());
@@ -45,7 +45,7 @@ std::vector<float> constants_of_step(const std::string& name, int d, unsigned se
   return random_values(d, seed, 0.2F, 4.0F);
 }
 
-// What the steps of `names` need, for layer 0, KV head 0 and both sides.
+// Returns the constants that the steps of `names` need, for layer 0, KV head 0 and both sides.
 Constants constants_for(const Names& names, int d) {
   Constants constants;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -70,7 +70,7 @@ double dot(const float* a, const float* b, int d) {
   return sum;
 }
 
-// Every kind alone, and orders in which recipes compose them.
+// Returns every kind alone, and the orders in which recipes combine them.
 std::vector<Names> compositions() {
   std::vector<Names> all;
   for (const std::string& name : transform_names()) all.push_back({name});
@@ -86,7 +86,8 @@ std::string label(const Names& names, int d) {
   return transform_constant_name(names, names.size() - 1) + " at d = " + std::to_string(d);
 }
 
-// softmax(q k^T / sqrt(d)) v in double. scores_offset [n_q]: added to every unscaled score of a query.
+// Computes softmax(q k^T / sqrt(d)) v in double precision. scores_offset [n_q] is added to every unscaled
+// score of a query.
 std::vector<double> attention(const std::vector<float>& q, const std::vector<float>& k,
                               const std::vector<float>& v, const std::vector<float>& scores_offset, int d) {
   const int n_q = static_cast<int>(q.size()) / d;
@@ -211,7 +212,7 @@ TEST(Transform, LeavesAttentionAsItWas) {
       on_k.forward({k.data(), n_k, d});
       on_v.forward({v.data(), n_k, d});
       on_k.query({q.data(), n_q, d}, nullptr);
-      const auto mapped = attention(q, k, v, none, d);  // without the offset: softmax doesn't see it
+      const auto mapped = attention(q, k, v, none, d);  // without the offset, which softmax ignores
       std::vector<float> out(mapped.begin(), mapped.end());
       on_v.inverse({out.data(), n_q, d});
       for (std::size_t i = 0; i < out.size(); ++i) {
@@ -294,7 +295,7 @@ TEST(Amax, HasOneScaleForAllHeadsOfALayersSide) {
   };
   for (const int head : {0, 1, 2}) EXPECT_EQ(after(0, head, Side::key), 3.0F) << head;
   EXPECT_EQ(after(0, 0, Side::value), 6.0F);
-  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // nothing but zeros was seen
+  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // calibration saw only zeros
 }
 
 TEST(Pca, PutsEachDirectionIntoItsChannel) {
@@ -332,7 +333,7 @@ TEST(TransformKinds, SayHowManyConstantsTheyTake) {
 }
 
 TEST(RandomHadamard, SpreadsAUnitVectorEvenly) {
-  // A vector of H itself would fall into one coordinate without the signs.
+  // Without the signs, a row of H would be mapped to a single coordinate.
   const int d = 128;
   std::vector<float> x(d, 1.0F / std::sqrt(static_cast<float>(d)));
   make_transform({"rhadamard"}, d, {}, Side::key).forward({x.data(), 1, d});

@@ -9,11 +9,11 @@
 namespace kvant {
 namespace {
 
-// Eight floats that the compiler keeps in one or two registers.
+// A vector of eight floats, which the compiler keeps in one or two registers.
 using Lanes = float __attribute__((vector_size(32)));
 
-// Levels 1, 2 and 4 happen inside eight lanes: (a, b) -> (a + b, a - b) is the exchanged lanes plus the
-// lanes with signs. The other levels are sums and differences of whole lanes.
+// Levels 1, 2 and 4 work within eight lanes: (a, b) -> (a + b, a - b) is the exchanged lanes plus the lanes
+// with signs. The other levels are sums and differences of whole vectors.
 KVANT_SIMD_CLONES void transform_row(float* x, int cols, int order, float norm) {
   const Lanes sign1 = {1, -1, 1, -1, 1, -1, 1, -1};
   const Lanes sign2 = {1, 1, -1, -1, 1, 1, -1, -1};

@@ -1,9 +1,9 @@
-// Block-GTQ (arXiv 2606.24033; github.com/JIA-Lab-research/blockgtq at 5caa637): each pair of K's channels
-// that RoPE turns together gets a width by its energy and that of its queries, greedily from 1 bit on;
-// channels of one width are coded together as TurboQuant codes a vector. V is TurboQuant's. Nothing stays
-// unquantized for good; the newest tokens are this cache's unsealed ones (its code for reasoning keeps 4
-// first and 128 newest). Its widths go up to 8; here up to what they reach on the default model, since each
-// takes a norm a token.
+// Block-GTQ (arXiv 2606.24033; github.com/JIA-Lab-research/blockgtq at 5caa637). Each pair of K's channels
+// that RoPE rotates together gets a width by its energy and that of its queries, greedily from 1 bit up.
+// Channels of one width are coded together as TurboQuant codes a vector; V is TurboQuant's. Only the newest
+// tokens are unquantized, as usual in kvant; the authors' code for reasoning keeps the first 4 and the newest
+// 128. The authors' widths go up to 8. Here the limit is the largest width that occurs on the default model,
+// since each width needs a norm per token.
 #include "recipe/builtin.h"
 
 namespace kvant {

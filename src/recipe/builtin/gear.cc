@@ -1,6 +1,6 @@
-// GEAR-L: KIVI's formats, and for each page a low-rank approximation of the error that they make, in f16:
-// rank 4 (GEAR's choice), or rank 2 as KVLinC compares itself with it (its section 4.1). The newest 128
-// tokens stay unquantized, as there. GEAR without the L keeps outliers too.
+// GEAR-L: KIVI's formats plus, for each page, a low-rank approximation of their error in f16. The rank is 4
+// (GEAR's choice), or 2 as in KVLinC's comparison (its section 4.1). The newest 128 tokens stay unquantized,
+// as there. GEAR without the L also stores outliers.
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,9 +1,9 @@
-// KIVI: K by channel over groups of tokens, because K's outliers sit in fixed channels; V by token; the
-// newest tokens unquantized.
+// KIVI quantizes K by channel over groups of tokens, because K's outliers sit in fixed channels, and V by
+// token. The newest tokens stay unquantized.
 //
-// KIVI keeps the newest R = 128 tokens whole. kvant's window counts full pages beside the page that is being
-// filled, so `window=128` keeps 128 to 255. The name's number is the code width: scales and offsets come
-// on top (0.25 bits with groups of 128, 0.5 with groups of 64, 1 with groups of 32).
+// KIVI keeps the newest R = 128 tokens unquantized. kvant's window counts full pages in addition to the page
+// that is being filled, so `window=128` keeps 128 to 255. The number in a name is the code width. Scales and
+// offsets come on top: 0.25 bits with groups of 128, 0.5 with groups of 64, 1 with groups of 32.
 #include "recipe/builtin.h"
 
 namespace kvant {

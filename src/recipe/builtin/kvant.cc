@@ -1,10 +1,9 @@
-// kvant's own recipes (docs/lab has the measurements that led here). A Hadamard matrix rotates K and V, and a
-// trellis codes them around the means of each page. Four tokens of sink stay unquantized. The queries that
-// calibration saw shape the errors of K, and bits are spread over layers, heads and sides by what calibration
-// found each to be worth. Tail and sink are BF16: 8-bit rows have no page mean, so on models with large
-// constant channels of K (Qwen2's biases) an 8-bit tail more than doubled the divergence of kvant-4bit. Where
-// nothing was calibrated, k and v are what every layer and head gets: the ladder's best format within the
-// budget.
+// kvant's own recipes (docs/lab has the measurements behind them). A Hadamard matrix rotates K and V, and a
+// trellis codes them around the means of each page. Four sink tokens stay unquantized. The queries that
+// calibration saw shape the errors of K. Bits are allocated to layers, heads and sides by their calibrated
+// sensitivity. Tail and sink are BF16: 8-bit rows have no page mean, so on models with large constant
+// channels of K (Qwen2's biases) an 8-bit tail more than doubled the divergence of kvant-4bit. Without
+// calibration, every layer and head gets k and v: the ladder's best format within the budget.
 #include "recipe/builtin.h"
 
 #define KVANT_REST "sink=4,encode=shaped,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"

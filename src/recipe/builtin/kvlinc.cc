@@ -1,7 +1,7 @@
-// KVLinC: raw K by channel and V, rotated by a Hadamard matrix, by token (section 3.1, observation 3), the
-// newest 128 tokens unquantized (section 4.1), and a linear attention over the rounding errors of K that puts
-// back what quantization took from the attention weights (section 3.2, equations 4 to 6). Its feature maps
-// are trained by calibration.
+// KVLinC: K by channel without a transform, and V by token, rotated by a Hadamard matrix (section 3.1,
+// observation 3). The newest 128 tokens stay unquantized (section 4.1). A linear attention over the rounding
+// errors of K restores what quantization took from the attention weights (section 3.2, equations 4 to 6).
+// Calibration trains its feature maps.
 //
 // `correction` states the scale of that term. Equation 5 adds it to unshifted exponentials (absolute);
 // Algorithm 1 as printed adds it to exponentials less their maximum (relative).

@@ -1,5 +1,5 @@
-// llama.cpp's cache types in kvant's formats: each token's channels in groups of 32, with an f16 scale
-// (q8_0, q5_0, q4_0: symmetric) or an f16 scale and offset (q5_1, q4_1). The bits are the same; the
+// llama.cpp's cache types in kvant's formats. Each token's channels form groups of 32, with an f16 scale
+// (q8_0, q5_0, q4_0: symmetric) or an f16 scale and offset (q5_1, q4_1). The bits are the same, but the
 // rounding is kvant's own. The -h variants rotate K and V first, which tames K's outlier channels.
 #include "recipe/builtin.h"
 

@@ -1,9 +1,9 @@
-// OSCAR (arXiv 2605.17757; github.com/FutureMLS-Lab/OSCAR at 473ff3f): K and V turned to the directions that
-// attention reads most, mixed by a Hadamard matrix, clipped at a quantile of each token's magnitudes (0.96 of
-// K's, 0.92 of V's: its setting for Qwen3-8B) and quantized token by token to 2 bits in groups of 128; the
-// first 64 and the newest 256 tokens stay unquantized. Here each KV head has a basis of its own, where its
-// code gives a layer's heads one: the better choice by its authors' own figures. Its last step, a permutation
-// of channels, only matters where a head has several groups, and is left out.
+// OSCAR (arXiv 2605.17757; github.com/FutureMLS-Lab/OSCAR at 473ff3f). K and V are rotated to the directions
+// that attention reads most, and mixed by a Hadamard matrix. They are clipped at a quantile of each token's
+// magnitudes (0.96 for K, 0.92 for V: its setting for Qwen3-8B) and quantized token by token to 2 bits in
+// groups of 128. The first 64 and the newest 256 tokens stay unquantized. Here each KV head has a basis of
+// its own, while the authors' code shares one among the heads of a layer; their figures favour the former.
+// The last step, a permutation of channels, is left out because it only matters if a head has several groups.
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,6 +1,6 @@
-// QuaRot's KV cache: K (after RoPE) and V rotated by a Hadamard matrix, then quantized token by token,
-// asymmetric, in groups of 128 channels (a whole head, where heads are no larger). The newest 128 tokens stay
-// unquantized, as where KVLinC compares itself with it (its section 4.1).
+// QuaRot's KV cache: K (after RoPE) and V are rotated by a Hadamard matrix, then quantized token by token,
+// asymmetrically, in groups of 128 channels (a whole head, if heads are no larger). The newest 128 tokens
+// stay unquantized, as in KVLinC's comparison (its section 4.1).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,6 +1,6 @@
-// ResQ's KV cache: K (after RoPE) and V in the basis of their principal directions, which calibration finds;
-// the first directions in 16 bits, the others token-wise in 2. KVLinC compares itself with a share of 3.125 %
-// in 16 bits (its section 4.1): 4 of 128 channels, or 2 of 64. The newest 128 tokens stay unquantized, as
+// ResQ's KV cache: K (after RoPE) and V in the basis of their principal directions, which calibration finds.
+// The first directions have 16 bits, the others 2 bits, token-wise. KVLinC's comparison uses a share of 3.125
+// % in 16 bits (its section 4.1): 4 of 128 channels, or 2 of 64. The newest 128 tokens stay unquantized, as
 // there.
 #include "recipe/builtin.h"
 

@@ -1,10 +1,10 @@
-// TurboQuant, as Sparse V runs it: K and V are turned by a randomized Hadamard transform, after which the
-// coordinates of a unit vector are nearly normal, and each is rounded to the nearest of the 2^B levels that
-// are best for that distribution (Lloyd-Max); a norm is kept for each token. Nothing is calibrated.
+// TurboQuant, as Sparse V runs it. A randomized Hadamard transform of K and V makes the coordinates of a unit
+// vector nearly normal. Each is rounded to the nearest of the 2^B levels that are best for that distribution
+// (Lloyd-Max), and a norm is kept for each token. Nothing is calibrated.
 //
-// Sparse V: once the scores are known, V of a token whose softmax weight is below tau = 1e-6 is not even
-// read. The paper reports that a K of more bits (q8_0) under a TurboQuant V rescues models that lose too
-// much otherwise.
+// Sparse V: once the scores are known, V of a token whose softmax weight is below tau = 1e-6 is not read at
+// all. According to the paper, a K of more bits (q8_0) with a TurboQuant V rescues models that otherwise lose
+// too much.
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,11 +1,11 @@
 // VecInfer: product quantization of K and V with one codebook for each (layer, KV head, side). K's outlier
-// channels are first divided by lambda = sqrt(max |K|) (smoothing) and then spread by a Hadamard rotation, so
-// that sub-vectors of all channels look alike (sections 3.2, 3.3; Algorithm 1); V is quantized as it is. The
-// newest 128 tokens stay unquantized, as in all of its experiments (section 4.1).
+// channels are first divided by lambda = sqrt(max |K|) (smoothing) and then spread by a Hadamard rotation,
+// which makes sub-vectors of all channels look alike (sections 3.2, 3.3; Algorithm 1). V is quantized without
+// a transform. The newest 128 tokens stay unquantized, as in all experiments of the paper (section 4.1).
 //
 // The names give the average code width of K and V in bits. The pairs are those of Tables 2 and 8; r2 is the
-// pair that the reasoning models of Table 3 run with. The sink is ours: without one the codebooks spend
-// themselves on the first token, and on what another text's first tokens are (docs/quality.md).
+// pair that the reasoning models of Table 3 use. The sink is ours. Without it the codebooks spend their
+// centroids on the first token, and generalize badly to the first tokens of other texts (docs/quality.md).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,7 +1,7 @@
-// VQuant: K in 4 and V in 2 bits, but the tokens that queries so far attended to most (the "vertical lines"
+// VQuant: K in 4 and V in 2 bits. The tokens to which queries have attended most so far (the "vertical lines"
 // of attention maps, equation 7) and the newest 128 stay unquantized (section 5). The paper protects 5 % and,
-// in its ablation (section 6.3.1), 1 and 10 %. Its prompt kernel (section 5.2) is apart from that:
-// `prompt=int8` goes with any cache.
+// in its ablation (section 6.3.1), 1 and 10 %. Its prompt kernel (section 5.2) is independent of that:
+// `prompt=int8` works with any cache.
 #include "recipe/builtin.h"
 
 namespace kvant {
