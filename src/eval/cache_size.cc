@@ -15,11 +15,11 @@
 namespace kvant {
 namespace {
 
-// Recurrent states of a sequence: before and after a step, and of a checkpoint.
+// A sequence has recurrent states before and after a step, and one of a checkpoint.
 constexpr int kRecurrentStates = 3;
 
-// The page that the head has encoded before it is due, if it has one: from its turn in the open page on. The
-// first page of a sequence is encoded as soon as the window begins to hold it.
+// Whether the head has encoded a page before it is due. That begins at its turn in the open page. The first
+// page of a sequence is encoded as soon as the window begins to hold it.
 bool encoded_ahead(const Plan& plan, int layer, int kv_head, int n_tokens, int n_sealed) {
   const int turn = seal_ahead_turn(plan, layer, kv_head);
   if (turn == 0 || n_tokens < kPageTokens + turn) return false;
@@ -31,7 +31,7 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
                  plan.tail->short_page_bytes(plan.geometry.dim(layer), tail_room(n_tokens)));
 }
 
-// Queries of the open page that observe, and the scores of tokens before it.
+// Bytes of the open page's observing queries, and of the scores of earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
   return static_cast<std::int64_t>(n) * g.group(layer) * TokenScores::observer_bytes(g.dim(layer));
@@ -48,12 +48,13 @@ CacheBytes layer_bytes(const Plan& plan, int layer, int n_tokens) {
   return total;
 }
 
-// Bytes that are neither tail nor encoded ahead.
+// Returns the bytes that belong neither to the tail nor to pages encoded ahead.
 std::int64_t settled(const CacheBytes& bytes) {
   return bytes.sealed + bytes.protected_tokens + bytes.sink;
 }
 
-// What a step's pages take beside, in the tails of layers whose caches others share: they last until it ends.
+// Returns the extra tail bytes of a step's pages in layers whose caches are shared by others; they last until
+// the step ends.
 std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
   const Geometry& g = plan.geometry;
   std::int64_t bytes = 0;
@@ -74,7 +75,7 @@ Selection largest_selection(const Plan& plan, int layer, int n_tokens) {
   if (rules.needs_scores() || rules.evict > 0) {
     selection.masked_pages = n_sealed;
   } else if (selection.protected_tokens > 0) {
-    selection.masked_pages = 1;  // the sink's
+    selection.masked_pages = 1;  // that of the sink
   }
   return selection;
 }
@@ -134,7 +135,7 @@ std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens) {
 CacheBits mean_bits(const Plan& plan, int context) {
   CacheBits sum;
   const int first = std::max(0, context - kPageTokens) + 1;
-  int n_sealed = 0;  // lengths at which anything is
+  int n_sealed = 0;  // over the lengths at which any page is sealed
   for (int n = first; n <= context; ++n) {
     const CacheBytes bytes = predicted_bytes(plan, n);
     sum.all += bytes.bits_all();
@@ -145,8 +146,8 @@ CacheBits mean_bits(const Plan& plan, int context) {
           sum.all / (context - first + 1)};
 }
 
-// Where pages are sealed as predicted, what else differs is what the text selected. (A prompt in one block
-// has sealed nothing yet.)
+// If the sealed pages are as predicted, any other difference comes from the text's selection of tokens. (A
+// prompt in one block has not sealed anything yet.)
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
   CacheBits bits = mean_bits(plan, context);
   const CacheBytes predicted = predicted_bytes(plan, context);
@@ -161,7 +162,7 @@ std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens
   return largest_batch_bytes(plan, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
 }
 
-// Beyond the last page nothing takes more the shorter it is.
+// Within the last page a shorter sequence may need more; before it, none does.
 std::int64_t largest_batch_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
   const std::int64_t states = batch.n_seqs * kRecurrentStates * plan.geometry.recurrent_bytes();
   if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, batch);
@@ -177,7 +178,7 @@ std::int64_t mean_cache_bytes(const Plan& plan, int context) {
 }
 
 std::int64_t bf16_bytes(const Geometry& geometry, int n_tokens) {
-  std::int64_t elements = 0;  // of one side
+  std::int64_t elements = 0;  // per side
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     const std::int64_t tokens =
         geometry.slides(layer) ? std::min(n_tokens, geometry.sliding_window[layer]) : n_tokens;

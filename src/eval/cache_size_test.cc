@@ -27,7 +27,7 @@ void expect_equal_parts(const CacheBytes& predicted, const CacheBytes& measured,
   EXPECT_EQ(predicted.recurrent, measured.recurrent) << where;
 }
 
-// What is predicted for the cache's sequence with the tokens that its text has selected.
+// Predicts the bytes of the cache's sequence with the tokens that its text has selected.
 CacheBytes predicted_for(const Cache& cache, SequenceId s) {
   const Plan& plan = cache.plan();
   CacheBytes total;
@@ -45,7 +45,7 @@ class EveryProductRecipe : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Recipes, EveryProductRecipe, ::testing::ValuesIn(testing::product_recipes()));
 
-// Byte for byte, at each position of a page, for a sequence that grows token by token.
+// The prediction must be exact at each position of a page while a sequence grows token by token.
 TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
   const auto plan = plan_for(GetParam(), testing::small_geometry(/*head_dim=*/32, 2, /*n_kv_heads=*/1));
   const auto backend = make_reference_backend();
@@ -62,8 +62,8 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
     bits += 8.0 * static_cast<double>(measured.all()) / static_cast<double>(measured.elements) / kPageTokens;
     if (HasFailure()) return;
   }
-  // What the text selects counts as it is at the end; at so short a context a protected page more or less
-  // shows.
+  // Selected tokens count as they are at the end. At such a short context one protected page more or less is
+  // visible.
   const double slack = plan->recipe.protect > 0 ? 0.1 * bits : 1e-9;
   EXPECT_NEAR(mean_bits(*plan, 512, cache.bytes(s)).all, bits, slack);
   if (plan->recipe.protect == 0) {
@@ -103,8 +103,8 @@ TEST(PredictedBytes, ASlidingWindowStopsTheirGrowth) {
   EXPECT_LT(cache_bytes_by_layer(*plan, 1024)[0], cache_bytes_by_layer(*plan, 1024)[1]);
 }
 
-// Layers without attention keep a state before a step, one after it and one of a checkpoint; bits count what
-// attention reads alone.
+// Layers without attention keep a state before a step, one after it and one of a checkpoint. Bits count only
+// what attention reads.
 TEST(LargestCacheBytes, CountThreeRecurrentStates) {
   Geometry geometry = testing::small_geometry();
   const auto plain = plan_for("k=ch4g128,v=tok4g128", geometry);
@@ -119,7 +119,7 @@ TEST(LargestCacheBytes, CountThreeRecurrentStates) {
             largest_cache_bytes(*place_on(device, plain).value(), 300) + 3 * 4000);
 }
 
-// A step's four pages of K and V stay in the tail of a layer that others share until it ends.
+// A step's four pages of K and V stay in the tail of a shared layer until the step ends.
 TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
   Geometry geometry = testing::small_geometry();
   const auto plain = plan_for("k=ch4g128,v=tok4g128,tail=bf16", geometry);
@@ -129,8 +129,8 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
             largest_cache_bytes(*plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
 }
 
-// Where pages lie on a device, tails take whole pages, and sealed ones as much as in host memory: these, of
-// formats whose pages need no rounding to 16 bytes, but for the rounding of an entry.
+// On a device, tails take whole pages and sealed pages take as much as in host memory. That holds exactly for
+// these formats, whose pages need no rounding to 16 bytes, except for the rounding of an entry.
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64,tail=bf16", testing::small_geometry());
   const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();
@@ -145,7 +145,8 @@ TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   EXPECT_LT(grown(*placed), grown(*plan) + kPagesMore * static_cast<std::int64_t>(kDeviceUnit));
 }
 
-// By hand: pages of 4.25 and 4.5 bits, a tail of 16 bits in steps of 16 tokens, over the lengths 129 .. 256.
+// The expected value is worked out by hand: pages of 4.25 and 4.5 bits, and a tail of 16 bits in steps of 16
+// tokens, over the lengths 129 .. 256.
 TEST(MeanBits, AverageOverThePositionsOfAPage) {
   const auto plan = plan_for("k=ch4g128,v=tok4g128", testing::small_geometry());
   double sum = 0;
@@ -156,7 +157,7 @@ TEST(MeanBits, AverageOverThePositionsOfAPage) {
   EXPECT_NEAR(mean_bits(*plan, 256).all, sum / 128, 1e-9);
   EXPECT_NEAR(mean_bits(*plan, 256).sealed, 4.375, 1e-9);
   EXPECT_EQ(mean_cache_bytes(*plan, 256), std::llround(sum / 128 * 2 * 2 * 2 * 64 * 256 / 8));
-  // The most on the way there: 255 tokens, of which 127 take the room of 128.
+  // The maximum on the way is at 255 tokens, of which 127 take the space of 128.
   EXPECT_EQ(largest_cache_bytes(*plan, 256), 2 * 2 * 2 * 64 * (128 * 35 / 8 + 128 * 16) / 8);
 }
 

@@ -14,13 +14,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A figure of a row, and where its noise can be read.
+// Describes a figure of a row, and where its noise can be read.
 struct FigureKind {
   const char* name;
   bool more_is_better;
-  const char* lo;  // an interval of its own; null: none
+  const char* lo;  // names of its interval's fields; null: none
   const char* hi;
-  // What it is the mean of, piece by piece, in both results alike; empty: not told.
+  // Returns the values of which the figure is the mean, matched piece by piece between both results; empty if
+  // unknown.
   std::function<std::vector<double>(const Json& document, const Json& row)> pieces;
 };
 
@@ -60,7 +61,7 @@ std::vector<double> answer_exact(const Json& /*document*/, const Json& row) {
 
 struct SchemaKind {
   const char* schema;
-  const char* row_context;  // the field of a row that tells rows of a recipe apart; null: none
+  const char* row_context;  // the field that distinguishes a recipe's rows; null: none
   std::vector<FigureKind> figures;
 };
 
@@ -87,13 +88,13 @@ const std::vector<SchemaKind>& schemas() {
   return kSchemas;
 }
 
-// One result of one document.
+// One result of a document.
 struct Row {
   const SchemaKind* kind;
   const Json* document;
   const Json* json;
 };
-using Rows = std::map<std::string, Row>;  // by what the two files must share
+using Rows = std::map<std::string, Row>;  // by the key that rows of the two files must share
 
 Result<const SchemaKind*> kind_of(const Json& document) {
   const std::string schema = text_member(document, "schema").value_or("");
@@ -222,7 +223,7 @@ Json as_array(const Json& documents) {
 
 Interval student_interval(std::span<const double> values) {
   KVANT_CHECK(values.size() > 1, "an interval needs two values");
-  // 97.5 % quantiles for 1 .. 10 degrees of freedom; beyond, an expansion that is right to 0.2 %.
+  // These are 97.5 % quantiles for 1 .. 10 degrees of freedom; above that, an expansion is accurate to 0.2 %.
   constexpr std::array<double, 10> kQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571,
                                                  2.447,  2.365, 2.306, 2.262, 2.228};
   const auto n = static_cast<double>(values.size());

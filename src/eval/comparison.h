@@ -1,4 +1,4 @@
-// Comparison: what differs between two results of kvant's, and whether it is more than noise.
+// Comparison: the differences between two result files of kvant, and whether they exceed noise.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -25,19 +25,19 @@ struct FigureComparison {
 struct Comparison {
   std::vector<FigureComparison> figures;
   std::vector<std::string> only_before, only_after;  // rows
-  std::vector<std::string> notes;                    // what else differs: "the models differ"
+  std::vector<std::string> notes;                    // other differences: "the models differ"
 };
 
 // Compares rows of the same recipe, label and context in two documents (or arrays of them) that --json wrote.
-// Unpaired figures with intervals differ when these don't overlap. Errors: a document of another schema, or
-// no row that both have.
+// Unpaired figures with intervals differ if these don't overlap. Errors: a document has an unknown schema, or
+// the two have no row in common.
 Result<Comparison> compare_results(const nlohmann::ordered_json& before, const nlohmann::ordered_json& after);
 
-// 95 % interval of the mean of at least two values, by Student's t distribution.
+// Returns the 95 % interval of the mean of at least two values, by Student's t distribution.
 Interval student_interval(std::span<const double> values);
 
 std::string comparison_table(const Comparison& comparison);
-// {"schema":"kvant.compare/1",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.compare/1",..}: see docs/reference/json.md.
 nlohmann::ordered_json comparison_to_json(const Comparison& comparison);
 
 }  // namespace kvant

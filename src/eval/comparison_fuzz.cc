@@ -1,4 +1,4 @@
-// Fuzz target of kvant compare and of prompts in JSON: nothing that a file may hold breaks them.
+// Fuzz target of kvant compare and of prompts in JSON: no file may break them.
 #include <cstddef>
 #include <cstdint>
 #include <string>

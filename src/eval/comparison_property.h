@@ -1,5 +1,5 @@
-// What must hold for any files of kvant compare and of prompts: shared by the fuzz target and the test of its
-// seeds.
+// Properties that must hold for any files of kvant compare and of prompts, shared by the fuzz target and the
+// test of its seeds.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-// A line that says "and" stands between the two results; without one, both are the same.
+// A line "and" separates the two results; without it, both are the same.
 inline void check_comparison(const std::string& text) {
   (void)parse_prompts(text);
   const std::string between = "\nand\n";

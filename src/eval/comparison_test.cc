@@ -37,7 +37,7 @@ const FigureComparison& only_figure(const Result<Comparison>& comparison) {
   return comparison->figures.front();
 }
 
-// Differences 0.1, 0.2, 0.3: mean 0.2, standard deviation 0.1, t(2 degrees of freedom) = 4.303.
+// The differences 0.1, 0.2, 0.3 have mean 0.2 and standard deviation 0.1; t(2 degrees of freedom) = 4.303.
 TEST(Comparison, PairsPiecesOfTheSameText) {
   const auto comparison =
       compare_results(eval_result("a", {1, 2, 3}, "t"), eval_result("a", {1.1, 2.2, 3.3}, "t"));
@@ -91,7 +91,7 @@ TEST(Comparison, RefusesWhatCannotBeCompared) {
   EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/2"}}, eval_result("b", {1, 2}, "t")).ok());
 }
 
-// What has the shape of a result but not its types is compared as far as it goes, or refused in a sentence.
+// JSON with the shape of a result but wrong types is compared as far as possible, or refused with a sentence.
 TEST(Comparison, TakesAnyJson) {
   const Json good = eval_result("a", {1, 2}, "t");
   const auto changed = [&](const std::function<void(Json&)>& change) {
@@ -141,7 +141,7 @@ TEST(Comparison, TakesAnyJson) {
   EXPECT_NE(no_schema.error().message.find("no \"schema\""), std::string::npos) << no_schema.error().message;
 }
 
-// The inputs that the fuzzer starts from, and those that it found.
+// The seeds are the fuzzer's starting inputs and those that it found.
 TEST(ComparisonFuzzSeeds, AreHandled) {
   const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/results";
   int n_seeds = 0;
@@ -155,10 +155,10 @@ TEST(ComparisonFuzzSeeds, AreHandled) {
   EXPECT_GT(n_seeds, 5);
 }
 
-// Quantiles of Student's distribution from tables: 2.042 for 30 degrees of freedom, 2.201 for 11.
+// Quantiles of Student's distribution from tables are 2.042 for 30 degrees of freedom and 2.201 for 11.
 TEST(StudentInterval, HasTheRightWidth) {
   for (const auto& [freedom, quantile] : {std::pair{11, 2.201}, {30, 2.042}, {5, 2.571}}) {
-    std::vector<double> values;  // half of them 1, half -1
+    std::vector<double> values;  // half of them are 1, half -1
     for (int i = 0; i <= freedom; ++i) values.push_back(i % 2 == 0 ? 1 : -1);
     const Interval interval = student_interval(values);
     const double n = freedom + 1, mean = (interval.lo + interval.hi) / 2;

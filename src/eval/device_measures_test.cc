@@ -1,4 +1,4 @@
-// The guard and layers' errors of a model on a device, against those of the same model on the CPU.
+// Compares the guard and the layers' errors of a model on a device with those of the same model on the CPU.
 #include <gtest/gtest.h>
 
 #include "attention/device_backend.h"
@@ -17,8 +17,8 @@ using testing::kPlaces;
 using testing::Place;
 using testing::some_tokens;
 
-// What transforms are left to the library, are matrices of the graph, and differ between heads; tokens that
-// stay unquantized; windows.
+// The recipes cover transforms that the library applies, transforms that are matrices of the graph,
+// transforms that differ between heads, tokens that stay unquantized, and windows.
 constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
                                     "kvant-4bit",
                                     "vecinfer-2bit",
@@ -26,10 +26,10 @@ constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
                                     "k=ch4g128,v=tok2g128,sink=4,protect=0.1",
                                     "bf16"};
 
-// A device keeps no rows but the tail's: what their rounding changes is left out there.
+// A device keeps only the tail's rows, so their rounding does not count there.
 constexpr double kBf16Rounding = 1.5e-3;
 
-// A model, with its backend, on the CPU or on a device.
+// Runs a model and its backend on the CPU or on a device.
 struct Measured {
   Measured(const std::string& path, const std::shared_ptr<ComputeDevice>& device)
       : backend(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
@@ -67,7 +67,7 @@ struct Measured {
   std::unique_ptr<Engine> engine;
 };
 
-// Models with and without windows.
+// The models have windows or not.
 class DeviceMeasures : public ::testing::TestWithParam<std::tuple<Place, bool>> {
  protected:
   void SetUp() override {
@@ -91,14 +91,14 @@ INSTANTIATE_TEST_SUITE_P(Places, DeviceMeasures,
                                   (std::get<1>(info.param) ? "_windowed" : "");
                          });
 
-// Until another head is watched: a device finds rows of that one in the tail at once, the CPU has to wait for
-// them.
+// The check ends before another head is watched. A device finds that head's rows in the tail at once, while
+// the CPU has to wait for them.
 TEST_P(DeviceMeasures, TheGuardFindsWhatItFindsOnTheCpu) {
   for (const std::string recipe : kRecipes) {
     const GuardReport found = device_->guard(recipe, 300, 90), right = host_->guard(recipe, 300, 90);
     EXPECT_EQ(found.steps, 90) << recipe;
     EXPECT_EQ(found.bytes, right.bytes);
-    if (recipe == "bf16") {  // of which a device never seals a page
+    if (recipe == "bf16") {  // a device never seals its pages
       EXPECT_EQ(found.checks, 0);
       continue;
     }
@@ -126,7 +126,7 @@ TEST_P(DeviceMeasures, TheGuardGoesOnToTheNextHead) {
   const GuardReport right = host_->guard("k=hadamard:tok4g32,v=tok2g32,sink=4", 280, 140);
   for (std::size_t i = 0; i < found.layers.size(); ++i) {
     EXPECT_EQ(found.layers[i].kv_head, right.layers[i].kv_head);
-    // A layer that slides mostly has nothing sealed that is seen.
+    // A layer with a sliding window rarely has visible sealed pages.
     if (!slides() || i == 1) {
       EXPECT_GT(found.layers[i].checks, 32);
     }

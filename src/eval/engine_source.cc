@@ -66,7 +66,7 @@ class EngineSource : public LogitSource {
  private:
   Status copy(SequenceId from, SequenceId& to) {
     const auto forked = cache_.fork(from);
-    // A fork that failed leaves an empty sequence, so that every id stays valid.
+    // A failed fork leaves an empty sequence, so every id stays valid.
     to = forked.ok() ? *forked : cache_.add();
     if (!forked.ok()) return forked.error();
     return {};

@@ -9,7 +9,8 @@
 
 namespace kvant {
 
-// A source that runs `plan` on `engine`, at most step_tokens tokens at a time. engine and backend outlive it.
+// Makes a source that runs `plan` on `engine`, at most step_tokens tokens at a time. engine and backend must
+// outlive it.
 std::unique_ptr<LogitSource> make_engine_source(std::string name, Engine& engine, AttentionBackend& backend,
                                                 std::shared_ptr<const Plan> plan, int step_tokens);
 

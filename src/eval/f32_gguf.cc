@@ -33,7 +33,7 @@ Error disk_error(const std::string& path) {
                std::strerror(errno));
 }
 
-// The values of a tensor, dequantized if need be, as bytes to write; in pieces, so that memory stays small.
+// Writes a tensor's values, dequantized if necessary. It works in pieces to keep memory small.
 bool write_tensor(const ggml_tensor* tensor, const void* data, std::FILE* out) {
   if (!dequantizable(tensor->type))
     return std::fwrite(data, 1, ggml_nbytes(tensor), out) == ggml_nbytes(tensor);
@@ -54,7 +54,7 @@ bool write_padding(std::FILE* out, std::size_t written, std::size_t alignment) {
   return zeros.empty() || std::fwrite(zeros.data(), 1, zeros.size(), out) == zeros.size();
 }
 
-// The header of the dequantized file, from the source's.
+// Makes the dequantized file's header from the source's.
 Owned<gguf_context> dequantized_header(const gguf_context* source, const ggml_context* directory) {
   Owned<gguf_context> header(gguf_init_empty());
   gguf_set_kv(header.get(), source);

@@ -1,4 +1,4 @@
-// A GGUF file's copy with all weights dequantized to F32.
+// Copies a GGUF file with all weights dequantized to F32.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace kvant {
 
-// A file that is deleted with its owner.
+// A file that is deleted when this object is destroyed.
 class TemporaryFile {
  public:
-  // An empty file in the system's folder for temporary files. Errors: no permission, disk full.
+  // Makes an empty file in the system's folder for temporary files. Errors: no permission, disk full.
   static Result<TemporaryFile> make(const std::string& suffix);
   TemporaryFile(TemporaryFile&& other) noexcept : path_(std::move(other.path_)) { other.path_.clear(); }
   TemporaryFile& operator=(TemporaryFile&&) = delete;

@@ -1,4 +1,4 @@
-// What the quality guard found, for people and for JSON.
+// Reports the quality guard's findings for people and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,9 +8,9 @@
 
 namespace kvant {
 
-// Two lines.
+// Returns two lines.
 std::string guard_summary(const GuardReport& report);
-// With the warning, null where there is none, and every layer. recipe: see guard_warning.
+// Includes the warning, which may be null, and every layer. recipe: see guard_warning.
 nlohmann::ordered_json guard_to_json(const GuardReport& report, const std::string& recipe);
 
 }  // namespace kvant

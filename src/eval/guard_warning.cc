@@ -1,6 +1,6 @@
-// When the guard warns. Two things go wrong: the recipe as a whole is too coarse for the model, or
-// something about some layers is broken (a codebook of another model, say), which shows in errors that are
-// out of line with the other layers'. What good recipes do in their worst layer is at most 3.2 times the
+// Decides when the guard warns. There are two kinds of problems. The recipe as a whole may be too coarse for
+// the model. Or some layers may be misconfigured, for example by another model's codebook, which makes their
+// errors far larger than those of other layers. With good recipes the worst layer has at most 3.2 times the
 // median.
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 namespace kvant {
 namespace {
 
-constexpr double kMaxDivergence = 1;  // nats, were all layers like the middle one
-constexpr double kMaxError = 0.7;     // relative, of a layer ...
-constexpr double kOutOfLine = 4;      // ... that is so many times the median
-constexpr int kChecksOfAVerdict = 3;  // of a layer
+constexpr double kMaxDivergence = 1;  // nats, if all layers were like the median one
+constexpr double kMaxError = 0.7;     // relative error of a layer ...
+constexpr double kOutOfLine = 4;      // ... that is this many times the median
+constexpr int kChecksOfAVerdict = 3;  // per layer
 constexpr const char* kSafeFormat = "tok8g32s";
 
 double median_error(const GuardReport& report) {
@@ -26,7 +26,7 @@ double median_error(const GuardReport& report) {
   return *middle;
 }
 
-// The side whose rounding makes most of the error.
+// Returns the side whose rounding causes most of the error.
 const char* side_at_fault(const GuardedLayer& layer) {
   return layer.keys.difference > layer.error.difference / 2 ? "K" : "V";
 }

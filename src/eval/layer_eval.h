@@ -1,4 +1,5 @@
-// LayerEval: what recipes do to the attention of each layer, on the unquantized model's own activations.
+// LayerEval: how recipes change the attention of each layer, measured on the unquantized model's own
+// activations.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct LayerCandidate {
 
 struct LayerRow {
   std::string name;
-  std::string label;  // of a suite's row; empty: none
+  std::string label;  // label of a suite's row; empty: none
   LayerEffects effects;
 };
 
@@ -32,22 +33,22 @@ struct LayerResult {
   std::vector<LayerRow> rows;
 };
 
-// Runs `reference` over the text as evaluate_quality() does; all candidates get its Q, K and V. Measured are
-// the queries of the second half of each chunk. options.step_tokens is not used. Tokens for `advance`: those
-// of the reference.
+// Runs `reference` over the text as evaluate_quality() does; all candidates get its Q, K and V. It measures
+// the queries of the second half of each chunk and ignores options.step_tokens. `advance` counts the
+// reference's tokens.
 Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, AttentionBackend& backend,
                                     const LayerCandidate& reference,
                                     std::span<const LayerCandidate> candidates, const QualityOptions& options,
                                     const std::function<void(std::int64_t)>& advance);
 
-// A plan and what attends over its cache.
+// Pairs a plan with the backend that attends over its cache.
 struct AttentionSide {
   AttentionBackend& backend;
   std::shared_ptr<const Plan> plan;
 };
 
-// How far the attention outputs of `other` are from those of `own`, which go on to the model, on the same Q,
-// K and V: over the second half of each chunk, token by token. Tokens for `advance`: those of `own`.
+// Compares the attention outputs of `other` with those of `own`, which the model continues with, on the same
+// Q, K and V. It covers the second half of each chunk, token by token. `advance` counts the tokens of `own`.
 Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const AttentionSide& own,
                                     const AttentionSide& other, const QualityOptions& options,
                                     const std::function<void(std::int64_t)>& advance);

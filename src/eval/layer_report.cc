@@ -52,7 +52,7 @@ Json layer_to_json(const LayerEffects& effects, int layer) {
   return json;
 }
 
-// Two figures of a recipe's layer, layer -1: of all layers.
+// Returns two figures of a recipe's layer; layer -1 means all layers.
 using Figures = std::function<std::pair<std::string, std::string>(const LayerEffects&, int layer)>;
 
 std::pair<std::string, std::string> errors_of(const LayerEffects& effects, int layer) {
@@ -68,7 +68,8 @@ std::pair<std::string, std::string> coverage_of(const LayerEffects& effects, int
   return {fmt::format("{:.2f}", 100 * unsealed_mass(sum)), fmt::format("{:.2f}", 100 * protected_mass(sum))};
 }
 
-// Rows of `result` that `has` picks, numbered as in the legend; nothing where there are none.
+// Formats the rows of `result` for which `has` is true, numbered as in the legend; the text is empty if there
+// are none.
 std::string table(const LayerResult& result, const std::string& title, const char* first, const char* second,
                   const std::function<bool(const LayerEffects&)>& has, const Figures& figures) {
   constexpr int kWidth = 10;

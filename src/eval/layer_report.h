@@ -1,4 +1,4 @@
-// What LayerEval measured, as JSON and for a terminal.
+// Reports LayerEval's results as JSON and for a terminal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace kvant {
 // that protects tokens "mass_unsealed" and "mass_protected".
 nlohmann::ordered_json layers_to_json(const LayerResult& result, const std::string& model);
 
-// A table of layers and recipes for each thing that was measured.
+// Formats a table of layers and recipes for each measured quantity.
 std::string layers_table(const LayerResult& result);
 
 }  // namespace kvant

@@ -59,7 +59,7 @@ class LlamaSource : public LogitSource {
   }
 
  private:
-  // At most step_tokens_ tokens.
+  // Runs at most step_tokens_ tokens.
   Status run(std::span<const std::int32_t> tokens, MatrixView<float> logits) {
     const int n = static_cast<int>(tokens.size());
     KVANT_RETURN_IF_ERROR(llama_run(*context_, tokens, length_, logits.rows));
@@ -73,7 +73,7 @@ class LlamaSource : public LogitSource {
   }
 
   std::string name_;
-  LlamaModelPointer model_;  // outlives the context
+  LlamaModelPointer model_;  // must outlive the context
   LlamaContextPointer context_;
   int step_tokens_;
   double bits_;

@@ -26,7 +26,7 @@ double bits_of(ggml_type type) {
   return 8.0 * static_cast<double>(ggml_type_size(type)) / static_cast<double>(ggml_blck_size(type));
 }
 
-// Collects llama.cpp's log while it lives, and puts the former receiver back.
+// Collects llama.cpp's log during its lifetime, then restores the previous receiver.
 class LogCapture {
  public:
   LogCapture() {
@@ -39,7 +39,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  // The value after "NAME = " in the log, or nothing.
+  // Returns the value after "NAME = " in the log, or "".
   std::string value(const std::string& name) const {
     const auto at = text_.find(name + " = ");
     if (at == std::string::npos) return "";
@@ -59,9 +59,8 @@ Result<LlamaModelPointer> load(const std::string& path, const llama_model_params
   return LlamaModelPointer(model, LlamaFree{});
 }
 
-// llama.cpp's own choice of repacked layouts includes AMX tiles, on which ggml faults in virtual machines
-// that announce AMX without letting programs configure it. So it gets the layouts that kvant's engine uses,
-// by name.
+// llama.cpp's own choice of repacked layouts includes AMX tiles. ggml faults on them in virtual machines that
+// announce AMX but don't let programs configure it. So llama.cpp gets the layouts of kvant's engine, by name.
 Result<LlamaModelPointer> load_on_cpu(const std::string& path) {
   auto file = GgufFile::open(path);
   if (!file.ok()) return file.error();
@@ -80,7 +79,7 @@ Result<LlamaModelPointer> load_on_cpu(const std::string& path) {
   for (std::size_t i = 0; i < patterns.size(); ++i) overrides.push_back({patterns[i].c_str(), layouts[i]});
   overrides.push_back({nullptr, nullptr});
 
-  // Neither layers nor single operations go to a GPU, whatever backends are registered.
+  // Neither layers nor single operations may go to a GPU, whatever backends are registered.
   ggml_backend_dev_t no_devices[] = {nullptr};
   llama_model_params params = llama_model_default_params();
   params.devices = no_devices;
@@ -98,7 +97,7 @@ Result<LlamaModelPointer> load_on_device(const std::string& path, ggml_backend_d
   return load(path, params);
 }
 
-// The batch is freed.
+// Runs the batch and frees it.
 Status decode(llama_context& context, llama_batch batch) {
   const int code = llama_decode(&context, batch);
   const int n = batch.n_tokens, first = batch.pos[0];
@@ -182,7 +181,7 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.type_v = options.types.v;
   params.offload_kqv = options.on_device && options.kv_offload;
   params.op_offload = options.on_device;
-  // By default llama.cpp chooses; it requires flash attention for a quantized V.
+  // By default llama.cpp chooses the graph; a quantized V requires flash attention.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   if (options.types.plain) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
   const LogCapture log;

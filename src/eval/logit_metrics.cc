@@ -14,11 +14,11 @@
 namespace kvant {
 namespace {
 
-constexpr int kLanes = 16;  // partial sums and maxima, so that the compiler may vectorize
+constexpr int kLanes = 16;  // partial sums and maxima let the compiler vectorize
 constexpr int kBlock = 256;
-constexpr float kSmallestExponent = -86.0F;  // exp of less is no normal F32
+constexpr float kSmallestExponent = -86.0F;  // exp of smaller numbers is no normal F32
 constexpr int kBootstrapSamples = 10000;
-constexpr int kPositionsPerBlock = 64;  // unit of the bootstrap when there is one chunk only
+constexpr int kPositionsPerBlock = 64;  // unit of the bootstrap if there is only one chunk
 
 // exp(x) for x <= 0, zero below kSmallestExponent: 2^n e^r with |r| <= log(2) / 2 and Taylor's polynomial of
 // degree 7 (relative error 2e-7, mostly rounding). Branch-free.
@@ -88,7 +88,7 @@ KVANT_SIMD_CLONES Sums exponential_sums(const float* base, float base_max, const
 
 }  // namespace
 
-// With lse = log of the sum of exp: KLD = sum p ((base - lse) - (other - lse')) = sum p (base - other) - (lse
+// With lse = log of the sum of exp, KLD = sum p ((base - lse) - (other - lse')) = sum p (base - other) - (lse
 // - lse').
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target) {
   const float base_max = largest(base, n_vocab);
@@ -181,7 +181,7 @@ double quantile(std::span<const double> sorted, double q) {
 
 Interval bootstrap_mean(std::span<const double> values) {
   if (values.empty()) return {};
-  std::mt19937_64 random(20260101);  // fixed: the same evaluation prints the same interval
+  std::mt19937_64 random(20260101);  // the fixed seed makes the same evaluation print the same interval
   std::uniform_int_distribution<std::size_t> pick(0, values.size() - 1);
   std::vector<double> means(kBootstrapSamples);
   for (double& mean : means) {

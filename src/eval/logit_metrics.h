@@ -1,4 +1,4 @@
-// LogitMetrics: how far a recipe's predictions are from the reference's, position by position.
+// LogitMetrics: compares a recipe's predictions with the reference's, position by position.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-// One scored position. p: the softmax of the reference's logits, p': of the other's.
+// Holds one scored position. p is the softmax of the reference's logits, p' that of the other's.
 struct LogitComparison {
   double kld = 0;         // sum over tokens of p log(p / p'), nats
   double nll = 0;         // -log p'(true token), nats
@@ -18,12 +18,12 @@ struct LogitComparison {
   bool same_top = false;  // both have the same most likely token
 };
 
-// Compares two rows of n_vocab logits. target: the token that really follows, in [0, n_vocab).
-// Exponentials in F32, sums in F64: the error of kld is below 1e-7 for close logits. A token whose
-// probability under the reference is below 1e-37 counts as impossible there (logits may be -inf).
+// Compares two rows of n_vocab logits. target: the actual next token, in [0, n_vocab). Exponentials are F32
+// and sums F64; the error of kld is below 1e-7 for close logits. A token whose probability under the
+// reference is below 1e-37 counts as impossible there (logits may be -inf).
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target);
 
-// The figures of a table, over all scored positions.
+// Holds the figures of a table, over all scored positions.
 struct MetricsSummary {
   std::int64_t positions = 0;
   double ppl = 0;
@@ -33,7 +33,7 @@ struct MetricsSummary {
   double rms_dp = 0;  // root mean square of delta_p, 0 .. 1
 };
 
-// The same, position by position, chunk after chunk.
+// Holds scores by position, chunk after chunk.
 struct PositionScores {
   std::vector<double> kld;
   std::vector<std::uint8_t> same_top;  // 1: both have the same most likely token
@@ -41,15 +41,16 @@ struct PositionScores {
 
 class LogitMetrics {
  public:
-  // The positions that follow belong to a new chunk: an independent unit for the bootstrap.
+  // Starts a new chunk, which is an independent unit for the bootstrap.
   void begin_chunk() { chunk_starts_.push_back(positions_.kld.size()); }
-  // Scores rows of logits [n, n_vocab] of the same positions; targets: [n]. n_threads share the rows.
-  // An error when a row gives no finite divergence (NaN logits).
+  // Scores rows of logits [n, n_vocab] of the same positions; targets: [n]. n_threads share the rows. Returns
+  // an error if a row gives no finite divergence (NaN logits).
   Status add(MatrixView<const float> base, MatrixView<const float> other,
              std::span<const std::int32_t> targets, int n_threads);
   MetricsSummary summary() const;
   const PositionScores& positions() const { return positions_; }
-  // Mean divergence of the units of the bootstrap: chunks, or blocks of 64 positions when there is one chunk.
+  // Returns the mean divergence of each unit of the bootstrap: a chunk, or a block of 64 positions if there
+  // is one chunk.
   std::vector<double> block_means() const;
 
  private:
@@ -59,10 +60,10 @@ class LogitMetrics {
   double delta_p_squares_ = 0;
 };
 
-// The q-quantile of sorted values, q in [0, 1], linearly interpolated between neighbours.
+// Returns the q-quantile of sorted values, q in [0, 1], interpolated linearly between neighbours.
 double quantile(std::span<const double> sorted, double q);
 
-// A 95 % percentile-bootstrap interval of the mean of `values` (Efron 1979), deterministic.
+// Holds a 95 % percentile-bootstrap interval of the mean of `values` (Efron 1979), which is deterministic.
 struct Interval {
   double lo = 0, hi = 0;
 };

@@ -13,7 +13,7 @@ struct Oracle {
   double kld = 0, nll = 0, delta_p = 0;
 };
 
-// The definitions, term by term, in F64.
+// Computes the definitions term by term in F64.
 Oracle oracle(const std::vector<float>& base, const std::vector<float>& other, int target) {
   const auto log_softmax = [](const std::vector<float>& x) {
     double top = -INFINITY, sum = 0;
@@ -51,7 +51,7 @@ TEST(CompareLogits, AgreesWithTheDefinitionInF64) {
       for (int i = 0; i < n; ++i) other[i] += change[i];
       const auto expected = oracle(base, other, n / 2);
       const auto actual = compare_logits(base.data(), other.data(), n, n / 2);
-      // Differences of logits are rounded to F32: exactly for close logits, to 1e-7 of themselves else.
+      // Differences of logits are rounded to F32: exact for close logits, otherwise accurate to 1e-7.
       EXPECT_NEAR(actual.kld, expected.kld, 1e-7 * (1 + 4 * distance) + 1e-6 * expected.kld)
           << n << " " << distance;
       EXPECT_NEAR(actual.nll, expected.nll, 1e-5) << n << " " << distance;
@@ -96,7 +96,7 @@ TEST(CompareLogits, IsFastEnoughToVanishBesideTheModel) {
   }
   RecordProperty("microseconds_per_pair", static_cast<int>(best * 1e6));
   EXPECT_GT(keep, 0);
-  EXPECT_LT(best, 20e-3);  // very loose: sanitizers and shared machines
+  EXPECT_LT(best, 20e-3);  // very loose, because of sanitizers and shared machines
 }
 
 TEST(Quantile, InterpolatesBetweenNeighbours) {
@@ -123,7 +123,7 @@ TEST(BootstrapMean, MatchesTheNormalApproximation) {
 }
 
 TEST(LogitMetrics, SummarizesPositions) {
-  // Two positions over two tokens: one predicts like the reference, one is turned round.
+  // Of two positions over two tokens, one predicts like the reference and one is reversed.
   const std::vector<float> base = {1.0F, 0.0F, 1.0F, 0.0F};
   const std::vector<float> other = {1.0F, 0.0F, 0.0F, 1.0F};
   const std::vector<std::int32_t> targets = {0, 0};

@@ -1,4 +1,4 @@
-// LogitSource: something that predicts the next token of a text with one KV-cache configuration.
+// LogitSource: predicts the next token of a text with one KV-cache configuration.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ class LogitSource {
  public:
   virtual ~LogitSource() = default;
 
-  // The row's name in tables: "kvant-4bit", "llama.cpp:q4_0".
+  // Returns the row's name in tables: "kvant-4bit", "llama.cpp:q4_0".
   virtual const std::string& name() const = 0;
-  // Forgets everything: the next token is the first of a text.
+  // Forgets everything; the next token is the first of a text.
   virtual Status begin() = 0;
-  // Runs the next tokens; `logits` gets the predictions [logits.rows, n_vocab] that follow the last
-  // logits.rows of them (0: none). is_prompt: the text that is given; otherwise the scored part, which is
-  // cached as in decoding, token by token, whatever the recipe's prompt blocks are.
+  // Runs the next tokens. `logits` gets the predictions [logits.rows, n_vocab] after the last logits.rows of
+  // them (0: none). is_prompt marks the given text. Otherwise the tokens are the scored part, which is cached
+  // as in decoding, token by token, whatever the recipe's prompt blocks are.
   virtual Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) = 0;
-  // Remembers how far the text has come, until the next begin(); goes back there, as often as needed, so that
-  // several continuations follow one text. rewind() requires a mark.
+  // mark() remembers the current position until the next begin(), and rewind() returns there. It may be
+  // called repeatedly, so several continuations follow one text. rewind() requires a mark.
   virtual Status mark() = 0;
   virtual Status rewind() = 0;
-  // What the cache takes at this length of the text: the mean over the positions of a page.
+  // Returns the bits of the cache at this length of the text, averaged over the positions of a page.
   virtual CacheBits bits() const = 0;
-  // The model constants that it needs.
+  // Returns the size of the model constants that it needs.
   virtual ConstantSize constants() const { return {}; }
-  // The resolved plan.
+  // Returns the resolved plan.
   virtual PlanReport plan() const = 0;
 };
 

@@ -18,7 +18,7 @@ TEST(DivergenceTail, EndsWithTheLargest) {
   EXPECT_TRUE(divergence_tail({}).empty());
 }
 
-// Two chunks of five positions: 1 2 3 4 5 and 11 12 13 14 15; bins of two and three.
+// There are two chunks of five positions, 1 2 3 4 5 and 11 12 13 14 15, and bins of two and three.
 TEST(DivergenceDrift, AveragesTheSamePlacesOfAllChunks) {
   const PositionScores positions{{1, 2, 3, 4, 5, 11, 12, 13, 14, 15}, {1, 1, 1, 0, 0, 1, 0, 0, 0, 0}};
   const auto bins = divergence_drift(positions, 2, 2);

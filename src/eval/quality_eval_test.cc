@@ -24,7 +24,7 @@ struct ScriptedRun {
   }
 };
 
-// Token i is i mod kScriptedVocab: a source with shift 1 is always right.
+// Token i is i mod kScriptedVocab, so a source with shift 1 is always right.
 EvalText counting_text(int n, std::int32_t bos = -1) {
   EvalText text{{}, bos};
   for (int i = 0; i < n; ++i) text.tokens.push_back(i % kScriptedVocab);
@@ -65,8 +65,8 @@ TEST(QualityEval, RefusesATextShorterThanAChunk) {
   EXPECT_FALSE(run(counting_text(9), {.context = 10}).ok());
 }
 
-// kvant's engine and llama.cpp on one tiny model, all weights F32: the logits agree, and a low-bit cache
-// shows in the divergence and in the bits.
+// kvant's engine and llama.cpp run one tiny model with F32 weights. Their logits agree, and a low-bit cache
+// is visible in the divergence and in the bits.
 TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   TinyModel shape;
   shape.matrix_type = GGML_TYPE_Q8_0;
@@ -100,7 +100,7 @@ TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   EXPECT_GT(rows[3].metrics.kld_mean, 2 * rows[2].metrics.kld_mean);
   EXPECT_DOUBLE_EQ(rows[2].bits.sealed, 4.5);
   EXPECT_DOUBLE_EQ(rows[3].bits.sealed, 3.0);
-  // Of 257 .. 383 tokens two pages are sealed, of 384 three; the others are BF16, in steps of 16.
+  // At 257 .. 383 tokens two pages are sealed, at 384 three; the other tokens are BF16, in steps of 16.
   double sum = 4.5;
   for (int n = 257; n < 384; ++n) sum += (256 * 4.5 + (n - 256 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(rows[2].bits.all, sum / 128, 1e-9);

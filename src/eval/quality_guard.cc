@@ -13,15 +13,15 @@
 namespace kvant {
 namespace {
 
-constexpr int kSealedTokens = 2 * kPageTokens;  // that are kept beside their sealed pages, at least
+constexpr int kSealedTokens = 2 * kPageTokens;  // the minimum that is kept in addition to their sealed pages
 constexpr int kChecksOfAHead = 32;              // then the layer's next KV head is watched
 
-// Of the newest tokens that a layer may hold unsealed, and those behind them.
+// Returns the capacity for the newest tokens that a layer may hold unsealed and for those before them.
 int capacity(const Plan& plan, int layer) {
   return plan.layers[layer].window + kPageTokens + kSealedTokens;
 }
 
-// A number that looks random, for each pair.
+// Returns a pseudorandom number for each pair.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   return mix_bits(a * kGoldenRatio64 + b);
 }
@@ -38,7 +38,7 @@ QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const Guar
 }
 
 void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
-  inner().run_layer(step, layer, rows, team);  // in the end of which the team's threads meet
+  inner().run_layer(step, layer, rows, team);  // it ends with a barrier of the team's threads
   if (team.index() != 0 || !rows.has_kv()) return;
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
   run_within_memory(step, [&] {
@@ -57,13 +57,13 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
   });
 }
 
-// The first layer of a step: the other thread begins with the step before.
+// At the first layer of a step the other thread starts with the previous step.
 ShownRows QualityGuard::wants(const Step& step, int layer) {
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
-  if (layer == 0 && copies_.size() < n_wanted_) copies_.clear();  // a step that failed
+  if (layer == 0 && copies_.size() < n_wanted_) copies_.clear();  // left by a failed step
   if (layer == 0) n_wanted_ = 0;
   if (layer == 0 && !copies_.empty() && join()) {
-    // Where there is no thread to be had, join() does it.
+    // If no thread is available, join() does the work.
     looking_ = std::async(std::launch::async | std::launch::deferred,
                           [this, all = std::exchange(copies_, {})] { return look_at_all(all); });
   }
@@ -100,7 +100,7 @@ bool QualityGuard::join() {
   return !looking_.valid() || looking_.get();
 }
 
-// Of the tail what it holds, the step's tokens included, before pages of it are sealed; for a check also what
+// Copies the tail before any of its pages are sealed, including the step's tokens. A check also copies what
 // the cache holds of the tokens that may be compared.
 Status QualityGuard::gather(const Step& step, int layer, const LayerRows& rows, Copies& copies) const {
   const Plan& plan = step.plan();
@@ -163,7 +163,7 @@ void QualityGuard::keep(const Step& step, int layer, const LayerRows& rows, Watc
   for (int r = 0; r < rows.k.rows; ++r) watch.recent.add(rows.k.row(r) + column, rows.v.row(r) + column);
 }
 
-// One step of each run of `every`, at random, so that steps don't keep time with pages.
+// Checks one random step in each run of `every`, so checks don't align with pages.
 bool QualityGuard::due(int layer, std::int64_t step) const {
   const std::uint64_t run = step / settings_.every;
   return mixed(settings_.seed + layer + 1, run) % settings_.every ==
@@ -220,7 +220,7 @@ void QualityGuard::fill_synthetic(int n_tokens, std::uint64_t seed) {
   for (Watch& watch : layers_) {
     watch.recent.go_to(0);
     for (int token = 0; token < n_tokens; ++token) {
-      if (token % kPageTokens == 0) {  // a row for each page will do
+      if (token % kPageTokens == 0) {  // one row per page is enough
         for (float& x : k) x = normal(random);
         for (float& x : v) x = normal(random);
       }

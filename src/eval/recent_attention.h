@@ -1,5 +1,5 @@
-// Attention to a few tokens of one KV head in plain F32, with K and V as they were and as a cache gives them
-// back.
+// Attention to a few tokens of one KV head in plain F32, with the original K and V and with those that a
+// cache returns.
 #pragma once
 
 #include <vector>
@@ -11,35 +11,35 @@
 
 namespace kvant {
 
-// Tokens of one head, [n, d] a side.
+// Holds tokens of one head, [n, d] per side.
 struct TokenRows {
   std::vector<int> tokens;  // absolute index of each
   std::vector<char> seen;   // 0: the cache has dropped the token (eviction)
   std::vector<float> k, v;
 };
 
-// What is compared: protected tokens before `first`, and all from `first` to the end.
+// Holds the compared tokens: protected tokens before `first`, and all tokens from `first` on.
 struct RecentTokens {
-  TokenRows exact;    // from `recent`; what lies before it, as the cache keeps it unquantized
-  TokenRows cached;   // the same tokens as the cache gives them back
+  TokenRows exact;    // from `recent`; older tokens come from the cache, which has them unquantized
+  TokenRows cached;   // the same tokens as the cache returns them
   int quantized = 0;  // tokens that the cache holds in their final format
 };
 
-// pages: with all tokens that are visible from `first` on, as HeadState::list_pages() has them; of all pages
-// of the head, n_sealed are sealed. first: the first token of a page, not before recent.first(). The head's
-// last token is recent.end() - 1.
+// pages: all pages that are visible from `first` on, as HeadState::list_pages() returns them; n_sealed of the
+// head's pages are sealed. first: the first token of a page, not before recent.first(). The head's last token
+// is recent.end() - 1.
 RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
                            int n_sealed, const RecentRows& recent, int first);
 
-// One side of a page as the model made it: decoded, out of the cache's space. [n_tokens, d].
+// Returns one side of a page in the model's space: decoded and with the transform undone. [n_tokens, d].
 std::vector<float> decoded_rows(const PageSide& side, const Transform& transform, int n_tokens);
 
-// What the cache does to the outputs of one query token's group.
+// Holds the errors that the cache causes in the outputs of one query token's group.
 struct RecentError {
-  OutputError all;   // K and V as the cache gives them back
+  OutputError all;   // with K and V as the cache returns them
   OutputError keys;  // only K
 };
-// q: [n_heads * d], of one token, unscaled.
+// q: [n_heads * d], one token, unscaled.
 RecentError recent_error(const Plan& plan, int layer, int kv_head, const float* q,
                          const RecentTokens& tokens);
 

@@ -1,4 +1,4 @@
-// Tests only: a source of predictions that are known beforehand.
+// For tests only: a source with known predictions.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,7 @@ namespace kvant {
 
 inline constexpr int kScriptedVocab = 5;
 
-// Predicts token (t + shift) mod kScriptedVocab with logit 1 after token t, and writes down what it is asked
-// to do.
+// Predicts token (t + shift) mod kScriptedVocab with logit 1 after token t, and records the calls.
 class ScriptedSource : public LogitSource {
  public:
   ScriptedSource(std::string name, int shift) : name_(std::move(name)), shift_(shift) {}

@@ -1,6 +1,6 @@
-// Suite: a comparison of recipes that is kept as data, such as an ablation of a paper.
+// Suite: a comparison of recipes that is stored as data, such as an ablation of a paper.
 //
-// One file for each paper in suites/, and its line in suites.def.
+// Each paper has a file in suites/ and a line in suites.def.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 namespace kvant {
 
 struct SuiteRow {
-  std::string label;   // the row's name in the paper, or what sets it apart
+  std::string label;   // the row's name in the paper, or what distinguishes it
   std::string recipe;  // as --kv takes it
 };
 
-// What `kvant eval` does where the command line doesn't say otherwise.
+// Sets the defaults of `kvant eval`, which the command line can override.
 struct Suite {
   std::string name;   // "vecinfer-transforms"
   std::string title;  // one line: what is compared, and where the paper does so
@@ -23,16 +23,16 @@ struct Suite {
   std::string reference = "bf16";
   std::vector<int> contexts = {2048};
   int chunks = 4;
-  bool layers = false;      // attention outputs of each layer, not predictions
+  bool layers = false;      // attention outputs of each layer instead of predictions
   bool retrieval = false;   // answers to questions about long documents, `chunks` of each context
-  bool all_prompt = false;  // the scored half is run as a prompt
+  bool all_prompt = false;  // whether the scored half runs as a prompt
 };
 
-// In the order of suites.def.
+// Returns all suites, in the order of suites.def.
 const std::vector<Suite>& suites();
-// An error lists all.
+// Finds a suite; the error lists all of them.
 Result<Suite> find_suite(const std::string& name);
-// A line for each.
+// Returns one line per suite.
 std::string suite_list();
 
 }  // namespace kvant

@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// The shape of the model that the suites are run on: they may name its layers.
+// Returns the shape of the model on which the suites run, since they may name its layers.
 Geometry small_model() {
   Geometry g;
   g.model = "test";

@@ -9,7 +9,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// generate_greedily() from the start of a text.
+// Runs generate_greedily() from the start of a text.
 Status generate(LogitSource& source, const Tokens& prompt, int n_vocab,
                 const std::function<bool(std::int32_t)>& go_on) {
   KVANT_RETURN_IF_ERROR(source.begin());
@@ -27,7 +27,7 @@ Result<Tokens> whole_generation(LogitSource& source, const Tokens& prompt, int n
   return tokens;
 }
 
-// Tokens of `expected` before the first that the source would not say.
+// Counts the tokens of `expected` before the first that the source would not generate.
 Result<int> tokens_agreed(LogitSource& source, const Tokens& prompt, const Tokens& expected, int n_vocab) {
   std::size_t agreed = 0;
   const Status status = generate(source, prompt, n_vocab, [&](std::int32_t token) {

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Counts like the reference, but says 0 where 3 would follow.
+// Counts like the reference, but predicts 0 where 3 would follow.
 class StumblesAtThree : public ScriptedSource {
  public:
   StumblesAtThree() : ScriptedSource("stumbles", 1) {}

@@ -1,4 +1,4 @@
-// What GreedyEval measured, as JSON and for a terminal.
+// Reports GreedyEval's results as JSON and for a terminal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// {"schema":"kvant.greedy/2",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.greedy/2",..}: see docs/reference/json.md.
 nlohmann::ordered_json greedy_to_json(const GreedyResult& result, const std::string& model);
 std::string greedy_table(const GreedyResult& result);
 

@@ -17,13 +17,13 @@ int n_tokens(const Tokens& tokens) {
   return static_cast<int>(tokens.size());
 }
 
-// The document of a context; its `tokens` are empty where the context is too small.
+// Makes the document of a context; its `tokens` are empty if the context is too small.
 Result<LimitDocument> make_document(const ChatEncoder& encoder, const Haystack& haystack,
                                     const LimitOptions& options, int context) {
   const std::uint64_t seed = options.seed * 1000003 + static_cast<std::uint64_t>(context);
   LimitDocument document{context, {}, {}, {}, {}};
   std::vector<PlacedSentence> placed;
-  int longest = 0;  // question and answer
+  int longest = 0;  // question plus answer
 
   const FactSheet sheet = draw_needles(kPasskeyDepth, seed);
   for (const Fact& fact : sheet.facts) placed.push_back({fact.depth, encoder.sentence(fact.sentence)});

@@ -1,5 +1,5 @@
-// LimitDocument: a text with facts and records in it and what is asked about them, to see up to which length
-// of the text a cache answers.
+// LimitDocument: a text with hidden facts and records, and questions about them. It measures up to which
+// length of text a cache answers.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 namespace kvant {
 
 struct RecordQuestion {
-  Tokens prompt;     // from the end of the document to where the answer goes on
-  std::string cue;   // what the answer begins with, in the prompt already
-  std::string json;  // the right answer, cue and all
+  Tokens prompt;     // from the end of the document to where the completion begins
+  std::string cue;   // the start of the answer, which the prompt contains
+  std::string json;  // the right answer, including the cue
 };
 
 struct LimitDocument {
@@ -29,11 +29,11 @@ struct LimitOptions {
   std::uint64_t seed = 1;
 };
 
-// Tokens of a record, at most.
+// The maximum number of tokens in a record.
 inline constexpr int kRecordTokens = 64;
 
-// In the model's chat template, if it has one; one for each context that has room for the facts and an
-// answer. An error where the text is no haystack.
+// Makes one document for each context that has room for the facts and an answer, in the model's chat template
+// if it has one. It is an error if the text is no haystack.
 Result<std::vector<LimitDocument>> make_limit_documents(const Tokenizer& tokenizer, const std::string& text,
                                                         const LimitOptions& options);
 

@@ -13,12 +13,12 @@
 namespace kvant {
 namespace {
 
-constexpr double kLostShare = 0.1;  // of what the reference has right: more is a break
+constexpr double kLostShare = 0.1;  // a larger loss relative to the reference counts as a break
 
-// What one source said about a document.
+// Holds what one source answered about a document.
 struct LimitAnswers {
   std::vector<bool> needles;                           // right
-  std::vector<std::optional<nlohmann::json>> records;  // nothing: not valid
+  std::vector<std::optional<nlohmann::json>> records;  // nothing: invalid JSON
   Tokens summary;
 };
 
@@ -35,7 +35,7 @@ class LimitExam {
     return score->exact;
   }
 
-  // The JSON object that the source writes; nothing where that is none.
+  // Returns the JSON object that the source writes, or nothing if it writes none.
   Result<std::optional<nlohmann::json>> record(const RecordQuestion& question) {
     KVANT_RETURN_IF_ERROR(source_.rewind());
     std::string text = question.cue;
@@ -53,8 +53,8 @@ class LimitExam {
     return std::optional(std::move(json));
   }
 
-  // The source's own long answer, of at most n tokens; where another's is given, as much of it as the source
-  // says too.
+  // Returns the source's long answer, of at most n tokens. If another's answer is given, it returns as much
+  // of it as the source agrees with.
   Result<Tokens> summary(const Tokens& prompt, int n, const Tokens* expected) {
     KVANT_RETURN_IF_ERROR(source_.rewind());
     Tokens said;
@@ -94,7 +94,7 @@ Result<LimitAnswers> answers_of(LogitSource& source, const LimitDocument& docume
   auto summary = exam.summary(document.summary, answer_tokens, expected);
   if (!summary.ok()) return summary.error();
   answers.summary = std::move(summary).value();
-  KVANT_RETURN_IF_ERROR(source.begin());  // gives the memory to the next source
+  KVANT_RETURN_IF_ERROR(source.begin());  // frees the memory for the next source
   return answers;
 }
 

@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Says, token by token, what was written down for the prompt, whatever it is given instead.
+// Generates, token by token, the text that is recorded for the prompt, whatever it is fed instead.
 class RecitingSource : public LogitSource {
  public:
   struct Line {
@@ -51,7 +51,7 @@ class RecitingSource : public LogitSource {
 
 class LimitEval : public ::testing::Test {
  protected:
-  // One for each character, without the space that the tokenizer begins with.
+  // Returns one token per character, without the space that the tokenizer puts first.
   Tokens tokens(const std::string& text) const {
     Tokens all = tokenizer_->encode(text, false, false).value();
     if (tokenizer_->piece(all.front()) == " ") all.erase(all.begin());
@@ -59,7 +59,7 @@ class LimitEval : public ::testing::Test {
   }
   int n_vocab() const { return 300; }
 
-  // Two contexts with a needle, a record and a summary each.
+  // Returns two contexts with a needle, a record and a summary each.
   std::vector<LimitDocument> documents() const {
     std::vector<LimitDocument> made;
     for (const int context : {100, 200}) {
@@ -70,7 +70,7 @@ class LimitEval : public ::testing::Test {
     }
     return made;
   }
-  // What a source says at a context.
+  // Returns what a source generates at a context.
   std::vector<RecitingSource::Line> lines(const std::string& context, const std::string& key,
                                           const std::string& json, const std::string& about) const {
     return {{tokens(context + " key?"), tokens(key)},
@@ -112,9 +112,9 @@ TEST_F(LimitEval, CountsWhatIsLeftOfWhatTheReferenceHasRight) {
     expect(2, 0, kind, 1, 0, 0);
   }
   expect(1, 1, LimitKind::needles, 1, 0, 0);
-  expect(1, 1, LimitKind::json, 1, 1, 1);     // {"a":3}: valid,
-  expect(1, 1, LimitKind::records, 1, 0, 0);  // and not the reference's
-  expect(2, 1, LimitKind::json, 1, 0, 0);     // never ends
+  expect(1, 1, LimitKind::json, 1, 1, 1);     // {"a":3} is valid,
+  expect(1, 1, LimitKind::records, 1, 0, 0);  // but differs from the reference's
+  expect(2, 1, LimitKind::json, 1, 0, 0);     // the object never ends
   expect(0, 0, LimitKind::answer, 10, 10, 10);
   expect(1, 1, LimitKind::answer, 10, 3, 3);
   expect(2, 0, LimitKind::answer, 10, 0, 0);
@@ -130,7 +130,8 @@ TEST_F(LimitEval, SaysWhereCachesBreak) {
   const LimitResult result = evaluate(sources);
   const LimitRow &lossy = result.rows[1], &broken = result.rows[2];
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::needles),
-            "holds up to 100 tokens, the most tried: 1 of whole's 1");  // whole itself is wrong at 200
+            // the reference itself is wrong at 200
+            "holds up to 100 tokens, the most tried: 1 of whole's 1");
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::json),
             "holds up to 200 tokens, the most tried: 1 of whole's 1");
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::records),
@@ -160,7 +161,7 @@ TEST_F(LimitEval, JudgesNothingWhereTheReferenceHasNothingRight) {
 TEST_F(LimitEval, DocumentsFillTheirContextAndHoldWhatIsAsked) {
   const auto made = make_limit_documents(*tokenizer_, "One. Two! Three?", {.contexts = {100, 3000, 5000}});
   ASSERT_TRUE(made.ok()) << made.error().message;
-  ASSERT_EQ(made->size(), 2U);  // 100 tokens hold no document
+  ASSERT_EQ(made->size(), 2U);  // 100 tokens are too few for a document
   for (const LimitDocument& document : *made) {
     std::string text;
     for (const std::int32_t token : document.tokens) text += tokenizer_->piece(token);

@@ -1,4 +1,4 @@
-// What LimitEval measured, as JSON and in words.
+// Reports LimitEval's results as JSON and in words.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// {"schema":"kvant.limits/1",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.limits/1",..}: see docs/reference/json.md.
 nlohmann::ordered_json limits_to_json(const LimitResult& result, const std::string& model);
 
-// "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left"; of a long answer, how much of it each context
-// leaves.
+// Returns text such as "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left". For a long answer it says
+// how much of it remains at each context.
 std::string limit_sentence(const LimitResult& result, const LimitRow& row, LimitKind kind);
 
 }  // namespace kvant

@@ -13,7 +13,7 @@ constexpr std::array<const char*, 8> kNames = {"Amelia", "Bruno",  "Clara",  "Dm
 constexpr std::array<const char*, 8> kGoods = {"lamp",   "rope",   "kettle", "ladder",
                                                "carpet", "mirror", "anvil",  "basket"};
 
-// Draws of its own: those of <random>'s distributions differ between standard libraries.
+// The draws are our own because <random>'s distributions differ between standard libraries.
 class RecordDraw {
  public:
   explicit RecordDraw(std::uint64_t seed) : random_(seed) {}

@@ -1,4 +1,4 @@
-// Records that a text hides and a model is asked to repeat as JSON, and where JSON ends in what it writes.
+// Records that a text hides and a model must repeat as JSON, and the detection of where such JSON ends.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,19 @@
 namespace kvant {
 
 struct Record {
-  double depth = 0;      // in the text, 0: its start, 1: its end
-  std::string sentence;  // of the text, with the whole record in it
+  double depth = 0;      // position in the text, 0: start, 1: end
+  std::string sentence;  // a sentence of the text that contains the whole record
   std::string question;
-  std::string cue;   // how the answer begins: the record's first field, which names it
-  std::string json;  // the record: cue and answer
+  std::string cue;   // the start of the answer: the record's first field, which names it
+  std::string json;  // the record, including the cue
 };
 
-// A customer's order at the start of the text and a call of a tool in its middle; names and numbers are
-// drawn. The same seed gives the same records on every machine.
+// Draws a customer's order for the start of the text and a tool call for its middle, with random names and
+// numbers. The same seed gives the same records on every machine.
 std::vector<Record> draw_records(std::uint64_t seed);
 
-// The end of the JSON object that `text` begins with: behind the brace that closes it. npos where none does,
-// or `text` begins with none.
+// Returns the index after the brace that closes the JSON object at the start of `text`. Returns npos if no
+// brace closes it or `text` does not begin with an object.
 std::size_t json_object_end(const std::string& text);
 
 }  // namespace kvant

@@ -24,7 +24,7 @@ TEST(Records, AreDrawnBySeed) {
   EXPECT_NE(draw_records(7)[1].json, draw_records(8)[1].json);
 }
 
-// Against nlohmann's parser: of every beginning of a text, the object's end is the first that it accepts.
+// Compares with nlohmann's parser: the end must be that of the shortest prefix that it accepts.
 TEST(Records, EndWhereAParserSaysSo) {
   for (const std::string text :
        {R"({"a": {"b": [1, {"c": "}"}]}, "d": "\"}"} and more})", R"({} {})", R"({"x": "\\"}"})"}) {

@@ -1,4 +1,4 @@
-// A document with sentences put into it as the message of a chat, and what is asked about it, as tokens.
+// A document with inserted sentences as the message of a chat, and the questions about it, as tokens.
 #pragma once
 
 #include <memory>
@@ -10,33 +10,35 @@
 
 namespace kvant {
 
-// Parts of a prompt are encoded one by one, so that a document's tokens don't depend on the question. In the
-// model's chat template, if it has one.
+// Encodes the parts of a prompt one by one, so a document's tokens don't depend on the question. It uses the
+// model's chat template, if there is one.
 class ChatEncoder {
  public:
   explicit ChatEncoder(const Tokenizer& tokenizer);
 
-  // What comes before the document; `introduction` is the message's first line.
+  // Returns the tokens before the document; `introduction` is the message's first line.
   Result<Tokens> opening(const std::string& introduction) const;
   Tokens sentence(const std::string& text) const { return plain(" " + text); }
-  // From the end of the document to where the answer goes on: the answer begins with `cue`.
+  // Returns the tokens from the end of the document to where the completion begins; the answer starts with
+  // `cue`.
   Result<Tokens> prompt(const std::string& question, const std::string& cue) const;
-  // Text of the tests' own, which is UTF-8.
+  // Encodes the tests' own text, which is known to be UTF-8.
   Tokens plain(const std::string& text) const;
 
  private:
   const Tokenizer& tokenizer_;
   std::shared_ptr<const ChatTemplate> template_;  // null: the model has none
-  std::string before_, after_;                    // what the chat template puts around a user's message
+  std::string before_, after_;                    // the chat template's text around a user's message
 };
 
-// A sentence at a place in the text, 0: its start, 1: its end.
+// A sentence at a position in the text, 0: start, 1: end.
 struct PlacedSentence {
   double depth = 0;
   Tokens tokens;
 };
 
-// `opening`, then `placed`, in order of depth, among `sentences`, each after its share of them.
+// Joins `opening` and `sentences`, and inserts `placed` in order of depth, each after its share of the
+// sentences.
 Tokens interleave(Tokens opening, const std::vector<Tokens>& sentences, std::vector<PlacedSentence> placed);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// RetrievalDocument: a haystack, which is a text with needles (facts) in it, and questions, as tokens.
+// RetrievalDocument: a haystack, which is a text with needles (facts) in it, and its questions, as tokens.
 #pragma once
 
 #include <string>
@@ -32,11 +32,12 @@ struct RetrievalOptions {
   std::uint64_t seed = 1;
 };
 
-// In the model's chat template, if it has one. An error when a context is too small for the facts alone.
+// Encodes them in the model's chat template, if it has one. Returns an error if a context is too small for
+// the facts alone.
 Result<std::vector<RetrievalDocument>> make_retrieval_documents(const Tokenizer& tokenizer,
                                                                 const std::string& text,
                                                                 const RetrievalOptions& options);
-// Tokens that one source runs for all of them.
+// Returns the number of tokens that one source runs for all of them.
 std::int64_t tokens_to_run(const std::vector<RetrievalDocument>& documents);
 
 }  // namespace kvant

@@ -22,7 +22,7 @@ const std::vector<std::string> kCandidates = {"Abernathy", "Bellweather", "Caste
                                               "Everard",   "Fairbanks",   "Goldsmith", "Hathaway",
                                               "Ironside",  "Juniper",     "Kingsley",  "Lockhart"};
 
-// Draws of its own: those of <random>'s distributions differ between standard libraries.
+// The draws are our own because <random>'s distributions differ between standard libraries.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : random_(seed) {}
@@ -36,21 +36,21 @@ class Draw {
     std::sort(depths.begin(), depths.end());
     return depths;
   }
-  // A number of five digits that was not drawn before.
+  // Returns a five-digit number that was not drawn before.
   int number() {
     while (true) {
       const int drawn = 10000 + below(90000);
       if (numbers_.insert(drawn).second) return drawn;
     }
   }
-  // A variable's name that was not drawn before.
+  // Returns a variable's name that was not drawn before.
   std::string variable() {
     while (true) {
       const std::string drawn = {static_cast<char>('A' + below(26)), static_cast<char>('A' + below(26))};
       if (variables_.insert(drawn).second) return drawn;
     }
   }
-  // n different ones of `from`.
+  // Returns n different elements of `from`.
   std::vector<std::string> some(std::vector<std::string> from, int n) {
     for (int i = 0; i < n; ++i) std::swap(from[i], from[i + below(static_cast<int>(from.size()) - i)]);
     from.resize(n);
@@ -97,7 +97,7 @@ void add_variables(Draw& draw, FactSheet& sheet) {
                                                   : fmt::format("VAR {} = VAR {}.", name, names.back())});
       names.push_back(name);
     }
-    if (chain > 0) continue;  // the others are there to be told apart
+    if (chain > 0) continue;  // the other chains are distractors
     sheet.questions.push_back(
         {"variables", -1,
          fmt::format("Which variables hold the value {}? Name them in the order of the text.", value),

@@ -1,8 +1,4 @@
-// Needles: facts that a needle-in-a-haystack test puts into a text, and what it asks about them, as English
-// text.
-//
-// The tasks follow RULER (Hsieh et al. 2024, section 3): one needle, needles that differ in their key only,
-// chains of variables, and words by frequency. All names and numbers are drawn anew for each document.
+// Needles: facts that a needle-in-a-haystack test puts into a text, and its questions about them, in English.
 #pragma once
 
 #include <cstdint>

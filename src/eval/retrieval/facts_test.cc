@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// The facts as a reader meets them.
+// Returns the facts in the order of the text.
 std::vector<Fact> in_order(const FactSheet& sheet) {
   std::vector<Fact> facts = sheet.facts;
   std::stable_sort(facts.begin(), facts.end(),

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kLongestSentence = 64;  // tokens: facts can be placed between any two
+constexpr std::size_t kLongestSentence = 64;  // limits tokens, since facts are placed between sentences
 
 bool is_space(char c) {
   return std::isspace(static_cast<unsigned char>(c)) != 0;

@@ -15,12 +15,12 @@ using Tokens = std::vector<std::int32_t>;
 
 class Haystack {
  public:
-  // Sentences end at full stops, question and exclamation marks, and at line breaks; long ones are cut. An
-  // error when the text has none, or is not UTF-8.
+  // Sentences end at full stops, question and exclamation marks, and at line breaks; long ones are cut.
+  // Returns an error if the text has no sentence or is not UTF-8.
   static Result<Haystack> from(const Tokenizer& tokenizer, const std::string& text);
 
   std::size_t size() const { return sentences_.size(); }
-  // Sentences from number `first` on, round and round, as many as n_tokens hold.
+  // Returns sentences from number `first` on, cyclically, as many as n_tokens hold.
   std::vector<Tokens> take(std::size_t first, int n_tokens) const;
 
  private:

@@ -15,12 +15,12 @@ namespace {
 
 std::vector<RetrievalDocument> one_document() {
   RetrievalDocument document{10, 0, {0, 1, 2}, {}};
-  document.questions.push_back({"passkey", 0.5, {3, 4}, {0, 1, 2}});  // goes on counting
-  document.questions.push_back({"frequent", -1, {1}, {2, 0}});        // doesn't
+  document.questions.push_back({"passkey", 0.5, {3, 4}, {0, 1, 2}});  // continues the count
+  document.questions.push_back({"frequent", -1, {1}, {2, 0}});        // does not
   return {document};
 }
 
-// Sources that predict the next number of a count, or the one after it.
+// The sources predict the next number of a count, or the one after it.
 TEST(RetrievalEval, ScoresWhatGreedyDecodingWouldSay) {
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(std::make_unique<ScriptedSource>("right", 1));
@@ -68,8 +68,8 @@ TEST(RetrievalEval, WritesEachAnswer) {
   EXPECT_NE(retrieval_table(*result).find("passkey"), std::string::npos);
 }
 
-// After a rewind a source goes on as if it had read nothing but the text before the mark: kvant's with sealed
-// pages in that text, and llama.cpp's.
+// After a rewind a source behaves as if it had read only the text before the mark. That holds for kvant's
+// with sealed pages in that text, and for llama.cpp's.
 TEST(RetrievalEval, SourcesGoBackToTheirMark) {
   const auto file = write_tiny_model({});
   const auto engine = Engine::load(file->path(), {1, WeightMode::f32, 0}).value();

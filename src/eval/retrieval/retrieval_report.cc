@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Context 0: all; an empty task: all.
+// Context 0 and an empty task select everything.
 QuestionFilter of(int context, const std::string& task) {
   return [=](const AskedQuestion& asked) {
     return (context == 0 || asked.context == context) && (task.empty() || asked.task == task);
@@ -59,7 +59,7 @@ struct Column {
   QuestionFilter filter;
 };
 
-// Right answers and the change of the log-probability, for each recipe and column.
+// Formats right answers and the change of the log-probability for each recipe and column.
 std::string table(const RetrievalResult& result, const std::string& title,
                   const std::vector<Column>& columns) {
   constexpr int kWidth = 17;

@@ -1,5 +1,5 @@
-// KVLinC's ablations (its sections 3.1, 4.2 and 4.3). Hadamard matrices stand after K and V: before them
-// they would mix tokens, which no cache that grows can do.
+// KVLinC's ablations (its sections 3.1, 4.2 and 4.3). Hadamard matrices act on channels, from the right of K
+// and V. From the left they would mix tokens, which a growing cache cannot do.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -24,7 +24,7 @@ std::vector<SuiteRow> axes_and_rotations() {
   return rows;
 }
 
-// KVLinC in some layers and KIVI in the others, of a model of 30 layers.
+// Uses KVLinC in some layers and KIVI in the others, in a model of 30 layers.
 std::vector<SuiteRow> layer_ranges() {
   std::vector<SuiteRow> rows = {{"none", "kivi-2bit"}};
   for (const char* layers : {"0-9", "10-19", "20-29", "0-14", "15-29", "0-29"}) {
@@ -35,8 +35,8 @@ std::vector<SuiteRow> layer_ranges() {
   return rows;
 }
 
-// H2O over quantized caches. The paper evicts under the correction as well, which kvant does not: see
-// docs/guide/recipes.md.
+// Combines H2O with quantized caches. The paper also evicts with the correction, which kvant does not
+// support: see docs/guide/recipes.md.
 std::vector<SuiteRow> evictions() {
   std::vector<SuiteRow> rows;
   for (const int percent : {0, 70, 75, 80, 85, 90, 95}) {

@@ -1,4 +1,5 @@
-// The way to kvant's own recipes: one side or one choice at a time, the other side unquantized.
+// The experiments that led to kvant's own recipes: one side or one choice at a time, with the other side
+// unquantized.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -8,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Each side recipe on K alone, or on V alone.
+// Applies each side recipe to K alone, or to V alone.
 std::vector<SuiteRow> one_side(char side, const Names& stored) {
   std::vector<SuiteRow> rows;
   for (const std::string& name : stored)
@@ -22,7 +23,7 @@ Names with_transforms(const Names& transforms, const std::string& format) {
   return stored;
 }
 
-// Formats on either side: "ch4g128", with the transform that suits them.
+// Formats for either side: "ch4g128", with the transform that suits them.
 const Names kFormats = {"fp8",
                         "tok8g32s",
                         "ch4g128",
@@ -73,7 +74,7 @@ std::vector<SuiteRow> group_sizes() {
   return rows;
 }
 
-// The same bits everywhere, K above V, and spread.
+// Compares equal bits everywhere, more bits for K than V, and allocated bits.
 std::vector<SuiteRow> allocations() {
   return {
       {"2 bits", "k=hadamard:tcq2,v=hadamard:tcq2,sink=4"},
@@ -89,7 +90,7 @@ std::vector<SuiteRow> allocations() {
   };
 }
 
-// What stays unquantized.
+// Varies which tokens stay unquantized.
 std::vector<SuiteRow> unquantized_tokens() {
   const std::string base = "k=ch3g128,v=hadamard:tok2g128";
   std::vector<SuiteRow> rows;

@@ -1,6 +1,6 @@
 // TurboAttention's ablations (its section 5.6 and appendix C).
 //
-// A model has few KV heads: `mix` rounds down, so that 0.5 is one of three heads, and 0.67 two.
+// A model has few KV heads and `mix` rounds down, so 0.5 is one of three heads, and 0.67 two.
 #include <fmt/format.h>
 
 #include "eval/suite.h"

@@ -1,4 +1,4 @@
-// VQuant's ablations (its sections 2.1, 6.2.2 and 6.3). The paper's window of 64 is less than a page.
+// VQuant's ablations (its sections 2.1, 6.2.2 and 6.3). The paper's window of 64 tokens is less than a page.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -17,7 +17,7 @@ std::vector<SuiteRow> protection() {
   return rows;
 }
 
-// The cache is unquantized, so that only the prompt's own attention shows.
+// The cache is unquantized, so only the prompt's own attention has an effect.
 std::vector<SuiteRow> prompts() {
   std::vector<SuiteRow> rows = {{"SageAttention", "sage"}};
   for (const char* kernel : {"int8", "int4"}) {
