@@ -71,7 +71,7 @@ class Server:
 
     def read_log(self):
         for line in self.process.stderr:
-            if line.startswith("{") and (record := json.loads(line)).get("event") == "request":
+            if line.startswith("{") and "prompt_tokens" in (record := json.loads(line)):  # a generation's
                 with self.ready:
                     self.records.append(record)
                     self.ready.notify()
