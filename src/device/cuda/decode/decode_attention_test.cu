@@ -1,4 +1,5 @@
-// The decode kernels against attention in double precision over what the same pages' bytes stand for.
+// Compares the decode kernels with attention in double precision over the values that the same pages' bytes
+// represent.
 #include <gtest/gtest.h>
 
 #include "device/cuda/api/head_dim.h"
@@ -12,9 +13,9 @@ namespace kvant::cuda::decode_attention_test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
-// Of unquantized tokens and F32 queries: these have 11 bits in products, weights 16.
+// The tolerance for unquantized tokens and F32 queries, which have 11 bits in products; weights have 16.
 constexpr double kPlainTolerance = 0.0005;
-// Make values of about 1e3, 1e4 and 5e4, keys of as much: below 65504.
+// These factors give values of about 1e3, 1e4 and 5e4, and keys likewise, all below 65504.
 constexpr float kLoud[] = {170, 1700, 10000};
 
 class DecodeAttention : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
@@ -58,7 +59,7 @@ TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
   expect_exact({{plain ? 0 : 11, 130, 9}, {plain ? 0 : 3, 2, 0}}, 0, false, 2, KVANT_F32, Tables::shared);
 }
 
-// Sequences within one CTA's range and over several, whose windows begin in sealed pages and in the tail.
+// Sequences lie within one CTA's range and across several; windows begin in sealed pages and in the tail.
 TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -82,7 +83,7 @@ TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   }
 }
 
-// Of sequences within one CTA's range and over several.
+// Sequences lie within one CTA's range and across several.
 TEST_P(DecodeAttention, RotatesOutputsBackAndReadsF32Queries) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -103,11 +104,11 @@ TEST_P(DecodeAttention, ReadsAndWritesF16) {
   TestCache cache({pair}, d, {{plain ? 0 : 40, 133, 0}, {plain ? 0 : 2, 9, 0}, {0, 20, 0}}, 0, false,
                   Tables::own, Values::normal, 5);
   cache.use_queries(KVANT_F16);
-  // An output is rounded to 11 bits.
+  // Outputs are rounded to 11 bits.
   EXPECT_LE(cache.worst_error(4, KVANT_F16), plain ? 2 * kPlainTolerance : kTolerance);
 }
 
-// Heads of 80, 96 and 192 channels in pages of 128 and 256.
+// The heads have 80, 96 and 192 channels in pages of 128 and 256.
 TEST_P(DecodeAttention, ServesRowsOfFewerChannels) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -128,7 +129,7 @@ TEST_P(DecodeAttention, AgreesOnOutliers) {
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
 }
 
-// Scales and gains times weights are beyond half precision then.
+// Scales and gains times weights then exceed half precision.
 TEST_P(DecodeAttention, AgreesOnLoudValues) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -160,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention, ::testing::ValuesIn(pairs_by_
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
-// Every format that kernels read, on both sides.
+// The tests run every format that kernels read, on both sides.
 class EveryFormat : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(EveryFormat, AgreesOnBothSides) {
@@ -183,8 +184,8 @@ TEST_P(EveryFormat, AgreesOnLoudValues) {
   EXPECT_LE(error, kTolerance);
 }
 
-// More sequences and heads than CTAs, whose ranges have several of them: from less than a page to more pages
-// than a CTA has warps.
+// There are more sequences and heads than CTAs, so ranges hold several of them. A sequence has from less than
+// a page to more pages than a CTA has warps.
 TEST(ManySequences, AgreeWhereCtasServeSeveral) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   std::vector<SequenceLengths> lengths;
@@ -201,7 +202,7 @@ TEST(ManySequences, AgreeWhereCtasServeSeveral) {
   }
 }
 
-// CTAs have whole sequences where these are equally long, but for their tails.
+// CTAs have whole sequences if these are equally long except for their tails.
 TEST(ManySequences, AgreeWhereNoneIsShared) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int sealed : {2, 4}) {
@@ -212,7 +213,7 @@ TEST(ManySequences, AgreeWhereNoneIsShared) {
   }
 }
 
-// Partial results of some forty CTAs, of one launch for all heads and of one for each.
+// About forty CTAs leave partial results, with one launch for all heads and with one for each.
 TEST(LongSequences, AgreeWhereManyCtasShareOne) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const std::vector<std::vector<FormatPair>> of_heads = {
@@ -312,8 +313,8 @@ class SasAttention : public ::testing::TestWithParam<std::tuple<Mix, int>> {
   }
 };
 
-// The largest score of a sealed page, or of 16 unquantized tokens, is known before their weights: then SAS is
-// a function of the scores alone.
+// The largest score of a sealed page, or of 16 unquantized tokens, is known before their weights. SAS then
+// depends on the scores alone.
 TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   const auto& [mix, d] = GetParam();
   for (const SequenceLengths& lengths : {SequenceLengths{1, 0, 0}, {0, 100, 0}}) {
@@ -328,7 +329,8 @@ TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   }
 }
 
-// Flat scores, of which none is 6 below the largest: what else is depends on how many pages have been seen.
+// Scores are flat: none is 6 below the largest. Otherwise the result would depend on how many pages have been
+// processed.
 TEST_P(SasAttention, AgreesOnManyPages) {
   const auto& [mix, d] = GetParam();
   TestCache cache(mix.pairs, d, {{9, 127, 4}, {0, 0, 0}, {130, 33, 4}}, 4, true, Tables::own, Values::normal,
@@ -351,7 +353,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
 
-// Pages whose largest weight is 10^-4 of the largest of all, or less, change nothing that rounding does not.
+// Pages whose largest weight is at most 10^-4 of the overall largest may change results only as much as
+// rounding does.
 TEST(SkippingAttention, AgreesWithReadingAllValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr double kInherent = 0.01;  // at this sharpness

@@ -8,16 +8,17 @@
 // attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
 // (Pair::OfShort), so that the last page is sooner done.
 //
-// Heads of 512: four warps share a ring, each with a block of the channels of every page (page_layout.h).
-// They add up their parts of scores in the merge buffer's place, make the same weights of them, and each has
-// the sums of its channels.
+// With heads of 512, four warps share a ring, each with a block of the channels of every page
+// (page_layout.h).
+// They add their partial scores in the memory of the merge buffer, compute the same weights from the sums,
+// and each accumulates its own channels.
 //
-// With several queries of a sequence (SeveralArgs), up to four warps share a ring: each attends to every page
-// with eight columns of its own (query_columns.cuh) or, where a pair says how (Pair::Strips), they share the
-// decoding of pages (shared_decoding.cuh, and warpgroup_decoding.cuh, of Hopper). Only one of the three.
+// With several queries of a sequence (SeveralArgs), up to four warps share a ring. Each attends to every page
+// with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips, they share the decoding
+// of pages instead (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper). Only one of the three applies.
 //
 // A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
-// Pair::State, Pair::attend and Pair::finish; and tables in shared memory.
+// Pair::State, Pair::attend and Pair::finish. It also supplies tables in shared memory.
 #pragma once
 
 #include <type_traits>
@@ -33,21 +34,23 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kFirstRingBarrier = 2;  // of warps that share a ring; all have barriers 0 and 1
+// for warps that share a ring; barriers 0 and 1 belong to all warps
+inline constexpr int kFirstRingBarrier = 2;
 
-// Scores, then weights, of a page: tile, then row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1.
+// Holds the scores, then weights, of a page: tile, then row g with heads 2t, 2t + 1, and row g + 8 with heads
+// 2t, 2t + 1.
 using Scores = float[kTokenTiles][4];
 
-// A consumer warp's end of its ring.
+// A consumer warp's side of its ring.
 struct RingReader {
   const Rings& rings;
   const unsigned char* first;  // slot
   int index;                   // of the ring
   int stage = 0;
   std::uint32_t parity = 0;
-  std::uint32_t value_parities = 0;  // a bit for each slot whose values come later: pairs/skipping.cuh
+  std::uint32_t value_parities = 0;  // one bit for each slot whose values arrive later: pairs/skipping.cuh
 
-  // The number, within the CTA's range, of the warp's next unit after `last`, or INT_MAX.
+  // Returns the number of the warp's next unit after `last` within the CTA's range, or INT_MAX.
   __device__ int next_unit(int last) const {
     do {
       const int number = load_shared(rings.unit(index, stage));
@@ -60,16 +63,16 @@ struct RingReader {
     barrier_wait(rings.full(index, stage), parity);
     return slot();
   }
-  // Without waiting: the number of the unit that begins in the slot, or that of a unit before, and whether
-  // the slot is full.
+  // These do not wait. They return the number of the unit that begins in the slot, or of an earlier unit, and
+  // whether the slot is full.
   __device__ int noted_unit() const { return load_shared(rings.unit(index, stage)); }
   __device__ bool is_full() const { return barrier_test(rings.full(index, stage), parity); }
-  // This lane has read what it needs; the slot is free when all have said so.
+  // Marks that this lane has read what it needs; the slot is free once all lanes have done so.
   __device__ void release() {
     release_kept(stage);
     keep();
   }
-  // Goes on to the next slot without giving this one back: release_kept does, later.
+  // Advances to the next slot without releasing this one; release_kept does that later.
   __device__ void keep() {
     if (++stage == rings.stages) {
       stage = 0;
@@ -79,7 +82,7 @@ struct RingReader {
   __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(index, of_stage)); }
 };
 
-// Warps that share a ring and attend to neighbouring parts of each page's tokens.
+// The number of warps that share a ring and attend to neighbouring parts of each page's tokens.
 template <class Pair>
 inline constexpr int kPageWarps = 1;
 template <class Pair>
@@ -88,12 +91,12 @@ requires requires {
 }
 inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
 
-// Warps that share a ring in either way.
+// The number of warps that share a ring, by tokens or by channels.
 template <class Pair, int D>
 inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
 
-// Scores that warps have made of their blocks of channels become those of all channels, the same bits for all
-// warps that share the ring. A group of lanes has a tile of each.
+// Adds the scores that warps have computed from their blocks of channels. All warps that share the ring get
+// the same bits. Each group of lanes handles one tile.
 template <int D>
 struct ScoreSums {
   float4 of[channel_warps(D)][kTokenTiles][kLanes];
@@ -126,11 +129,11 @@ __device__ __forceinline__ void add_blocks(const Args& args, unsigned char* shar
       s[tile][2] = sum.z;
       s[tile][3] = sum.w;
     }
-    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);  // all have read
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);  // all have read the sums
   }
 }
 
-// Which of the parts of pages is this warp's, and the tiles of one.
+// Returns the index of this warp's part of each page; kTilesOfWarp is the number of tiles in a part.
 template <int PageWarps>
 __device__ __forceinline__ int part_of_page() {
   return PageWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % PageWarps;
@@ -141,12 +144,12 @@ inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Segment&, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
 }
-// Windows of queries that follow one another may begin in two pages.
+// Windows of consecutive queries may begin in two different pages.
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const QuerySegment&, int page) {
   return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
 }
 
-// How many of a page's first tokens a warp's column doesn't see.
+// Returns how many of a page's first tokens a warp's column does not see.
 __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Segment& segment, int page, int) {
   if (page != 0) return 0;
   return args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
@@ -156,7 +159,7 @@ __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Quer
   return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
 }
 
-// Protected tokens of a sealed page, 32 to a word; or null.
+// Returns the protected tokens of a sealed page, 32 per word, or null.
 __device__ __forceinline__ const std::uint32_t* masks_of_page(const DecodeArgs& args, const Segment& segment,
                                                               int page) {
   if (args.masks == nullptr) return nullptr;
@@ -168,8 +171,8 @@ __device__ __forceinline__ std::uint32_t first_bits(int n) {
   return n >= 32 ? ~0U : (1U << max(n, 0)) - 1;
 }
 
-// The tokens that a warp's column doesn't see among 32 of a sealed page: those of tiles 2 * group and
-// 2 * group + 1.
+// Returns the tokens that a warp's column does not see among 32 of a sealed page, which are tiles 2 * group
+// and 2 * group + 1.
 template <class Part>
 __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
                                                    int group, int column) {
@@ -178,8 +181,9 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
          first_bits(hidden_of_page(args, segment, page, column) - 32 * group);
 }
 
-// Takes tokens that columns don't see out of the scores of tiles from 2 * first_group on, of eight columns
-// from the warp's column `first_column` on. Little code: it stands in a loop that seldom needs it.
+// Removes tokens that columns don't see from the scores of tiles from 2 * first_group on, for eight columns
+// starting at the warp's column `first_column`. The code is kept small because it stands in a loop that
+// rarely needs it.
 template <int Tiles, class Part>
 __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part& segment, int page,
                                              int first_group, int first_column, int lane,
@@ -202,7 +206,7 @@ __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part&
     }
   }
 }
-// The same of a warp's columns.
+// Does the same for a warp's own columns.
 template <int Tiles, class Part>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Part& segment, int page,
                                             int first_group, int lane, float (&s)[Tiles][4]) {
@@ -226,13 +230,13 @@ __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsi
   ring.release();
 }
 
-// Tokens at the beginning of an unquantized unit that lie before the sequence's window.
+// Returns how many tokens at the start of an unquantized unit lie before the sequence's window.
 __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
   const bool is_first = segment.n_sealed == 0 && unit == segment.n_protected;
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// The tokens of an unquantized unit that columns see.
+// Returns the tokens of an unquantized unit that columns see.
 __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
                                                   int) {
   const int hidden = hidden_tokens(args, segment, unit);
@@ -241,7 +245,7 @@ __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const 
 __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
                                                        int unit, int lane) {
   const int n = plain_tokens(args, segment, unit);
-  const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // of the tail's tokens
+  const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // in tokens of the tail
   SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
   if (first < 0) return seen;  // protected tokens
   const int tail = args.tail_tokens[segment.seq];
@@ -254,16 +258,15 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// An unquantized page of which columns see some tokens, and there is at least one; D: of heads. A loop over
-// tiles of 16 tokens, and not the same code for each: in a model, where other kernels run between layers,
-// instructions come from memory whenever they are needed for the first time. Warps that share pages take
-// tiles in turn.
+// Attends to an unquantized page of which columns see at least one token; D is the head size. It loops over
+// tiles of 16 tokens instead of unrolling them. In a model, other kernels run between layers, so instructions
+// come from memory when they are first needed. Warps that share pages take turns with tiles.
 template <class Pair, int D, class Seen>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
                                              const Query<block_dim(D)>& query, int lane, RingReader& ring,
                                              Accumulator<block_dim(D)>& acc) {
   const int n = seen.n;
-  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // of a tile
+  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // within a tile
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
     if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
@@ -287,7 +290,7 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned ch
   }
 }
 
-// Warps that share a ring.
+// Returns log2 of the number of warps that share a ring.
 __device__ __forceinline__ constexpr int sharers_log2(const DecodeArgs&) {
   return 0;
 }
@@ -295,8 +298,8 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
   return args.queries.sharers_log2;
 }
 
-// Whether a pair's kernels have registers for what follows: where they had none, their pages took 2 to 4 %
-// longer.
+// Whether a pair's kernels have registers for early queries (hastens_queries). Where they had none, their
+// pages took 2 to 4 % longer.
 template <class Pair>
 inline constexpr bool kHastensQueries = true;
 template <class Pair>
@@ -305,8 +308,8 @@ requires requires {
 }
 inline constexpr bool kHastensQueries<Pair> = Pair::kHastensQueries;
 
-// Whether queries are to come soon where pages are read before predecessors are over. Kernels of several
-// queries have no registers for that.
+// Whether queries should arrive early if pages are read before predecessors have finished. Kernels for
+// several queries have no registers for that.
 template <class Pair>
 __device__ __forceinline__ bool hastens_queries(const DecodeArgs& args) {
   return kHastensQueries<Pair> && args.settled != 0;
@@ -316,17 +319,17 @@ __device__ __forceinline__ constexpr bool hastens_queries(const SeveralArgs&) {
   return false;
 }
 
-// Before a kernel reads what its predecessors may have written. In this order: what precedes a kernel's
-// predecessor is then over before the kernel begins. So a launch that follows another on other heads need not
-// wait for it before its own end.
+// Must precede any read of data that predecessors may have written. The order matters: the predecessors of a
+// kernel's predecessor have then finished before the kernel begins. A launch that follows another one on
+// other heads need only wait for it before its own end.
 __device__ __forceinline__ void take_turn(const DecodeArgs& args) {
   if (args.follows == 0) wait_for_predecessors();
   admit_successors();
 }
 
-// Inlined by force, as is all that it calls: where the compiler first makes functions of the parts of a large
-// kernel, arguments and rings become addresses, and each page waits for loads of what otherwise are
-// constants.
+// This function and everything that it calls are inlined by force. Otherwise the compiler makes functions of
+// the parts of a large kernel, which turns arguments and rings into addresses. Each page would then wait for
+// loads of what otherwise are constants.
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
@@ -340,12 +343,12 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
   const int n_threads = (rings.n << sharers_log2(args)) * kRingWarps<Pair, D> * kLanes;
   Part segment;
-  int last = kNoUnit;  // number of the unit before
+  int last = kNoUnit;  // number of the previous unit
   [[maybe_unused]] int tables_of = -1;
-  // The vote tells the compiler that all lanes go the same way, and the loop may use uniform registers:
-  // without it look-ups in tables took an addition more each.
+  // The vote tells the compiler that all lanes branch alike, so the loop may use uniform registers. Without
+  // it, table look-ups took one more addition each.
   while (__any_sync(~0U, range.next(segment))) {
-    // Not before what tells where queries lie has been loaded.
+    // Waiting starts only after the locations of the queries have been loaded.
     const bool waits = hastens_queries<Pair>(args) && segment.before == 0;
     if (waits) take_turn(args);
     if constexpr (Pair::kTablesPerHead) {
@@ -358,13 +361,13 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
     }
     Query<block_dim(D)> query = load_query<D>(args, segment, lane);
     if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), __float_as_int(query.factor[0]) | 1);
-    if constexpr (requires { Pair::kQueryAt; }) {  // all warps are in the same segment until they merge
+    if constexpr (requires { Pair::kQueryAt; }) {  // all warps stay in the same segment until they merge
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
     Accumulator<block_dim(D)> acc = {};
     acc.max[0] = acc.max[1] = kNoScore;
-    // The merge buffer has been read, in whose place scores are added up.
+    // The buffer must have been read, because scores are added in its memory.
     if (channel_warps(D) > 1 && segment.before > 0) named_barrier(1, n_threads);
     int number;
     if constexpr (Pair::kSealed) {
@@ -398,12 +401,12 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
                             lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
   }
-  if (hastens_queries<Pair>(args)) take_turn(args);  // of a CTA without work
+  if (hastens_queries<Pair>(args)) take_turn(args);  // for a CTA without work
   if (args.follows != 0) wait_for_predecessors();
 }
 
-// The copying warp. What it reads before its predecessors are over is complete: no kernel begins before the
-// one that makes the schedule is over.
+// Runs the copying warp. What it reads before its predecessors finish is already complete, since no kernel
+// begins before the schedule kernel has finished.
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char* shared,
                                            const Rings& rings) {
@@ -421,7 +424,8 @@ __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char
     copier.begin();
   }
   copier.end_if_idle();
-  // Lanes together: one by one, their polling takes instructions and shared memory from the consumers.
+  // Lanes poll together. One by one, their polling would take instructions and shared memory bandwidth from
+  // the consumers.
   if constexpr (Architecture::kBulkCopies) {
     bool slowly = hastens_queries<Pair>(args) && copier.begins_slowly();
     while (__any_sync(~0U, copier.live())) {
@@ -433,14 +437,14 @@ __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char
   }
 }
 
-// Consumer warps of a CTA, at most: with fewer, each may use more registers.
+// The maximum number of consumer warps per CTA. With fewer warps, each may use more registers.
 template <class Pair>
 constexpr int max_warps() {
   if constexpr (requires { Pair::kMaxWarps; }) return Pair::kMaxWarps;
   return kMaxConsumerWarps;
 }
 
-// Whether the GPUs that this is compiled for run a pair's kernel, where Hopper has one of its own.
+// Whether the GPUs that this code is compiled for run the pair's kernel; Hopper may have a kernel of its own.
 template <class Pair>
 inline constexpr bool kRunsHere = true;
 template <class Pair>
@@ -449,8 +453,8 @@ requires requires {
 }
 inline constexpr bool kRunsHere<Pair> = Pair::kForHopper == Architecture::kWarpgroupProducts;
 
-// Whether consumer warps are warpgroups. Then the copying warp is one of a warpgroup, too, whose other warps
-// have nothing to do, and the registers that these don't need are the consumers'.
+// Whether consumer warps form warpgroups. The copying warp then belongs to a warpgroup too, whose other warps
+// are idle, and consumers get the registers that these don't need.
 template <class Pair>
 inline constexpr bool kInWarpgroups = requires {
   Pair::kRegisters;
@@ -480,7 +484,7 @@ __device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared
   }
 }
 
-// Args: DecodeArgs, or SeveralArgs.
+// Args is DecodeArgs or SeveralArgs.
 template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + kCopyingWarps<Pair>)*kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {

@@ -1,4 +1,4 @@
-// The decode kernels that exist: one list for each file of kernels/.
+// Lists the decode kernels that exist, one list for each file of kernels/.
 #pragma once
 
 #include <span>
@@ -8,23 +8,23 @@
 
 namespace kvant::cuda {
 
-// What serves short sequences of which some is sealed.
+// Describes a kernel for short sequences with sealed pages.
 struct ShortSealedKernel {
-  const void* function = nullptr;  // or null: there is none
-  int page_warps, table_bytes;     // as of the DecodeKernel's
-  int static_bytes;                // of shared memory, beside the tables and rings
+  const void* function = nullptr;  // null: there is none
+  int page_warps, table_bytes;     // like those of the DecodeKernel
+  int static_bytes;                // static shared memory, in addition to the tables and rings
 };
 
-// What serves launches with few pages for each CTA, as the DecodeKernel in all else.
+// Describes a kernel for launches with few pages per CTA; otherwise it is like the DecodeKernel.
 struct FewPagesKernel {
-  const void* function = nullptr;  // or null: there is none
+  const void* function = nullptr;  // null: there is none
   int page_warps, table_bytes, warp_bytes;
 };
 
-// What serves launches with more than 8 columns, as the DecodeKernel in all else: those of up to 16, and of
-// up to 32.
+// Describes a kernel for launches with more than 8 columns, up to 16 or up to 32; otherwise it is like the
+// DecodeKernel.
 struct ManyColumnsKernel {
-  const void* function = nullptr;  // or null: there is none
+  const void* function = nullptr;  // null: there is none
   int max_warps, table_bytes, warp_bytes;
 };
 
@@ -33,21 +33,21 @@ struct DecodeKernel {
   const char* key_format;
   const char* value_format;
   int head_dim;
-  int max_group;   // columns of a warp: query heads of a KV head, and its queries
-  int max_warps;   // consumers of a CTA
-  int page_warps;  // that share pages, each with some of their tokens or channels
+  int max_group;   // columns of a warp: query heads of a KV head times its queries
+  int max_warps;   // consumer warps per CTA
+  int page_warps;  // warps that share pages by tokens or channels
   bool caps_scores;
   SasUse sas;
   const void* function;
-  const void* for_several;       // queries of a sequence
-  int table_bytes, merge_bytes;  // of max_consumer_warps
-  int warp_bytes;                // of each warp at the tables' end
-  int key_bytes, value_bytes;    // of sealed pages; 0: there are none
-  AnyPage key_page, value_page;  // of the generic kernel
+  const void* for_several;       // for several queries per sequence
+  int table_bytes, merge_bytes;  // for max_consumer_warps
+  int warp_bytes;                // per warp, at the end of the tables
+  int key_bytes, value_bytes;    // of quantized pages; 0: there are none
+  AnyPage key_page, value_page;  // for the generic kernel
   ShortSealedKernel for_short;
   FewPagesKernel for_few;
   ManyColumnsKernel for_many[2];
-  ManyColumnsKernel by_warpgroups;  // for up to 32 columns, on Hopper
+  ManyColumnsKernel by_warpgroups;  // up to 32 columns, on Hopper
 };
 
 std::span<const DecodeKernel> plain_kernels();
@@ -64,15 +64,16 @@ std::span<const DecodeKernel> wide_head_kernels();
 std::span<const DecodeKernel> wide_head_trellis_kernels();
 std::span<const DecodeKernel> skipping_kernels();
 
-// The generic kernel for a pair of formats, or null.
+// Returns the generic kernel for a pair of formats, or null.
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
 
-// The kernel for a pair of formats, or null: its own where the GPU has the shared memory for it, or else the
-// generic one. sas, caps: it must be able to take SAS for the exponential, to cap scores.
+// Returns the kernel for a pair of formats, or null. It is the pair's own kernel if the GPU has enough shared
+// memory for it, otherwise the generic one. sas and caps require a kernel that can use SAS for the
+// exponential, or cap scores.
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
                                        int head_dim, int group, bool sas, bool caps);
 
-// Its name by the code that the GPU runs: "cuda/sm80/ch4g128+tok4g128".
+// Returns its name by the code that the GPU runs: "cuda/sm80/ch4g128+tok4g128".
 const char* name_on(const Gpu& gpu, const DecodeKernel& kernel);
 
 }  // namespace kvant::cuda

@@ -1,4 +1,5 @@
-// How a decode kernel divides a CTA's shared memory: tables, the merge buffer, barriers, the rings of pages.
+// The layout of a CTA's shared memory in a decode kernel: tables, the merge buffer, barriers, and the rings
+// of pages.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +10,11 @@
 
 namespace kvant::cuda {
 
-// So many stages are the least of a warp's ring.
+// The least number of stages of a warp's ring.
 inline constexpr int kLeastStages = 2;
 
-// Codebooks of the generic kernel go behind the tables while there is room for two pages, and while half of a
-// large shared memory is left to pages. Returns the bytes of both.
+// Places the generic kernel's codebooks after the tables if space for two pages remains, and half of a large
+// shared memory is left to pages. Returns the bytes of both.
 inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* key, AnyPage* value) {
   constexpr int kRestBytes = 4096;  // barriers, alignment
   const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);
@@ -27,7 +28,7 @@ inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* 
   return bytes;
 }
 
-// Where the parts lie for so many consumer warps, of which the code for sm_80 takes no more than they need.
+// Places the parts for this number of consumer warps. The code for sm_80 takes no more than they need.
 inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
                         DecodeArgs* args) {
   const int all_warps = max_consumer_warps(kernel.head_dim);
@@ -39,9 +40,9 @@ inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int tabl
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
 }
 
-// As many rings, of one consumer warp or of those that share pages, as can have a few stages each, then as
-// many stages as fit. Returns the bytes, or 0 where there is no room for one ring. column_warps: that share
-// pages, each with columns of its own.
+// Chooses as many rings as can have a few stages each, then as many stages as fit. A ring belongs to one
+// consumer warp or to warps that share pages. Returns the bytes, or 0 if no ring fits. column_warps: warps
+// that share pages, each with columns of its own.
 inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column_warps, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);

@@ -1,4 +1,4 @@
-// Equal ranges of the units of some KV heads, for the CTAs of a launch.
+// Divides the units of some KV heads into equal ranges for the CTAs of a launch.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -6,21 +6,20 @@
 
 namespace kvant::cuda {
 
-// Where a CTA leaves a sequence and head, its warps wait for the slowest and merge, in which time it would
-// get through so many units. One schedule serves all formats where a launch is on all heads: what is bound by
-// memory bandwidth is up to 1 % faster with 16, but trellis codes, whose pages take each multiprocessor as
-// long as any other, are 2 % slower.
+// The cost, in units, of leaving a sequence and head: the CTA's warps wait for the slowest and merge. One
+// schedule serves all formats if a launch is on all heads. With 16, formats bound by memory bandwidth are up
+// to 1 % faster, but trellis codes, which are bound by the SMs, are 2 % slower.
 __device__ constexpr int segment_cost(bool on_all_heads) {
   return on_all_heads ? 6 : 16;
 }
 
-// Of several launches on groups of heads, the last begins on multiprocessors as they leave the one before,
-// the first CTAs first: these get more units, by up to this share.
+// The last of several launches on groups of heads begins on SMs as they leave the previous launch, the first
+// CTAs first. These get more units, by up to this share.
 inline constexpr int kGradePercent = 7;
 
-// Equal ranges of the units of some heads. Each sequence of a head counts as some units more, behind its
-// own: units have positions, which are divided. Or, of the same positions, ranges of whole sequences: each
-// begins where the sequence does that begins nearest.
+// Equal ranges of the units of some heads. Each sequence of a head counts as a few extra units after its own.
+// Units therefore have positions, and the positions are divided. Alternatively ranges are moved to whole
+// sequences: each begins at the nearest start of a sequence.
 enum class Cuts { anywhere, between_sequences };
 class EqualRanges {
  public:
@@ -38,14 +37,14 @@ class EqualRanges {
     grade_ = graded && size_ >= static_cast<long long>(n_busy) * kLeast ? kGradePercent : 0;
   }
 
-  int head_units;  // of all sequences of a head
+  int head_units;  // units of one head, over all sequences
   int n_busy;      // CTAs that have work
 
-  // What a CTA has, and what it would have if all had as much.
+  // Return the size of a CTA's range, and the mean size.
   __device__ long long positions(int cta) const { return begin(cta + 1) - begin(cta); }
   __device__ long long mean_positions() const { return size_ / n_busy; }
 
-  // Where the range of a CTA begins: head and sequence, and the unit among those of all heads.
+  // The start of a CTA's range: head, sequence, and the unit among those of all heads.
   struct Start {
     int head, seq, unit;
   };
@@ -63,7 +62,7 @@ class EqualRanges {
     return {head, seq, unit};
   }
 
-  // The CTA whose range holds a unit of a sequence, counted from the first of all heads.
+  // Returns the CTA whose range holds a unit of a sequence, counted from the first of all heads.
   __device__ int cta_of_unit(int head, int seq, int unit) const {
     const long long position =
         unit + static_cast<long long>(head) * (head_size_ - head_units) + seq * segment_cost_;
@@ -79,7 +78,7 @@ class EqualRanges {
     return cuts_ == Cuts::anywhere ? position : nearest_sequence(position);
   }
 
-  // Where the sequence begins that begins nearest to a position.
+  // Returns the start of the sequence that begins nearest to a position.
   __device__ long long nearest_sequence(long long position) const {
     const int of_head = static_cast<int>(position % head_size_);
     const int seq = find_sequence(of_head);
@@ -88,7 +87,7 @@ class EqualRanges {
     return position + (behind < before ? behind : -before);
   }
 
-  // The sequence that holds a position of a head, with what counts behind it.
+  // Returns the sequence that holds a position of a head, including the extra units after it.
   __device__ int find_sequence(int position) const {
     int low = 0;
     int high = n_seqs_ - 1;
@@ -112,7 +111,7 @@ class EqualRanges {
   int grade_;  // percent
 };
 
-// A CTA's part of the units of a launch's heads in equal ranges for up to n_ctas CTAs.
+// Returns a CTA's part of the units of a launch's heads, in equal ranges for up to n_ctas CTAs.
 __device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, bool graded, int n_ctas,
                                         Cuts cuts, int cta) {
   WorkStart start{};

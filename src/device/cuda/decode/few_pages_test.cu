@@ -1,5 +1,5 @@
-// Decode attention where callers say that there are few pages for each CTA, which several warps then share,
-// against attention in double precision.
+// Compares decode attention with attention in double precision where callers announce few pages per CTA, so
+// several warps share each page.
 #include <gtest/gtest.h>
 
 #include "device/cuda/api/head_dim.h"
@@ -17,7 +17,7 @@ class FewPages : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // More pages than the kernels for short sequences take.
+  // There are more pages than the kernels for short sequences accept.
   template <class Prepare>
   void expect_exact(int group, const Prepare& prepare, int sink = 4, bool masks = false) {
     const auto& [pair, d] = GetParam();
@@ -59,7 +59,7 @@ TEST_P(FewPages, AppendRotatedTokensAndRotateOutputsBack) {
   });
 }
 
-// Of those that have such a kernel.
+// Returns pairs that have such a kernel.
 std::vector<FormatPair> shared_pairs() {
   return {
       {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"tcq4", "tcq4"}, {"tcq3", "tcq2"}, {"tcq1", "tcq6"}};

@@ -1,6 +1,6 @@
-// Where a CTA leaves a sequence and KV head: its warps' accumulators are merged, and either the result is
-// stored or, if other CTAs hold parts of the sequence, a partial result is left, which the last of them
-// combines.
+// Ends a CTA's work on a sequence and KV head: it merges its warps' accumulators and stores the result. If
+// other CTAs hold parts of the sequence, it leaves a partial result instead, and the last of them combines
+// all parts.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,27 +17,28 @@
 
 namespace kvant::cuda {
 
-// Weights are 2^(score - maximum + kWeightBits): half-precision weights keep more of what is small.
+// Weights are 2^(score - maximum + kWeightBits), because half-precision weights then keep more of the small
+// ones.
 inline constexpr float kWeightBits = 4;
 
-// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) and heads 2t, 2t + 1, row
-// g + 8 (the next channel) and heads 2t, 2t + 1. D: channels that a warp has, of a block where warps share
-// pages by channels.
+// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) with heads 2t, 2t + 1, and
+// row g + 8 (the next channel) with heads 2t, 2t + 1. D is the number of a warp's channels, which is a block
+// if warps share pages by channels.
 template <int D>
 struct Accumulator {
   float out[D / 16][4];
-  float max[2], sum[2];  // sum: of this lane's tokens
+  float max[2], sum[2];  // sum: over this lane's tokens
 };
 
-// Where warps leave their accumulators to be merged, those of kMergedHeads query heads at a time.
+// Buffer in which warps leave their accumulators for merging, kMergedHeads query heads at a time.
 template <int D, int Warps = max_consumer_warps(D)>
 struct MergedOutputs {
   static constexpr int kMTiles = block_dim(D) / 16;
-  static constexpr int kRow = 16 + 16 / kMTiles;  // keeps writers and readers from sharing banks
-  // [..][h][m][(t % 2) * 8 + g]: of head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
+  static constexpr int kRow = 16 + 16 / kMTiles;  // padding keeps writers and readers in different banks
+  // [..][h][m][(t % 2) * 8 + g] holds head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
   float2 out[Warps][2][kMTiles][kRow];
 
-  // By the lanes of which t / 2 is that of the heads.
+  // Only lanes whose t / 2 selects the current heads call this.
   __device__ void put(const Accumulator<block_dim(D)>& acc, int warp, int lane) {
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
@@ -45,7 +46,7 @@ struct MergedOutputs {
         out[warp][h][m][lane % 2 * 8 + lane / 4] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
     }
   }
-  // head: counted from the first that lies here. channel: even; one of the warp's.
+  // head counts from the first head in the buffer. channel is even and belongs to the warp.
   __device__ float2 at(int warp, int head, int channel) const {
     return out[warp][head % 2][channel % (D / 8) / 2 % kMTiles][head / 2 * 8 + channel / (D / 8)];
   }
@@ -57,13 +58,14 @@ struct MergedSums {
 template <class First, class Second>
 struct MergedParts : First, Second {};
 
-// Where shared memory may be small, the outputs of warps that a CTA doesn't have are cut off at the end.
+// If shared memory may be small, the buffer is cut off after the outputs of the warps that a CTA has, so
+// outputs come last.
 template <int D>
 struct MergeBuffer
     : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
                          MergedParts<MergedSums, MergedOutputs<D>>> {};
 
-// What follows takes the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
+// The functions below take the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
 
 template <class Args>
 __device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {
@@ -77,8 +79,9 @@ __device__ __forceinline__ void store_out(const Args& args, int seq, int head, i
   }
 }
 
-// Adds KVLinC's correction to two channels and the sum of weights. Relative: as it is, beside exponentials
-// relative to the largest score. Absolute: beside e^score, which is rescaled to where scores are below zero.
+// Adds KVLinC's correction to two channels and to the sum of weights. A relative correction is added
+// unchanged to exponentials relative to the largest score. An absolute one belongs to e^score; the
+// exponentials are rescaled where scores are below zero.
 __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
                                                 float2& out, float& max, float& sum) {
   float share = 1 << static_cast<int>(kWeightBits);
@@ -96,7 +99,7 @@ __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int
   sum += share * args.correction_denominator[row];
 }
 
-// Adds a logit to the sum of weights, and to nothing else.
+// Adds a logit to the sum of weights only.
 __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, float& sum) {
   const float score = logit * 1.44269504F;
   const float higher = fmaxf(max, score);
@@ -107,9 +110,9 @@ __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, 
   max = higher;
 }
 
-// What is stored of two neighbouring channels of a query head, unless they are rotated first; for the first
-// of them the logarithm of the softmax sum is stored. max and sum are those of weights 2^(score - max +
-// kWeightBits).
+// Computes the stored values of two neighbouring channels of a query head, before any rotation. With the
+// first channels it also stores the logarithm of the softmax sum. max and sum belong to weights 2^(score -
+// max + kWeightBits).
 template <int D, class Args>
 __device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel, float2 out,
                                             float max, float sum) {
@@ -123,7 +126,7 @@ __device__ __forceinline__ float2 normalize(const Args& args, int seq, int head,
   return {out.x * share, out.y * share};
 }
 
-// Stores two neighbouring channels, times their factors, if rows have them.
+// Stores two neighbouring channels, times their factors, if rows have these channels.
 template <class Args>
 __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_head, int query, int channel,
                                            float2 out, int d) {
@@ -136,20 +139,19 @@ __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_hea
   store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
 }
 
-// What the consumer warps have left of a column, counted from the first in the buffer. Several: only each
-// 2^step_log2 of the warps, from `first_warp` on, has it, or these channels of it.
+// Merges what the consumer warps have left of a column, counted from the first in the buffer. Several: only
+// every 2^step_log2-th warp, from `first_warp` on, has the column, or these channels of it.
 template <int D, bool Several>
 __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
                                                      int column, int channel, int first_warp, int step_log2) {
   constexpr int kWarps = max_consumer_warps(D);
-  // All is asked for before any of it is used, and without a branch: one after another, each would wait for
-  // the one before.
+  // All loads are issued before any result is used, and without branches; otherwise each would wait for the
+  // previous one.
   PartialResult of[kWarps];
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) {
     const int w = Several ? first_warp + (i << step_log2) : i;
-    // In a large shared memory there is room for absent warps, whose addresses then are the first's and a
-    // constant.
+    // A large shared memory has space for absent warps too, so addresses are the first one plus constants.
     const int there = !Several && Architecture::kLargeSharedMemory ? i : min(w, n_warps - 1);
     of[i] = {buffer.at(there, column, channel), buffer.max[there][first + column],
              buffer.sum[there][first + column]};
@@ -168,7 +170,7 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
   return result;
 }
 
-// The same with few registers.
+// Does the same with few registers.
 template <int D>
 __device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D>& buffer, int n_warps,
                                                              int first, int column, int channel,
@@ -192,7 +194,7 @@ __device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D
   return result;
 }
 
-// Columns that a CTA's partial results have places for.
+// Returns the columns for which a CTA's partial results have space.
 __device__ __forceinline__ constexpr int columns_of_partials(const DecodeArgs&) {
   return kPaddedGroup;
 }
@@ -204,8 +206,8 @@ __device__ __forceinline__ constexpr int log2_of(int power_of_two) {
   return power_of_two == 1 ? 0 : 1 + log2_of(power_of_two / 2);
 }
 
-// Merges the accumulators of all consumer warps, and with them what other CTAs have of the sequence.
-// sharers_log2: of warps that share pages, and have columns of their own.
+// Merges the accumulators of all consumer warps, and with them the parts of the sequence in other CTAs.
+// sharers_log2: log2 of the warps that share pages with columns of their own.
 template <int D, class Args, class Part>
 __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2,
                                               const WorkRange<WarpPlace>& range, const Part& segment,
@@ -221,9 +223,9 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
     acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
   }
-  constexpr int kBlocks = code_blocks(D);  // of channels, of which a warp has one
-  // The buffer has been read: of the segment before or, where warps add up scores in its place, of the last
-  // page.
+  constexpr int kBlocks = code_blocks(D);  // blocks of channels; each warp has one
+  // The previous segment's buffer must have been read. If warps add scores in its memory, the last page's
+  // scores must have been read.
   if (kBlocks > 1 || segment.before > 0) named_barrier(1, n_threads);
   if (g == 0) {
     for (int h = 0; h < 2; ++h) {
@@ -234,21 +236,22 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
   const bool whole = segment.first == 0 && segment.last == segment.n_units;
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
-  // With several queries registers are for products with more columns.
+  // With several queries, registers are needed for products with more columns.
   using Shared = std::conditional_t<Part::kSeveralQueries, FencedResults<D>, MarkedResults<D>>;
-  constexpr int kSlices = D / kSlice;  // of a query head
+  constexpr int kSlices = D / kSlice;  // per query head
   const int n_columns = segment.n_columns(args);
   for (int first = 0; first < n_columns; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
-    // Of a warp's columns; and of the warps that share pages, the one that has them.
+    // These select the column within a warp, and the one of the sharing warps that has it.
     const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;
     const int sharer = Part::kSeveralQueries ? first / kPaddedGroup : 0;
     const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
     if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
     named_barrier(1, n_threads);
     const int n_heads = min(n_columns - first, kMergedHeads);
-    // A warp has a slice at a time or, where outputs are rotated, those of a query head. One piece of code
-    // for both, and loops: this runs once in a segment, mostly for the first time since other kernels ran.
+    // A warp handles one slice at a time, or all slices of a query head if outputs are rotated. One loop
+    // serves both cases to keep the code small: it runs once per segment, usually for the first time since
+    // other kernels ran.
     const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
     const int together = 1 << together_log2;
     for (int i = warp; i < (n_heads * kSlices) >> together_log2; i += n_warps) {

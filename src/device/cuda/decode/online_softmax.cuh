@@ -1,4 +1,4 @@
-// Scores of some tokens become weights, relative to the largest score so far.
+// Turns the scores of some tokens into weights relative to the largest score so far.
 //
 // Args: the kernel's arguments, of which `sas` and `softcap_log2` are used (DecodeArgs, ShortArgs).
 #pragma once
@@ -18,7 +18,7 @@ requires requires {
 }
 inline constexpr SasUse kSasUse<Pair> = Pair::kSas;
 
-// Whether a kernel caps scores on request: a branch that all lanes take alike.
+// Whether a kernel caps scores on request, by a branch that all lanes take alike.
 template <class Pair>
 inline constexpr bool kCapsScores = false;
 template <class Pair>
@@ -27,7 +27,7 @@ requires requires {
 }
 inline constexpr bool kCapsScores<Pair> = Pair::kCaps;
 
-// Scores become cap * tanh(score / cap); before any is masked.
+// Replaces scores by cap * tanh(score / cap). It must run before any score is masked.
 template <class Pair, class Args, int Tiles>
 __device__ __forceinline__ void cap_scores(const Args& args, float (&s)[Tiles][4]) {
   if constexpr (kCapsScores<Pair>) {
@@ -41,8 +41,8 @@ __device__ __forceinline__ void cap_scores(const Args& args, float (&s)[Tiles][4
   }
 }
 
-// Turns the scores of some tiles into weights relative to the running maximum, which they may raise; returns
-// the sums of this lane's weights of heads 2t and 2t + 1.
+// Turns the scores of some tiles into weights relative to the running maximum, which they may raise. Returns
+// the sums of this lane's weights for heads 2t and 2t + 1.
 template <class Pair, class Args, int D, int Tiles, class State>
 __device__ __forceinline__ float2 online_softmax(const Args& args, float (&s)[Tiles][4], Accumulator<D>& acc,
                                                  State& state) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ float2 online_softmax(const Args& args, float (&s)[Ti
   return {sum[0], sum[1]};
 }
 
-// Nothing but the accumulator itself depends on the maximum.
+// For pairs in which only the accumulator depends on the maximum.
 struct NoState {
   __device__ void scale(int, float) {}
 };

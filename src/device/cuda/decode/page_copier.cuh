@@ -1,8 +1,8 @@
-// The copying warp of a CTA: lane w keeps ring w, that of consumer warp w or of some warps that share it,
-// filled with the pages of its units, in the order in which they are consumed. Units are dealt out as rings
-// have room: warps that get ahead of others (those that share a scheduler with the copying warp) take more of
-// them. A sealed unit fills two slots, with its key page and its value page. An unquantized unit fills two
-// slots for each tile of 16 tokens, keys first.
+// The copying warp of a CTA. Lane w fills ring w with the pages of its units, in the order in which they are
+// consumed. The ring belongs to consumer warp w, or to several warps that share it. Units are dealt out as
+// rings have space. So warps that get ahead of others, such as those that share a scheduler with the copying
+// warp, get more of them. A sealed unit fills two slots, with its key page and its value page. An unquantized
+// unit fills two slots for each tile of 16 tokens, keys first.
 #pragma once
 
 #include "device/cuda/decode/work_range.cuh"
@@ -12,11 +12,11 @@ namespace kvant::cuda {
 
 inline constexpr int kNoUnit = -1;
 
-// Of what a CTA with few units asks for before it has queries, so much may be under way at a time. With less
-// its ring fills more slowly; with more, queries wait longer behind it.
+// The limit on bytes in flight before a CTA with few units has its queries. With less, its rings fill more
+// slowly; with more, the queries wait longer.
 inline constexpr int kFirstBytes = 72 << 10;
 
-// Where the rings, their barriers and the numbers of units lie in shared memory.
+// Locations of the rings, their barriers and the numbers of units in shared memory.
 struct Rings {
   std::uint32_t slots, barriers;
   int n, slot_bytes, stages;
@@ -30,19 +30,19 @@ struct Rings {
   __device__ std::uint32_t slot(int warp, int stage) const {
     return slots + (warp * stages + stage) * slot_bytes;
   }
-  // Numbers of units within the CTA's range: of the unit whose copies begin in a slot, of the last unit that
-  // a ring gets, and of the next one to be dealt.
+  // These hold unit numbers within the CTA's range: the unit whose copies begin in a slot, the last unit of a
+  // ring, and the next unit to be dealt out.
   __device__ std::uint32_t unit(int warp, int stage) const {
     return barriers + n * stages * 16 + (warp * stages + stage) * 4;
   }
   __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
   __device__ std::uint32_t next_unit() const { return last_unit(n); }
-  // Not 0 when the CTA's first queries have come.
+  // Becomes nonzero when the CTA's first queries have arrived.
   __device__ std::uint32_t have_queries() const { return next_unit() + 4; }
   static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
-  // By all threads of the CTA, before they meet. n_lanes: that release a slot.
+  // All threads of the CTA call this before a barrier. n_lanes: lanes that release a slot.
   __device__ void init(int n_lanes) const {
     for (int i = threadIdx.x; i < n * stages; i += blockDim.x) {
       barrier_init(barriers + i * 16, kCopyArrivals);
@@ -58,13 +58,13 @@ struct Rings {
   }
 };
 
-// KeysOnly: of a sealed unit only the keys are copied, and its value page's number is left for the consumer.
+// KeysOnly: only the keys of a sealed unit are copied, and the consumer gets the number of its value page.
 template <int D, bool KeysOnly>
 class PageCopier {
  public:
   static constexpr int kTileBytes = 16 * D * 2;
 
-  // Reads the schedule and lengths, but not yet page tables. There may be no such warp.
+  // Reads the schedule and lengths, but no page tables yet. The lane's warp may not exist.
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
       : args_(args),
         rings_(rings),
@@ -83,13 +83,13 @@ class PageCopier {
   __device__ void begin() {
     if (live_) look_up();
   }
-  // For a warp that has nothing to do.
+  // Ends the ring of a warp that has nothing to do.
   __device__ void end_if_idle() const {
     if (!live_ && warp_ < rings_.n) store_shared(rings_.last_unit(warp_), kNoUnit);
   }
   __device__ bool live() const { return live_; }
 
-  // Starts the next copy if its slot is free. By bulk copies.
+  // Starts the next copy by bulk copies if its slot is free.
   __device__ void poll() {
     if (!has_room()) return;
     note_unit();
@@ -106,11 +106,11 @@ class PageCopier {
     advance();
   }
 
-  // Whether to ask may_poll. While rings fill for the first time queries, and what predecessors still ask
-  // memory for, would wait behind all that a multiprocessor has asked for.
+  // Whether to call may_poll. While rings fill for the first time, queries and the memory requests of
+  // predecessors would wait behind everything that the SM has requested.
   __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
-  // Whether the lane may start its next copy while few are to be under way at a time; ends that when queries
-  // have come, or all rings are full. For all lanes.
+  // Whether the lane may start its next copy while only few may be in flight. It sets `slowly` to false when
+  // queries have arrived or all rings are full. All lanes must call it.
   __device__ bool may_poll(bool& slowly) {
     while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
     const bool has_copy = live_ && begun_ < rings_.stages;
@@ -122,7 +122,8 @@ class PageCopier {
     return may;
   }
 
-  // Starts the next copies of all warps whose slots are free, one after another: all lanes copy for each.
+  // Starts the next copies of all warps whose slots are free, one after another; all lanes take part in each
+  // copy.
   __device__ void poll_together() {
     const bool has_copy = live_ && has_room();
     PageCopy own{};
@@ -131,7 +132,7 @@ class PageCopier {
       own = next_copy();
     }
     std::uint32_t due = __ballot_sync(~0U, has_copy);
-    if (due != 0) __syncwarp();  // that a slot is free, one lane has seen, and all write to it
+    if (due != 0) __syncwarp();  // one lane has seen that the slot is free, and all lanes write to it
     for (; due != 0; due &= due - 1) copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
     if (has_copy) advance();
   }
@@ -139,7 +140,7 @@ class PageCopier {
  private:
   __device__ bool has_room() const { return barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1); }
 
-  // Tells the consumer what begins in the slot.
+  // Tells the consumer which unit begins in the slot.
   __device__ void note_unit() const {
     if constexpr (KeysOnly)
       store_shared(value_ids_ + (warp_ * rings_.stages + stage_) * 4, static_cast<int>(value_id_));
@@ -169,7 +170,7 @@ class PageCopier {
     return args_.reproducible != 0 ? number_ + rings_.n : add_shared(rings_.next_unit(), 1);
   }
 
-  // Finds the warp's next unit that has tokens, from this number on.
+  // Finds the warp's next unit with tokens, from this number on.
   __device__ bool find_unit(int number) {
     for (;; number = next_number()) {
       number_ = number;
@@ -200,7 +201,7 @@ class PageCopier {
     value_id_ = entry_[source_->side_stride];
   }
 
-  // What the step copies.
+  // These return the source of the current step's copy.
   __device__ const unsigned char* sealed_page() const {
     return args_.sealed.at(step_ == 0 ? key_id_ : value_id_, segment_.head, step_);
   }
@@ -214,16 +215,16 @@ class PageCopier {
   WorkRange<ThreadPlace> range_;
   int warp_;
   std::uint32_t value_ids_;  // in shared memory
-  int first_copies_;         // under way at a time
+  int first_copies_;         // copies that may be in flight
   Segment segment_;
   const PageSource* source_;
-  const std::int32_t* entry_;  // of the page table
+  const std::int32_t* entry_;  // in the page table
   int number_;                 // of the unit within the CTA's range
-  int step_, steps_, tiles_;   // copies of the unit; tiles: of an unquantized unit
+  int step_, steps_, tiles_;   // copies of the unit; tiles: for an unquantized unit
   long long key_id_, value_id_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;
-  int begun_ = 0, ended_ = 0;  // of the ring's first copies
+  int begun_ = 0, ended_ = 0;  // counts of the ring's first copies
   bool live_;
 };
 

@@ -1,6 +1,7 @@
-// What CTAs that share a sequence and KV head leave to one another, a slice of the result at a time: the warp
-// that is the last to leave a part of a slice combines all parts, and no warp waits for one that has not left
-// its own. In two ways, which differ in how it is known that a part is there, and in registers.
+// Exchange of results between CTAs that share a sequence and KV head, one slice of the result at a time. The
+// warp that is the last to leave its part of a slice combines all parts, and no warp waits for one that has
+// not yet left its own. There are two variants, which differ in how they detect that a part has arrived, and
+// in registers.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -8,30 +9,30 @@
 
 namespace kvant::cuda {
 
-inline constexpr float kNoScore = -1e30F;  // a maximum of nothing: finite, so that differences are
+inline constexpr float kNoScore = -1e30F;  // the maximum of nothing; finite, so differences are finite too
 
-// Neighbouring channels of the result of a query head, of some of the tokens: relative to weights of
-// 2^(score - max).
+// Two neighbouring channels of a query head's result over some of the tokens, relative to weights of 2^(score
+// - max).
 struct PartialResult {
   float2 out;
   float max, sum;
 };
 
 // A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
-// query head. Slices go their own way, or those of a query head together, which share the counter of the
-// first.
+// query head. Slices are independent, except that those of a query head may go together and share the counter
+// of the first.
 struct SharedSlice {
-  int index;  // among those of the KV head
+  int index;  // among the slices of the KV head
   int first_cta, last_cta;
   int lane;
-  int n_columns;  // that a CTA's partial results have places for
+  int n_columns;  // for which a CTA's partial results have space
 
   template <int D>
   __device__ int n_slices() const {
     return n_columns * slices_of_column(D);
   }
-  // Of a CTA's results. The first CTA begins the sequence within its range, the others at the beginning of
-  // theirs.
+  // Returns the CTA's slot. The first CTA begins the sequence within its range, the others at the start of
+  // their ranges.
   __device__ int slot(int cta) const { return 2 * cta + (cta == first_cta ? 1 : 0); }
   template <int D>
   __device__ std::int32_t* counter(const Schedule& schedule) const {
@@ -39,8 +40,8 @@ struct SharedSlice {
   }
 };
 
-// Takes in the parts of N CTAs. sum: lane i has the maximum and sum of the ith, and kNoScore and 0 where
-// there is none; out: this lane's channels of each.
+// Adds the parts of N CTAs. sum: lane i has the maximum and sum of part i, and kNoScore and 0 if there is
+// none. out: this lane's channels of each part.
 template <int N>
 __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const float2 (&out)[N]) {
   float higher = fmaxf(result.max, sum.x);
@@ -48,7 +49,7 @@ __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const
   for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
   const float factor = exp2_fast(result.max - higher);
   result.max = higher;
-  // This lane's partial result; 0 for one that isn't there.
+  // The weight of this lane's part, or 0 if it does not exist.
   const float weight = sum.y > 0 ? exp2_fast(sum.x - higher) : 0;
   float total = weight * sum.y;
 #pragma unroll
@@ -64,9 +65,9 @@ __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const
   }
 }
 
-inline constexpr int kPartsTogether = 17;  // whose loads are in flight; up to 32, one for each lane
+inline constexpr int kPartsTogether = 17;  // parts whose loads are in flight together; up to 32, one per lane
 
-// Parts that are there when the counter says so, which waits until all that was written before can be seen.
+// Detects parts by a counter, which is increased only after all earlier writes are visible.
 template <int D>
 class FencedResults {
  public:
@@ -81,7 +82,7 @@ class FencedResults {
     }
   }
 
-  // Says that the CTA has left its part of this slice, and of those that go with it: all lanes have.
+  // Counts the CTA's part of this slice, and of slices that go with it, after all lanes have left theirs.
   __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
     int before = 0;
     if (slice.lane == 0) {
@@ -116,11 +117,12 @@ class FencedResults {
   bool is_last_;
 };
 
-// What lies where a partial result is yet to be left: a NaN that no arithmetic makes. So results tell by
-// themselves that they are there, and nobody waits until all that he has written can be seen by others. The
-// call that makes the schedule writes it, then whoever has combined results (MarkedParts::take).
+// Marks space for partial results that have not arrived: a NaN that no arithmetic produces. The results
+// themselves therefore show that they have arrived, and no CTA waits until its writes are visible to others.
+// The call that makes the schedule writes the mark first, and later the CTA that has combined the results
+// (MarkedParts::take).
 inline constexpr int kUnwrittenByte = 0xff;
-inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // of four such bytes
+inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // four such bytes
 
 __device__ __forceinline__ bool is_unwritten(const float2& x) {
   return __float_as_uint(x.x) == kUnwrittenBits || __float_as_uint(x.y) == kUnwrittenBits;
@@ -135,11 +137,11 @@ __device__ __forceinline__ void write_partial(float2* to, float2 x) {
   store_relaxed(to, x);
 }
 
-// What some of the CTAs that share a slice have left of it, whose loads are in flight together.
+// What some of the CTAs that share a slice have left of it, with all loads in flight together.
 template <int D>
 struct MarkedParts {
   int n;
-  float2 sum;                  // of the lane's own: maximum and sum
+  float2 sum;                  // maximum and sum of this lane's part
   float2 out[kPartsTogether];  // this lane's channels
 
   __device__ __forceinline__ MarkedParts(const Schedule& schedule, const SharedSlice& slice, int begin)
@@ -155,7 +157,7 @@ struct MarkedParts {
   }
 
   __device__ __forceinline__ void load() {
-    const float2* from = opaque(outs_);  // addresses are not to be kept: there are no registers for them
+    const float2* from = opaque(outs_);  // addresses must not stay in registers, which are scarce
     sum = load_relaxed(sum_);
     out[0] = load_relaxed(from + first_slot_ * slot_size_);
 #pragma unroll
@@ -168,7 +170,7 @@ struct MarkedParts {
     for (int i = 0; i < kPartsTogether; ++i) all = all && !is_unwritten(out[i]);
     return __all_sync(~0U, all);
   }
-  // Leaves their places as they were before.
+  // Restores the marks.
   __device__ __forceinline__ void take(int lane) const {
     if (lane < n) store_relaxed(sum_, unwritten());
     float2* const to = opaque(outs_);
@@ -179,14 +181,14 @@ struct MarkedParts {
   }
 
  private:
-  int first_slot_;  // of the first, beside twice its CTA: see SharedSlice::slot
+  int first_slot_;  // slot of the first part, relative to twice its CTA: see SharedSlice::slot
   int slot_size_;
   float2 *outs_, *sum_;
 };
 
-// Parts that tell by themselves that they are there. A CTA writes before it counts: whoever is the last finds
-// what the others have left, or it is under way and comes whatever else runs. Parts are loaded while the
-// count is under way.
+// Detects parts by their contents. A CTA writes its part before it counts. The last CTA therefore finds the
+// others' parts or they are in flight and will arrive, whatever else runs. Loads of the parts overlap the
+// counting.
 template <int D>
 class MarkedResults {
  public:
@@ -202,19 +204,19 @@ class MarkedResults {
     }
   }
 
-  // As FencedResults.
+  // See FencedResults.
   __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
       : counter_(slice.counter<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
         last_(slice.last_cta - slice.first_cta),
         parts_(schedule, slice, slice.first_cta) {}
-  // For all lanes.
+  // All lanes must call this.
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);
   }
 
-  // is_first: of the slices that go together, the one that was counted.
+  // is_first: the counted slice among those that go together.
   __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
                                                    bool is_first) {
     if (!is_first) parts_ = MarkedParts<D>(schedule, slice, slice.first_cta);

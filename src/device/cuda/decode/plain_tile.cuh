@@ -1,5 +1,5 @@
-// Attention of a warp to a tile of 16 unquantized tokens: fragments of keys and values as pages hold them
-// (plain_index), wherever the caller has them. Products with queries and weights in two BF16 parts each.
+// A warp's attention to a tile of 16 unquantized tokens. The fragments of keys and values have the layout of
+// pages (plain_index) and come from the caller. Queries and weights are multiplied as two BF16 parts each.
 #pragma once
 
 #include "device/cuda/decode/online_softmax.cuh"
@@ -10,8 +10,8 @@ namespace kvant::cuda {
 
 inline constexpr int kTileTokens = 16;
 
-// Scores of the tile's tokens: row g and heads 2t, 2t + 1, row g + 8 and heads 2t, 2t + 1. keys(k): this
-// lane's part of fragment k of D / 16.
+// Computes scores of the tile's tokens: row g with heads 2t, 2t + 1, and row g + 8 with heads 2t, 2t + 1.
+// keys(k) is this lane's part of fragment k of D / 16.
 template <int D, class Fragments>
 __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragments& keys, float (&s)[1][4]) {
   float high[2][4] = {}, low[2][4] = {};  // chains of products
@@ -27,16 +27,16 @@ __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragment
     s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
 }
 
-// The tokens that columns see of a tile, a page or a sequence: [hidden, n), counted from its first.
+// The tokens of a tile, page or sequence that all columns see: [hidden, n), counted from the first.
 struct SeenTokens {
   int hidden, n;
 
-  // Of column 2t or 2t + 1.
+  // Returns the range for column 2t or 2t + 1.
   __device__ const SeenTokens& of(int) const { return *this; }
-  // Counted from another.
+  // Returns the range counted from another token.
   __device__ SeenTokens from(int first) const { return {hidden - first, n - first}; }
 };
-// Where columns differ: this lane's two, of n tokens.
+// Ranges that differ between this lane's two columns, out of n tokens.
 struct SeenTokensOfTwo {
   SeenTokens columns[2];
   int n;
@@ -47,7 +47,7 @@ struct SeenTokensOfTwo {
   }
 };
 
-// Scores of the tile's tokens become weights; those that a column doesn't see count nothing.
+// Turns scores of the tile's tokens into weights; tokens that a column does not see get weight 0.
 template <class Pair, class Args, class Seen, int D>
 __device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, int lane, float (&s)[1][4],
                                            Accumulator<D>& acc) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, i
   online_softmax<Pair>(args, s, acc, none);
 }
 
-// Adds the values of the tile's first n tokens. values(m): this lane's part of fragment m of D / 16.
+// Adds the values of the tile's first n tokens. values(m) is this lane's part of fragment m of D / 16.
 template <int D, class Fragments>
 __device__ __forceinline__ void mix_tile(const float (&s)[1][4], int n, int lane, const Fragments& values,
                                          Accumulator<D>& acc) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void mix_tile(const float (&s)[1][4], int n, int lane
   const SplitPair upper = split_bf16x2(s[0][0], s[0][1]), lower = split_bf16x2(s[0][2], s[0][3]);
   const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
   const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
-  // What lies behind the last token may be anything, NaN among it.
+  // The memory after the last token may hold anything, including NaN.
   const std::uint32_t even = (2 * t < n ? 0xffffU : 0) | (2 * t + 1 < n ? 0xffff0000U : 0);
   const std::uint32_t odd = (2 * t + 8 < n ? 0xffffU : 0) | (2 * t + 9 < n ? 0xffff0000U : 0);
 #pragma unroll

@@ -1,4 +1,4 @@
-// The queries of a KV head's group, as the B operand of the score products.
+// The queries of a KV head's group as the B operand of the score products.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,8 +9,8 @@
 
 namespace kvant::cuda {
 
-// Which block of channels is this warp's (page_layout.h), and the first of them of the lanes that have share
-// `t` of a row: 4 shares of a key, 8 of a value.
+// Return the warp's block of channels (page_layout.h), and the first channel of the lanes with share `t` of a
+// row: there are 4 shares of a key, 8 of a value.
 template <int D>
 __device__ __forceinline__ int own_block() {
   return code_blocks(D) == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % code_blocks(D);
@@ -21,8 +21,8 @@ __device__ __forceinline__ int first_channel(PageSide side, int t) {
   return t * (D / shares) + own_block<D>() * (block_dim(D) / shares);
 }
 
-// Channels [t * D/4, (t + 1) * D/4) of a warp's column, or those of its block: a query head of the segment's
-// KV head; zeros beyond the columns that count.
+// Loads channels [t * D/4, (t + 1) * D/4) of a warp's column, or those of its block. The column is a query
+// head of the segment's KV head; columns that don't count are zeros.
 template <int D, class Part>
 __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const Part& segment,
                                                     int column_of_warp, int t, float (&x)[block_dim(D) / 4]) {
@@ -33,7 +33,8 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   const std::int64_t at = from.row * args.q_seq_stride +
                           (segment.head * args.group + from.head) * args.q_head_stride +
                           first_channel<D>(PageSide::key, t);
-  const int n = args.q_channels - first_channel<D>(PageSide::key, t);  // of these that rows have, or more
+  // channels from there on that rows have
+  const int n = args.q_channels - first_channel<D>(PageSide::key, t);
   if (args.q_type == NumberType::f32) {
     const auto* row = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
 #pragma unroll
@@ -74,21 +75,21 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   for (int i = 0; i < kChannels; ++i) x[i] = 0;
 }
 
-// Lane g * 4 + t holds column g (zeros beyond those that count), channels [t * D/4, (t + 1) * D/4), in half
-// precision. Each head is divided by a power of two that brings its largest magnitude into [1/2, 1): products
-// with a page's half-precision scales then neither overflow nor lose bits that matter.
+// Lane g * 4 + t holds channels [t * D/4, (t + 1) * D/4) of column g in half precision; columns that don't
+// count are zeros. Each head is divided by a power of two that brings its largest magnitude into [1/2, 1).
+// Products with a page's half-precision scales then neither overflow nor lose significant bits.
 template <int D>
 struct Query {
   std::uint32_t b[D / 16][2];
   __device__ __forceinline__ uint2 operator[](int k) const { return make_uint2(b[k][0], b[k][1]); }
-  float factor[2];  // times a product with b: the score of heads 2t and 2t + 1, in units of log 2
+  float factor[2];  // converts a product with b to the score of heads 2t and 2t + 1, in units of log 2
 };
 
 // x: this lane's channels, [t * D/4, (t + 1) * D/4) of query head g.
 template <int D>
 __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
   const int t = lane % 4;
-  float tops[4] = {};  // of four chains, in which each maximum waits for the one before
+  float tops[4] = {};  // four chains, because each maximum waits for the previous one
 #pragma unroll
   for (int i = 0; i < D / 4; ++i) tops[i % 4] = fmaxf(tops[i % 4], fabsf(x[i]));
   float largest = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
@@ -116,7 +117,7 @@ __device__ __forceinline__ Query<block_dim(D)> load_query(const DecodeArgs& args
   return pack_query<block_dim(D)>(x, args.softmax_scale_log2, lane);
 }
 
-// A query's fragments in shared memory, for warps that have no registers for them in their loops over pages.
+// A query's fragments in shared memory, for warps whose page loops have no registers for them.
 template <int D>
 struct KeptQuery {
   static constexpr int kBytes = D / 16 * kLanes * static_cast<int>(sizeof(uint2));
@@ -138,7 +139,8 @@ __device__ __forceinline__ std::uint32_t bf16_from_half2(std::uint32_t x) {
   return pack_bf16x2(pair.x, pair.y);
 }
 
-// Two numbers as sums of two of BF16's 8 bits each: half precision's 11 bits exactly, F32 to 16 of them.
+// Two numbers as sums of two BF16 numbers of 8 bits each. That represents the 11 bits of half precision
+// exactly, and F32 to 16 bits.
 struct SplitPair {
   std::uint32_t high, low;
 };

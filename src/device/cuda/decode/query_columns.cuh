@@ -1,7 +1,7 @@
-// The columns of products where a launch is for several queries of a sequence: column i is query head
-// i % n_queries of query i / n_queries, those of the first eight columns a warp's, and so on. A sequence's
-// last query sees all of its tokens, each before it a token less: at the end of the tail, and of those that
-// `first_tokens` hides.
+// The columns of products in a launch for several queries of a sequence. Column i is query head i % n_queries
+// of query i / n_queries. The first eight columns belong to the first warp, and so on. A sequence's last
+// query sees all tokens. Each earlier query sees one token less at the end of the tail, and `first_tokens`
+// hides one token less from it.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// A sequence's queries.
+// The queries of a sequence.
 struct SequenceQueries {
   int first_row, n;
 };
@@ -19,12 +19,12 @@ __device__ __forceinline__ SequenceQueries queries_of(const QueryArgs& args, int
   return {first, min(args.begins[seq + 1] - first, args.of_sequence)};
 }
 
-// Counts are read when they are needed, at the ends of a segment: loops over pages have no registers for
-// them. `args` of its members are those of a launch for several queries.
+// Counts are read when they are needed, at the ends of a segment, because loops over pages have no registers
+// for them. The members' `args` must belong to a launch for several queries.
 struct QuerySegment : Segment {
   static constexpr bool kSeveralQueries = true;
 
-  // 0 where the sequence has fewer queries than those before the launch's.
+  // The result is 0 if the sequence has no queries in this launch.
   __device__ int n_columns(const DecodeArgs& args) const {
     const QueryArgs& queries = of(args);
     return min(max(queries_of(queries, seq).n - queries.first, 0), queries.n) * args.n_queries;
@@ -39,13 +39,13 @@ struct QuerySegment : Segment {
     return {queries_of(queries, seq).first_row + queries.first + query,
             max(column, 0) - query * args.n_queries};
   }
-  // How many tokens more than a warp's column the sequence's last query sees.
+  // Returns how many more tokens the sequence's last query sees than a warp's column does.
   __device__ int behind(const DecodeArgs& args, int column_of_warp) const {
     const QueryArgs& queries = of(args);
     const int query = queries.first + query_of_column(queries, first_column(args) + column_of_warp);
     return max(queries_of(queries, seq).n - 1 - query, 0);
   }
-  // Of a sequence's first page, and those behind it: so many tokens a column does not see.
+  // Returns how many tokens a column does not see, counted from the start of the sequence's first page.
   __device__ int hidden(const DecodeArgs& args, int column_of_warp) const {
     return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - behind(args, column_of_warp);
   }

@@ -1,5 +1,5 @@
 // SAS, TurboAttention's softmax approximation (src/attention/sas.h): whole powers of e, a cubic polynomial
-// for what is left of the exponent, and zero below the floor.
+// for the rest of the exponent, and zero below the floor.
 #pragma once
 
 #include "attention/sas.h"
@@ -8,14 +8,14 @@
 
 namespace kvant::cuda {
 
-// The weights of scores relative to a maximum, both in units of log 2. An exponent is -(whole + 1/2 + g),
-// with g in [-1/2, 1/2]: whole comes from rounding, which costs less than finding the floor.
+// Computes weights of scores relative to a maximum, both in units of log 2. An exponent is -(whole + 1/2 + g)
+// with g in [-1/2, 1/2], where whole comes from rounding, which is cheaper than a floor.
 class SasExponential {
  public:
   __device__ __forceinline__ explicit SasExponential(float max) : offset_(fmaf(max, kLn2, -0.5F)) {}
 
   __device__ __forceinline__ float operator()(float score) const {
-    constexpr float kRounder = 0x1.8p23F;  // sums with it are whole
+    constexpr float kRounder = 0x1.8p23F;  // makes sums with it whole
     const float x = fmaf(score, -kLn2, offset_);
     const float whole = (x + kRounder) - kRounder;
     const float g = x - whole;

@@ -1,11 +1,11 @@
-// The polynomial of SAS (src/attention/sas.h) where an exponent's fraction is rounded, not cut off.
+// The polynomial of SAS (src/attention/sas.h) for an exponent whose fraction is rounded, not truncated.
 #pragma once
 
 #include "attention/sas.h"
 
 namespace kvant::cuda {
 
-// e^-(1/2 + g), g in [-1/2, 1/2]: kSasPolynomial in f = g + 1/2.
+// Computes e^-(1/2 + g) for g in [-1/2, 1/2]: kSasPolynomial in f = g + 1/2.
 __device__ __forceinline__ float centred_sas_polynomial(float g) {
   constexpr float kCubic = kSasPolynomial[3];
   constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;

@@ -1,5 +1,5 @@
-// Deals out a step's work, once a step: a CTA for each number of KV heads that a launch may be on. Each finds
-// the sequences' units for itself, so that none waits for another.
+// Divides a step's work once per step. One CTA handles each number of KV heads that a launch may serve, and
+// finds the sequences' units by itself, so no CTA waits for another.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -20,7 +20,7 @@ __device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_p
   return sealed + *protected_pages + pages_for(tail);
 }
 
-// Inclusive sums of one number for each thread of the CTA.
+// Computes inclusive sums of one number per thread of the CTA.
 __device__ inline int inclusive_sum(int x) {
   __shared__ int warp_sums[kScheduleThreads / 32];
   const int lane = threadIdx.x % 32;
@@ -36,16 +36,16 @@ __device__ inline int inclusive_sum(int x) {
   return x;
 }
 
-// Ranges are equal (EqualRanges); or, if that takes hardly more units of a CTA, each lies within one sequence
-// and head: no CTA then merges its warps and leaves their results twice.
+// Ranges are equal (EqualRanges) unless ranges within one sequence and head need only a few more units per
+// CTA. In the latter case no CTA merges its warps and leaves their results twice.
 
-// So many units more.
+// The number of extra units that are acceptable.
 inline constexpr int kSegmentUnits = 8;
 
-// The most units of a CTA if each works for one sequence and head, or 0 if equal ranges are the better ones.
-// Where CTAs have few units, as many CTAs as there are sequences and heads are left without work, if the
-// others then get up to an eighth more: on their multiprocessors the next layer begins while the last CTA of
-// each sequence and head still combines. (By up to 10 %; with 64 units it costs 3 %.)
+// Returns the largest number of units per CTA if each works for one sequence and head, or 0 if equal ranges
+// are better. If CTAs have few units, as many CTAs as there are sequences and heads stay without work,
+// provided that the others get at most an eighth more. On their SMs the next layer begins while the last CTA
+// of each sequence and head still combines. (This gains up to 10 %; with 64 units it costs 3 %.)
 __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
   const int maximum = equal_share + kSegmentUnits;
@@ -69,7 +69,7 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
   return best > maximum ? 0 : best;
 }
 
-// A CTA's part if each works for one sequence and head and has up to `share` units.
+// Returns a CTA's part if each works for one sequence and head and has up to `share` units.
 __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
   WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
@@ -95,12 +95,13 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
   return start;
 }
 
-// Where to cut a launch on all heads into ranges: between sequences, if no CTA then gets much more than an
-// equal share. A sequence that is cut in two is left by one CTA more, and its parts are combined: that takes
-// CTAs that memory does not bind as long as 10 to 20 units. (With 12 units more what memory binds took up to
-// 3 % longer; so did all with sequences of two pages, of which CTAs have many.)
+// Decides where to cut a launch on all heads into ranges: between sequences, if no CTA then gets much more
+// than an equal share. Cutting a sequence in two makes one more CTA leave it, and its parts must be combined.
+// For CTAs that are not bound by memory that takes as long as 10 to 20 units. (With 12 extra units,
+// memory-bound formats took up to 3 % longer. So did all formats with sequences of two pages, of which CTAs
+// have many.)
 inline constexpr int kCutUnits = 6;
-inline constexpr int kLeastUncut = 3;  // units of a sequence, in the mean
+inline constexpr int kLeastUncut = 3;  // units of a sequence on average
 __device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
   if (args.schedule.first_unit[args.n_seqs] < kLeastUncut * args.n_seqs) return Cuts::anywhere;
   const EqualRanges ranges(args, args.n_kv_heads, false, n_ctas, Cuts::between_sequences);
@@ -148,7 +149,8 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
     schedule.arrivals[i] = 0;
-  // Decode kernels read this as soon as they begin: launched to overlap, that is when all CTAs have exited.
+  // Decode kernels read the schedule as soon as they begin; with overlapping launches that is when all CTAs
+  // of this kernel have exited.
   __threadfence();
 }
 

@@ -1,4 +1,4 @@
-// Decode attention of several queries of a sequence, against attention in double precision.
+// Compares decode attention for several queries of a sequence with attention in double precision.
 #include <gtest/gtest.h>
 
 #include "device/cuda/api/head_dim.h"
@@ -15,7 +15,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 struct Asked {
   int group, queries;
 };
-// 2 to 32 columns of one launch, those of one head in two warps among them; and several launches.
+// The cases have 2 to 32 columns in one launch, some with one head's columns in two warps, and several
+// launches.
 constexpr Asked kAsked[] = {{1, 2}, {1, 8}, {2, 2}, {4, 2}, {3, 3}, {4, 4}, {8, 2}, {4, 8}, {7, 5}, {12, 3}};
 
 class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
@@ -25,7 +26,7 @@ class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, in
     std::tie(pair_, d_) = GetParam();
     plain_ = is_unquantized(pair_);
   }
-  // Lengths of which unquantized caches have no sealed pages.
+  // Unquantized caches have no sealed pages, so those tokens move to the tail.
   std::vector<SequenceLengths> with(std::vector<SequenceLengths> lengths) const {
     if (plain_)
       for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * l.sealed, l.n_protected};
@@ -43,8 +44,8 @@ class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, in
   bool plain_ = false;
 };
 
-// Tails that end in a page, at its end and behind it, within the queries' own tokens and before them; one of
-// fewer tokens than there are queries.
+// Tails end within a page, at its end and after it, within the queries' own tokens and before them. One
+// sequence has fewer tokens than there are queries.
 TEST_P(SeveralQueries, AgreeOnRaggedSequencesWithSinkAndTail) {
   for (const Asked& asked : kAsked) {
     TestCache cache({pair_}, d_,
@@ -71,7 +72,7 @@ TEST_P(SeveralQueries, AgreeWithProtectedTokensMasked) {
   expect_exact(cache, {4, 3});
 }
 
-// Scales and gains times weights are beyond half precision then.
+// Scales and gains times weights then exceed half precision.
 TEST_P(SeveralQueries, AgreeOnLoudValues) {
   for (const float loudness : {170.0F, 10000.0F}) {
     const Values values = loudness < 1000 ? Values::outliers : Values::normal;
@@ -94,7 +95,7 @@ TEST_P(SeveralQueries, AgreeOnWhatAModelMade) {
   }
 }
 
-// The largest score so far is then far below later ones, again and again.
+// Later scores repeatedly exceed the largest score so far by far.
 TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
   constexpr double kInherent = 0.01;  // at this sharpness
   for (const Asked& asked : {Asked{4, 2}, Asked{4, 4}, Asked{4, 8}}) {
@@ -108,7 +109,7 @@ TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
   }
 }
 
-// Windows that begin in sealed pages and in the tail, in one page for the first queries and in the next for
+// Windows begin in sealed pages and in the tail, in one page for the first queries and in the next page for
 // the others.
 TEST_P(SeveralQueries, AgreeWithWindowsCapsAndSinkLogits) {
   for (const bool capped : {false, true}) {
@@ -165,7 +166,7 @@ TEST(SeveralQueriesWithSas, Agree) {
   }
 }
 
-// Values are skipped where one warp has all columns.
+// Values are skipped only if one warp has all columns.
 TEST(SeveralQueriesThatSkipValues, Agree) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const Asked& asked : {Asked{4, 2}, Asked{4, 4}}) {

@@ -1,32 +1,33 @@
-// Many columns: warps that share a page share its decoding. Each of `Sets` warps, for as many sets of eight
-// columns, takes its part out of a page's codes, once, and multiplies it with the columns of all: of keys
-// some of the tokens, of values some of the channels. In between the warps write their tokens' weights to
-// shared memory and meet, once a page: the values' products take the weights of all tokens.
+// Shared decoding for many columns: warps that share a page share its decoding. There are `Sets` warps, one
+// for each set of eight columns. Each decodes its part of a page's codes once and multiplies it with the
+// columns of all sets. The part is some of the tokens for keys, and some of the channels for values. In
+// between, the warps write their tokens' weights to shared memory and synchronize once per page, since the
+// values' products need the weights of all tokens.
 //
-// What a column's weights are relative to is not raised with every larger score, or the warps would have to
-// meet before they make weights: it stays while no score is more than 2^kSlack times as large. Whether one
-// is they tell each other where they meet; then the weights are made once more.
+// The reference of a column's weights does not rise with every larger score; otherwise the warps would have
+// to synchronize before they compute weights. It stays while no score is more than 2^kSlack times as large.
+// The warps tell each other at the barrier whether one is, and if so, compute the weights again.
 //
-// A pair says how by Pair::Strips, a pair itself as far as tables go: Key::score; and of values Tokens (the
-// numbers of a warp's tokens, which multiply their weights), mix and finish. What a warp has in the end are
-// all columns' sums of its channels; they are exchanged for those of its own columns, and the rest goes its
-// usual way (decode_kernel.cuh).
+// A pair supports this by Pair::Strips, which behaves like a pair as far as tables go. It has Key::score. Its
+// values have Tokens (the factors of a warp's tokens, which multiply their weights), mix and finish. In the
+// end a warp has all columns' sums of its channels. Warps exchange them for the sums of their own columns and
+// then continue as usual (decode_kernel.cuh).
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
 
 namespace kvant::cuda {
 
-// Weights are at most 2^(kWeightBits + kSlack) before their tokens' numbers multiply them.
+// Weights are at most 2^(kWeightBits + kSlack) before the factors of their tokens multiply them.
 inline constexpr float kSlack = 4;
 inline constexpr float kLargestSharedWeight = 256;
 static_assert(kWeightBits + kSlack == 8);
 
-// In which order registers of two sets of columns lie side by side: as they are the B operands of products
-// with either, or the A operand of a product whose rows are the 16 columns.
+// The order of registers of two sets of columns: as B operands of products with either set, or as the A
+// operand of a product whose rows are the 16 columns.
 enum class QueryOrder : std::uint8_t { columns, rows };
 
-// Queries of all columns in shared memory, as fragments.
+// The queries of all columns in shared memory, as fragments.
 template <int D, int Sets, QueryOrder Order>
 struct SharedQueries {
   static constexpr int kPairs = Sets / 2;
@@ -35,7 +36,8 @@ struct SharedQueries {
   static constexpr int kBytes = kSumsAt + Sets * kPaddedGroup * 4;
   unsigned char* at;
 
-  // Of sets 2 * pair and 2 * pair + 1: b[k][0] and b[k][1] of either, or b[k][0] of both and b[k][1] of both.
+  // Return sets 2 * pair and 2 * pair + 1: b[k][0] and b[k][1] of each set, or b[k][0] of both and then
+  // b[k][1] of both.
   __device__ __forceinline__ uint4 columns(int k, int pair, int lane) const {
     const uint4 x = fragments(k, pair, lane);
     return Order == QueryOrder::columns ? x : make_uint4(x.x, x.z, x.y, x.w);
@@ -44,11 +46,11 @@ struct SharedQueries {
     const uint4 x = fragments(k, pair, lane);
     return Order == QueryOrder::rows ? x : make_uint4(x.x, x.z, x.y, x.w);
   }
-  // Query::factor of a set.
+  // Returns Query::factor of a set.
   __device__ __forceinline__ float2 factors(int set, int lane) const {
     return reinterpret_cast<const float2*>(at + kFactorsAt)[set * 4 + lane % 4];
   }
-  // Sums of the channels of a set's columns 2t and 2t + 1, as fragments have them.
+  // Returns the sums over channels of a set's columns 2t and 2t + 1, in the order of fragments.
   __device__ __forceinline__ float2 sums(int set, int lane) const {
     return reinterpret_cast<const float2*>(at + kSumsAt)[set * 4 + lane % 4];
   }
@@ -98,42 +100,44 @@ struct SharedQueries {
   }
 };
 
-// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] of half precision. Behind
-// them, where Totals, sums of weights: a row of each group of four lanes of a warp, of all its tokens.
+// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] in half precision. With
+// Totals, sums of weights follow: each group of four lanes of a warp has a row with the sums of all its
+// tokens.
 template <int Sets, bool Totals>
 struct SharedWeights {
   static constexpr int kTiles = kTokenTiles + (Totals ? Sets / 2 : 0);
   static constexpr int kBytes = kTiles * Sets * 2 * 128;
   unsigned char* at;
 
-  // Columns 2t and 2t + 1 of row `row` + 8 * half of a tile.
+  // Stores columns 2t and 2t + 1 of row `row` + 8 * half of a tile.
   __device__ __forceinline__ void store(int tile, int set, int half, int row, int lane,
                                         std::uint32_t x) const {
     reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
   }
-  // The B operand of contraction tile `tile`, of sets 2 * pair (b[0], b[1]) and the next (b[2], b[3]).
+  // Loads the B operand of contraction tile `tile` for sets 2 * pair (b[0], b[1]) and 2 * pair + 1 (b[2],
+  // b[3]).
   __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
     load_transposed_matrices(b, shared_address(at) + (tile * Sets + 2 * pair) * 256 + lane * 16);
   }
 };
 
-// Where the products with values have a token: row + 8 * half of a tile.
+// The position of a token in the products with values: row + 8 * half of a tile.
 struct TokenRow {
   int tile, half, row;
 };
 
-// Sums of products with the sets' columns.
+// Sums of products with the columns of all sets.
 template <int Sets, int Tiles>
 using SetSums = float[Sets][Tiles][4];
 
-// Whether any lane has a weight, of two halves, that is more than kLargestSharedWeight.
+// Whether any lane has a weight, out of two halves, that exceeds kLargestSharedWeight.
 __device__ __forceinline__ bool are_too_large(std::uint32_t largest) {
   constexpr std::uint32_t kLimit = 0x5c00;  // as a half
   return __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
 }
 
-// What weights of a set's columns are to be relative to: the largest scores that warps which share pages have
-// told.
+// Finds the new reference of the weights of a set's columns: the largest scores that the sharing warps have
+// published.
 template <int Sets, class State>
 __device__ __forceinline__ void find_raised(const State& state, int set, int lane, float (&higher)[2]) {
   higher[0] = state.max[set][0];
@@ -147,16 +151,16 @@ __device__ __forceinline__ void find_raised(const State& state, int set, int lan
   }
 }
 
-// The sum over lanes that have the same columns.
+// Returns the sum over lanes that have the same columns.
 __device__ __forceinline__ float sum_over_tiles(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
   return x;
 }
 
-// Of the warp's own columns: what the warps that share pages have left of all channels in `sums`, [set][m
-// tile][lane], and what they have told of sums of weights and addends, which become the accumulator's and
-// `addend`.
+// Collects the warp's own columns. `sums` [set][m tile][lane] holds the sums over all channels that the
+// sharing warps have left; these become the accumulator's. The published sums of weights and addends become
+// the accumulator's sum and `addend`.
 template <int D, int Sets, class State>
 __device__ __forceinline__ void take_own_columns(const State& state, const float4* sums, int own, int lane,
                                                  Accumulator<D>& acc, float (&addend)[2]) {
@@ -173,7 +177,7 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
     const int column = own * kPaddedGroup + lane % 4 * 2;
     const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
     const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
-    if (lane < 4) {  // the accumulator's sums are those of a lane's tokens
+    if (lane < 4) {  // the accumulator's sums are per lane
       acc.sum[0] += sum.x;
       acc.sum[1] += sum.y;
     }
@@ -182,20 +186,20 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
   }
 }
 
-// Sets: as many as warps that share a page.
+// Sets is the number of warps that share a page.
 template <class Strips, int D, int Sets>
 struct SharedDecoding : Strips {
   using Key = typename Strips::Key;
   using Value = typename Strips::Value;
-  static constexpr int kTiles = kTokenTiles / Sets;  // of tokens, of a warp
-  static constexpr int kMTiles = D / 16 / Sets;      // of channels, of a warp
+  static constexpr int kTiles = kTokenTiles / Sets;  // tiles of tokens per warp
+  static constexpr int kMTiles = D / 16 / Sets;      // tiles of channels per warp
   using Queries = SharedQueries<D, Sets, Key::kOrder>;
   using Weights = SharedWeights<Sets, Value::kHasTotals>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
-  // Behind the tables: the queries of all columns, and of the warps that share pages: weights of two pages,
-  // what they tell each other of columns, [2][warp][column], and lanes' own sums, [warp][set][lane].
+  // After the tables come the queries of all columns. Each group of sharing warps then has the weights of two
+  // pages, what they publish about columns, [2][warp][column], and the lanes' own sums, [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
@@ -203,22 +207,22 @@ struct SharedDecoding : Strips {
   static constexpr int kGroupBytes = kSumsAt + Sets * Sets * kLanes * 16;
   static constexpr int kWarpBytes = kGroupBytes / Sets;
   static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;
-  // Sums of all channels and columns lie where weights did.
+  // Sums of all channels and columns reuse the memory of the weights.
   static_assert(Sets * D / 16 * kLanes * 16 <= 2 * Weights::kBytes);
 
   struct State {
     SetSums<Sets, kMTiles> out = {};
-    float max[Sets][2];  // of columns 2t and 2t + 1: what weights are relative to
+    float max[Sets][2];  // for columns 2t and 2t + 1: the reference of their weights
     const DecodeArgs& args;
     unsigned char* shared = nullptr;
-    int buffer = 0;  // of weights
+    int buffer = 0;  // index of the weights' buffer
 
     template <class Part>
     __device__ State(const DecodeArgs& of_launch, const Part&, int) : args(of_launch) {
 #pragma unroll
       for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
     }
-    // The warps that share the first ring leave their queries for all.
+    // The warps that share the first ring leave their queries for all warps.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
       if (threadIdx.x < Sets * kLanes) {
@@ -229,7 +233,7 @@ struct SharedDecoding : Strips {
       for (int set = 0; set < Sets; ++set) sums(set, lane) = make_float4(0, 0, 0, 0);
       named_barrier(1, args.consumer_warps * kLanes);
     }
-    // Those of the warp's own columns, for which loops over sealed pages have no registers.
+    // Returns the query of the warp's own columns, for which loops over sealed pages have no registers.
     __device__ __forceinline__ Query<D> own_query(int lane) const {
       return Key::rearrange(queries().load(sharer(), lane));
     }
@@ -252,12 +256,12 @@ struct SharedDecoding : Strips {
     __device__ __forceinline__ Weights weights() const {
       return {of_group() + buffer * Weights::kBytes};
     }
-    // Of this lane's tokens, for columns 2t and 2t + 1 of a set: sums of weights (x, y) and of weights times
-    // tokens' addends (z, w). There are no registers for them.
+    // Returns, over this lane's tokens and for columns 2t and 2t + 1 of a set, the sums of weights (x, y) and
+    // of weights times the tokens' addends (z, w). They lie in shared memory because registers are scarce.
     __device__ __forceinline__ float4& sums(int set, int lane) const {
       return reinterpret_cast<float4*>(of_group() + kSumsAt)[(sharer() * Sets + set) * kLanes + lane];
     }
-    // What a warp tells of columns: `which` of two numbers.
+    // Returns what a warp publishes about columns; `which` selects one of two numbers.
     __device__ __forceinline__ float* told(int which, int warp) const {
       return reinterpret_cast<float*>(of_group() + 2 * Weights::kBytes) + which * kTold +
              warp * (Sets * kPaddedGroup);
@@ -293,7 +297,7 @@ struct SharedDecoding : Strips {
     state.buffer ^= 1;
   }
 
-  // Hands over to the accumulator what the warp's own columns have of all channels.
+  // Moves the sums of the warp's own columns over all channels into the accumulator.
   static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
     const int own = State::sharer();
     auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
@@ -322,16 +326,17 @@ struct SharedDecoding : Strips {
       }
     }
     named_barrier(State::barrier(), Sets * kLanes);
-    float addend[2] = {0, 0};  // of all tokens, in each lane
+    float addend[2] = {0, 0};  // over all tokens, in each lane
     take_own_columns<D, Sets>(state, sums, own, lane, acc, addend);
     Value::finish(state.args, acc.out, addend);
   }
 
  private:
-  // Which part of a page's tiles a lane has. Of four warps each takes a word or two of every piece of 16
-  // bytes, in which lanes' streams of codes lie: if all its lanes had the same part, these would lie in a
-  // quarter or half of the banks. So lanes that are eight apart have different parts (Strips::kMixedParts: by
-  // which bits); rows of fragments then are of different tiles, which is all one to products.
+  // Returns a lane's part of a page's tiles. Each of four warps reads one or two words of every 16-byte
+  // piece, which hold the lanes' streams of codes. If all its lanes had the same part, these words would lie
+  // in a quarter or half of the banks. So lanes that are eight apart have different parts
+  // (Strips::kMixedParts says by which bits). Rows of fragments then belong to different tiles, which does
+  // not affect the products.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
   }
@@ -345,7 +350,7 @@ struct SharedDecoding : Strips {
       }
     }
   }
-  // The largest of this lane's scores of a column.
+  // Returns the largest of this lane's scores of a column.
   static __device__ __forceinline__ float largest(const SetSums<Sets, kTiles>& s, int set, int h) {
     float top = s[set][0][h];
 #pragma unroll
@@ -353,7 +358,8 @@ struct SharedDecoding : Strips {
     return top;
   }
 
-  // Leaves the weights of the warp's tokens and adds them to its sums, unless some are too large: then true.
+  // Stores the weights of the warp's tokens and adds them to its sums. If some are too large, it returns true
+  // and adds nothing.
   static __device__ __forceinline__ bool weigh(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                int first_tile, int lane, State& state) {
     std::uint32_t largest = 0;  // halves
@@ -363,7 +369,7 @@ struct SharedDecoding : Strips {
     if (!rises) add_sums(sums, lane, state);
     return rises;
   }
-  // The same when no weight is. counts: they are to be added to the sums.
+  // Does the same when no weight is too large. counts: whether to add them to the sums.
   static __device__ __forceinline__ void weigh_again(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                      bool counts, int first_tile, int lane, State& state) {
     std::uint32_t largest = 0;
@@ -379,7 +385,7 @@ struct SharedDecoding : Strips {
       sums = make_float4(x.x + more[set].x, x.y + more[set].y, x.z + more[set].z, x.w + more[set].w);
     }
   }
-  // The weights of the warp's tokens, the largest of them, and their sums.
+  // Computes the weights of the warp's tokens, the largest of them, and their sums.
   static __device__ __forceinline__ void weigh_into(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                     int first_tile, int lane, const State& state,
                                                     std::uint32_t& largest, float4 (&sums)[Sets]) {
@@ -417,8 +423,8 @@ struct SharedDecoding : Strips {
     }
   }
 
-  // Raises what weights are relative to, for all columns, to the largest scores so far. Seldom: at a
-  // segment's first page, and where scores rise much.
+  // Raises the reference of all columns' weights to the largest scores so far. That is rare: it happens at a
+  // segment's first page, and when scores rise a lot.
   static __device__ __forceinline__ void raise(const SetSums<Sets, kTiles>& s, int lane, State& state) {
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {

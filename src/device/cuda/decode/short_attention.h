@@ -12,23 +12,24 @@ namespace kvant::cuda {
 struct AppendArgs;       // seal/encode_args.h
 struct ShortSealedArgs;  // short_args.h
 
-// Whether a kernel for short sequences serves a step: then there is no schedule. The same for all layers,
-// whatever their formats.
+// Whether a kernel for short sequences serves a step, which then needs no schedule. The answer is the same
+// for all layers, whatever their formats.
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
 
-// One layer of such a step of which nothing is sealed. new_rows: each the last token of its sequence; or
+// Attends in one layer of such a step if nothing is sealed. new_rows: the last token of each sequence, or
 // null.
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                           const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
                           cudaStream_t stream);
 
-// Of which some is: one launch, of the heads and queries that args has. The rest of its arguments is added.
+// Attends in one launch if some pages are sealed, for the heads and queries in args. It fills in the
+// remaining arguments.
 cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                                 const kvant_decode_layer& layer, const AppendArgs* new_rows,
                                 const DecodeKernel& kernel, const Gpu& gpu, ShortSealedArgs& args,
                                 cudaStream_t stream);
 
-// Whether the pages of a kernel's formats fit into the shared memory of that launch.
+// Whether the pages of a kernel's formats fit in the shared memory of that launch.
 bool fits_short(const DecodeKernel& kernel, const Gpu& gpu);
 
 }  // namespace kvant::cuda

@@ -1,5 +1,5 @@
-// Attention to sequences of which nothing is sealed, with rows that are appended on the way, against double
-// precision: by the kernel for short sequences and, of the same caches, by the general one.
+// Compares attention to sequences without sealed pages, with rows that are appended on the way, with double
+// precision. It runs the kernel for short sequences and, on the same caches, the general one.
 #include <gtest/gtest.h>
 
 #include "device/cuda/api/head_dim.h"
@@ -11,11 +11,11 @@ namespace kvant::cuda::short_attention_test {
 namespace {
 
 constexpr double kTolerance = 0.005;        // relative RMS error
-constexpr double kPlainTolerance = 0.0005;  // of F32 queries
+constexpr double kPlainTolerance = 0.0005;  // for F32 queries
 
 constexpr FormatPair kPairs[] = {{"bf16", "bf16"}, {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}};
 
-// Around the ends of tiles, pages, and what the warps take at a time.
+// The lengths lie around the ends of tiles, pages, and what the warps process together.
 const std::vector<SequenceLengths> kShort[] = {
     {{0, 23, 0}},
     {{0, 1, 0}, {0, 0, 0}, {0, 2, 0}, {0, 16, 0}, {0, 17, 0}},
@@ -29,7 +29,7 @@ class ShortAttention : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // Both kernels, by whether the call says how long sequences are.
+  // Runs either kernel, depending on whether the call gives the sequences' lengths.
   template <class Prepare>
   void expect_exact(const FormatPair& pair, const std::vector<SequenceLengths>& lengths, int group,
                     double tolerance, const Prepare& prepare, kvant_type out_type = KVANT_F32,
@@ -143,8 +143,8 @@ TEST_P(ShortAttention, AppendsBeforeWindowsEnd) {
 INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, ::testing::Values(64, 128, 256),
                          [](const auto& info) { return "d" + std::to_string(info.param); });
 
-// Sequences with many sealed pages go to the general kernel; their last rows are appended before it. Of one
-// without a tail only queries are transformed.
+// Sequences with many sealed pages go to the general kernel, after their last rows have been appended. For a
+// sequence without a tail only queries are transformed.
 TEST(AppendingAttention, AgreesWhereSomeIsSealed) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int d : kHeadDims) {
@@ -173,7 +173,7 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
     return takes_short_kernel(changed_shape, changed, kH100);
   };
   EXPECT_FALSE(with([](auto& s, auto&) { s.head_dim = 512; }));
-  EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));  // of any number
+  EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));  // an unknown number of pages
   EXPECT_FALSE(with([&](auto&, auto& l) { l.protected_tokens = some; }));
   const auto with_tokens = [&](int n_seqs, int max_tail_tokens) {
     return with([&](auto& s, auto& l) {
@@ -183,15 +183,15 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
   };
   EXPECT_TRUE(with_tokens(1, 2048));  // 8 heads have clusters of 8 CTAs
   EXPECT_FALSE(with_tokens(1, 2049));
-  EXPECT_TRUE(with_tokens(4, 1024));  // of 4
+  EXPECT_TRUE(with_tokens(4, 1024));  // clusters of 4 CTAs
   EXPECT_FALSE(with_tokens(4, 1025));
-  EXPECT_TRUE(with_tokens(8, 512));  // of 2
+  EXPECT_TRUE(with_tokens(8, 512));  // clusters of 2 CTAs
   EXPECT_FALSE(with_tokens(8, 513));
   EXPECT_TRUE(with_tokens(16, 512));  // one CTA each
   EXPECT_FALSE(with_tokens(16, 513));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.sas = 1; }));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.corrected = 1; }));
-  EXPECT_FALSE(with_tokens(64, 300));  // more than there are multiprocessors
+  EXPECT_FALSE(with_tokens(64, 300));  // more than there are SMs
 }
 
 TEST(NewRows, AreRefusedWhereTheyDoNotFit) {

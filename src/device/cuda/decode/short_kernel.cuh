@@ -1,18 +1,19 @@
-// Decode attention of short sequences of which nothing is sealed: a CTA a sequence and KV head, or a cluster
-// of them, whose warps take tiles of 16 tokens in turn. A new token is appended on the way: rotated as the
-// recipe wants, rounded, written to its page, and attended to from shared memory, as a tile of its own.
+// Decode attention to short sequences without sealed pages. Each sequence and KV head has a CTA or a cluster
+// of CTAs, whose warps take turns with tiles of 16 tokens. A new token is appended on the way: it is rotated
+// if the recipe asks for that, rounded, and written to its page. It is attended to from shared memory as a
+// tile of its own.
 //
-// In a model, weights push all else out of the caches between two layers, so that what counts is how many
-// times something waits for memory: lengths and page tables, then pages; and how much code there is to fetch.
-// The general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before it
-// reads a page.
+// In a model, weights evict everything else from the caches between two layers. So the time depends on how
+// often something waits for memory (lengths and page tables, then pages), and on the size of the code. The
+// general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before it reads
+// a page.
 #pragma once
 
 #include "device/cuda/decode/short_parts.cuh"
 
 namespace kvant::cuda {
 
-// Grid: CTAs of a cluster, KV heads, sequences times passes of kPaddedGroup query heads.
+// The grid is CTAs of a cluster x KV heads x (sequences times passes of kPaddedGroup query heads).
 template <int D>
 __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
     short_kernel(const __grid_constant__ ShortArgs args) {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
   at.warp = static_cast<int>(threadIdx.x) / kLanes;
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const int first_tile = at.cta * kShortWarps;
-  // Of a page before it is known that the warp has a tile: both come from memory together.
+  // Page ids are loaded before it is known whether the warp has a tile, so both loads overlap.
   int2 ids{};
   if (first_tile / kTokenTiles < args.table_pages)
     ids = page_ids(args.tail, at.seq, at.head, (first_tile + at.warp) / kTokenTiles);
@@ -39,11 +40,11 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
   if (n_tokens == 0) return;
   const int hidden = args.first_tokens == nullptr ? 0 : args.first_tokens[at.seq];
   const int n_new = args.sides[0].rows == nullptr ? 0 : 1;
-  const int n_stored = n_tokens - n_new;  // that were there before
+  const int n_stored = n_tokens - n_new;  // stored before this step
   const int n_stored_tiles = (n_stored + kTileTokens - 1) / kTileTokens;
   const int n_tiles = n_stored_tiles + n_new;
   const bool has_new = n_new != 0 && n_stored_tiles / kShortWarps % at.n_ctas == at.cta;
-  // Where registers suffice, a tile's values are on their way before its scores are known.
+  // If registers suffice, a tile's values are loaded before its scores are known.
   constexpr bool kValuesEarly = D <= 128;
   uint4 keys[D / 16], values[D / 16];
   if (first_tile + at.warp < n_stored_tiles) {
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
           s, n, at.lane, [&](int m) { return values[m]; }, acc);
     }
   }
-  const int n_warps = max(0, min(n_tiles - first_tile, kShortWarps));  // that have had tiles
+  const int n_warps = max(0, min(n_tiles - first_tile, kShortWarps));  // warps that have had tiles
   leave_outputs<true>(args, at, (1U << n_warps) - 1, acc, shared);
 }
 

@@ -1,8 +1,8 @@
-// What the kernels for short sequences have in common (short_kernel.cuh, short_sealed_kernel.cuh): rows that
-// come to shared memory, tiles of unquantized tokens in registers, and outputs that the warps of a CTA and
-// the CTAs of a cluster have parts of.
+// Parts that the kernels for short sequences share (short_kernel.cuh, short_sealed_kernel.cuh): rows that are
+// brought to shared memory, tiles of unquantized tokens in registers, and the merging of outputs over a CTA's
+// warps and a cluster's CTAs.
 //
-// Args: a kernel's arguments (ShortArgs, ShortSealedArgs).
+// Args is the kernel's argument type (ShortArgs, ShortSealedArgs).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,20 +20,21 @@ struct ShortPair {
   static constexpr bool kCaps = true;
 };
 
-// What a warp works on.
+// Describes a warp's work.
 struct ShortPlace {
-  int cta, n_ctas;  // of the cluster, which has a sequence and KV head
+  int cta, n_ctas;  // of the cluster, which serves one sequence and KV head
   int seq, head;
-  int first_query, n_queries;  // of the head's group
+  int first_query, n_queries;  // within the head's group
   int warp, lane;
 };
 
 template <int D>
 struct ShortShared {
-  // By query head, in the four parts that the lanes of a group of four read, which so share no banks. When
-  // all warps have them: what a CTA of a cluster leaves of the outputs, in the same places.
+  // Holds queries by query head, in the four parts that the lanes of a group of four read, padded to avoid
+  // bank conflicts. Once all warps have read them, a cluster's CTA leaves its part of the outputs in the same
+  // memory.
   float queries[kPaddedGroup][4][D / 4 + 4];
-  float2 part_sums[kPaddedGroup];  // with it: the maximum and the sum of weights
+  float2 part_sums[kPaddedGroup];  // the matching maximum and sum of weights
   __nv_bfloat16 new_rows[2][D];    // the new token's key and value
   float max[kShortWarps][kPaddedGroup], sum[kShortWarps][kPaddedGroup];
   MergedOutputs<D, kShortWarps> outputs;
@@ -42,7 +43,7 @@ struct ShortShared {
   __device__ float2& part_of(int query, int channel) {
     return *reinterpret_cast<float2*>(&queries[query][channel / (D / 4)][channel % (D / 4)]);
   }
-  // Channels [t * D/4, (t + 1) * D/4) of one of n queries; zeros beyond them.
+  // Reads channels [t * D/4, (t + 1) * D/4) of one of n queries; queries beyond n are zeros.
   __device__ __forceinline__ void read_query(int query, int n, int t, float (&x)[D / 4]) const {
 #pragma unroll
     for (int i = 0; i < D / 4; i += 4) {
@@ -55,20 +56,20 @@ struct ShortShared {
   }
 };
 
-// Both sides of a page, as the table calls them.
+// Returns the ids of a page's two sides in the table.
 __device__ __forceinline__ int2 page_ids(const PageSource& pages, int seq, int head, int page) {
   const std::int32_t* of_keys = pages.table + seq * pages.seq_stride + head * pages.head_stride + page;
   return {of_keys[0], of_keys[pages.side_stride]};
 }
 
-// One side of a tile in the page that the table calls `id`.
+// Returns one side of a tile in the page with this id.
 template <int D>
 __device__ __forceinline__ const uint4* find_tile(const PageSource& pages, int id, int head, int side,
                                                   int tile) {
   return reinterpret_cast<const uint4*>(pages.at(id, head, side)) + tile % kTokenTiles * (D / 16) * kLanes;
 }
 
-// This lane's part of its N fragments.
+// Loads this lane's part of a tile's N fragments.
 template <int N>
 __device__ __forceinline__ void load_tile(const PageSource& pages, int id, int head, int side, int tile,
                                           int lane, uint4 (&to)[N]) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void load_tile(const PageSource& pages, int id, int h
   for (int i = 0; i < N; ++i) to[i] = from[i * kLanes];
 }
 
-// The tile whose first token is the new one.
+// Makes a tile whose first token is the new one.
 template <int N>
 __device__ __forceinline__ void take_key(const __nv_bfloat16* row, int lane, uint4 (&to)[N]) {
   const auto* fours = reinterpret_cast<const uint2*>(row) + lane % 4 * N;
@@ -93,12 +94,12 @@ __device__ __forceinline__ void take_value(const __nv_bfloat16* row, int lane, u
     to[m] = lane % 4 == 0 ? make_uint4(pairs[m] & 0xffffU, pairs[m] >> 16, 0, 0) : make_uint4(0, 0, 0, 0);
 }
 
-// The queries of the CTA's heads and the new token's rows, as they are stored, into shared memory; these to
-// their page, too. new_token: of the tail; negative: this CTA has none.
+// Brings the queries of the CTA's heads and the new token's rows, as they are stored, into shared memory; the
+// rows also go to their page. new_token: index in the tail; negative if this CTA has none.
 template <int D, class Args>
 __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at, int new_token,
                                           ShortShared<D>& shared) {
-  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  constexpr int kOwn = D / kLanes;  // neighbouring channels per lane
   const int n_rows = at.n_queries + (new_token < 0 ? 0 : 2);
 #pragma unroll 1
   for (int i = at.warp; i < n_rows; i += kShortWarps) {
@@ -120,8 +121,8 @@ __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at
   }
 }
 
-// Channels slice * kSlice + 2 * lane and the next of a query head's output, for all slices, of some of the
-// tokens: sums of weights 2^(score - max + kWeightBits) times values, and of the weights.
+// Part of a query head's output over some of the tokens: channels slice * kSlice + 2 * lane and the next, for
+// all slices. It holds sums of weights 2^(score - max + kWeightBits) times values, and sums of the weights.
 template <int D>
 struct HeadPart {
   float2 out[D / kSlice] = {};
@@ -137,7 +138,8 @@ struct HeadPart {
   }
 };
 
-// What some warps, a bit each, have left of a query head; nth: among those that lie in shared memory.
+// Merges what some warps, one bit each, have left of a query head. nth: its index among the heads in shared
+// memory.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared, std::uint32_t warps,
                                                    int query, int nth, int lane) {
@@ -157,7 +159,7 @@ __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared,
   return head;
 }
 
-// What the CTAs of the cluster have left of it.
+// Merges what the CTAs of the cluster have left of it.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_cluster(ShortShared<D>& shared, int n_ctas, int query,
                                                      int lane) {
@@ -180,7 +182,7 @@ __device__ __forceinline__ HeadPart<D> merge_cluster(ShortShared<D>& shared, int
   return head;
 }
 
-// query: of the head's group.
+// query: index within the head's group.
 template <int D, class Args>
 __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& head, int seq, int kv_head,
                                            int query, int lane) {
@@ -199,9 +201,9 @@ __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& 
     store_pair(args, seq, kv_head, query, slice * kSlice + 2 * lane, {x[2 * slice], x[2 * slice + 1]}, D);
 }
 
-// What the warps have becomes outputs, each of which one CTA of the cluster stores. By all threads of the
-// cluster. warps: a bit for each that has something; acc: this one's. IsOftenAlone: a cluster of one CTA has
-// code of its own.
+// Turns the warps' accumulators into outputs, each stored by one CTA of the cluster. All threads of the
+// cluster must call it. warps: a bit for each warp that has a part; acc: this warp's. IsOftenAlone: a cluster
+// of one CTA gets code of its own.
 template <bool IsOftenAlone, int D, class Args>
 __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace& at, std::uint32_t warps,
                                               Accumulator<D>& acc, ShortShared<D>& shared) {
@@ -240,11 +242,11 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
   if (IsOftenAlone && at.n_ctas == 1) return;
   cluster_sync();
   static_assert(kPaddedGroup <= kShortWarps);
-  const int query = at.cta + at.n_ctas * at.warp;  // that this warp stores: all CTAs have some
+  const int query = at.cta + at.n_ctas * at.warp;  // stored by this warp; all CTAs have some
   if (query < at.n_queries)
     store_head(args, merge_cluster(shared, at.n_ctas, query, at.lane), at.seq, at.head,
                at.first_query + query, at.lane);
-  cluster_sync();  // until then others read what this CTA has left
+  cluster_sync();  // until then other CTAs read what this one has left
 }
 
 }  // namespace kvant::cuda

@@ -1,5 +1,5 @@
-// Attention to short sequences of which some is sealed, by the kernel that is made for them, against
-// attention in double precision over what the same bytes stand for.
+// Compares the kernel for short sequences with some sealed pages with attention in double precision over the
+// values that the same bytes represent.
 #include <gtest/gtest.h>
 
 #include "device/cuda/api/head_dim.h"
@@ -18,8 +18,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 
 using Lengths = std::vector<SequenceLengths>;
 
-// Sequences of one page to 4 thousand tokens, that end anywhere in pages and tiles, and some of which nothing
-// is sealed, or nothing there.
+// Sequences have from one page to 4 thousand tokens and end anywhere in pages and tiles. Some have nothing
+// sealed, some have no tokens.
 const Lengths kOneOf4k = {{31, 128, 4}};
 const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {9, 200, 4}, {2, 17, 0}};
 Lengths many_sequences() {
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ShortSealed,
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
-// All formats that kernels read, by name.
+// Returns the names of all formats that kernels read.
 std::vector<std::string> sealed_formats(int d) {
   std::vector<std::string> names;
   PageFormat format;
@@ -164,7 +164,7 @@ TEST(ShortSealedFormats, MayDifferByHead) {
   }
 }
 
-// A step's kernel must not depend on its formats.
+// The choice of a step's kernel must not depend on its formats.
 TEST(ShortSealedFormats, AllFitIntoSharedMemory) {
   for (const int d : kHeadDimsUpTo256) {
     for (const std::string& key : sealed_formats(d)) {
@@ -206,7 +206,7 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   EXPECT_TRUE(with_pages(4, 16));
   EXPECT_FALSE(with_pages(4, 17));
   EXPECT_TRUE(with_pages(16, 4));
-  EXPECT_FALSE(with_pages(17, 4));  // more than there are multiprocessors
+  EXPECT_FALSE(with_pages(17, 4));  // more than there are SMs
   EXPECT_FALSE(with([](auto&, auto& l) { l.max_tail_tokens = 0; }));
   EXPECT_TRUE(with([](auto&, auto& l) {
     l.tail_tokens = nullptr;

@@ -1,12 +1,12 @@
-// 17 to 32 columns on Hopper: the four warps that share a page's decoding (shared_decoding.cuh) are a
-// warpgroup, whose products read queries and weights from shared memory themselves, once for all four. As
-// there, each warp has some tokens of the keys and some channels of the values.
+// Decoding for 17 to 32 columns on Hopper. The four warps that share a page's decoding (shared_decoding.cuh)
+// form a warpgroup, whose products read queries and weights directly from shared memory, once for all four.
+// As there, each warp has some tokens of the keys and some channels of the values.
 //
-// A pair says how by Pair::Groups, a pair itself as far as tables go, for formats whose scales multiply the
-// queries of a page: Key::prepare, by which each warp makes its part of them, Key::load and multiply; of
-// values Tokens and finish, as in Pair::Strips, and load and add.
+// A pair supports this by Pair::Groups, which behaves like a pair as far as tables go, for formats whose
+// scales multiply the queries of a page. Key::prepare makes each warp's part of these queries; Key::load and
+// multiply use them. Values have Tokens and finish, as in Pair::Strips, and load and add.
 //
-// The products of a page's values are waited for when the next page's queries are made.
+// The products of a page's values are awaited when the next page's queries are made.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -15,27 +15,27 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kColumnSets = 4;  // of eight columns, and warps that share a page
+inline constexpr int kColumnSets = 4;  // sets of eight columns, and also warps that share a page
 
 // Sums of products of some tiles of rows with all columns.
 template <int Tiles>
 using ColumnTiles = float[Tiles][kColumnSets][4];
 
 // A B operand in shared memory: contraction tiles of 16 rows and 32 columns, as [tile][row / 8][set][8
-// columns] [8 rows].
+// columns][8 rows].
 struct ColumnOperand {
   static constexpr int kMatrixBytes = 128;
   static constexpr int kHalfBytes = kColumnSets * kMatrixBytes;
   static constexpr int kTileBytes = 2 * kHalfBytes;
   std::uint64_t first;
 
-  // address: the same for all lanes, and the compiler is to know.
+  // address must be the same for all lanes, and the compiler must be able to prove it.
   __device__ __forceinline__ explicit ColumnOperand(std::uint32_t address)
       : first(matrix_at(address, kHalfBytes)) {}
   __device__ __forceinline__ std::uint64_t operator[](int tile) const {
     return first + tile * (kTileBytes >> 4);
   }
-  // A tile whose rows are eight, twice.
+  // Returns a tile that repeats eight rows twice.
   static __device__ __forceinline__ std::uint64_t of_eight(std::uint32_t address) {
     return matrix_at(address, 0);
   }
@@ -54,17 +54,17 @@ struct WarpgroupDecoding : Groups {
   static constexpr bool kForHopper = true;
   static constexpr bool kLooksAhead = true;
   static constexpr int kRegisters = 224, kRegistersOfCopier = 56;
-  static constexpr int kTiles = kTokenTiles / kColumnSets;  // of tokens, of a warp
-  static constexpr int kMTiles = D / 16 / kColumnSets;      // of channels, of a warp
-  static constexpr int kSteps = kTokenTiles;                // of either's products
+  static constexpr int kTiles = kTokenTiles / kColumnSets;  // tiles of tokens per warp
+  static constexpr int kMTiles = D / 16 / kColumnSets;      // tiles of channels per warp
+  static constexpr int kSteps = kTokenTiles;                // in the products of either side
   static_assert(kSteps == D / 16);
   using Queries = SharedQueries<D, kColumnSets, Key::kOrder>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / kColumnSets * kColumnSets;
-  // Behind the tables: the queries of all columns. Of the warps that share pages: the page's queries, and
-  // what zeros add to its scores (eight rows); its weights; what the warps tell each other of columns,
-  // [2][warp][column].
+  // After the tables come the queries of all columns. Each group of sharing warps then has the page's queries
+  // and the term that zeros add to its scores (eight rows), its weights, and what the warps publish about
+  // columns, [2][warp][column].
   static constexpr int kQueriesAt = (Groups::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kScaledAt = 0;
@@ -76,17 +76,18 @@ struct WarpgroupDecoding : Groups {
   static constexpr int kGroupBytes = (kToldAt + 2 * kTold * 4 + 127) / 128 * 128;
   static constexpr int kWarpBytes = kGroupBytes / kColumnSets;
   static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;
-  // Sums of all channels and columns lie where these did.
+  // Sums of all channels and columns reuse this memory.
   static_assert(kColumnSets * D / 16 * kLanes * 16 <= kToldAt);
 
   struct State {
     ColumnTiles<kMTiles> out = {};
-    float max[kColumnSets][2];  // of columns 2t and 2t + 1: what weights are relative to
+    float max[kColumnSets][2];  // for columns 2t and 2t + 1: the reference of their weights
     float sums[kColumnSets][4] =
-        {};  // of weights of this lane's tokens (0, 1), and times their addends (2, 3)
+        // The sums of weights of this lane's tokens (0, 1), and times their addends (2, 3).
+        {};
     const DecodeArgs& args;
     unsigned char* shared = nullptr;
-    // The same for all lanes, and the compiler is to know.
+    // The value is the same for all lanes; the shuffle lets the compiler know that.
     const int group = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kLanes / kColumnSets, 0);
 
     template <class Part>
@@ -94,13 +95,13 @@ struct WarpgroupDecoding : Groups {
 #pragma unroll
       for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
     }
-    // The warps that share the first ring leave their queries for all.
+    // The warps that share the first ring leave their queries for all warps.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
       if (threadIdx.x < kColumnSets * kLanes) queries().store(Key::arrange(query), sharer(), lane);
       named_barrier(1, args.consumer_warps * kLanes);
     }
-    // Those of the warp's own columns, for which loops over sealed pages have no registers.
+    // Returns the query of the warp's own columns, for which loops over sealed pages have no registers.
     __device__ __forceinline__ Query<D> own_query(int lane) const {
       return Key::rearrange(queries().load(sharer(), lane));
     }
@@ -110,7 +111,7 @@ struct WarpgroupDecoding : Groups {
     __device__ __forceinline__ int barrier() const {
       return kFirstRingBarrier + group;
     }
-    // Of the group's part of shared memory, the same for all lanes.
+    // Returns an address in the group's part of shared memory, the same for all lanes.
     __device__ __forceinline__ std::uint32_t address(int at) const {
       return shared_address(shared) + kGroupsAt + at + group * kGroupBytes;
     }
@@ -120,14 +121,14 @@ struct WarpgroupDecoding : Groups {
     __device__ __forceinline__ unsigned char* of_group() const {
       return shared + kGroupsAt + group * kGroupBytes;
     }
-    // What a warp tells of columns: `which` of two numbers.
+    // Returns what a warp publishes about columns; `which` selects one of two numbers.
     __device__ __forceinline__ float* told(int which, int warp) const {
       return reinterpret_cast<float*>(of_group() + kToldAt) + which * kTold +
              warp * (kColumnSets * kPaddedGroup);
     }
   };
 
-  // What products with keys are multiplied by, but for Key::unit.
+  // The factors of products with keys, without Key::unit.
   struct Factors {
     float of[kColumnSets][2];
     __device__ __forceinline__ Factors(const State& state, int lane) {
@@ -140,21 +141,22 @@ struct WarpgroupDecoding : Groups {
     }
   };
 
-  // The pages whose numbers, within the CTA's range, lie between `last` and `end`. Returns the last one's.
+  // Attends to the pages whose numbers, within the CTA's range, lie between `last` and `end`. Returns the
+  // last page's number.
   template <class Part>
   static __device__ __forceinline__ int attend_to_pages(const DecodeArgs& args, unsigned char* tables,
                                                         const Part& segment, int last, int end, int lane,
                                                         RingReader& ring, State& state) {
     int number = ring.next_unit(last);
-    // Votes tell the compiler that all lanes go the same way, as in consume.
+    // Votes tell the compiler that all lanes branch alike, as in consume.
     if (__any_sync(~0U, number < end) == 0) return last;
     const int first_tile = part_of_lane(lane) * kTiles;
-    int page_at = 0;  // where the group has the page's queries and weights
+    int page_at = 0;  // offset of the page's queries and weights in the group's memory
     const unsigned char* keys = ring.wait();
     const typename Key::Part own(state.queries(), State::sharer(), lane);
     const Factors factors(state, lane);
     prepare(keys, own, page_at, lane, state);
-    // No page is before the first one.
+    // There is no page before the first one, so its products are with zeros.
     typename Value::Codes value_codes;
     value_codes.clear();
     clear_weights(page_at ^ kPageBytes, lane, state);
@@ -184,8 +186,8 @@ struct WarpgroupDecoding : Groups {
       if (next <= number) next = ring.next_unit(number);
       more = __any_sync(~0U, next < end) != 0;
       if (more && !is_there) ring.wait();
-      // Where no page follows, of what is in the slot: without branches, this and the weights are made in
-      // turns.
+      // If no page follows, this uses whatever the slot contains. Without a branch, the compiler interleaves
+      // this code with the weights.
       keys = ring.slot();
       prepare(keys, own, page_at ^ kPageBytes, lane, state);
       const Tokens tokens(args, tables, values, first_tile, lane);
@@ -208,7 +210,7 @@ struct WarpgroupDecoding : Groups {
     return last;
   }
 
-  // Hands over to the accumulator what the warp's own columns have of all channels.
+  // Moves the sums of the warp's own columns over all channels into the accumulator.
   static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
     const int own = State::sharer();
     auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
@@ -235,13 +237,13 @@ struct WarpgroupDecoding : Groups {
       }
     }
     named_barrier(state.barrier(), kColumnSets * kLanes);
-    float addend[2] = {0, 0};  // of all tokens, in each lane
+    float addend[2] = {0, 0};  // over all tokens, in each lane
     take_own_columns<D, kColumnSets>(state, sums, own, lane, acc, addend);
     Value::finish(state.args, acc.out, addend);
   }
 
  private:
-  // Which part of a page's tiles a lane has: as with Strips::kMixedParts.
+  // Returns a lane's part of a page's tiles, as with Strips::kMixedParts.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ lane / 8;
   }
@@ -258,8 +260,8 @@ struct WarpgroupDecoding : Groups {
     for (int i = 0; i < kPieces; ++i)
       weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
   }
-  // Some steps of the products of a page's values and weights, and of the next page's keys and queries, in
-  // turns: a product need not wait for the one before.
+  // Interleaves some steps of the products of a page's values and weights with those of the next page's keys
+  // and queries, so a product need not wait for the previous one.
   template <int First, int Last>
   static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
                                                   const ColumnOperand& weights, ColumnTiles<kMTiles>& out,
@@ -319,7 +321,8 @@ struct WarpgroupDecoding : Groups {
     }
   }
 
-  // Leaves the weights of the warp's tokens and adds them to its sums, unless some are too large: then true.
+  // Stores the weights of the warp's tokens and adds them to its sums. If some are too large, it returns true
+  // and adds nothing.
   static __device__ __forceinline__ bool weigh(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                const Tokens& tokens, int page_at, int lane, State& state) {
     std::uint32_t largest = 0;  // halves
@@ -329,7 +332,7 @@ struct WarpgroupDecoding : Groups {
     if (!rises) add_sums(sums, state);
     return rises;
   }
-  // The same when no weight is. counts: they are to be added to the sums.
+  // Does the same when no weight is too large. counts: whether to add them to the sums.
   static __device__ __forceinline__ void weigh_again(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                      const Tokens& tokens, bool counts, int page_at, int lane,
                                                      State& state) {
@@ -345,7 +348,7 @@ struct WarpgroupDecoding : Groups {
       for (int i = 0; i < 4; ++i) state.sums[set][i] += more[set][i];
     }
   }
-  // The weights of the warp's tokens, the largest of them, and their sums.
+  // Computes the weights of the warp's tokens, the largest of them, and their sums.
   static __device__ __forceinline__ void weigh_into(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                     const Tokens& tokens, int page_at, int lane,
                                                     const State& state, std::uint32_t& largest,
@@ -395,8 +398,8 @@ struct WarpgroupDecoding : Groups {
     }
   }
 
-  // Raises what weights are relative to, for all columns, to the largest scores so far. Seldom: at a
-  // segment's first page, and where scores rise much.
+  // Raises the reference of all columns' weights to the largest scores so far. That is rare: it happens at a
+  // segment's first page, and when scores rise a lot.
   static __device__ __forceinline__ void raise(const ColumnTiles<kTiles>& s, const Factors& factors, int lane,
                                                State& state) {
 #pragma unroll

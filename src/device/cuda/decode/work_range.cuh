@@ -1,4 +1,4 @@
-// A CTA's share of the work, as the schedule deals it out.
+// A CTA's share of the work, as the schedule divides it.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace kvant::cuda {
 
-// What a column of products stands for: a row of q and out, and a query head of the KV head's.
+// The meaning of a column of products: a row of q and out, and a query head of the KV head.
 struct ColumnQuery {
   int row, head;
 };
 
-// Neighbouring units of one sequence and KV head.
+// Consecutive units of one sequence and KV head.
 struct Segment {
   static constexpr bool kSeveralQueries = false;
 
@@ -22,18 +22,18 @@ struct Segment {
   int n_sealed, n_protected;
   int before;  // units of the CTA before `first`
 
-  // Which unit has a number within the CTA's range, and the other way about.
+  // Convert between a unit and its number within the CTA's range.
   __device__ int unit_of(int number) const { return first + number - before; }
   __device__ int number_of(int unit) const { return before + unit - first; }
 
-  // Columns that count, of all warps that share pages; a warp's first one among them; and what one stands
-  // for.
+  // Return the columns of all sharing warps that count, the warp's first one among them, and the meaning of a
+  // column.
   __device__ int n_columns(const DecodeArgs& args) const { return args.n_queries; }
   __device__ static constexpr int first_column(const DecodeArgs&) { return 0; }
   __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
 };
 
-// Lets a CTA begin in a sequence of the head at place `head` among a launch's.
+// Makes a CTA begin in a sequence of the head at index `head` of the launch.
 __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
   start.head = head;
   start.seq = seq;
@@ -43,28 +43,28 @@ __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkS
   start.n_protected = args.schedule.protected_pages[seq];
 }
 
-// Where a walk over a CTA's range is, for a thread by itself.
+// The position of a single thread that walks over a CTA's range.
 class ThreadPlace {
  public:
   __device__ explicit ThreadPlace(const WorkStart& start) : at_(start) {}
 
   __device__ const WorkStart& get() const { return at_; }
-  // Goes on to where a sequence and head begin.
+  // Moves to the start of a sequence and head.
   __device__ void enter(const DecodeArgs& args, int head, int seq) { begin_in(args, head, seq, at_); }
 
  private:
   WorkStart at_;
 };
 
-// The same for a warp: lane i has number i, so that a place takes a single register through loops over pages,
-// which have none to spare. (Of one in eleven registers, some were spilled as soon as memory had been asked
-// for them, so that the warp waited for it.)
+// The position of a warp: lane i holds number i, so the position takes a single register through loops over
+// pages, which have none to spare. (With eleven registers, some were spilled right after memory had been
+// requested for them, and the warp waited for it.)
 class WarpPlace {
  public:
   __device__ explicit WarpPlace(const WorkStart& start)
       : number_(reinterpret_cast<const std::int32_t*>(&start)[min(lane(), kNumbers - 1)]) {}
 
-  // But for first_cta and last_cta.
+  // Returns the position without first_cta and last_cta.
   __device__ WorkStart get() const {
     WorkStart at{};
     auto* numbers = reinterpret_cast<std::int32_t*>(&at);
@@ -80,11 +80,11 @@ class WarpPlace {
     const std::int32_t* of_seqs = nullptr;
     if (has(offsetof(WorkStart, seq_begin))) of_seqs = args.schedule.first_unit;
     if (has(offsetof(WorkStart, seq_end))) of_seqs = args.schedule.first_unit + 1;
-    if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;  // null: 0 from the beginning on
+    if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;  // null: 0 from the start
     if (has(offsetof(WorkStart, n_protected))) of_seqs = args.schedule.protected_pages;
     if (of_seqs != nullptr) number_ = of_seqs[seq];
   }
-  // Which CTAs share the sequence and head that the range begins in, and that it ends in.
+  // Return the CTAs that share the sequence and head where the range begins, and where it ends.
   __device__ int first_cta() const {
     return get(offsetof(WorkStart, first_cta));
   }
@@ -106,8 +106,8 @@ class WarpPlace {
   std::int32_t number_;
 };
 
-// Walks over the segments of a CTA. Place: ThreadPlace, or WarpPlace where all lanes of a warp walk together.
-// What a call asks memory for, the next one needs.
+// Walks over the segments of a CTA. Place is ThreadPlace, or WarpPlace if all lanes of a warp walk together.
+// Memory that one call requests is needed by the next.
 template <class Place>
 class WorkRange {
  public:
@@ -139,7 +139,7 @@ class WorkRange {
     }
   }
 
-  // Which CTAs share the segment's sequence and head.
+  // Return the CTAs that share the segment's sequence and head.
   __device__ int first_cta(const Segment& segment) const {
     return segment.first > 0 ? place_.first_cta() : static_cast<int>(blockIdx.x);
   }
@@ -152,7 +152,7 @@ class WorkRange {
   Place place_;
 };
 
-// Tokens of an unquantized unit.
+// Returns the number of tokens in an unquantized unit.
 __device__ inline int plain_tokens(const DecodeArgs& args, const Segment& segment, int unit) {
   const bool is_protected = unit < segment.n_sealed + segment.n_protected;
   const int page = unit - segment.n_sealed - (is_protected ? 0 : segment.n_protected);
