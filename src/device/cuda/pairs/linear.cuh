@@ -1,19 +1,19 @@
-// Keys ch<B>g128 and values tok<B>g128: uniform grids, channel-wise and token-wise.
+// Keys ch<B>g128 and values tok<B>g128: uniform grids by channel and by token.
 #pragma once
 
 #include "device/cuda/pairs/mask_codes.cuh"
 
 namespace kvant::cuda {
 
-// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the fragments of keys of a warp's part of a page, of which
-// it is one of PageWarps; m_tile is counted from the part's first.
+// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the key fragments in a warp's part of a page that PageWarps
+// warps share. m_tile counts from the first tile of the part.
 template <int Bits, int D, int PageWarps, class Visit>
 __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes, int lane,
                                                       const Visit& visit) {
   if constexpr (PageWarps == 1) {
     for_each_fragment<Bits, kTokenTiles>(codes, lane, 0, D / 16, visit);
   } else {
-    // Two tiles of tokens: two words of a lane with 4 bits, one with 2.
+    // The part has two tiles of tokens, which are two words of a lane with 4 bits, one with 2.
     static_assert(PageWarps == 4 && (Bits == 4 || Bits == 2));
     constexpr int kWords = Bits / 2;
     const int first = part_of_page<PageWarps>() * kWords;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes
   }
 }
 
-// Scales multiply the query once a page: q.k = sum (q scale) code + q.zero.
+// Scales multiply the query once per page: q.k = sum (q scale) code + q.zero.
 template <int Bits, int D, int PageWarps = 1>
 struct ChannelKey {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;
@@ -87,7 +87,7 @@ struct TokenValue {
   static constexpr int kWarpTiles = kTilesOfWarp<PageWarps>;
 
   struct State {
-    float zero[2] = {0, 0};  // sum of p zero over this lane's tokens, of heads 2t and 2t + 1
+    float zero[2] = {0, 0};  // sum of p zero over this lane's tokens, for heads 2t and 2t + 1
     __device__ __forceinline__ void scale(int h, float factor) { zero[h] *= factor; }
   };
 
@@ -134,7 +134,7 @@ struct LinearStrips;  // linear_strips.cuh
 template <int KeyBits, int ValueBits, int D>
 struct LinearGroups;  // linear_groups.cuh
 
-// PageWarps: that share a page.
+// PageWarps: the number of warps that share a page.
 template <int KeyBits, int ValueBits, int D, int PageWarps = 1>
 struct LinearPair : NoTables {
   using Strips = LinearStrips<KeyBits, ValueBits, D>;
@@ -146,7 +146,7 @@ struct LinearPair : NoTables {
   using Value = TokenValue<ValueBits, D, PageWarps>;
 };
 
-// No sealed pages at all.
+// A pair for caches without any sealed page.
 struct PlainPair : NoTables {
   static constexpr bool kSealed = false;
 };

@@ -1,5 +1,4 @@
-// Keys ch<B>g128 and values tok<B>g128 where a warpgroup shares the decoding of pages
-// (warpgroup_decoding.cuh).
+// Keys ch<B>g128 and values tok<B>g128 if a warpgroup shares the decoding of pages (warpgroup_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/warpgroup_decoding.cuh"
@@ -7,7 +6,7 @@
 
 namespace kvant::cuda {
 
-// A lane's codes of two neighbouring tiles of rows and one contraction tile.
+// A lane's codes of two neighbouring row tiles and one contraction tile.
 template <int Bits>
 struct TileCodes {
   std::uint32_t words[Bits / 2];
@@ -21,7 +20,8 @@ struct TileCodes {
       words[0] = *reinterpret_cast<const std::uint32_t*>(at);
     }
   }
-  // Bytes of a contraction tile's fragments, and where those of tiles `first_tile` and the next begin.
+  // Returns the bytes of a contraction tile's fragments, and the offset of tiles `first_tile` and the next
+  // within them.
   static constexpr int kBytes = kTokenTiles * Bits / 16 * (kLanes * 16);
   static __device__ __forceinline__ int offset(int first_tile, int lane) {
     const int word = first_tile / 2 * (Bits / 2);
@@ -34,13 +34,13 @@ struct TileCodes {
   }
 };
 
-// Those of all contraction tiles of a page.
+// The codes of all contraction tiles of a page.
 template <int Bits, int Tiles>
 struct PageCodes {
   TileCodes<Bits> of[Tiles];
 
   PageCodes() = default;
-  // mixed: bits by which the contraction tiles of this lane differ from those of others.
+  // mixed: bits by which the numbers of this lane's contraction tiles differ from those of other lanes.
   __device__ __forceinline__ PageCodes(const unsigned char* page, int first_tile, int mixed, int lane) {
     const unsigned char* codes = page + TileCodes<Bits>::offset(first_tile, lane);
 #pragma unroll
@@ -53,7 +53,8 @@ struct PageCodes {
       for (std::uint32_t& word : tile.words) word = 0;
     }
   }
-  // The products of contraction tile k, to which the sums are added or not. Those before are waited for.
+  // Multiplies contraction tile k and either adds to the sums or overwrites them. It waits for all earlier
+  // products.
   template <bool Accumulate>
   __device__ __forceinline__ void multiply(int k, ColumnTiles<2>& sums, const ColumnOperand& b) const {
     TwoTiles tiles;
@@ -63,15 +64,15 @@ struct PageCodes {
   }
 };
 
-// Scales multiply the queries once a page. What zeros add to the scores are eight rows of an operand of its
-// own: of each warp's channels two half-precision numbers whose sum it is.
+// Scales multiply the queries once per page. The term that zeros add to the scores becomes eight rows of a
+// separate operand. For each warp's channels it is the sum of two half-precision numbers.
 template <int Bits, int D>
 struct ChannelKeyGroups : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
   static constexpr QueryOrder kOrder = QueryOrder::rows;
-  static constexpr int kOffsetUnit = 32;  // in which sums over 32 channels are half-precision numbers
+  static constexpr int kOffsetUnit = 32;  // unit in which sums over 32 channels fit in half precision
 
-  // What products with the codes of a row must be multiplied by. row: 0 for g, 1 for g + 8.
+  // Returns the factor of a product with the codes of a row. row: 0 for g, 1 for g + 8.
   static constexpr __host__ __device__ float unit(int tile, int row) { return code_unit<Bits>(tile, row); }
 
   // A warp's part of the queries: two contraction tiles.
@@ -83,7 +84,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
       for (int i = 0; i < 4; ++i) of[i / 2][i % 2] = queries.rows(2 * part + i / 2, i % 2, lane);
     }
   };
-  // A warp's part of the page's queries and of what zeros add.
+  // Prepares a warp's part of the page's queries and of the zeros' term.
   static __device__ __forceinline__ void prepare(const unsigned char* page, int part, const Part& queries,
                                                  unsigned char* scaled, unsigned char* offsets, int lane) {
     const unsigned char* parameters = page + kCodes + lane % 4 * (D / 2) + part * 16;
@@ -114,11 +115,11 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   }
 
   using Codes = PageCodes<Bits, D / 16>;
-  // Those of tiles first_tile and the next.
+  // Loads the codes of tiles first_tile and the next.
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, 0, lane);
   }
-  // What zeros add to all columns' products with the tokens of two tiles. All products are waited for.
+  // Adds the zeros' term to all columns' products with the tokens of two tiles. It waits for all products.
   static __device__ __forceinline__ void add_offsets(std::uint64_t offsets, ColumnTiles<2>& s) {
     TwoTiles units;
 #pragma unroll
@@ -136,7 +137,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
 template <int Bits, int D>
 struct TokenValueGroups : TokenValueStrips<Bits, D> {
   using Codes = PageCodes<Bits, kTokenTiles>;
-  // As rows of weights are mixed of tokens (part_of_lane), those of rows 2t and 2t + 1 are lane t's.
+  // The rows of weights hold mixed tokens (part_of_lane), so rows 2t and 2t + 1 belong to lane t.
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, lane % 4 * 2, lane);
   }

@@ -1,4 +1,4 @@
-// ch4g128 keys and tok4g128 values of heads of 256, by halves of pages.
+// ch4g128 keys and tok4g128 values with heads of 256, processed by halves of pages.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -7,8 +7,8 @@
 
 namespace kvant::cuda {
 
-// As ChannelKey, but for queries times scales, which are made anew for each contraction tile: there are no
-// registers for all.
+// Works like ChannelKey, but multiplies queries by scales anew for each contraction tile, because registers
+// do not hold them all.
 struct ChannelKeyHalf {
   static constexpr int kCodes = kPageTokens * kWideDim / 2;
   static constexpr int kPageBytes = kCodes + 4 * kWideDim;
@@ -46,22 +46,23 @@ struct ChannelKeyHalf {
   }
 };
 
-// As TokenValue, with two grids of each token: that of the first 128 channels, which are rows of g < 4, and
-// that of the others. Each fragment is multiplied by either's weights, the rows of the other as zeros.
+// Works like TokenValue, with two grids per token: one for the first 128 channels, which are the rows with g
+// < 4, and one for the others. Each fragment is multiplied by the weights of both grids, with the rows of the
+// other grid as zeros.
 struct TokenValueHalf {
   static constexpr int kGrids = 2;
   static constexpr int kCodes = kPageTokens * kWideDim / 2;
   static constexpr int kPageBytes = kCodes + 4 * kGrids * kPageTokens;
 
   struct State {
-    float zero[kGrids][2] = {};  // sums of p zero over this lane's tokens, of heads 2t and 2t + 1
+    float zero[kGrids][2] = {};  // sums of p zero over this lane's tokens, for heads 2t and 2t + 1
     __device__ __forceinline__ void scale(int h, float factor) {
       zero[0][h] *= factor;
       zero[1][h] *= factor;
     }
   };
 
-  // Scales or zeros of this lane's tokens.
+  // The scales or the zeros of this lane's tokens.
   struct Parameters {
     ParametersOf<kHalfTiles> grids[kGrids];
 

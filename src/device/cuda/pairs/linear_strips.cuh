@@ -1,4 +1,4 @@
-// Keys ch<B>g128 and values tok<B>g128 where warps share the decoding of pages (shared_decoding.cuh).
+// Keys ch<B>g128 and values tok<B>g128 if warps share the decoding of pages (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -12,7 +12,7 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
   static constexpr QueryOrder kOrder = QueryOrder::rows;
 
-  // The scores of some tiles' tokens, from `first_tile` on, for all columns.
+  // Computes the scores of the tokens of some tiles, starting at `first_tile`, for all columns.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
                                                const unsigned char* page, int first_tile,
@@ -20,7 +20,7 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
                                                SetSums<Sets, Tiles>& s) {
     const auto* scales = reinterpret_cast<const uint4*>(page + kCodes + lane % 4 * (D / 2));
     const auto* zeros = reinterpret_cast<const uint4*>(page + kCodes + 2 * D + lane % 4 * (D / 2));
-    uint4 two_scales, two_zeros;  // of two contraction tiles
+    uint4 two_scales, two_zeros;  // for two contraction tiles
 #pragma unroll
     for (auto& of_set : s) clear(of_set);
     ColumnSums<Sets> zero;
@@ -74,7 +74,7 @@ struct TokenValueStrips : TokensInOrder {
   template <int Tiles>
   using Tokens = ScaledTokens<Tiles, Whole::kCodes, Whole::kCodes + 2 * kPageTokens>;
 
-  // Adds products of all tokens' weights and the channels of some tiles, from `first_tile` on.
+  // Adds products of all tokens' weights with the channels of some tiles, starting at `first_tile`.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* page, int first_tile,
@@ -89,7 +89,7 @@ struct TokenValueStrips : TokensInOrder {
     }
   }
 
-  // addend: sums of weights and their tokens' zeros, of heads 2t and 2t + 1.
+  // addend: sums of weights times their tokens' zeros, for heads 2t and 2t + 1.
   static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],
                                                 const float (&addend)[2]) {
 #pragma unroll

@@ -1,13 +1,13 @@
-// lm2, lm3, lm4 keys and values (TurboQuant): levels of a Lloyd-Max quantizer times a gain for each token.
-// Codes are looked up in pairs, those of 2 bits four at a time.
+// lm2, lm3, lm4 keys and values (TurboQuant): levels of a Lloyd-Max quantizer times a gain per token. Codes
+// are looked up in pairs; those of 2 bits, four at a time.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// Indices of 6 bits, `N` from the first bit of `words` on, as bytes of words in which nothing else is left:
-// those that do not lie within a byte do so when all are moved by four bits.
+// N indices of 6 bits, starting at the first bit of `words`, isolated as bytes of words. Indices that do not
+// lie within one byte do so after a shift by four bits.
 template <int N, int Words>
 struct PairIndices {
   std::uint32_t here[Words], moved[Words];
@@ -32,7 +32,7 @@ struct PairIndices {
   static __device__ __forceinline__ constexpr bool is_moved(int i) {
     return i * kBits % 8 + kBits > 8;
   }
-  // Of the words that it is looked up in.
+  // Returns the bit within the words in which the index is looked up.
   static __device__ __forceinline__ constexpr int bit_of(int i) {
     return i * kBits - (is_moved(i) ? kMove : 0);
   }
@@ -44,8 +44,8 @@ struct PairIndices {
   }
 };
 
-// Calls visit(fragment, a0, a1, a2, a3) for `Fragments` that follow one another, whose codes lie in `words`
-// from the first bit on.
+// Calls visit(fragment, a0, a1, a2, a3) for `Fragments` consecutive fragments, whose codes start at the first
+// bit of `words`.
 template <int Bits, int Fragments, int Words, class Visit>
 __device__ __forceinline__ void visit_levels(const unsigned char* table, const std::uint32_t (&words)[Words],
                                              int lane, const Visit& visit) {
@@ -85,8 +85,8 @@ template <int Bits, int KTiles, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_level_fragment(const unsigned char* table,
                                                         const unsigned char* codes, int lane,
                                                         const Visit& visit) {
-  constexpr int kPieces = Bits == 3 ? 3 : 1;              // that hold whole fragments
-  constexpr int kFragments = kPieces * 128 / (8 * Bits);  // in these
+  constexpr int kPieces = Bits == 3 ? 3 : 1;              // pieces that hold whole fragments
+  constexpr int kFragments = kPieces * 128 / (8 * Bits);  // fragments in these pieces
   static_assert(KTiles * MTiles % kFragments == 0);
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
 #pragma unroll

@@ -1,4 +1,4 @@
-// lm2, lm3, lm4 where warps share the decoding of pages (shared_decoding.cuh).
+// lm2, lm3, lm4 if warps share the decoding of pages (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"

@@ -1,6 +1,6 @@
-// Tables in shared memory that codes are looked up in. Every lane (or every pair of lanes, for entries of 8
-// bytes) has a copy of its own in banks of its own, so that look-ups never collide: entry e of lane l lies at
-// byte e * 128 + l * 4 (or l % 16 * 8).
+// Look-up tables in shared memory. Every lane (or every pair of lanes, for entries of 8 bytes) has its own
+// copy in its own banks, so look-ups never conflict. Entry e of lane l lies at byte e * 128 + l * 4 (or l %
+// 16 * 8).
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -16,9 +16,9 @@ __device__ __forceinline__ uint2 look_up_8(const unsigned char* table, std::uint
   return *reinterpret_cast<const uint2*>(table + offset);
 }
 
-// The offset of the entry whose index is byte `byte` of word, or lies in it from bit `bit` of the byte on,
-// beside zeros. `lane_offset`: of the lane's copy; `stride`: of entries. One instruction, of the unit that
-// multiplies: a shift and a mask would be two, of the one that is scarce (integers and logic).
+// Returns the offset of an entry. Its index is byte `byte` of word, or lies in that byte from bit `bit` on,
+// with zeros around it. `lane_offset`: of the lane's copy; `stride`: of entries. This takes one instruction
+// of the multiplication unit. A shift and a mask would take two of the integer unit, which is the bottleneck.
 template <int Stride = kEntryStride>
 __device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int byte,
                                                        std::uint32_t lane_offset, int bit = 0) {
@@ -26,8 +26,8 @@ __device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int b
   return __dp4a(word, static_cast<std::uint32_t>(Stride >> bit) << (8 * byte), lane_offset);
 }
 
-// The two tokens' values of two registers, channel pairs (x, y), as two registers of channels: (first,
-// second) of either token.
+// Convert two registers of channel pairs (x, y), one per value and for two tokens each, into two registers of
+// channels: (first, second) of either token.
 __device__ __forceinline__ std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
   return __byte_perm(first, second, 0x5410);
 }

@@ -1,14 +1,13 @@
-// Numbers of few bits that masks lift out of words, a pair at a time: one mask for 4 and 2 bits, one for each
-// of two planes for 3, 5 and 6 (plane_bit in page_layout.h). A number at bit p of a 16-bit half is a
-// subnormal half-precision number, code * 2^(p - 24): an exact factor, without any conversion.
+// Decodes numbers of few bits with masks, a pair at a time: one mask for 4 and 2 bits, and one for each of
+// two planes for 3, 5 and 6 (plane_bit in page_layout.h). A number at bit p of a 16-bit half is a subnormal
+// half-precision number, code * 2^(p - 24). That is an exact factor without any conversion.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
 
 namespace kvant::cuda {
 
-// Calls visit(m_tile, a0, a1, a2, a3) for the fragments that lie in a word of codes: one of 4 bits, two of 2
-// bits.
+// Calls visit(m_tile, a0, a1, a2, a3) for the fragments in a word of codes: one with 4 bits, two with 2 bits.
 template <int Bits, class Visit>
 __device__ __forceinline__ void visit_word(std::uint32_t w, int m_tile, const Visit& visit) {
   const std::uint32_t v = w >> 8;
@@ -20,7 +19,7 @@ __device__ __forceinline__ void visit_word(std::uint32_t w, int m_tile, const Vi
   }
 }
 
-// Some words of a lane's stream of codes, from an even one on.
+// N words of a lane's stream of codes, starting at an even one.
 template <int N>
 struct StreamWords {
   std::uint32_t words[N];
@@ -47,20 +46,20 @@ struct StreamWords {
   }
 };
 
-// Where the lower bits of a number lie, in a plane of kWide bits, and how many are in the narrower plane.
+// A number's lower bits lie in a plane of kWide bits, its other kNarrow bits in the narrower plane.
 template <int Bits>
 inline constexpr int kWide = Bits >= 4 ? 4 : 2;
 template <int Bits>
 inline constexpr int kNarrow = Bits - kWide<Bits>;
 
-// The bit of a 16-bit half at which a number is left.
+// Returns the bit of a 16-bit half at which a number remains.
 template <int Bits>
 __host__ __device__ constexpr int code_shift(int m_tile, int row) {
   return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
 }
 
-// Calls visit(i, a0, a1, a2, a3) for fragments i and i + 1 of numbers of 3 bits, whose two lower bits `low`
-// has, and the others the bits of `high` from 0 on. Numbers of both fragments are joined together.
+// Calls visit(i, a0, a1, a2, a3) for fragments i and i + 1 of 3-bit numbers. `low` has their two lower bits,
+// and `high` the third bits from bit 0 on. The numbers of both fragments are joined together.
 template <class Visit>
 __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint32_t high, int i,
                                                     const Visit& visit) {
@@ -68,8 +67,8 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
   std::uint32_t a[2][4];
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Bits 0 and 2 of each byte go to 2 and 6 (and both to 4, and 5, which are the next number's place): two
-    // shifts at once, by the unit that multiplies.
+    // Bits 0 and 2 of each byte move to 2 and 6. (Both also land at 4 and 5, the place of the next number.)
+    // The multiplication unit does two shifts at once.
     const std::uint32_t spread = (high & (0x05050505U << row)) * (20U >> row);
     const std::uint32_t joined = (low >> (2 * row) & kLow) | (spread & ~kLow);
 #pragma unroll
@@ -83,8 +82,8 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
   for (int j = 0; j < 2; ++j) visit(i + j, a[j][0], a[j][1], a[j][2], a[j][3]);
 }
 
-// Calls visit(i, a0, a1, a2, a3) for some fragments, up to four, of numbers of two planes: from the first
-// number of each on.
+// Calls visit(i, a0, a1, a2, a3) for up to four fragments of numbers of two planes, starting at the first
+// number of each plane.
 template <int Bits, int Fragments, int LowWords, int HighWords, class Visit>
 __device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[LowWords],
                                              const std::uint32_t (&high_words)[HighWords],
@@ -116,7 +115,7 @@ __device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[Lo
   }
 }
 
-// The same for the first or the second half of a run.
+// Does the same for the first or the second half of a run.
 template <int Bits, class Visit>
 __device__ __forceinline__ void visit_half_run(const unsigned char* codes, int run, int half, int lane,
                                                const Visit& visit) {
@@ -142,7 +141,7 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
     }
     return;
   }
-  constexpr int kFragments = 16 / Bits;  // of a piece of 16 bytes: 4 or 8
+  constexpr int kFragments = 16 / Bits;  // in a piece of 16 bytes: 4 or 8
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
 #pragma unroll
   for (int fragment = first * MTiles; fragment < last * MTiles; fragment += kFragments) {
@@ -158,7 +157,7 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
   }
 }
 
-// What a product with the codes of a row must be multiplied by. row: 0 for g, 1 for g + 8.
+// Returns the factor of a product with the codes of a row. row: 0 for g, 1 for g + 8.
 template <int Bits>
 __host__ __device__ constexpr float code_unit(int m_tile, int row) {
   return static_cast<float>(1 << (24 - code_shift<Bits>(m_tile, row)));

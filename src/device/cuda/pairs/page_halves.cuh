@@ -1,5 +1,5 @@
-// Heads of 256, codes of 4 bits: two warps share a page, each with 64 of its tokens and all channels
-// (kPageWarps). A warp's sums of outputs are 64 registers of each lane, twice those of heads of 128, and its
+// Heads of 256 with 4-bit codes: two warps share a page, each with 64 of its tokens and all channels
+// (kPageWarps). A warp's output sums take 64 registers per lane, twice as many as with heads of 128, and its
 // scores and weights half as many.
 #pragma once
 
@@ -13,7 +13,7 @@ inline constexpr int kHalfTokens = kPageTokens / 2;
 inline constexpr int kHalfTiles = kTokenTiles / 2;
 using HalfScores = float[kHalfTiles][4];
 
-// What is the same for all such pairs.
+// What all such pairs have in common.
 struct PageHalves : NoTables {
   static constexpr bool kSealed = true;
   static constexpr bool kCaps = true;
@@ -27,18 +27,18 @@ __device__ __forceinline__ int half_of_page() {
   return part_of_page<2>();
 }
 
-// The codes of a half of a page in which for_each_fragment_of_block finds them as block 0: keys.
+// Returns the key codes of a half page, positioned so that for_each_fragment_of_block finds them as block 0.
 __device__ __forceinline__ const unsigned char* key_codes_of_half(const unsigned char* page) {
   constexpr int kBlockBytes = kHalfTiles / 4 * kLanes * 16;  // of a contraction tile
   return page + half_of_page() * kBlockBytes;
 }
 
-// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the fragments of values of a half's tokens, m tiles
-// [first_m, first_m + MTiles): k_tile is counted from the half's first.
+// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the value fragments of a half's tokens, m tiles [first_m,
+// first_m + MTiles). k_tile counts from the first tile of the half.
 template <int MTiles, class Visit>
 __device__ __forceinline__ void for_each_value_fragment(const unsigned char* page, int lane, int first_m,
                                                         const Visit& visit) {
-  constexpr int kPieces = kWideDim / 16 / 4;  // of a contraction tile, each of four fragments
+  constexpr int kPieces = kWideDim / 16 / 4;  // pieces of four fragments in a contraction tile
   const auto* pieces =
       reinterpret_cast<const uint4*>(page) + half_of_page() * (kHalfTiles * kPieces * kLanes) + lane;
 #pragma unroll

@@ -1,7 +1,7 @@
 // prog<Bits> keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 2 to 5 bits
-// channel-wise with whole steps and zeros. The decoded integers lie within +-127, so that nothing is clamped
-// here: with 4 bits a step is at most 16, and a code stands for at most half a step more than the block's
-// largest, 119; with 5 bits for less, with 2 and 3 for at most 2 and 6 more.
+// channel-wise with integer steps and zeros. The decoded integers lie within +-127, so they need no clamp
+// here. With 4 bits a step is at most 16, and a code exceeds the block's largest integer, 119, by at most
+// half a step. With 5 bits it exceeds it by less, with 2 and 3 bits by at most 2 and 6.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -20,7 +20,7 @@ struct ProgressivePage {
   }
 };
 
-// Calls visit(m_tile, a0, a1, a2, a3) for the fragments of a key page's k tile and of one block of tokens.
+// Calls visit(m_tile, a0, a1, a2, a3) for the fragments of a key page's k tile and one block of tokens.
 template <int Bits, class Visit>
 __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* codes, int lane, int k,
                                                            int block, const Visit& visit) {
@@ -40,9 +40,9 @@ __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* 
   }
 }
 
-// s += scores of a block's tokens, which are those of four tiles from 4 * `place` on, where the block is
-// known when this is compiled, or else 0 with the codes moved on by a block's.
-// fragments[k]: of the query.
+// Adds the scores of a block's tokens to s. These are the tokens of four tiles starting at 4 * `place`.
+// `block` must be a compile-time constant, or 0 with codes that are advanced to the block. fragments[k]: of
+// the query.
 template <int Bits, int D, int Tiles, class Fragments>
 __device__ __forceinline__ void score_block(const unsigned char* bytes, const unsigned char* codes, int block,
                                             int place, const Fragments& fragments,
@@ -118,7 +118,7 @@ struct ProgressiveValue {
       }
       total[0] = sum_over_tokens(total[0]) * scale;
       total[1] = sum_over_tokens(total[1]) * scale;
-      // Channels g * D/8 + 2 * m_tile + row.
+      // The channels are g * D/8 + 2 * m_tile + row.
       const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane / 4 * (D / 8));
       const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane / 4 * (D / 8));
 #pragma unroll

@@ -1,4 +1,4 @@
-// prog4 keys and values of heads of 256, by halves of pages: blocks of 64 tokens.
+// prog4 keys and values with heads of 256, by halves of pages: blocks of 64 tokens.
 #pragma once
 
 #include "device/cuda/pairs/page_halves.cuh"
@@ -25,7 +25,7 @@ struct ProgressiveValueHalf {
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* bytes, const HalfScores& p, int lane,
                                              float (&out)[kWideDim / 16][4], State&) {
-    constexpr int kMTiles = 8;  // at a time: the block's sums beside all outputs
+    constexpr int kMTiles = 8;  // limits the registers for the block's sums, which come on top of all outputs
     const int block = half_of_page();
     const ProgressivePage<4, kWideDim> page{bytes};
     const WeightsOf<kHalfTiles> weights = pack_weights(p);
@@ -38,7 +38,7 @@ struct ProgressiveValueHalf {
     }
     total[0] = sum_over_tokens(total[0]) * scale;
     total[1] = sum_over_tokens(total[1]) * scale;
-    // Channels g * D/8 + 2 * m_tile + row.
+    // The channels are g * D/8 + 2 * m_tile + row.
     const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane / 4 * (kWideDim / 8));
     const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane / 4 * (kWideDim / 8));
 #pragma unroll
@@ -60,7 +60,7 @@ struct ProgressiveValueHalf {
                                                 const State&) {}
 
  private:
-  // step, zero: of the channels of two m tiles, of which this is the first or the second.
+  // step, zero: for the channels of two m tiles; `which` selects the first or the second.
   static __device__ __forceinline__ void add_tile(const float (&sum)[4], std::uint32_t step,
                                                   std::uint32_t zero, int which, float scale,
                                                   const float (&total)[2], float (&out)[4]) {

@@ -1,9 +1,9 @@
-// Sparse V: values of a page are copied only where its weights matter. Keys and values of a page take turns
-// in one slot of the ring: when the keys have been scored, either the values are copied over them, or the
-// slot is given back. Meanwhile the warp goes on to the next page's keys; weights of up to two pages wait for
-// their values in registers.
+// Sparse V: values of a page are copied only if its weights matter. Keys and values of a page share one slot
+// of the ring. When the keys have been scored, either the values are copied over them, or the slot is
+// released. Meanwhile the warp continues with the next page's keys. Weights of up to two pages wait for their
+// values in registers.
 //
-// A page matters if the weights of any 16 of its tokens (those that a lane has) add up to more than the
+// A page matters if the weights of any 16 of its tokens (those of one lane) add up to more than the
 // threshold, relative to the largest weight so far, for any query head. All weights count in the softmax sum.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace kvant::cuda {
 
-// Weights of heads 2t and 2t + 1 for rows g and g + 8 of each tile, in half precision, and where the values
-// go.
+// Weights of heads 2t and 2t + 1 for rows g and g + 8 of each tile, in half precision, and the slot of the
+// values.
 struct KeptWeights {
   std::uint32_t pairs[kTokenTiles][2];
   int stage;
@@ -24,8 +24,8 @@ struct SkippingPair {
   using Value = typename Inner::Value;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kMaxWarps = 7;  // of up to 255 registers; of 168, some are spilled
-  // Behind the tables: a barrier for the values of each slot, then their page's number.
+  static constexpr int kMaxWarps = 7;  // warps of up to 255 registers; with 168, some registers are spilled
+  // After the tables comes a barrier for the values of each slot, then the number of their page.
   static constexpr int kSlots = kMaxConsumerWarps * kMaxStages;
   static constexpr int kBarriersAt = (Inner::kTableBytes + 15) / 16 * 16;
   static constexpr int kValueIdsAt = kBarriersAt + 8 * kSlots;
@@ -70,7 +70,7 @@ struct SkippingPair {
     KeptWeights second;
     bool has_second = false;
     if (__any_sync(~0U, matters)) {
-      __syncwarp();  // all have read the keys
+      __syncwarp();  // all lanes have read the keys
       if (lane == 0 || !Architecture::kBulkCopies) copy_values(args, segment.head, shared, ring);
       has_second = state.has_kept;
       second = kept_weights(s, ring.stage);
@@ -93,7 +93,7 @@ struct SkippingPair {
     }
   }
 
-  // Before a segment is left.
+  // Runs before a segment is left.
   static __device__ __forceinline__ void flush(const DecodeArgs& args, unsigned char* shared, int lane,
                                                RingReader& ring, State& state) {
     if (state.has_kept) mix_kept(args, shared, lane, ring, state);
@@ -133,7 +133,7 @@ struct SkippingPair {
     return shared_address(shared + kBarriersAt) + (ring.index * ring.rings.stages + stage) * 8;
   }
 
-  // By one lane, or by all where there are no bulk copies.
+  // One lane calls this, or all lanes if there are no bulk copies.
   static __device__ __forceinline__ void copy_values(const DecodeArgs& args, int head,
                                                      const unsigned char* shared, const RingReader& ring) {
     const int slot = ring.index * ring.rings.stages + ring.stage;

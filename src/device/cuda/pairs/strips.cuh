@@ -1,4 +1,4 @@
-// What pairs share whose pages' decoding is shared by warps (shared_decoding.cuh).
+// Shared by the pairs whose page decoding is shared by warps (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -6,8 +6,8 @@
 
 namespace kvant::cuda {
 
-// Products of all columns with one number for each channel: 16 columns are the rows of the A operand, and all
-// columns of the other are alike.
+// Products of all columns with one number per channel. The rows of the A operand are 16 columns; the columns
+// of the B operand are all alike.
 template <int Sets>
 struct ColumnSums {
   float of_pair[Sets / 2][4] = {};
@@ -16,14 +16,14 @@ struct ColumnSums {
   __device__ __forceinline__ void add(int pair, const uint4& q, std::uint32_t x, std::uint32_t y) {
     mma_f16(of_pair[pair], q.x, q.y, q.z, q.w, x, y);
   }
-  // That of column 2t + h of a set.
+  // Returns the product of column 2t + h of a set.
   __device__ __forceinline__ float of(int set, int h, int lane) const {
     return __shfl_sync(~0U, of_pair[set / 2][set % 2 * 2], (lane % 4 * 2 + h) * 4);
   }
 };
 
-// A run of bits of a lane's stream of codes that begins at a multiple of its length: `first_bit` is counted
-// from bit `begin`, which is known when this is compiled.
+// A run of bits in a lane's stream of codes that begins at a multiple of its length. `first_bit` counts from
+// bit `begin`, which is a compile-time constant.
 template <int Bits>
 struct StripWords {
   static constexpr int kWords = (Bits + 31) / 32;
@@ -56,7 +56,7 @@ struct StripWords {
         words[i] = *reinterpret_cast<const std::uint32_t*>(word(codes, first + i, lane));
     }
     if constexpr (Bits % 32 != 0) {
-      // Where a run begins within a word, it doesn't end behind its last.
+      // A run that begins within a word doesn't end after the run's last word.
       static_assert(Bits % 32 == 16 || Bits == 40);
       const int shift = static_cast<int>(first_bit % 32);
 #pragma unroll
@@ -72,8 +72,8 @@ struct StripWords {
   }
 };
 
-// Calls visit(m, a0, a1, a2, a3) for fragments (k, first_tile + m) of codes of 4 or 2 bits, m < Tiles;
-// first_tile: a multiple of Tiles.
+// Calls visit(m, a0, a1, a2, a3) for fragments (k, first_tile + m) of 4-bit or 2-bit codes, m < Tiles.
+// first_tile is a multiple of Tiles.
 template <int Bits, int MTiles, int Tiles, class Visit>
 __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                             const Visit& visit) {
@@ -82,14 +82,14 @@ __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, i
   for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
 }
 
-// The same of numbers of two planes, the narrower one of a bit (3 and 5 bits), at heads of 128.
+// Does the same for numbers of two planes, the narrower one with one bit (3 and 5 bits), with heads of 128.
 template <int Bits, int Tiles, class Visit>
 __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                                   const Visit& visit) {
   static_assert(kNarrow<Bits> == 1 && Tiles <= 4);
   constexpr int kLowWords = Tiles * kWide<Bits> / 4;
   constexpr int kTogether = kLowWords == 1 ? 1 : 2;
-  const int first = k * 2 * Bits;  // word of the run
+  const int first = k * 2 * Bits;  // first word of the run
   std::uint32_t low[kLowWords];
 #pragma unroll
   for (int i = 0; i < kLowWords; i += kTogether) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, in
   visit_planes<Bits, Tiles>(low, high.words, visit);
 }
 
-// The weights of a tile's tokens, of all columns, as the B operand.
+// The weights of a tile's tokens for all columns, as the B operand.
 template <int Sets>
 struct WeightsOfSets {
   std::uint32_t b[Sets / 2][4];
@@ -122,7 +122,7 @@ struct WeightsOfSets {
   }
 };
 
-// Keys whose fragments have channels in the order of queries.
+// For keys whose fragments have channels in the order of queries.
 template <int D>
 struct QueriesInOrder {
   static constexpr bool kNeedsSums = false;
@@ -131,14 +131,14 @@ struct QueriesInOrder {
   static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 };
 
-// Values whose contraction tiles have the tokens of tiles of scores, at the same rows.
+// For values whose contraction tiles have the tokens of tiles of scores, at the same rows.
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
   }
 };
 
-// Tokens without numbers of their own.
+// For tokens without factors of their own.
 struct PlainTokens {
   static constexpr float unit = 1;
 
@@ -148,9 +148,9 @@ struct PlainTokens {
   __device__ __forceinline__ std::uint32_t multiply(int, int, std::uint32_t weights) const { return weights; }
 };
 
-// Tokens whose weights are multiplied by half-precision numbers at kFactorsAt of a page, which aren't
-// negative. Where these are so large that products would be beyond half precision, all of the page's are
-// divided by `unit`. Those at kAddendsAt, if it is not 0, are summed up, times the weights.
+// For tokens whose weights are multiplied by the non-negative half-precision numbers at kFactorsAt of a page.
+// If these are so large that products would exceed half precision, all of the page's are divided by `unit`.
+// Those at kAddendsAt, unless it is 0, are summed up times the weights.
 template <int Tiles, int kFactorsAt, int kAddendsAt>
 struct ScaledTokens {
   ParametersOf<Tiles> factors, addends_of;
@@ -160,7 +160,8 @@ struct ScaledTokens {
                                           int first_tile, int lane)
       : factors(page + kFactorsAt + first_tile * 32, lane) {
     if constexpr (kAddendsAt > 0) addends_of = {page + kAddendsAt + first_tile * 32, lane};
-    // Of the whole page, as warps agree on it without meeting: that any is 256 or more.
+    // The decision is for the whole page (whether any factor is 256 or more), so warps agree on it without a
+    // barrier.
     constexpr std::uint32_t k256 = 0x5c00;
     constexpr std::uint32_t kToSign = (0x8000 - k256) * 0x00010001U;
     const uint2 four = reinterpret_cast<const uint2*>(page + kFactorsAt)[lane];
@@ -169,9 +170,9 @@ struct ScaledTokens {
     if (large) factors.multiply(1 / kLargestSharedWeight);
   }
   __device__ __forceinline__ float inverse_unit() const { return 1 / kLargestSharedWeight; }
-  // Of rows g and g + 8.
+  // Returns the addends of rows g and g + 8.
   __device__ __forceinline__ float2 addends(int tile) const { return addends_of.floats(tile); }
-  // Weights of two columns, of row g + 8 * half.
+  // Multiplies weights of two columns, for row g + 8 * half.
   __device__ __forceinline__ std::uint32_t multiply(int tile, int half, std::uint32_t weights) const {
     return multiply_half2(weights, __byte_perm(factors.pair(tile), 0, half == 0 ? 0x1010 : 0x3232));
   }

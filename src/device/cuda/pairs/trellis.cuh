@@ -1,10 +1,10 @@
-// tcq1 to tcq6 keys and values. Products are of integers, with the levels' bytes as one operand: queries and
-// weights are split into two bytes each, in columns of their own, so that a lane of a product has the sums of
-// one query head (integer_query.cuh); groups of more than four heads take two sets of columns.
+// tcq1 to tcq6 keys and values. Products are integer products with the levels' bytes as one operand. Queries
+// and weights are split into two bytes each, in separate columns, so a lane of a product has the sums of one
+// query head (integer_query.cuh). Groups of more than four heads take two sets of columns.
 //
-// A page's scores are computed first, then its weights relative to its own largest score, so that 15 bits are
-// enough for them, then its values' sums. Scores and weights pass through shared memory: loops over parts of
-// a page must not be unrolled, or their code would not stay in the instruction cache.
+// A page's scores are computed first. Its weights follow, relative to the page's own largest score, so 15
+// bits are enough for them; the sums of values come last. Scores and weights pass through shared memory:
+// loops over parts of a page must not be unrolled, because their code must stay in the instruction cache.
 #pragma once
 
 #include "device/cuda/page/trellis_parameters.cuh"
@@ -14,9 +14,9 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kSteps = kPageTokens / 32;  // of 32 tokens: a contraction over weights
+inline constexpr int kSteps = kPageTokens / 32;  // steps of 32 tokens: a contraction over weights
 
-// Parts of a page: 128 values in each lane, or twice as many, which are one step or two.
+// Parts of a page have 128 values in each lane, or twice as many, and span one or two steps.
 template <int D>
 inline constexpr int kTimes = D == 256 ? 2 : 1;
 template <int D>
@@ -24,8 +24,8 @@ inline constexpr int kStepsOfPart = 128 * kTimes<D> / D;
 template <int Bits, int D>
 inline constexpr int kPartBytes = kTimes<D>* Bits * 4 * kLanes * 4;
 
-// The gains of this lane's tokens in some steps, 4g .. 4g + 3 of each step: of 8-bit codes, in steps of 1/32
-// octave below the loudest.
+// The gains of this lane's tokens in some steps, 4g .. 4g + 3 of each step. They are 8-bit codes in steps of
+// 1/32 octave below the loudest.
 template <int Steps>
 struct TokenGains {
   std::uint32_t codes[Steps];
@@ -35,27 +35,27 @@ struct TokenGains {
     for (int i = 0; i < Steps; ++i)
       codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
   }
-  // Of a step that is not known when this is compiled.
+  // Returns the codes of a step whose index is not a compile-time constant.
   __device__ __forceinline__ std::uint32_t of_step(int i) const {
     const std::uint32_t low = i == 0 ? codes[0] : codes[Steps > 1 ? 1 : 0];
     if constexpr (Steps <= 2) return low;
     const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
     return i < 2 ? low : high;
   }
-  // Of token j of a step's, relative to the loudest, from the table of all codes.
+  // Returns the gain of token j of a step relative to the loudest, from the table of all codes.
   static __device__ __forceinline__ float relative(const unsigned char* table, std::uint32_t step, int j) {
     const std::uint32_t offset = (j == 0 ? step << 2 : step >> (8 * j - 2)) & 0x3fc;
     return *reinterpret_cast<const float*>(table + offset);
   }
 };
 
-// The codes of keys, of a part of a page.
+// Loads the codes of keys for a part of a page.
 template <int Bits, int D>
 __device__ __forceinline__ TrellisColumns<Bits, 4 * kTimes<D>, kTimes<D>> key_columns(
     const unsigned char* codes, int lane) {
   constexpr int kGroups = 4 * kTimes<D>;
   TrellisColumns<Bits, kGroups, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
-  // Columns of a token follow one another, in the lane's groups and then in the next lane.
+  // Columns of a token are consecutive in the lane's groups and continue in the next lane.
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const std::uint32_t before =
@@ -66,22 +66,22 @@ __device__ __forceinline__ TrellisColumns<Bits, 4 * kTimes<D>, kTimes<D>> key_co
   return columns;
 }
 
-// s = products of the queries with the levels of keys, for a part of a page.
+// Computes s = products of the queries with the levels of keys, for a part of a page.
 template <int Bits, int D, int Sets>
 __device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
                                              int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
   const auto columns = key_columns<Bits, D>(codes, lane);
 #pragma unroll
   for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
-    int second[Sets][4] = {};  // halves the chain of products
+    int second[Sets][4] = {};  // halves the dependency chain of products
 #pragma unroll
     for (int k = 0; k < D / 32; ++k) {
       LevelFragment a;
-      if constexpr (D >= 128) {  // a group, or two, for each of two rows
+      if constexpr (D >= 128) {  // one or two groups for each of two rows
 #pragma unroll
         for (int reg = 0; reg < 4; ++reg)
           set_levels(columns, (2 * m + reg % 2) * kTimes<D> + k / 4, 2 * (k % 4) + reg / 2, reg, a);
-      } else {  // two columns of a group for each
+      } else {  // two columns of a group for each row
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const std::uint32_t even = columns.states(m, 4 * k + 2 * half);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
 // Weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t + 19.
 using StepWeights = std::uint32_t[2];
 
-// out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
+// Computes out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
 template <int Bits, int D, int Sets, int First, int Tiles>
 __device__ __forceinline__ void mix_levels(const unsigned char* codes,
                                            const StepWeights (&weights)[Sets][kStepsOfPart<D>], int lane,
@@ -152,23 +152,23 @@ __device__ __forceinline__ void with_bits(int bits, const Body& body) {
   }
 }
 
-// What a lane has of query head t of a set: rows g and g + 8 of the m tiles, as in Accumulator.
+// A lane's sums for query head t of a set: rows g and g + 8 of the m tiles, as in Accumulator.
 template <int D>
 struct HeadSums {
   float out[D / 16][2] = {};
   float max = kNoScore;
-  float sum = 0;  // of this lane's tokens
+  float sum = 0;  // over this lane's tokens
 };
 
-// A page's share in a head's sums.
+// Describes how a page contributes to a head's sums.
 struct PageWeights {
-  float keep;   // factor of what the head had before
-  float share;  // of this page's
-  float total;  // of all its weights, relative to its largest
+  float keep;   // factor of the head's previous sums
+  float share;  // factor of this page's sums
+  float total;  // sum of all its weights, relative to its largest
 };
 
-// The weights of a page's tokens for one head, as integers of 15 bits into shared memory: [step][head][four
-// tokens of g] of 16 bits.
+// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits:
+// [step][head][four tokens of g] of 16 bits.
 template <int D, int Steps>
 __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const TokenGains<Steps>& gains,
                                              const unsigned char* gain_table, int lane, HeadSums<D>& head,
@@ -187,7 +187,7 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
     for (int j = 0; j < 4; ++j) {
       const float weight = exp2_fast(x[j] - top);
       total += weight;
-      // In the last bits of 2^23 + n.
+      // The integer n is in the last bits of 2^23 + n.
       integers[j] = __float_as_uint(
           fmaf(weight, TokenGains<Steps>::relative(gain_table, gains.codes[i], j) * 32767, 8388608.0F));
     }
@@ -203,7 +203,7 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
 }
 
 // The means of the lane's D/4 channels of a page as an operand of products with queries
-// (IntegerQuery::channel): of contraction tile k and register `half`, for a row.
+// (IntegerQuery::channel), for contraction tile k and register `half` of a row.
 template <int D>
 struct MeanCodes {
   std::uint32_t bytes[D / 32][2];
@@ -219,10 +219,11 @@ struct MeanCodes {
       words[4 * i + 2] = four.z;
       words[4 * i + 3] = four.w;
     }
-    constexpr int kLower = 0x5140, kUpper = 0x7362;  // two bytes each of two words, in turn
+    constexpr int kLower = 0x5140, kUpper = 0x7362;  // interleave two bytes each of two words
     if constexpr (D >= 128) {
 #pragma unroll
-      for (int i = 0; i < D / 64; ++i) {  // every second of eight words: their first bytes, second ones ...
+      // every second of eight words: their first bytes, then their second bytes, ...
+      for (int i = 0; i < D / 64; ++i) {
         const int first = i / 2 * 8 + i % 2;
         const std::uint32_t lower[2] = {__byte_perm(words[first], words[first + 2], kLower),
                                         __byte_perm(words[first + 4], words[first + 6], kLower)};
@@ -245,7 +246,7 @@ struct MeanCodes {
 
 inline constexpr int kGainBytes = 256 * 4;
 
-// Gains of all codes: in steps of 1/32 octave, the last one silent.
+// Holds the gains of all codes, in steps of 1/32 octave; the last code is silent.
 template <int D>
 struct TrellisGainTable {
   static __device__ __forceinline__ void build(unsigned char* table, int thread, int n_threads) {
@@ -257,7 +258,7 @@ struct TrellisGainTable {
 template <int D>
 struct TrellisStrips;  // trellis_strips.cuh
 
-// Sets: of four query heads. PageWarps: that share a page.
+// Sets: sets of four query heads. PageWarps: warps that share a page.
 template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
 struct TrellisPair {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
@@ -268,15 +269,17 @@ struct TrellisPair {
   static constexpr int kMaxWarps = max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
-  static constexpr int kWarpSteps = kSteps / kPageWarps;  // of a warp, in each page
+  static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of a warp in each page
   using Gains = TokenGains<kWarpSteps>;
   static constexpr int kScratch =
-      kWarpSteps * 32 * kHeadsOfSet * 4;  // of a warp and set: scores, then weights
+      // The scratch memory of a warp and set: first scores, then weights.
+      kWarpSteps * 32 * kHeadsOfSet * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
   static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   static constexpr int kPasses =
-      Sets * (D == 256 ? 4 : 1);  // over values, each for some channels: sums take registers
+      // The number of passes over values, each for some channels, which limits the registers for sums.
+      Sets * (D == 256 ? 4 : 1);
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
@@ -324,10 +327,10 @@ struct TrellisPair {
     }
     (std::make_integer_sequence<int, kPasses>{});
     ring.release();
-    __syncwarp();  // the next page's scores go where the weights are
+    __syncwarp();  // the next page's scores overwrite the weights
   }
 
-  // Hands the sums over to the accumulator, whose lanes have heads 2t and 2t + 1.
+  // Moves the sums into the accumulator, whose lanes have heads 2t and 2t + 1.
   static __device__ __forceinline__ void finish(const State& state, int lane, Accumulator<D>& acc) {
     constexpr float kUnit = 16;  // 2^kWeightBits
     static_assert(kWeightBits == 4);
@@ -359,7 +362,7 @@ struct TrellisPair {
     return part_of_page<kPageWarps>() * kWarpSteps;
   }
 
-  // The queries' products with the means of a page's keys, of head t of each set.
+  // Computes the queries' products with the means of a page's keys, for head t of each set.
   static __device__ __forceinline__ void mean_scores(const unsigned char* parameters, const State& state,
                                                      int lane, float (&mean)[Sets]) {
     const MeanCodes<D> codes(parameters + kTrellisMeansAt, lane);
@@ -378,7 +381,7 @@ struct TrellisPair {
     }
   }
 
-  // The scores of the lane's tokens for head t: [set][step][lane].
+  // Stores the scores of the lane's tokens for head t: [set][step][lane].
   template <class Part>
   static __device__ __forceinline__ void store_scores(const DecodeArgs& args, const unsigned char* gain_table,
                                                       const Part& segment, int page,
@@ -449,7 +452,7 @@ struct TrellisPair {
     }
   }
 
-  // The weights of a step, of which head g / 2 of a set has the column: its high bytes for even g.
+  // Loads the weights of a step. Head g / 2 of a set has the column, with its high bytes for even g.
   static __device__ __forceinline__ void load_weights(const uint2* stored, int lane, StepWeights& weights) {
     const int selector = lane / 4 % 2 == 0 ? 0x7531 : 0x6420;
 #pragma unroll
@@ -459,7 +462,7 @@ struct TrellisPair {
     }
   }
 
-  // Adds a page's values to the sums, of the m tiles that are this pass's.
+  // Adds a page's values to the sums, for the m tiles of this pass.
   template <int Pass>
   static __device__ __forceinline__ void add_values(const DecodeArgs& args, const unsigned char* values,
                                                     const unsigned char* parameters,

@@ -1,6 +1,6 @@
-// The levels of trellis codes (src/format/trellis_code.h), four at a time: of the values at one place of four
-// columns (trellis_place), in the bytes of a register. A level is half the sum of two signed bytes; both go
-// into the products, which add them.
+// Computes the levels of trellis codes (src/format/trellis_code.h) four at a time, in the bytes of a
+// register. These belong to the values at the same place of four columns (trellis_place). A level is half the
+// sum of two signed bytes; both are operands of the products, which add them.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
@@ -12,13 +12,14 @@ __device__ __forceinline__ constexpr std::uint32_t each_byte(std::uint32_t x) {
   return x * 0x01010101U;
 }
 
-// The states whose low bits end `low` and whose others begin `high`: of 8 - Shift and of Shift bits.
+// Joins states from the high bits of `low`, which become the low 8 - Shift bits, and the first Shift bits of
+// `high`.
 template <int Shift>
 __device__ __forceinline__ std::uint32_t join_bytes(std::uint32_t low, std::uint32_t high) {
   return select_bits<each_byte(0xff >> Shift)>(low >> Shift, high << (8 - Shift));
 }
 __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low, std::uint32_t high) {
-  switch (shift) {  // known when this is compiled
+  switch (shift) {  // a compile-time constant
     case 1:
       return join_bytes<1>(low, high);
     case 2:
@@ -38,14 +39,14 @@ __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low
   }
 }
 
-// Codes in one lane: groups of four columns, whose rows of bytes are words.
+// The codes in one lane: groups of four columns, whose rows of bytes are words.
 template <int Bits, int Groups, int Rows>
 struct ColumnRows {
   static constexpr int kRows = Rows;
   std::uint32_t words[Groups * Rows];
-  std::uint32_t before[Groups];  // the bytes before the columns
+  std::uint32_t before[Groups];  // the bytes that precede the columns
 
-  // The states of value i of each column of a group: the 8 bits that end with its own.
+  // Returns the states of value i of each column of a group: the 8 bits that end with the value's own.
   __device__ __forceinline__ std::uint32_t states(int group, int i) const {
     const int first = (i + 1) * Bits - 8;  // bit of the column
     const int row = first < 0 ? -1 : first / 8;
@@ -54,9 +55,9 @@ struct ColumnRows {
     return join_bytes(shift, low, shift == 0 ? 0 : words[group * kRows + row + 1]);
   }
 
-  // The same shifted up by n bits; the bits below are anything. A state's bits from n on are those of the
-  // state n / B values before, or of that one shifted by what is left of n: a shift by which values are
-  // folded has been made there already.
+  // Returns the same states shifted up by n bits, with undefined bits below. A state's bits from n on are
+  // those of the state n / B values earlier, possibly shifted by the rest of n. Shifts by the fold have
+  // already been computed there.
   __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
     constexpr int kFold = kTrellisCodes[Bits - 1].fold;
     const int before = n / Bits;
@@ -66,7 +67,7 @@ struct ColumnRows {
   }
 };
 
-// The codes of some tokens: of 128 values in each lane or so many times as many.
+// The codes of some tokens: 128 * Times values in each lane.
 template <int Bits, int Groups, int Times = 1>
 struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
   using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::kRows;
@@ -83,7 +84,7 @@ struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
     }
   }
 
-  // The last bytes of a group's columns, as `lane` holds them.
+  // Returns the last bytes of a group's columns in `lane`.
   __device__ __forceinline__ std::uint32_t last_bytes(int group, int lane) const {
     return __shfl_sync(~0U, words[(group + 1) * kRows - 1], lane);
   }
@@ -95,7 +96,7 @@ struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
 // The A operand of a product with levels: a[0] + a[1].
 using LevelFragment = std::uint32_t[2][4];
 
-// x: states; for_mix, for_fold: the same shifted, in the bits from the shift on.
+// x: states; for_mix, for_fold: the same states shifted, valid in the bits above the shift.
 template <int Bits>
 __device__ __forceinline__ void set_levels(std::uint32_t x, std::uint32_t for_mix, std::uint32_t for_fold,
                                            int reg, LevelFragment& a) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void set_levels(std::uint32_t x, int reg, LevelFragme
   set_levels<Bits>(x, x << kCode.mix, x << kCode.fold, reg, a);
 }
 
-// Of value i of a group's columns.
+// Sets the levels of value i of a group's columns.
 template <int Bits, int Groups, int Rows>
 __device__ __forceinline__ void set_levels(const ColumnRows<Bits, Groups, Rows>& columns, int group, int i,
                                            int reg, LevelFragment& a) {

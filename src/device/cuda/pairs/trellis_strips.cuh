@@ -1,6 +1,6 @@
-// tcq1 to tcq6 where warps share the decoding of pages (shared_decoding.cuh): levels are half-precision
-// numbers there, as the columns of products with 15 bits would be twice as many. A number is the sum of the
-// level's two bytes plus one, which queries' sums and those of weights take back.
+// tcq1 to tcq6 if warps share the decoding of pages (shared_decoding.cuh). Levels are half-precision numbers
+// there, because products with 15-bit integers would need twice as many columns. A number is the sum of the
+// level's two bytes plus one, which the sums of queries and weights correct.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -9,7 +9,8 @@
 
 namespace kvant::cuda {
 
-// The levels of value i of a group's four columns, doubled, plus one: of the first two and of the others.
+// Computes the levels of value i of a group's four columns, doubled, plus one: for the first two columns and
+// for the others.
 template <int Bits, int Groups, int Rows>
 __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>& columns, int group, int i,
                                             std::uint32_t& low, std::uint32_t& high) {
@@ -17,8 +18,8 @@ __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>
   constexpr std::uint32_t k1024 = 0x64646464U;  // with a byte below it, 1024 + the byte
   constexpr std::uint32_t kMixed = each_byte(0xff << kCode.mix & 0xff);
   const std::uint32_t state = columns.states(group, i), for_mix = columns.shifted(group, i, kCode.mix);
-  // The mixed state + 128, and 127 - the folded one, where the former's sign is replaced if it is mixed
-  // alone.
+  // These are the mixed state + 128, and 127 - the folded state. If only the sign is mixed, the former's sign
+  // is replaced.
   std::uint32_t upper, lower;
   if constexpr (kMixed == kSignBits && (kCode.fold_mask & 0x80) != 0) {
     upper = state ^ (~for_mix & kSignBits);
@@ -32,18 +33,19 @@ __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>
   high = subtract_half2(__byte_perm(upper, k1024, 0x4342), __byte_perm(lower, k1024, 0x4342));
 }
 
-// What has been loaded is loaded again, rather than kept in registers.
+// Makes the compiler reload values instead of keeping them in registers.
 __device__ __forceinline__ void forget_loads() {
   asm volatile("" ::: "memory");
 }
-// A number that the compiler doesn't know to be the same for all pages, and so makes no table of what follows
-// from it.
+// Hides from the compiler that a number is the same for all pages. Otherwise it would precompute a table of
+// everything that depends on it.
 __device__ __forceinline__ int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 are those of contraction tile i: the columns of codes.
+// Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 belong to contraction tile i: these are the columns of
+// codes.
 template <int D>
 struct TrellisKeyStrips {
   static_assert(D == 128);
@@ -134,7 +136,7 @@ struct TrellisKeyStrips {
   }
 
  private:
-  // Adds products with 32 tokens to their scores, in two tiles from `to` on.
+  // Adds products with 32 tokens to their scores, in two tiles starting at `to`.
   template <int Bits, int Sets, int Tiles>
   static __device__ __forceinline__ void score_part(const unsigned char* codes,
                                                     const SharedQueries<D, Sets, kOrder>& queries, int to,
@@ -159,17 +161,18 @@ struct TrellisKeyStrips {
   }
 };
 
-// The gains of a warp's tokens and, in the same unit, what the means of a page's channels are multiples of.
+// The gains of a warp's tokens and, in the same unit, the step of the means of a page's channels.
 template <int Tiles>
 struct GainedTokens {
-  std::uint32_t gains[Tiles];  // of rows g and g + 8; by 1 / unit
-  float step, unit;            // unit: 1 unless they are far from it: products are half-precision numbers
+  std::uint32_t gains[Tiles];  // for rows g and g + 8; divided by unit
+  // unit is 1 unless the numbers are far from 1, because products are half-precision numbers.
+  float step, unit;
 
-  // step: of means, relative to numbers that are to be multiplied by the gains.
+  // step: that of the means, relative to numbers that are multiplied by the gains.
   __device__ __forceinline__ GainedTokens(const unsigned char* gain_table, const unsigned char* codes,
                                           float loudest, float mean_step, int lane) {
     constexpr int kSmallest = -8, kLargest = 6;
-    constexpr float kTotal = 16;  // weights of a lane's tokens: as many times as large as one
+    constexpr float kTotal = 16;  // the sum of a lane's weights can be this many times the largest weight
     const float largest = fmaxf(loudest, kTotal * mean_step);
     const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
     unit = exponent < kSmallest || exponent > kLargest ? __int_as_float((127 + exponent) << 23) : 1;
@@ -201,7 +204,7 @@ struct GainedTokens {
   }
 };
 
-// The codes of 2 * Tiles neighbouring values of each of a lane's channels, of four tokens.
+// The codes of 2 * Tiles neighbouring values of each of a lane's channels, for four tokens.
 template <int Bits, int Tiles>
 struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   static constexpr int kBits = 2 * Tiles * Bits;
@@ -209,14 +212,15 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   using Rows::before;
   using Rows::words;
 
-  // group: of four tokens of each lane's t, 0 .. 7 of a page; strip: of 128 / (16 * Tiles).
+  // group: four tokens of each lane's t, 0 .. 7 of a page; strip: out of 128 / (16 * Tiles).
   __device__ __forceinline__ StripColumns(const unsigned char* codes, int group, int strip, int lane) {
-    constexpr int kRows = 2 * Bits;                    // of a group's columns
-    constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;  // groups of whole pieces: addresses begin anew there
+    constexpr int kRows = 2 * Bits;  // in a group's columns
+    // groups that form whole pieces; addresses repeat after them
+    constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;
     const unsigned char* pieces = codes + group / kTogether * (kTogether * kRows / 4 * kLanes * 16);
     const int of_group = strip * kBits / 8;
     const int first = group % kTogether * kRows + of_group;
-    // Before a lane's first channel is the last of the lane before.
+    // A lane's first channel follows the last channel of the previous lane.
     before[0] = word(pieces, of_group == 0 ? first + kRows - 1 : first - 1,
                      of_group == 0 ? (lane + 28) % kLanes : lane);
 #pragma unroll
@@ -251,7 +255,7 @@ struct TrellisValueStrips {
                               mean_step<D>(parameters_of(args, page)) * 2 / args.value_unit, lane) {}
   };
 
-  // Tokens 4t .. 4t + 3 of 16 are one lane's.
+  // One lane has tokens 4t .. 4t + 3 of 16.
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     const int g = lane / 4;
     return {first_tile + tile / 2 * 2 + g / 4, tile % 2, g % 4 * 2 + half};
@@ -295,7 +299,7 @@ struct TrellisValueStrips {
     return page + args.value_bits * (kPageTokens * D / 8);
   }
 
-  // Means of channels times sums of weights.
+  // Adds the means of channels times the sums of weights.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void add_means(const unsigned char* parameters, int first_tile,
                                                    const SharedWeights<Sets, kHasTotals>& weights, int lane,

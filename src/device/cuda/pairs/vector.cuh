@@ -1,13 +1,13 @@
-// vq keys and values (VecInfer), and nvq ones, which have a gain for each token: a code of B bits stands for
-// X channels. Codebooks belong to a KV head: 2^B half-precision centroids of X channels.
+// vq keys and values (VecInfer), and nvq ones, which have a gain per token. A code of B bits stands for X
+// channels. Codebooks belong to a KV head: 2^B half-precision centroids of X channels.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// A codebook in shared memory: as many copies side by side as there is room for, up to one for each lane of
-// those that are served at a time. Lane l reads copy l % kCopies.
+// A codebook in shared memory. It has as many copies side by side as fit, up to one for each lane that is
+// served at a time. Lane l reads copy l % kCopies.
 template <int Channels, int Bits>
 struct CodebookTable {
   static constexpr int kEntryBytes = 2 * Channels;
@@ -31,13 +31,13 @@ struct CodebookTable {
   }
 };
 
-// A centroid: pairs of neighbouring channels.
+// A centroid as pairs of neighbouring channels.
 template <int Channels>
 struct Centroid {
   std::uint32_t pairs[Channels / 2];
 };
 
-// The offset of the entry of code i of a stream, in this lane's copy of the codebook.
+// Returns the offset of the entry of code i of a stream in this lane's copy of the codebook.
 template <int Channels, int Bits, int Words>
 __device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&words)[Words], int i,
                                                          int lane) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&w
   return (shifted & kMask) | copy;
 }
 
-// The centroid of code i of a stream.
+// Returns the centroid of code i of a stream.
 template <int Channels, int Bits, int Words>
 __device__ __forceinline__ Centroid<Channels> look_up_centroid(const unsigned char* table,
                                                                const std::uint32_t (&words)[Words], int i,
@@ -83,7 +83,7 @@ __device__ __forceinline__ Centroid<Channels> look_up_centroid(const unsigned ch
   return result;
 }
 
-// Some pieces of a lane's stream of codes, which begin and end with whole codes.
+// Some pieces of a lane's stream of codes that begin and end with whole codes.
 template <int Channels, int Bits, int Words>
 struct CodeWords {
   static_assert(Words % 4 == 0);
@@ -100,7 +100,7 @@ struct CodeWords {
     }
   }
 
-  // The centroid of code i.
+  // Returns the centroid of code i.
   __device__ __forceinline__ Centroid<Channels> centroid(const unsigned char* table, int i, int lane) const {
     return look_up_centroid<Channels, Bits>(table, words, i, lane);
   }
@@ -110,7 +110,7 @@ constexpr int greatest_common_divisor(int a, int b) {
   return b == 0 ? a : greatest_common_divisor(b, a % b);
 }
 
-// How many groups of codes, of so many bits each, are whole pieces.
+// Returns how many groups of codes, with this many bits each, fill whole pieces.
 constexpr int groups_in_pieces(int bits) {
   return 128 / greatest_common_divisor(bits, 128);
 }
@@ -125,7 +125,7 @@ template <int Channels, int Bits, int D, Gains Gain>
 struct VectorKey {
   static constexpr int kCodes = kPageTokens * (D / Channels) * Bits / 8;
   static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kPageTokens);
-  static constexpr int kTiles = Channels == 8 ? 2 : 1;  // contraction tiles that a group of codes spans
+  static constexpr int kTiles = Channels == 8 ? 2 : 1;  // contraction tiles per group of codes
   static constexpr int kPerRow = Channels == 2 ? 2 : 1;
   static constexpr int kGroupCodes = kTokenTiles * 2 * kPerRow;
   static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
@@ -185,12 +185,12 @@ struct VectorValue {
   static constexpr int kCodes = kPageTokens * (D / Channels) * Bits / 8;
   static constexpr int kPageBytes = kCodes + (Gain == Gains::none ? 0 : 2 * kPageTokens);
   static constexpr int kMTiles = D / 16;
-  static constexpr int kSpan = Channels / 2;  // m tiles of a code
+  static constexpr int kSpan = Channels / 2;  // m tiles per code
   static constexpr int kGroupCodes = 4 * kMTiles / kSpan;
   static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
   using State = NoState;
 
-  // table: the values' own.
+  // table: that of the values.
   static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);

@@ -1,4 +1,4 @@
-// Vector codes where warps share the decoding of pages (shared_decoding.cuh).
+// Vector codes if warps share the decoding of pages (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -78,7 +78,7 @@ struct VectorKeyStrips : QueriesInOrder<D> {
   }
 };
 
-// table_at: of the values' codebook among the tables.
+// table_at: offset of the values' codebook among the tables.
 template <int Channels, int Bits, int D, Gains Gain, int table_at>
 struct VectorValueStrips : TokensInOrder {
   using Whole = VectorValue<Channels, Bits, D, Gain>;
@@ -92,11 +92,11 @@ struct VectorValueStrips : TokensInOrder {
                                              const unsigned char* page, int first_tile,
                                              const SharedWeights<Sets, kHasTotals>& weights, int lane,
                                              SetSums<Sets, Tiles>& out) {
-    // Where a code has more channels than the warp, those of one of its halves.
+    // If a code has more channels than the warp, the warp uses one half of them.
     constexpr bool kHalves = Whole::kSpan > Tiles;
     static_assert(!kHalves || (Channels == 8 && Tiles == 2));
     constexpr int kSpan = kHalves ? Tiles : Whole::kSpan;
-    constexpr int kCodes = 4 * (Tiles / kSpan);  // of a tile of tokens
+    constexpr int kCodes = 4 * (Tiles / kSpan);  // codes per tile of tokens
     const unsigned char* table = tables + table_at;
     if constexpr (kHalves) table += first_tile / Tiles % 2 * 8;
 #pragma unroll

@@ -1,4 +1,4 @@
-// What value formats share: weights as the B operand of the products with values.
+// Shared by value formats: weights as the B operand of the products with values.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
@@ -7,7 +7,7 @@ namespace kvant::cuda {
 
 template <int Tiles>
 struct WeightsOf {
-  std::uint32_t b[Tiles][2];  // of the contraction over a tile's tokens
+  std::uint32_t b[Tiles][2];  // for the contraction over a tile's tokens
 };
 using Weights = WeightsOf<kTokenTiles>;
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles]
   return weights;
 }
 
-// The half-precision parameters, one a token, of this lane's tokens: those of tiles 2 i and 2 i + 1 are four
-// neighbouring tokens: (tile 2i: row g, row g + 8), (tile 2i + 1: likewise).
+// The half-precision parameters of this lane's tokens, one per token. Tiles 2 i and 2 i + 1 have four
+// neighbouring tokens: (row g, row g + 8) of tile 2i, then the same of tile 2i + 1.
 template <int Tiles>
 struct ParametersOf {
   uint2 packed[Tiles / 2];
@@ -34,18 +34,18 @@ struct ParametersOf {
     for (int i = 0; i < Tiles / 2; ++i)
       packed[i] = *reinterpret_cast<const uint2*>(parameters + 2 * (i * 32 + lane / 4 * 4));
   }
-  // (row g, row g + 8)
+  // Returns (row g, row g + 8).
   __device__ __forceinline__ std::uint32_t pair(int tile) const {
     return tile % 2 == 0 ? packed[tile / 2].x : packed[tile / 2].y;
   }
   __device__ __forceinline__ float2 floats(int tile) const {
     return unpack_half2(pair(tile));
   }
-  // Of numbers that aren't negative: whether the largest weight times any of the page's is beyond half
-  // precision. All lanes are told the same.
+  // Whether the largest weight times any of the page's non-negative numbers exceeds half precision. All lanes
+  // get the same answer.
   __device__ __forceinline__ bool overflow_weights() const {
     static_assert(kWeightBits == 4);
-    constexpr std::uint32_t k4096 = 0x6c00;  // the number below is 4094 = 65504 / 2^kWeightBits
+    constexpr std::uint32_t k4096 = 0x6c00;  // the number below it is 4094 = 65504 / 2^kWeightBits
     constexpr std::uint32_t kToSign = (0x8000 - k4096) * 0x00010001U;
     std::uint32_t largest = max_u16x2(packed[0].x, packed[0].y);
 #pragma unroll
@@ -63,7 +63,7 @@ struct ParametersOf {
 };
 using TokenParameters = ParametersOf<kTokenTiles>;
 
-// Weights times a parameter of their token: see add_weighted and pack_gained_weights.
+// Packs weights times a parameter of their tokens: see add_weighted and pack_gained_weights.
 template <int Tiles>
 __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles][4],
                                                          const ParametersOf<Tiles>& scales) {
@@ -90,8 +90,8 @@ __device__ __forceinline__ void multiply(float (&out)[Tiles][4], float factor) {
 inline constexpr float kLargestWeight = 16;  // 2^kWeightBits
 static_assert(kWeightBits == 4);
 
-// Calls add(weights), which adds products of weights times their tokens' scales to `out`. Where the largest
-// weight times a scale is beyond half precision, `out` and scales are divided by that weight meanwhile.
+// Calls add(weights), which adds products with weights times their tokens' scales to `out`. If the largest
+// weight times a scale exceeds half precision, `out` and the scales are temporarily divided by that weight.
 template <int TokenTiles, int Tiles, class Add>
 __device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], ParametersOf<TokenTiles> scales,
                                              float (&out)[Tiles][4], const Add& add) {
@@ -104,30 +104,30 @@ __device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], Pa
   if (overflows) multiply(out, kLargestWeight);
 }
 
-// Weights times the gains of their tokens, in units of kLargestWeight, so that all gains are allowed. Gains
-// are the norms of tokens, seldom far below 1: of tokens whose weight is 2^-14 of the largest their products
-// keep 10 bits. (With add_weighted, whose vote takes time where memory does not bind, lm3 took 2 to 7 %
-// longer.)
+// Packs weights times the gains of their tokens, in units of kLargestWeight, so all gains fit. Gains are the
+// norms of tokens and rarely far below 1. For tokens whose weight is 2^-14 of the largest, products keep 10
+// bits. (With add_weighted, whose vote takes time if memory is not the limit, lm3 took 2 to 7 % longer.)
 __device__ __forceinline__ Weights pack_gained_weights(const Scores& p, TokenParameters gains) {
   gains.multiply(1 / kLargestWeight);
   return pack_weights(p, gains);
 }
 
-// The sum over all lanes that hold tokens of the same heads.
+// Returns the sum over all lanes that hold tokens of the same heads.
 __device__ __forceinline__ float sum_over_tokens(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
   return x;
 }
 
-inline constexpr std::uint32_t kSignBits = 0x80808080U;  // turns a signed byte into one that is 128 more
+// turns a signed byte into an unsigned one that is 128 larger
+inline constexpr std::uint32_t kSignBits = 0x80808080U;
 
-// Byte i of x, less bias.
+// Returns byte i of x minus bias.
 __device__ __forceinline__ float float_from_byte(std::uint32_t x, int i, float bias) {
   return __uint_as_float(__byte_perm(x, 0x4b000000U, 0x7540 + i)) - (8388608.0F + bias);
 }
 
-// The first or the last two bytes of x, less bias, as half-precision numbers.
+// Returns the first or the last two bytes of x minus bias, as half-precision numbers.
 enum class Bytes { first, last };
 __device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes which, float bias) {
   const std::uint32_t shifted =

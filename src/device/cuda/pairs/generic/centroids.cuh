@@ -1,4 +1,4 @@
-// Fragments of vector codes of any size, and of 16-bit numbers: see numbers.cuh.
+// Makes fragments of vector codes of any size, and of 16-bit numbers: see numbers.cuh.
 #pragma once
 
 #include "device/cuda/pairs/generic/numbers.cuh"
@@ -23,14 +23,14 @@ struct CodeStream {
   }
 };
 
-// Two neighbouring channels of a centroid of `Channels`, from the one at `channel` of the vector on.
+// Returns two neighbouring channels of a centroid with `Channels` channels, starting at `channel`.
 template <int Channels>
 __device__ __forceinline__ std::uint32_t centroid_pair(const unsigned char* codebook, std::uint32_t code,
                                                        int channel) {
   return *reinterpret_cast<const std::uint32_t*>(codebook + (code * Channels + channel) * 2);
 }
 
-// The run of keys of contraction tile k. codebook: of the head, in shared or in global memory.
+// Reads the run of keys of contraction tile k. codebook: that of the head, in shared or global memory.
 template <int D, int Channels>
 __device__ __forceinline__ void read_key_vectors(const AnyPage& page, const unsigned char* codes,
                                                  const unsigned char* codebook, int k, int lane,
@@ -61,7 +61,7 @@ template <int D, int Channels>
 __device__ __forceinline__ void read_value_vectors(const AnyPage& page, const unsigned char* codes,
                                                    const unsigned char* codebook, int run, int lane,
                                                    Fragments& a) {
-  constexpr int kSpan = Channels / 2;  // m tiles of a code
+  constexpr int kSpan = Channels / 2;  // m tiles per code
   const CodeStream stream{codes, page.format.layout.bits, lane};
   const int book_bytes = page.format.own_codebooks ? (2 * Channels) << stream.bits : 0;
 #pragma unroll
@@ -86,7 +86,7 @@ __device__ __forceinline__ void read_value_vectors(const AnyPage& page, const un
   }
 }
 
-// Pages of 16-bit numbers have the order of unquantized ones.
+// Pages of 16-bit numbers have the same order as unquantized pages.
 template <int D>
 __device__ __forceinline__ void read_plain_keys(const unsigned char* numbers, int k, int lane, Fragments& a) {
 #pragma unroll

@@ -1,9 +1,10 @@
-// Any pair of formats: what pages hold is an argument, by which all lanes branch alike. Each value is decoded
-// to half precision (8 times finer than BF16), so that scales and zeros may lie anywhere; only factors of
-// whole tokens go to scores and weights. Pages of BF16 numbers are multiplied as they are.
+// Attends to any pair of formats. The description of a page is an argument, on which all lanes branch alike.
+// Each value is decoded to half precision (8 times finer than BF16), so scales and zeros may lie anywhere.
+// Only factors of whole tokens are applied to scores and weights. Pages of BF16 numbers are multiplied
+// unchanged.
 //
-// D: of heads. A warp has block_dim(D) of their channels: of heads of 512 a block (page_layout.h), whose
-// codes are those of a page of its own, beside parameters of the whole page's.
+// D is the head size. A warp has block_dim(D) channels. Heads of 512 are split into blocks (page_layout.h),
+// whose codes are laid out like a page of their own, while the parameters belong to the whole page.
 #pragma once
 
 #include "device/cuda/pairs/generic/centroids.cuh"
@@ -12,7 +13,7 @@
 
 namespace kvant::cuda {
 
-// What a side needs beside its page.
+// What a side needs in addition to its page.
 struct AnySide {
   const AnyPage& page;
   const unsigned char* codebook;
@@ -29,12 +30,12 @@ __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page,
 template <int N>
 using Constant = std::integral_constant<int, N>;
 
-// What fragments are made of.
+// The type of a fragment's numbers.
 enum class Number { half, bf16 };
 template <Number Kind>
 using NumberConstant = std::integral_constant<Number, Kind>;
 
-// c += a b
+// Computes c += a b.
 template <Number Kind>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[2]) {
@@ -93,13 +94,13 @@ __device__ __forceinline__ void with_channels(int channels, const Body& body) {
   }
 }
 
-// The codes of the warp's block.
+// Returns the codes of the warp's block.
 template <int D>
 __device__ __forceinline__ const unsigned char* own_codes(const AnyPage& page, const unsigned char* bytes) {
   return bytes + own_block<D>() * (page.code_bytes / code_blocks(D));
 }
 
-// Calls body with a function that reads numbers of a grid.
+// Calls body with a function that reads numbers with a grid.
 template <int D, PageSide Side, GridAxis Grid, class Body>
 __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
                                              const Body& body) {
@@ -119,8 +120,8 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
   });
 }
 
-// Calls body with a NumberConstant and read(run, fragments), which reads a run of a page of any format but
-// trellis codes, but for the scales of tokens.
+// Calls body with a NumberConstant and read(run, fragments). The latter reads a run of a page, without the
+// scales of tokens. It supports every format except trellis codes.
 template <int D, PageSide Side, class Body>
 __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int lane,
                                             const Body& body) {
@@ -158,7 +159,7 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
         });
       });
     default:
-      const auto read = [&](int run, Fragments& a) {  // of all blocks together
+      const auto read = [&](int run, Fragments& a) {  // covers all blocks
         if constexpr (Side == PageSide::key) {
           read_plain_keys<D>(bytes, run, lane, a);
         } else {
@@ -170,8 +171,8 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
   }
 }
 
-// Products of the queries, of heads 2t and 2t + 1, with one row of channels for all tokens: row(k) is the A
-// operand of contraction tile k.
+// Returns the products of the queries, for heads 2t and 2t + 1, with one row of channels shared by all
+// tokens. row(k) is the A operand of contraction tile k.
 template <int D, class Row>
 __device__ __forceinline__ float2 score_row(const Query<D>& query, const Row& row) {
   float products[4] = {};
@@ -183,14 +184,14 @@ __device__ __forceinline__ float2 score_row(const Query<D>& query, const Row& ro
   return {products[0] * query.factor[0], products[1] * query.factor[1]};
 }
 
-// The queries' sums, by which zeros of tokens are multiplied.
+// Returns the sums of the queries' channels, which multiply the zeros of tokens.
 template <int D>
 __device__ __forceinline__ float2 sum_of_channels(const Query<D>& query) {
   constexpr std::uint32_t kOnes = 0x3c003c00;
   return score_row(query, [](int) { return uint2{kOnes, kOnes}; });
 }
 
-// The queries' products with the means of a page's channels.
+// Returns the queries' products with the means of a page's channels.
 template <int D>
 __device__ __forceinline__ float2 score_means(const AnyPage& page, const unsigned char* bytes,
                                               const Query<block_dim(D)>& query, int lane) {
@@ -246,7 +247,7 @@ __device__ __forceinline__ void score_any(const AnySide& side, const unsigned ch
   }
 }
 
-// Weights as factors of BF16 numbers.
+// Packs weights as factors of BF16 numbers.
 __device__ __forceinline__ Weights pack_bf16_weights(const Scores& p) {
   Weights weights;
 #pragma unroll
@@ -259,7 +260,7 @@ __device__ __forceinline__ Weights pack_bf16_weights(const Scores& p) {
 }
 
 struct TokenFactors {
-  float of[kTokenTiles / 2][4];  // of the lane's tokens of each part of 32
+  float of[kTokenTiles / 2][4];  // for the lane's tokens in each part of 32
 };
 
 __device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFactors& factors, float unit) {
@@ -276,8 +277,8 @@ __device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFact
   return weights;
 }
 
-// Weights times the factors of their tokens, divided by 2^shift, which is 0 where they are within half
-// precision; zero: the sums of weights times what the tokens are shifted by, of heads 2t and 2t + 1.
+// Multiplies weights by the factors of their tokens and divides by 2^shift; shift is 0 if they fit in half
+// precision. zero: the sums of weights times the tokens' offsets, for heads 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsigned char* bytes,
                                                 const Scores& p, int lane, float (&zero)[2], int& shift) {
@@ -300,13 +301,13 @@ __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsig
   constexpr float kMax = 65504 / kLargestWeight;
   const Weights weights = pack_weights(p, factors, 1);
   if (!__any_sync(~0U, largest > kMax)) return weights;
-  // Factors are below 2^above, then products below 2^15.
+  // Factors are below 2^above; after the shift products are below 2^15.
   const int above = static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest)) >> 23) - 126;
   shift = above + static_cast<int>(kWeightBits) - 15;
   return pack_weights(p, factors, power_of_two(-shift));
 }
 
-// out += weights times the means of channels, in units of the values.
+// Computes out += weights times the means of channels, in units of the values.
 template <int D>
 __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned char* bytes, const Scores& p,
                                           int lane, float (&out)[block_dim(D) / 16][4]) {
@@ -331,7 +332,7 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   }
 }
 
-// out += weights times the page's numbers.
+// Computes out += weights times the page's numbers.
 template <int D>
 __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes,
                                          const Weights& weights, int lane,
@@ -343,7 +344,8 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
 #pragma unroll 1
     for (int first_run = 0; first_run < kMTiles; first_run += kRunsOfTile) {
 #pragma unroll
-      for (int part = 0; part < kRunsOfTile; ++part) {  // of a tile: which m tiles must be known here
+      // parts of a tile, whose m tiles must be compile-time constants
+      for (int part = 0; part < kRunsOfTile; ++part) {
         Fragments a;
         read(first_run + part, a);
 #pragma unroll
@@ -359,7 +361,7 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
   });
 }
 
-// out += sum over the page's tokens of p value / unit, but for what tokens are shifted by.
+// Computes out += sum over the page's tokens of p value / unit, without the tokens' offsets.
 template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
                                         int lane, float (&zero)[2], float (&out)[block_dim(D) / 16][4]) {
@@ -382,13 +384,13 @@ struct GenericPair {
   static constexpr bool kTablesPerHead = true;
   static constexpr SasUse kSas = SasUse::on_request;
   static constexpr bool kCaps = true;
-  static constexpr int kTableBytes = 0;  // of a launch: see AnyPage
+  static constexpr int kTableBytes = 0;  // depends on the launch: see AnyPage
   static constexpr int kMaxWarps = channel_warps(D) > 1 ? max_consumer_warps(D) : 7;
 
   struct State {
     std::uint32_t key_levels = 0, value_levels = 0;
     float unit;              // of values
-    float zero[2] = {0, 0};  // sums of weights times what tokens are shifted by, of this lane's tokens
+    float zero[2] = {0, 0};  // sums of weights times offsets of this lane's tokens
     Accumulator<block_dim(D)> acc = {};
 
     template <class Part>

@@ -1,4 +1,4 @@
-// Scales, zeros and the factors of tokens, of any format (page_format.h).
+// Scales, zeros and the factors of tokens, for any format (page_format.h).
 #pragma once
 
 #include "device/cuda/page/trellis_parameters.cuh"
@@ -23,7 +23,7 @@ __device__ __forceinline__ float power_of_two(int exponent) {
   return __int_as_float((127 + exponent) << 23);
 }
 
-// The grids of tokens, of one of several groups of channels: that of all the lane's channels.
+// The grids of tokens for the group of channels to which all the lane's channels belong.
 struct TokenGrids {
   const unsigned char *scales, *zeros;
   int groups;
@@ -37,7 +37,7 @@ struct TokenGrids {
     zero_factor = pack_half2(page.zero_factor, page.zero_factor);
   }
 
-  // Of tokens first and first + 1.
+  // Returns the grids of tokens first and first + 1.
   __device__ __forceinline__ ScaleZero pair(int first) const {
     return {multiply_half2(halves(scales, first), stretch),
             multiply_half2(halves(zeros, first), zero_factor)};
@@ -50,7 +50,7 @@ struct TokenGrids {
   }
 };
 
-// The grids of channels, of a part of 32 tokens.
+// The grids of channels for a part of 32 tokens.
 template <GridAxis Grid>
 struct ChannelGrids {
   const unsigned char *scales, *zeros;
@@ -69,7 +69,7 @@ struct ChannelGrids {
     }
   }
 
-  // Of channels first to first + 3; first is a multiple of 4.
+  // Returns the grids of channels first to first + 3; first is a multiple of 4.
   __device__ __forceinline__ void four(int first, ScaleZero (&grid)[2]) const {
     if constexpr (Grid == GridAxis::of_channels) {
       const uint2 scale = *reinterpret_cast<const uint2*>(scales + 2 * first);
@@ -101,8 +101,8 @@ __device__ __forceinline__ std::uint32_t clamped(std::uint32_t x) {
   return *reinterpret_cast<const std::uint32_t*>(&y);
 }
 
-// Applies grids to the runs of a page. Keys: a run is a contraction tile of channels, rows are tokens.
-// Values: it is some tokens, rows are channels.
+// Applies grids to the runs of a page. For keys, a run is a contraction tile of channels and rows are tokens.
+// For values, it is some tokens and rows are channels.
 template <int D, PageSide Side, GridAxis Grid>
 struct GridScaler;
 
@@ -227,7 +227,7 @@ struct GridScaler<D, PageSide::value, Grid> : GridsReadAnew {
       const int first_m = (run * kRun + first) % kMTiles;
 #pragma unroll
       for (int m = 0; m < kTogether; m += 2) {
-        ScaleZero grid[2];  // of the channels of two m tiles
+        ScaleZero grid[2];  // for the channels of two m tiles
         grids.four(first_channel<D>(PageSide::value, lane / 4) + 2 * (first_m + m), grid);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -247,9 +247,9 @@ __device__ __forceinline__ void clamp_integers(Fragments& a) {
   }
 }
 
-// What the values of the lane's four tokens of a part of 32, 4g .. 4g + 3, are multiplied by, then shifted
-// by. Factors are in units that make them as large as the values are: half-precision weights times them keep
-// their precision.
+// Factors, then offsets, of the values of the lane's four tokens 4g .. 4g + 3 in a part of 32. The unit of
+// the factors makes them as large as the values are, so half-precision weights times them keep their
+// precision.
 struct TokenScales {
   float factor[4], zero[4];
 };
