@@ -1,5 +1,5 @@
-// Work as the CTAs of prompt attention share it out, whatever their products: blocks of query rows that the
-// query warps prepare, and the ring of tiles.
+// How the CTAs of prefill attention share work, for any kind of products: blocks of query rows that the query
+// warps prepare, and the ring of tiles.
 #pragma once
 
 #include "device/cuda/device/ptx.cuh"
@@ -11,26 +11,27 @@ namespace kvant::cuda {
 inline constexpr int kGroupRows = 64;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kQueryWarps = 3;
-inline constexpr int kFirstGroupBarrier = 2;  // of a group's own named barriers; 1 is the query warps'
+inline constexpr int kFirstGroupBarrier = 2;  // first named barrier of a group; 1 belongs to the query warps
 
 // Tokens [first, end) that all rows of a group see.
 struct SeenByAll {
   int first, end;
 };
 
-// Of a block's tiles, in their order.
+// A range within the order of a block's tiles.
 struct TileRange {
   int first, end;
 };
 
-// What the rows of a block see. Shape: kRows, kGroups.
+// What the rows of a block see. Shape provides kRows and kGroups.
 template <class Shape>
 struct BlockSight {
-  int sealed_end[Shape::kRows];            // tokens before this one are seen in sealed pages, others as rows
-  SeenByAll all[Shape::kGroups][2];        // of sealed pages, of rows
-  int seen_tiles[Shape::kGroups];          // tiles behind so many no row of the group sees
-  TileRange hidden_tiles[Shape::kGroups];  // nor these before: pages that it sees as rows, and the reverse
-  PromptItem item;                         // n_rows 0: there is no more work
+  int sealed_end[Shape::kRows];      // earlier tokens are seen in sealed pages, later ones as rows
+  SeenByAll all[Shape::kGroups][2];  // of sealed pages, of rows
+  int seen_tiles[Shape::kGroups];    // no row of the group sees tiles after this number
+  // nor tiles in this range: pages that it sees as rows, and the reverse
+  TileRange hidden_tiles[Shape::kGroups];
+  PromptItem item;  // n_rows 0: no more work
   int head;
 };
 
@@ -42,7 +43,7 @@ __device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// A slot of a ring, and how often it has been gone round.
+// A slot of a ring, with the parity of its round.
 template <int N>
 struct RingPlace {
   int slot = 0;
@@ -55,38 +56,39 @@ struct RingPlace {
   }
 };
 
-// No row's limit, where attention is not causal.
+// The limit of rows if attention is not causal.
 inline constexpr int kUnbounded = 0x3fffffff;
 
-// The token before which a row of a block sees.
+// Returns the token before which a row of a block sees.
 __device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem& item, int row) {
   return args.causal != 0 ? item.limit + row : kUnbounded;
 }
 
-// Tokens before this one a row of a block sees in sealed pages, others as rows. Rows behind the last are like
-// it.
+// Returns the token before which a row of a block sees sealed pages; it sees later tokens as rows. Rows after
+// the last are treated like the last.
 __device__ __forceinline__ int sealed_end_of(const PromptArgs& args, const PromptItem& item, int row) {
   return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
 }
 
-// What all of the block's rows [row, last] see: of sealed pages, of rows.
+// Finds what all of the block's rows [row, last] see: of sealed pages, and of rows.
 __device__ __forceinline__ void find_seen_by_all(const PromptArgs& args, const PromptItem& item, int row,
                                                  int last, SeenByAll (&all)[2]) {
   const int limit = limit_of(args, item, row);
-  const int end = limit_of(args, item, last);  // no row sees anything from here on
+  const int end = limit_of(args, item, last);  // no row sees tokens from here on
   const int first = args.window > 0 ? end - args.window : -kUnbounded;
   all[0] = {first, min(limit, sealed_end_of(args, item, row))};
   all[1] = {max(first, sealed_end_of(args, item, last)), min(limit, item.tokens)};
 }
 
-// Columns [low, high) that a row sees of a tile, which begins with token `first`: of sealed pages or of rows.
+// Finds the columns [low, high) that a row sees of a tile of sealed pages or of rows, which begins with token
+// `first`.
 __device__ __forceinline__ void find_columns(const PromptArgs& args, const PromptItem& item, int limit,
                                              int sealed_end, bool is_rows, int first, int& low, int& high) {
   low = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
   high = min(limit, is_rows ? item.tokens : sealed_end) - first;
 }
 
-// What a group's rows see, the first of which is `row` of the item.
+// Finds what a group's rows see; the first of them is `row` of the item.
 template <class Shape>
 __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const PromptItem& item, int group,
                                                    int row, BlockSight<Shape>& block) {
@@ -100,11 +102,11 @@ __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const
   const int first_row = (sealed_end_of(args, item, row) - item.first_token) / kTileTokens;
   const TileRange hidden{min(pages, item.end_page - item.page),
                          item.end_page - item.page + max(first_row - item.tile, 0)};
-  // A group has one tile at least.
+  // A group has at least one tile.
   block.hidden_tiles[group] = hidden.end < block.seen_tiles[group] ? hidden : TileRange{0, 0};
 }
 
-// What rows and groups of rows see; a warp.
+// Finds what rows and groups of rows see; one warp runs it.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
                                           BlockSight<Shape>& block) {
@@ -112,9 +114,9 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   if (lane < Shape::kGroups) find_seen_by_group(args, item, lane, lane * kGroupRows, block);
 }
 
-// By the query warps: one block after another, until there is no more work. await_queries(item, head) may
-// have rows of a warp's share on their way before there is room for another block, and
-// read_queries(item, head, slot) brings them into shared memory.
+// Run by the query warps: prepares one block after another until there is no more work. await_queries(item,
+// head) may start loading rows of a warp's share before there is space for another block. read_queries(item,
+// head, slot) brings them into shared memory.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
                                                const Await& await_queries, const Read& read_queries) {
@@ -124,7 +126,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
   for (int work = static_cast<int>(blockIdx.x);; place.advance()) {
     auto& block = shared.blocks[place.slot];
     const bool is_there = work < n_work;
-    // Read where it lies: registers are few.
+    // The item is read in place because registers are scarce.
     const PromptItem& item = args.items[is_there ? work / args.n_heads : 0];
     const int head = work % args.n_heads;
     if (is_there) await_queries(item, head);
@@ -134,7 +136,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
       block.item = is_there ? item : PromptItem{};
       block.head = head;
     }
-    // The next work is fetched while this is prepared.
+    // The next work is fetched while this block is prepared.
     int next = 0;
     if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
     if (is_there) {
@@ -151,7 +153,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
   }
 }
 
-// Four words of each lane of a quad, transposed: lane i gets word i of lanes 0 to 3.
+// Transposes four words of each lane of a quad: lane i gets word i of lanes 0 to 3.
 __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
   const bool is_odd = (pair & 1) != 0;
   const bool is_high = (pair & 2) != 0;
@@ -167,7 +169,7 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) 
   }
 }
 
-// The first of a thread's two rows of its group; the other is 8 behind.
+// Returns the first of a thread's two rows of its group; the other is 8 rows after it.
 __device__ __forceinline__ int row_of(int thread) {
   return thread / 32 * 16 + thread % 32 / 4;
 }

@@ -1,33 +1,33 @@
-// What the tiles of a sequence's head have in common: the channels' centres, and how far values lie from
-// them.
+// What the tiles of a sequence's head share: the channels' centres, and the distance of values from them.
 //
-// Keys of a head lose a vector near their mean (SageAttention, section 4: it moves all scores of a row
-// alike). Values lose one too, which is added to the outputs since weights add up to one, and are divided by
-// a scale for each channel, and one for the tile. Vectors and channels' scales only need to fit roughly: they
-// are those of all tokens up to kSampledTiles tiles, and of as many tiles spread over longer sequences.
+// A vector near the mean is subtracted from a head's keys (SageAttention, section 4: it moves all scores of a
+// row alike). One is subtracted from values too, and added to the outputs, since weights add up to one.
+// Values are divided by a scale per channel and one per tile. Vectors and channel scales need to fit only
+// roughly. They come from all tokens up to kSampledTiles tiles, and from as many tiles spread over longer
+// sequences.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
 
 namespace kvant::cuda {
 
-// As many CTAs read the tiles of a sequence, KV head and side.
+// The number of CTAs that read tiles of a sequence, KV head and side.
 inline constexpr int kSampledTiles = 8;
 
-// Of a channel's scale, where all samples are alike: a tile's scale is relative to it and is multiplied by up
-// to 2^88 (weigh.cuh), which stays finite for all half-precision values.
+// The least channel scale, used if all samples are alike. A tile's scale is relative to it and is multiplied
+// by up to 2^88 (weigh.cuh), which stays finite for all half-precision values.
 inline constexpr float kLeastChannel = 0x1p-28F;
-// No channel's scale is less than this of the head's largest, so that tiles' scales stay in bounds.
+// The least channel scale relative to the head's largest, which bounds the tiles' scales.
 inline constexpr float kLeastOfWidest = 0x1p-10F;
 
-// Of the tokens that a CTA has read.
+// Sums over the tokens that a CTA has read.
 template <int D>
 struct ChannelSums {
   float sum[D], least[D], greatest[D];
   int n_tokens;
 };
 
-// A thread has eight neighbouring channels of every so many tokens.
+// Each thread has eight neighbouring channels of every kRowGroups-th token.
 template <int D>
 struct SampledOctets {
   static constexpr int kOctets = D / 8;
@@ -37,12 +37,12 @@ struct SampledOctets {
 template <int D>
 using SampleScratch = float[3][SampledOctets<D>::kRowGroups][D + 1];
 
-// The sample that a CTA is for.
+// The sample that a CTA processes.
 struct SampleAt {
   int sample, seq, head;
   bool is_value;
 };
-// Grid: kSampledTiles for each sequence, KV heads, sides.
+// The grid is (kSampledTiles for each sequence) x KV heads x sides.
 __device__ __forceinline__ SampleAt sample_of_cta() {
   return {static_cast<int>(blockIdx.x) % kSampledTiles, static_cast<int>(blockIdx.x) / kSampledTiles,
           static_cast<int>(blockIdx.y), blockIdx.z != 0};
@@ -81,7 +81,7 @@ __device__ void add_up(const PromptArgs& args, const Source& source, const TileA
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int column = i * Octets::kOctets + octet;  // in another bank than its neighbours'
+    const int column = i * Octets::kOctets + octet;  // avoids bank conflicts with its neighbours
     scratch[0][row_group][column] = sum[i];
     scratch[1][row_group][column] = least[i];
     scratch[2][row_group][column] = greatest[i];
@@ -104,7 +104,7 @@ __device__ void add_up(const PromptArgs& args, const Source& source, const TileA
   }
 }
 
-// The sums of the tile that a CTA samples, nothing where there are fewer tiles.
+// Computes the sums of the tile that a CTA samples; they stay empty if there are fewer tiles.
 template <int D, bool IsHalf, class Source>
 __device__ __forceinline__ void sample_tile(const PromptArgs& args, const Source& source, const SampleAt& of,
                                             unsigned char* page_memory, SampleScratch<D>& scratch,
@@ -132,8 +132,8 @@ __device__ __forceinline__ void sample_tile(const PromptArgs& args, const Source
   if (threadIdx.x == 0) sums.n_tokens = n_tokens;
 }
 
-// Stores what all samples together, part(i) each, say of channels. Added in the same order always. All
-// threads of a CTA.
+// Combines all samples, part(i) each, and stores the channels' ranges. The order of additions is fixed. All
+// threads of a CTA call it.
 template <int D, class Part>
 __device__ __forceinline__ void store_ranges(const PromptArgs& args, int seq, int head, bool is_value,
                                              std::uint32_t (&maxima)[kQuantizeThreads / 32],

@@ -1,12 +1,13 @@
-// INT8 tiles of sealed pages straight from their codes, for codes of 4 bits in grids by channel and, of
-// values, by token: no rows in between. Pages with tokens that lie in protected pages go by way of rows
+// Makes INT8 tiles of sealed pages directly from their codes, without rows in between. It supports 4-bit
+// codes in grids by channel and, for values, by token. Pages with protected tokens use rows instead
 // (page_rows.cuh).
 //
-// A word of a page is 8 codes: of keys four channels of two tokens, of values four tokens of two channels
-// (page_layout.h). A warp has 64 tokens of 64 channels, a quarter (keys) or an eighth (values) of these in
-// succession. In grids by channel all 64 tokens have one grid: as half-precision numbers, two at a time,
-// codes become INT8 by one product and sum, the step of the grid and its zero relative to the channel's
-// centre and the tile's scale, which a first look at all of them gives. In grids by token both are in F32.
+// A word of a page has 8 codes: four channels of two tokens for keys, four tokens of two channels for values
+// (page_layout.h). A warp has 64 tokens of 64 channels, which are a quarter (keys) or an eighth (values) of
+// consecutive channels. With grids by channel, all 64 tokens share one grid. One product and sum turns codes
+// into INT8, as half-precision numbers, two at a time. Its factors are the grid's step and its zero relative
+// to the channel's centre and the tile's scale; a first pass over all codes gives that scale. With grids by
+// token, both are F32.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -28,14 +29,14 @@ inline bool has_channel_codes(const PageDecoding& decoding) {
   return decoding.encoding == Encoding::channel_grid && decoding.group == kPageTokens;
 }
 
-// Whether those of a head's values have a grid for each token.
+// Whether a head's values have a grid per token.
 template <int D>
 bool has_token_codes(const PageDecoding& decoding) {
   return decoding.layout.order == CodeOrder::planes && decoding.layout.bits == 4 &&
          decoding.encoding == Encoding::token_grid && decoding.group >= D && !decoding.stored.symmetric;
 }
 
-// Of a channel and kGridTokens tokens: values are step * code + zero, and at most `most`.
+// The grid of a channel and kGridTokens tokens: values are step * code + zero, and at most `most`.
 struct ChannelGrid {
   float step, zero, most;
 };
@@ -58,7 +59,7 @@ __device__ __forceinline__ ChannelGrid channel_grid(const PageDecoding& decoding
   return {step * scale, zero * scale, fminf(fmaf(kLargestCode, step, zero), kByteMax) * scale};
 }
 
-// What makes INT8 of codes, of each channel: product, sum and upper limit.
+// Converts codes to INT8, with a product, a sum and an upper limit per channel.
 template <int D>
 struct CodeFactors {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
@@ -71,11 +72,11 @@ __device__ __forceinline__ __half2 half2_of(std::uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
 }
 
-// The codes at bits `shift` and shift + 16 of a word as INT8 that is not yet rounded.
+// Returns the codes at bits `shift` and shift + 16 of a word as INT8 values that are not yet rounded.
 __device__ __forceinline__ __half2 scaled_codes(std::uint32_t word, int shift, __half2 product, __half2 sum,
                                                 __half2 limit) {
   const __half2 codes =
-      __hsub2(half2_of((word >> shift & 0x000f000f) | 0x64006400), half2_of(0x64006400));  // less 1024
+      __hsub2(half2_of((word >> shift & 0x000f000f) | 0x64006400), half2_of(0x64006400));  // minus 1024
   return __hmin2(__hfma2(codes, product, sum), limit);
 }
 // Above 1024 halves are whole numbers: 1536, and 1536 + 128, make integers from -127 to 127 the low bytes.
@@ -85,7 +86,7 @@ __device__ __forceinline__ std::uint32_t round_to_bytes(__half2 x, std::uint32_t
   return *reinterpret_cast<const std::uint32_t*>(&rounded);
 }
 
-// Pieces of 4 fragments of a lane, which follow one another in the page.
+// Load a piece of 4 fragments of a lane, which are consecutive in the page, and select a word of it.
 __device__ __forceinline__ uint4 load_fragments(const unsigned char* page, int fragment, int lane) {
   return __ldg(reinterpret_cast<const uint4*>(page) + fragment / 4 * kLanes + lane);
 }
@@ -93,10 +94,10 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& piece, int i) {
   return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
 }
 
-// The codes of a thread: four pieces of the block's.
+// The codes of a thread: four pieces of a block.
 template <int D>
 struct ThreadCodes {
-  int block, part;  // of tokens; of each lane's channels
+  int block, part;  // block of tokens; part of each lane's channels
   int lane;
   uint4 pieces[4];
 
@@ -110,12 +111,12 @@ struct ThreadCodes {
                                           : (4 * part + i) * kTokenTiles + block * kTokenTilesOfBlock,
                                  lane);
   }
-  // From here on they are unpacked anew: kept numbers would take most registers.
+  // Makes the compiler unpack them again from here on, since unpacked numbers would take most registers.
   __device__ __forceinline__ void forget_unpacked() {
 #pragma unroll
     for (uint4& piece : pieces) asm volatile("" : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w));
   }
-  // Of 16 in succession, and of 8.
+  // Return the first of 16, or of 8, consecutive channels.
   __device__ __forceinline__ int first_key_channel() const {
     return lane % 4 * (D / 4) + 16 * part;
   }
@@ -124,7 +125,7 @@ struct ThreadCodes {
   }
 };
 
-// 8 factors from 16 bytes.
+// Holds 8 factors that are loaded as 16 bytes.
 struct EightHalves {
   __half2 pairs[4];
   __device__ __forceinline__ explicit EightHalves(const __half* from) {
@@ -132,13 +133,13 @@ struct EightHalves {
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = half2_of(word_of(packed, i));
   }
-  // The ith of them, twice.
+  // Returns factor i in both halves.
   __device__ __forceinline__ __half2 both(int i) const {
     return i % 2 == 0 ? __low2half2(pairs[i / 2]) : __high2half2(pairs[i / 2]);
   }
 };
 
-// A thread's keys: 16 channels of 8 tokens, or of those from the first on. Calls body(token, k, j, the
+// Visits a thread's keys: 16 channels of Tokens tokens from first_token on. Calls body(token, k, j, the
 // channels 4 k + 2 j and the next).
 template <int D, int Tokens = 8, class Body>
 __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
@@ -152,7 +153,7 @@ __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const 
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int token = first_token; token < first_token + Tokens; ++token)  // two of each fragment
+      for (int token = first_token; token < first_token + Tokens; ++token)  // two in each fragment
 #pragma unroll
         for (int j = 0; j < 2; ++j)
           body(token, k + i, j,
@@ -164,7 +165,7 @@ __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const 
 template <class Tile, int D>
 __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                            unsigned char* tile) {
-  constexpr int kTogether = 4;  // tokens, as registers allow
+  constexpr int kTogether = 4;  // tokens that registers can hold
 #pragma unroll
   for (int first = 0; first < 8; first += kTogether) {
     std::uint32_t words[kTogether][4] = {};  // [token][four channels]
@@ -183,8 +184,8 @@ __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const Co
   }
 }
 
-// Bytes of a channel of a thread's 8 tokens in succession, from `byte` of the channel's row on. There the
-// order is that of value_token: two tokens of a lane with an even t, then two of its neighbour's.
+// Stores the bytes of a channel for a thread's 8 consecutive tokens, starting at `byte` of the channel's row.
+// The order there is that of value_token: two tokens of a lane with an even t, then two of its neighbour's.
 template <class Tile>
 __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int channel, int byte,
                                                   std::uint32_t low, std::uint32_t high, bool is_odd) {
@@ -194,8 +195,8 @@ __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int chann
       make_uint2(__byte_perm(of_even, of_odd, 0x5410), __byte_perm(of_even, of_odd, 0x7632));
 }
 
-// A thread's values: 8 channels of 8 tokens in succession of each 32, two fragments. Grids by channel. Calls
-// body(a, channel, i, j, the ath such tokens 2 i + j and 2 i + j + 4).
+// Visits a thread's values with grids by channel: 8 channels of 8 consecutive tokens out of each 32, in two
+// fragments. Calls body(a, channel, i, j, tokens 2 i + j and 2 i + j + 4 of group a).
 template <int D, class Body>
 __device__ __forceinline__ void for_each_value(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                                const Body& body) {
@@ -224,7 +225,7 @@ __device__ __forceinline__ void store_values(const ThreadCodes<D>& codes, const 
   for_each_value<D>(codes, factors, [&](int a, int channel, int i, int j, __half2 x) {
     pairs[i][j] = round_to_bytes(x, kValueRounder);
     if (i == 0 || j == 0) return;
-    // Tokens 0, 1, 4, 5 and 2, 3, 6, 7.
+    // The words have tokens 0, 1, 4, 5 and 2, 3, 6, 7.
     const std::uint32_t even = __byte_perm(pairs[0][0], pairs[0][1], 0x6240);
     const std::uint32_t odd = __byte_perm(pairs[1][0], pairs[1][1], 0x6240);
     store_value_bytes<Tile>(tile, codes.first_value_channel() + channel,
@@ -233,7 +234,7 @@ __device__ __forceinline__ void store_values(const ThreadCodes<D>& codes, const 
   });
 }
 
-// A thread's 8 tokens of 32, of which they are the ath in the block: each a grid.
+// The grids of a thread's 8 tokens in group a of 32 tokens of the block, one grid per token.
 template <int D>
 struct TokenGrids {
   float step[8], zero[8];
@@ -254,7 +255,7 @@ struct TokenGrids {
       zero[2 * i + 1] = two_zeros.y;
     }
   }
-  // Of one of a thread's channels.
+  // Returns the value of one of a thread's channels.
   __device__ __forceinline__ float value(const ThreadCodes<D>& codes, int a, int channel, int token) const {
     const std::uint32_t word = word_of(codes.pieces[2 * a + token % 4 / 2], channel / 2);
     const std::uint32_t code = word >> (token / 4 * 16 + token % 2 * 8 + channel % 2 * 4) & 15;
@@ -262,8 +263,8 @@ struct TokenGrids {
   }
 };
 
-// A thread's values where grids are by token, by the arithmetic of quantize_tiles_kernel. Returns the tile's
-// scale.
+// Stores a thread's values if grids are by token, with the arithmetic of quantize_tiles_kernel. Returns the
+// tile's scale.
 template <class Tile, int D>
 __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args, const PageDecoding& decoding,
                                                          const unsigned char* page, const TileAt& at,
@@ -273,7 +274,7 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   const int t = codes.lane % 4;
   const int first_channel = codes.first_value_channel();
   const TokenGrids<D> grids[2] = {{decoding, page, codes, 0}, {decoding, page, codes, 1}};
-  wait_for_predecessors();  // the ranges of channels
+  wait_for_predecessors();  // for the ranges of channels
   const float* channels =
       args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + D + first_channel;
   float centre[8], inverse[8];
@@ -310,12 +311,12 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   return scale;
 }
 
-// What a tile's codes are multiplied by, where grids are by channel: thread i's channel is i. Before any is
-// multiplied the grids' ends bound them, which need not be reached: the scale follows from a first look.
+// Prepares the factors of a tile's codes if grids are by channel; thread i has channel i. At first the ends
+// of the grids bound the values, which need not be reached, so the scale comes from a first pass.
 template <int D>
 struct ChannelGrids {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
-  ChannelGrid grids[kBlocks];  // less the centre and divided by the scale of values
+  ChannelGrid grids[kBlocks];  // minus the centre; for values divided by the channel scale
   float scale;                 // of the tile
 
   __device__ __forceinline__ ChannelGrids(const PageDecoding& decoding, const unsigned char* page) {
@@ -338,7 +339,7 @@ struct ChannelGrids {
     for (const ChannelGrid& grid : grids) end = fmaxf(end, fmaxf(fabsf(grid.zero), fabsf(grid.most)));
     return end;
   }
-  // Of a tile whose largest number is `largest`.
+  // Sets the factors for a tile whose largest number is `largest`.
   __device__ __forceinline__ void put_factors(float largest, CodeFactors<D>& factors) {
     scale = fmaxf(largest, kLeastReach) / kByteMax;
     const float inverse = 1 / scale;
@@ -352,7 +353,7 @@ struct ChannelGrids {
   }
 };
 
-// The largest of a thread's numbers.
+// Returns the largest of a thread's numbers.
 template <int D>
 __device__ __forceinline__ float largest_of_codes(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                                   bool is_value) {
@@ -367,7 +368,7 @@ __device__ __forceinline__ float largest_of_codes(const ThreadCodes<D>& codes, c
   return __half2float(__hmax(__low2half(largest), __high2half(largest)));
 }
 
-// Returns the tile's scale.
+// Stores the tile and returns its scale.
 template <class Tile, int D>
 __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, const PageDecoding& decoding,
                                                      const unsigned char* page, const TileAt& at,
@@ -375,7 +376,7 @@ __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, con
                                                      std::uint32_t (&maxima)[D / kLanes],
                                                      unsigned char* tile) {
   ChannelGrids<D> grids(decoding, page);
-  wait_for_predecessors();  // the ranges of channels
+  wait_for_predecessors();  // for the ranges of channels
   grids.lose_centre(args, at);
   grids.put_factors(largest_of_cta(grids.end(), maxima), factors);
   const float reached = largest_of_cta(largest_of_codes<D>(codes, factors, at.is_value), maxima);
@@ -389,8 +390,8 @@ __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, con
   return grids.scale;
 }
 
-// Grid: slots of pages, KV heads, and sides, from first_side on. D threads. OfTokens: some heads' grids are
-// by token, which takes more registers.
+// The grid is slots of pages x KV heads x sides from first_side on, with D threads per CTA. OfTokens: the
+// grids of some heads are by token, which needs more registers.
 template <class Tile, int D, bool OfTokens>
 __global__ void __launch_bounds__(D, (OfTokens ? 640 : 1024) / D)
     code_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ DequantizeArgs pages,
@@ -404,7 +405,7 @@ __global__ void __launch_bounds__(D, (OfTokens ? 640 : 1024) / D)
   TileAt at;
   int first_token;
   if (!find_tile(args, slot, head, is_value, &at, &first_token) || (pages.sink > 0 && at.number == 0)) {
-    wait_for_predecessors();  // what follows this kernel waits for it alone
+    wait_for_predecessors();  // the next kernel waits only for this one
     return;
   }
   const PageDecoding& decoding = pages.decodings[pages.decoding_of_head[head]][side];

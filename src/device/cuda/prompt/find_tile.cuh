@@ -1,11 +1,11 @@
-// Which tile of which sequence a slot is for.
+// Finds the tile and sequence of a slot.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
 
 namespace kvant::cuda {
 
-// The last sequence that begins at a slot or before, by the slots that they begin at.
+// Returns the last sequence that begins at a slot or before it.
 template <class Begin>
 __device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const Begin& begin) {
   int low = 0;
@@ -20,7 +20,7 @@ __device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const B
   return low;
 }
 
-// The tile that a slot is for. False: none.
+// Finds the tile of a slot, or returns false if there is none.
 __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int head, bool is_value,
                                           TileAt* at, int* first_token) {
   if (slot < args.page_slots) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int 
   return at->number == 0 || at->n_tokens > 0;
 }
 
-// Where the tiles of a slot are made, of a KV head.
+// Returns the address of the tile that is made for a slot and a KV head.
 template <class Tile>
 __device__ __forceinline__ unsigned char* tile_of_slot(const PromptArgs& args, int slot, int head) {
   return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;

@@ -1,9 +1,9 @@
-// Attention of prompts in half precision (sm_90a): as exact as decoding, for whole blocks of rows.
+// Prefill attention in half precision (sm_90a): as exact as decoding, for whole blocks of rows.
 //
-// Work is shared out as in prompt_kernel.cuh. A slot of the ring has the keys or the values of a tile; keys
-// come one tile earlier, since the next tile's scores are computed behind a tile's values: the tensor cores
-// do these while the group makes weights of those. Sums of values stay in their registers and move to another
-// unit only where a row's scores rise by much.
+// Work is shared as in prompt_kernel.cuh. A slot of the ring has the keys or the values of a tile. Keys come
+// one tile earlier, since the next tile's scores are computed after a tile's values: the tensor cores do
+// these while the group computes weights. Sums of values stay in their registers, and their unit changes only
+// if a row's scores rise a lot.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -23,7 +23,7 @@ struct HalfShape {
   static constexpr int kGroupBytes = kGroupRows * D * 2;  // of queries
   static constexpr int kConsumerRegisters = D == 64 ? 160 : 232;
   static constexpr int kProducerRegisters = D == 64 ? 32 : 40;
-  // Of a thread, as the CTA is launched: groups that ask for more than all are given wait for ever.
+  // Registers per thread at launch. Groups that request more than the CTA has would wait for ever.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * kLaunchRegisters);
 };
@@ -40,7 +40,7 @@ struct HalfShared {
   int claims[Shape::kGroups];
 };
 
-// The order in which a block's tiles come: keys 0, keys 1, values 0, keys 2, values 1, and so on.
+// A block's tiles arrive in this order: keys 0, keys 1, values 0, keys 2, values 1, and so on.
 __device__ __forceinline__ unsigned place_of_keys(int n) {
   return n == 0 ? 0 : 2 * n - 1;
 }
@@ -82,13 +82,13 @@ __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShar
   }
 }
 
-// A group's way through the tiles of a block.
+// A group's walk through the tiles of a block.
 template <int D, class Weight>
 class HalfBlock {
  public:
   using Shape = HalfShape<D>;
 
-  // base: how many slots of the ring were filled before the block.
+  // base: the number of ring slots that were filled before the block.
   __device__ __forceinline__ HalfBlock(const PromptArgs& args, HalfShared<D>& shared, int place,
                                        unsigned base, int group, int thread)
       : args_(args),
@@ -137,7 +137,7 @@ class HalfBlock {
     hold_registers(sums_);
     hold_registers(p);
     free(place_of_values(n_seen - 1, n_tiles_));
-    // Tiles behind the last that the group sees it only lets go.
+    // The group only releases tiles after the last that it sees.
     for (int n = n_seen; n < n_tiles_; ++n) {
       let_go(place_of_keys(n));
       let_go(place_of_values(n, n_tiles_));
@@ -182,7 +182,7 @@ class HalfBlock {
     for (int k = 0; k < kTileTokens / 16; ++k) add_values(sums_, p + 4 * k, values + step(k, D));
     commit_products();
   }
-  // From a matrix' beginning to its columns from 16 k on, in units of 16 bytes.
+  // Returns the offset from a matrix's start to its columns from 16 k on, in units of 16 bytes.
   static __device__ __forceinline__ constexpr std::uint64_t step(int k, int n_rows) {
     return static_cast<std::uint64_t>(k / 4 * (n_rows * 128 / 16) + k % 4 * 2);
   }
@@ -205,13 +205,14 @@ class HalfBlock {
     }
     return weigh_scores<Weight>(s, args_.scale_log2, args_.slack_log2, rows_, shrink);
   }
-  // The A operand: of 16 tokens, columns 2t and the next of rows g and g + 8, then those 8 further.
+  // Packs the A operand of 16 tokens: columns 2t and the next of rows g and g + 8, then the same 8 columns
+  // further.
   static __device__ __forceinline__ void pack(const float (&s)[64], std::uint32_t (&p)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) p[i] = pack_half2(s[2 * i], s[2 * i + 1]);
   }
 
-  // False: another CTA has the other part of the block, and stores it.
+  // Returns false if another CTA has the other part of the block and will store it.
   __device__ __forceinline__ bool joined(int thread) {
     const int split = block_.item.split;
     if (split < 0) return true;
@@ -267,9 +268,10 @@ __global__ void __launch_bounds__(HalfShape<D>::kThreads, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  wait_for_predecessors();  // tiles and the plan
+  wait_for_predecessors();  // for tiles and the plan
   __syncthreads();
-  const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);  // known to be the same for all of a warp
+  // the shuffle makes it uniform in a warp for the compiler
+  const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));
     const int warp = thread / 32 - 1, lane = thread % 32;

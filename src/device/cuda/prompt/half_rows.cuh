@@ -1,4 +1,4 @@
-// Rows of queries and outputs of prompts in half precision.
+// Rows of queries and outputs for prefill in half precision.
 #pragma once
 
 #include "device/cuda/page/row_channels.cuh"
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// Eight numbers of a query.
+// Loads eight numbers of a query.
 __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t at) {
   if (args.q_type != NumberType::f32) {
     const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t
   return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
-// Likewise, to be rotated: as numbers that are read once more as they were stored.
+// Loads them for a rotation, as floats with the stored precision.
 __device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t at, float (&x)[8]) {
   if (args.q_type != NumberType::f32) {
     const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
@@ -35,12 +35,12 @@ __device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t 
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-// Lanes of a warp that load a row of queries, an octet each, or several of a longer one.
+// The number of lanes that load a row of queries, with one octet each, or several of a longer row.
 template <int D>
 inline constexpr int kLanesOfQuery = D / 8 < kLanes ? D / 8 : kLanes;
 
-// Queries of a block into shared memory, rows [first, end) by warps that take them in turn: store(row, octet,
-// eight numbers). Of heads of 512 none are rotated.
+// Loads a block's queries into shared memory; warps take turns with rows [first, end) and call store(row,
+// octet, eight numbers). Heads of 512 are not rotated.
 template <int D, class Store>
 __device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
                                              int first, int end, int step, int lane, const Store& store) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_queries(const PromptArgs& args, const Promp
             row < item.n_rows ? load_query(args, place_of(row, octet + i)) : make_uint4(0, 0, 0, 0));
 }
 
-// D: channels that a warp has, from the first on; those that are rotated it has all.
+// D: the number of a warp's channels from the first on. A warp has all channels of rows that are rotated.
 template <int D>
 __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                 int row, int pair, int first_channel, const RowSums& rows,
@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     float mass = rows.mass[i];
     mass += __shfl_xor_sync(~0U, mass, 1);
     mass += __shfl_xor_sync(~0U, mass, 2);
-    float x[D / 4];  // of channels 8 j + 2 pair and the next at 2 j
+    float x[D / 4];  // channels 8 j + 2 pair and the next are at 2 j
 #pragma unroll
     for (int j = 0; j < D / 4; ++j) x[j] = sums[j / 2 * 4 + 2 * i + j % 2];
     if (args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     if (in_block >= item.n_rows) continue;
     const std::int64_t out_row = item.first_row + in_block;
     float reference = rows.reference[i], share = 1;
-    if (args.sink_logits != nullptr) {  // joins the denominator
+    if (args.sink_logits != nullptr) {  // adds the sink logit to the denominator
       const float sink = args.sink_logits[head] * 1.44269504F;
       reference = fmaxf(reference, sink);
       share = exp2_fast(rows.reference[i] - reference);

@@ -1,5 +1,5 @@
-// Tiles in half precision for prompts that are attended to exactly: keys [128 tokens][D] and values
-// [D][128 tokens], as products read them in shared memory, and the pass that makes them of rows and pages.
+// Half-precision tiles for exact prefill attention: keys [128 tokens][D] and values [D][128 tokens] in the
+// layout that products read from shared memory. Also the pass that makes them from rows and pages.
 #pragma once
 
 #include <type_traits>
@@ -11,8 +11,8 @@
 
 namespace kvant::cuda {
 
-// The byte of a number in a matrix of so many rows whose columns are along the contraction: panels of 64
-// columns, each of swizzled rows of 128 bytes (tile_layout.cuh).
+// Returns the byte of a number in a matrix of Rows rows whose columns run along the contraction: panels of 64
+// columns, each with swizzled rows of 128 bytes (tile_layout.cuh).
 inline constexpr int kPanelColumns = 64;
 template <int Rows>
 __host__ __device__ constexpr int half_place(int row, int column) {
@@ -25,7 +25,7 @@ struct HalfTile {
   static constexpr int kBytes = 2 * kSideBytes;  // keys, then values
 };
 
-// Saturated.
+// Converts eight numbers to half precision, saturated.
 __device__ __forceinline__ uint4 half_octet_of(const float (&x)[8]) {
   std::uint32_t words[4];
 #pragma unroll
@@ -36,7 +36,7 @@ __device__ __forceinline__ uint4 half_octet_of(const float (&x)[8]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Eight 16-bit numbers in half precision.
+// Converts eight 16-bit numbers to half precision.
 template <bool IsHalf>
 __device__ __forceinline__ uint4 half_octet(const uint4& from) {
   if constexpr (IsHalf) return from;
@@ -45,15 +45,15 @@ __device__ __forceinline__ uint4 half_octet(const uint4& from) {
   return half_octet_of(x);
 }
 
-// The ith of eight 16-bit numbers.
+// Returns number i of eight 16-bit numbers.
 __device__ __forceinline__ std::uint32_t number_of(const uint4& octet, int i) {
   const std::uint32_t words[4] = {octet.x, octet.y, octet.z, octet.w};
   return words[i / 2] >> (16 * (i % 2)) & 0xffff;
 }
 
-// A thread has 8 neighbouring channels of kRows tokens: of keys every so manyth token, so that a warp stores
-// whole rows; of values four tokens in succession at a time, so that it stores whole rows of the transposed
-// tile.
+// A thread has 8 neighbouring channels of kRows tokens. For keys these are every kRowGroups-th token, so a
+// warp stores whole rows. For values they are groups of four consecutive tokens, so a warp stores whole rows
+// of the transposed tile.
 template <int D, int Tokens>
 struct HalfOctets {
   static constexpr int kOctets = D / 8;
@@ -74,7 +74,7 @@ struct HalfOctets {
     return half_octet<IsHalf>(*reinterpret_cast<const uint4*>(rows.data + token * rows.stride + octet * 8));
   }
 
-  // `to`: a tile, whose tokens from `first` on these are.
+  // Stores keys into the tile `to`, where they are the tokens from `first` on.
   template <bool IsHalf>
   __device__ __forceinline__ void store_keys(const TileRows& rows, int n_tokens, int first,
                                              unsigned char* to) const {
@@ -103,12 +103,12 @@ struct HalfOctets {
   }
 };
 
-// Rows of a page in shared memory, [n_tokens][D], rotated back where they are: half precision from here on.
-// Lanes that share a row have octets of it in turn, and rows four apart lie in different banks.
+// Rotates back rows of a page in shared memory, [n_tokens][D], in place; they are half precision afterwards.
+// Lanes that share a row take turns with its octets, and rows four apart lie in different banks.
 template <int D>
 __device__ __forceinline__ void rotate_back(unsigned short* rows, std::int64_t stride, int n_tokens) {
   constexpr int kLanesOfRow = D <= 128 ? 4 : 8;
-  constexpr int kOctets = D / 8 / kLanesOfRow;  // of a lane
+  constexpr int kOctets = D / 8 / kLanesOfRow;  // octets per lane
   constexpr int kRowsOfWarp = 32 / kLanesOfRow;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int of_warp = lane / kLanesOfRow;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void rotate_back(unsigned short* rows, std::int64_t s
   }
 }
 
-// Grid: the plan, then tiles' slots; KV heads; sides.
+// The grid is (the plan, then tiles' slots) x KV heads x sides.
 template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
     half_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,

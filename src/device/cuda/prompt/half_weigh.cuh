@@ -1,17 +1,17 @@
-// Scores of half-precision products become weights, relative to a reference that moves only where a row's
-// scores rise by much.
+// Turns scores of half-precision products into weights, relative to a reference that moves only if a row's
+// scores rise a lot.
 #pragma once
 
 #include "device/cuda/prompt/weigh.cuh"
 
 namespace kvant::cuda {
 
-// A row's sums are in units of 2^reference; none are so far.
+// A row's sums are in units of 2^reference; this value means that there are no sums yet.
 inline constexpr float kNoReference = -1e30F;
 
-// Weights of a row's scores in a tile: top is the largest of them, in log2.
+// The types below compute weights of a row's scores in a tile; top is the largest score, in log2.
 
-// 2^(scale score - reference).
+// Computes 2^(scale score - reference).
 struct ExactHalfWeight {
   float factor, offset;
   __device__ __forceinline__ ExactHalfWeight(float scale_log2, float /*top*/, float reference)
@@ -19,10 +19,10 @@ struct ExactHalfWeight {
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g) of the top's weight, g in [-1/2, 1/2]; 0
-// below the floor, which is relative to the top. Relative to the largest score so far, as TurboAttention's
-// Algorithm 1 prints it, a text's first tokens, whose scores are often far above all others', would leave
-// nothing of most tiles behind them.
+// Approximates weights like SAS (sas_polynomial.cuh): e^-(whole + 1/2 + g) of the top's weight, g in [-1/2,
+// 1/2], and 0 below the floor. The floor is relative to the tile's top. TurboAttention's Algorithm 1 makes it
+// relative to the largest score so far. A text's first tokens often have scores far above all others, which
+// would then zero most of the later tiles.
 struct SasHalfWeight {
   static constexpr float kLn2 = 0.69314718F;
   float factor, offset, exponent;
@@ -37,7 +37,7 @@ struct SasHalfWeight {
   }
 };
 
-// Scores of a thread as in weigh.cuh, in F32.
+// Masks a thread's scores in F32, which are arranged as in weigh.cuh.
 template <int N>
 __device__ __forceinline__ void mask_scores(float (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {
@@ -49,9 +49,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[N], const int (&low)[2], 
   }
 }
 
-// Products become capped scores in units of log 2, before any is masked. tanh x = 1 - 2 / (e^2x + 1): its
-// absolute error counts, some 2^-21. Reciprocals of four come of one, of their product: below 2^125 with
-// exponents that end where tanh is 1.
+// Turns products into capped scores in units of log 2, before any is masked. It uses tanh x = 1 - 2 / (e^2x +
+// 1), whose absolute error of about 2^-21 is what counts. Four reciprocals come from one reciprocal of their
+// product; the exponents end where tanh is 1, which keeps the product below 2^125.
 template <int N>
 __device__ __forceinline__ void cap_scores(float (&s)[N], float softcap_log2, float slope) {
   static_assert(N % 4 == 0);
@@ -71,8 +71,8 @@ __device__ __forceinline__ void cap_scores(float (&s)[N], float softcap_log2, fl
   }
 }
 
-// Scores become weights in place. slack: see PromptArgs. Sets what earlier sums are multiplied by; true if
-// that isn't 1 in all rows of the warp.
+// Turns scores into weights in place. slack: see PromptArgs. Sets the factors of earlier sums; returns true
+// unless they are 1 in all rows of the warp.
 template <class Weight, int N>
 __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, float slack, RowSums& rows,
                                              float (&shrink)[2]) {

@@ -1,11 +1,11 @@
-// Products in half precision by warpgroups, with sums in F32.
+// Half-precision products by warpgroups, with F32 sums.
 #pragma once
 
 #include "device/cuda/prompt/products.cuh"
 
 namespace kvant::cuda {
 
-// d[64 x 128] (+)= a[64 x 16] b[16 x 128], both in shared memory.
+// Computes d[64 x 128] (+)= a[64 x 16] b[16 x 128], both operands in shared memory.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_scores(float (&d)[64], std::uint64_t a, std::uint64_t b) {
   asm volatile(
@@ -28,7 +28,7 @@ __device__ __forceinline__ void multiply_scores(float (&d)[64], std::uint64_t a,
       : "l"(a), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// d[64 x 128] += a[64 x 16] b[16 x 128]; each warp holds 16 rows of a, as mma.m16n8k16 has them.
+// Computes d[64 x 128] += a[64 x 16] b[16 x 128]; each warp holds 16 rows of a in the layout of mma.m16n8k16.
 __device__ __forceinline__ void add_values(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
@@ -49,7 +49,7 @@ __device__ __forceinline__ void add_values(float (&d)[64], const std::uint32_t* 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// d[64 x 64] likewise.
+// Computes d[64 x 64] in the same way.
 __device__ __forceinline__ void add_values(float (&d)[32], const std::uint32_t* a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"

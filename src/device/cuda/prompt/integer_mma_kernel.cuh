@@ -1,5 +1,5 @@
-// Attention of prompts in 8-bit integers by products of warps (mma.sync), for what prompt_kernel.cuh is not
-// there: GPUs other than Hopper, heads of 256.
+// Prefill attention in 8-bit integers by products of warps (mma.sync), where prompt_kernel.cuh does not
+// apply: on GPUs other than Hopper, and with heads of 256.
 //
 // Blocks, warps and steps are those of mma_kernel.cuh, tiles and weights those of prompt_kernel.cuh. A step's
 // keys and values come together; its weights are bytes relative to the row's largest in the step.
@@ -11,8 +11,7 @@
 
 namespace kvant::cuda {
 
-// RowTiles: of 16 rows, that a warp has. With two of them fragments of keys and values are read once for
-// both.
+// RowTiles: tiles of 16 rows per warp. With two, fragments of keys and values are read once for both.
 template <int D, int RowTiles, int Warps, int Ctas>
 struct IntegerMmaShape {
   static constexpr int kHeadDim = D;
@@ -25,21 +24,21 @@ struct IntegerMmaShape {
   static constexpr int kSlotBytes = StepTile<D>::kStepBytes;
   static constexpr int kWarpQueryBytes = kWarpRows * D;
   static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
-  static constexpr int kParts = Warps * RowTiles;  // of a block, that two CTAs join each on its own
+  static constexpr int kParts = Warps * RowTiles;  // parts of a block that two CTAs join separately
   static constexpr int kLeastSlots = 2;
-  static constexpr int kMostCtas = Ctas;  // of a multiprocessor, by registers
+  static constexpr int kMostCtas = Ctas;  // per SM, limited by registers
 };
 
 template <class Shape>
 struct IntegerMmaShared : WarpBlock<Shape::kWarps> {
-  float query_scale[Shape::kRows];  // softmax scale and log2(e) included
+  float query_scale[Shape::kRows];  // includes the softmax scale and log2(e)
   alignas(16) TileNote notes[kMostSlots];
 };
 
-// A reference that every tile's exponent is above.
+// The initial reference; every tile's exponent is above it.
 inline constexpr float kLeastReference = -0x1p126F;
 
-// A block's steps, brought into the ring by all threads.
+// A block's steps, which all threads copy into the ring.
 template <class Shape>
 class IntegerSteps {
  public:
@@ -47,7 +46,7 @@ class IntegerSteps {
                                           std::uint32_t ring, int n_slots)
       : args_(args), shared_(shared), ring_(ring), n_slots_(n_slots) {}
 
-  // The next group of copies: empty where there are no more.
+  // Starts the next group of copies, which is empty at the end.
   __device__ __forceinline__ void begin() {
     if (next_ < shared_.n_steps) copy();
     commit_copies();
@@ -77,7 +76,7 @@ class IntegerSteps {
   int slot_ = 0;
 };
 
-// A warp's rows on their way through the steps of a block.
+// A warp's rows and their progress through the steps of a block.
 template <class Shape, class Weight>
 class IntegerMmaRows {
  public:
@@ -87,7 +86,7 @@ class IntegerMmaRows {
 
   __device__ __forceinline__ IntegerMmaRows(std::uint32_t queries, int warp, int lane)
       : row_(warp * Shape::kWarpRows + lane / 4), pair_(lane % 4) {
-    // Rows of swizzled panels; bytes 32 k of a row are as many further, before the swizzle.
+    // Rows lie in swizzled panels; bytes 32 k of a row are 32 k further, before the swizzle.
     constexpr int kRowBytes = Tile::kPanelBytes;
     const int row = lane % 8, mask = kRowBytes == 128 ? row : row / 2;
     queries_ = queries + (lane % 16) * kRowBytes + ((lane / 16 ^ mask) << 4);
@@ -97,7 +96,7 @@ class IntegerMmaRows {
     for (int m = 0; m < kTiles; ++m) rows_[m].reference[0] = rows_[m].reference[1] = kLeastReference;
   }
 
-  // Scores of a step, which is in such a slot.
+  // Computes the scores of the step in this slot.
   __device__ __forceinline__ void score(std::uint32_t slot) {
     constexpr int kRowBytes = Tile::kPanelBytes;
     const std::uint32_t keys = slot + keys_;
@@ -126,7 +125,7 @@ class IntegerMmaRows {
     }
   }
 
-  // Scores become weights, and sums so far go to their unit. first: the step's first token.
+  // Turns scores into weights and converts earlier sums to their unit. first: the step's first token.
   __device__ __forceinline__ void weigh_step(const PromptArgs& args, const IntegerMmaShared<Shape>& shared,
                                              const WarpSight& sight, bool is_rows, int first,
                                              const TileNote& note) {
@@ -182,7 +181,7 @@ class IntegerMmaRows {
     }
   }
 
-  // Stores what no other CTA will.
+  // Stores the rows that no other CTA will store.
   __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
                                         int lane, int& claim) {
 #pragma unroll
@@ -210,7 +209,8 @@ class IntegerMmaRows {
                                                      channels_of<kD>(args, item, head) + kD,
                                                      [&](int i) { return shift[i]; });
   }
-  // What the keys' centre adds to scores of a row, in units of log 2: by the four lanes that share it.
+  // Returns what the keys' centre adds to the scores of a row, in units of log 2; the four lanes that share
+  // the row call it.
   template <bool IsHalf>
   __device__ __forceinline__ float find_shift(const PromptArgs& args, const PromptItem& item, int head,
                                               int row) const {
@@ -242,7 +242,7 @@ class IntegerMmaRows {
   float sums_[kTiles][kD / 2] = {};
 };
 
-// A warp's own queries become INT8.
+// Quantizes a warp's own queries to INT8.
 template <class Shape>
 __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, const PromptItem& item,
                                                       int head, int warp, int lane, unsigned char* queries,
@@ -275,7 +275,7 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
   __syncwarp();
 }
 
-// A block, by all threads. ring: its slots, from a shared address on.
+// Processes a block with all threads. ring: the shared address of its slots.
 template <class Shape, class Weight>
 __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, IntegerMmaShared<Shape>& shared,
                                                      unsigned char* queries, std::uint32_t ring, int n_slots,
@@ -293,7 +293,7 @@ __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, Int
   for (int step = 0; step < shared.n_steps; ++step) {
     const auto [is_rows, first] = place_of_step(item, step);
     const SeenByAll any = sight.any[is_rows ? 1 : 0];
-    // The oldest copies are there, and the slot before theirs is free.
+    // The oldest copies have arrived, and the slot before theirs is free.
     wait_for_oldest(n_slots);
     __syncthreads();
     steps.begin();
@@ -308,7 +308,7 @@ __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, Int
   rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
 }
 
-// Dynamic shared memory: queries of each warp, then the ring.
+// Dynamic shared memory holds the queries of each warp, then the ring.
 template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     integer_mma_kernel(const __grid_constant__ PromptArgs args, int n_slots) {

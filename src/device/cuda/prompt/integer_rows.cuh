@@ -1,4 +1,4 @@
-// Rows of queries and outputs of prompts in 8-bit integers.
+// Rows of queries and outputs for prefill in 8-bit integers.
 #pragma once
 
 #include "device/cuda/page/row_channels.cuh"
@@ -8,18 +8,19 @@
 
 namespace kvant::cuda {
 
-// [3][D]: the keys' and values' centres, the values' scales (channel_ranges.cuh).
+// Returns [3][D]: the centres of keys and values, then the scales of values (channel_ranges.cuh).
 template <int D>
 __device__ __forceinline__ const float* channels_of(const PromptArgs& args, const PromptItem& item,
                                                     int head) {
   return args.channels + (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D;
 }
 
-// MayTurn, here and below: queries and outputs are rotated where args say so. Kernels that don't are smaller.
+// MayTurn, here and below: queries and outputs are rotated if args ask for that. Kernels without it are
+// smaller.
 
-// Of rows, each of so many neighbouring lanes, octets become INT8: all that a lane has of a row, one Lanes
-// octets behind the other, then those of the next. octet(n) is asked twice, store(n, bytes) follows.
-// largest: of the rows.
+// Quantizes octets of rows to INT8; Lanes neighbouring lanes share a row. A lane's octets of a row come
+// first, Lanes octets apart, then those of the next row. octet(n) is called twice, then store(n, bytes).
+// largest: per row.
 template <int D, int Lanes, bool IsHalf, bool MayTurn, int N, class Octet, class Store>
 __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const Octet& octet,
                                                  float (&largest)[N * Lanes / (D / 8)], const Store& store) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lan
       return;
     }
   }
-  // Without their signs, numbers are in the order of their bits, two at a time.
+  // Without their signs, the bits of numbers compare like the numbers, two at a time.
   constexpr std::uint32_t kUnsigned = 0x7fff7fff;
   std::uint32_t most[N / kOfRow] = {};
 #pragma unroll
@@ -108,7 +109,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
               head * args.out_head_stride + 8 * pair;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float x[D / 4];  // of channels 8 j + 2 pair and the next at 2 j
+    float x[D / 4];  // channels 8 j + 2 pair and the next are at 2 j
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * j);

@@ -1,11 +1,11 @@
-// Products of 8-bit integers by warpgroups (sm_90a): asynchronous, with sums in registers.
+// Products of 8-bit integers by warpgroups (sm_90a), which are asynchronous and have sums in registers.
 #pragma once
 
 #include "device/cuda/prompt/products.cuh"
 
 namespace kvant::cuda {
 
-// d[64 x 128] (+)= a[64 x 32] b[32 x 128], signed bytes.
+// Computes d[64 x 128] (+)= a[64 x 32] b[32 x 128] for signed bytes.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_scores(std::uint32_t (&d)[64], std::uint64_t a, std::uint64_t b) {
   asm volatile(
@@ -28,8 +28,8 @@ __device__ __forceinline__ void multiply_scores(std::uint32_t (&d)[64], std::uin
       : "l"(a), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// d[64 x 128] (+)= a[64 x 32] b[32 x 128], unsigned bytes; each warp holds 16 rows of a, as mma.m16n8k32
-// has them.
+// Computes d[64 x 128] (+)= a[64 x 32] b[32 x 128] for unsigned bytes; each warp holds 16 rows of a in the
+// layout of mma.m16n8k32.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_values(std::uint32_t (&d)[64], const std::uint32_t* a,
                                                 std::uint64_t b) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void multiply_values(std::uint32_t (&d)[64], const st
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// d[64 x 64] likewise.
+// Computes d[64 x 64] in the same way.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_values(std::uint32_t (&d)[32], const std::uint32_t* a,
                                                 std::uint64_t b) {

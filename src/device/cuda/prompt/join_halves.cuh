@@ -1,4 +1,5 @@
-// Blocks that two CTAs share: whoever finishes first leaves its sums in memory, and the other takes them in.
+// Joins blocks that two CTAs share: the CTA that finishes first leaves its sums in memory, and the other one
+// adds them.
 #pragma once
 
 #include "device/cuda/prompt/prompt_args.h"
@@ -6,21 +7,22 @@
 
 namespace kvant::cuda {
 
-// Of each thread of a group of rows: its sums, then references, masses and offsets of its two rows; threads
-// side by side.
+// What each thread of a group of rows leaves: its sums, then references, masses and offsets of its two rows.
+// Threads are interleaved.
 template <int D, int Threads>
 struct HalfSums {
   static constexpr int kOfThread = D / 2 + 6;
   static constexpr int kNumbers = kOfThread * Threads;
 };
 
-// x a + y b, the same bits where (x, a) and (y, b) change places.
+// Computes x a + y b; swapping (x, a) and (y, b) gives the same bits.
 __device__ __forceinline__ float add_scaled(float x, float a, float y, float b) {
   return __fadd_rn(__fmul_rn(x, a), __fmul_rn(y, b));
 }
 
-// All threads of a group. `half`: where sums go, and `claims`: two numbers that are 0 before; those of this
-// block, head and group. False: this CTA was the first, and the other one will have the result.
+// All threads of a group call this. `half`: memory for sums. `claims`: two numbers of this block, head and
+// group, which are 0 initially. It returns false if this CTA was the first, since the other one then has the
+// result.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_halves(float* half, std::int32_t* claims, int barrier, int thread,
                                             int& claim, RowSums& rows, float (&sums)[N]) {

@@ -1,14 +1,14 @@
-// Blocks that several CTAs share, each a part of the tiles: whoever finishes leaves its sums in memory, and
-// the last takes them in.
+// Joins blocks that several CTAs share, each with a part of the tiles. Each CTA that finishes leaves its sums
+// in memory, and the last one adds them all.
 #pragma once
 
 #include "device/cuda/prompt/join_halves.cuh"
 
 namespace kvant::cuda {
 
-// All threads of a group of rows, the nth of n_groups in all heads' blocks of the item. False: other CTAs
-// have still to finish, of which the last will have the result. Parts are added in their order, whoever is
-// the last.
+// All threads of a group of rows call this; it is group n of n_groups in all heads' blocks of the item. It
+// returns false if other CTAs have not finished, since the last of them then has the result. Parts are added
+// in their order, whichever CTA is the last.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_parts(const PromptArgs& args, const PromptItem& item, int n,
                                            int n_groups, int barrier, int thread, int& claim, RowSums& rows,
@@ -55,7 +55,7 @@ __device__ __forceinline__ bool join_parts(const PromptArgs& args, const PromptI
   }
   const auto add = [](float sum, float x, float factor) { return __fadd_rn(sum, __fmul_rn(x, factor)); };
   float mass[2] = {}, offset[2] = {};
-  // So many sums at a time: warps that are on their own have no registers for more.
+  // The number of sums that are added together; warps on their own have no registers for more.
   constexpr int kTogether = N < 16 ? N : Threads > 32 ? 32 : 16;
   static_assert(N % kTogether == 0);
 #pragma unroll

@@ -1,5 +1,5 @@
-// Attention of a block's rows to kept rows, behind its INT8 tiles: products in half precision, whose weights
-// join the same sums (sm_90a).
+// Attends from a block's rows to kept rows, after its INT8 tiles. The products are half precision, and their
+// weights join the same sums (sm_90a).
 #pragma once
 
 #include "device/cuda/prompt/half_weigh.cuh"
@@ -9,10 +9,10 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kKeptChunk = 64;  // kept rows at a time, as registers allow
+inline constexpr int kKeptChunk = 64;  // kept rows that registers can hold at a time
 
-// Tiles of kept rows that a block attends to. Of a block's parts the first does: kept rows are those of
-// pages, with the first of which it begins.
+// Returns the tiles of kept rows that a block attends to. Only the first part of a divided block does,
+// because kept rows belong to pages, and the first page to that part.
 __device__ __forceinline__ int kept_tiles_of(const PromptArgs& args, const KeptRows& kept,
                                              const PromptItem& item, int head) {
   if (item.page > 0 || item.n_sealed == 0) return 0;
@@ -21,7 +21,7 @@ __device__ __forceinline__ int kept_tiles_of(const PromptArgs& args, const KeptR
   return (before[pages] - before[0] + kTileTokens - 1) / kTileTokens;
 }
 
-// The tile of a block's kept rows n.
+// Returns tile n of a block's kept rows.
 template <int D>
 __device__ __forceinline__ const unsigned char* kept_tile(const PromptArgs& args, const KeptRows& kept,
                                                           const PromptItem& item, int head, int n) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ const unsigned char* kept_tile(const PromptArgs& args
   return kept.tiles + (static_cast<std::int64_t>(kv_head) * kept.slots + slot) * HalfTile<D>::kBytes;
 }
 
-// Scores of a page's protected tokens are masked. Those of a thread are as in mask_scores.
+// Masks the scores of a page's protected tokens; a thread's scores are arranged as in mask_scores.
 template <class Numbers>
 __device__ __forceinline__ void mask_kept(std::uint32_t (&s)[64], const uint4& mask, int pair) {
   const std::uint32_t words[4] = {mask.x >> 2 * pair, mask.y >> 2 * pair, mask.z >> 2 * pair,
@@ -40,7 +40,7 @@ __device__ __forceinline__ void mask_kept(std::uint32_t (&s)[64], const uint4& m
     if ((words[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1) != 0) s[i] = Numbers::kMasked;
 }
 
-// Queries of this thread's two rows as the A operand of D / 16 steps.
+// Loads queries of this thread's two rows as the A operand of D / 16 steps.
 template <int D>
 __device__ __forceinline__ void load_kept_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int row, int pair, std::uint32_t (&q)[D / 4]) {
@@ -60,7 +60,8 @@ __device__ __forceinline__ void load_kept_queries(const PromptArgs& args, const 
   }
 }
 
-// A block's kept rows on their way through a group: sums and masses are those of INT8 tiles before and after.
+// Attends from a group's rows to the block's kept rows; sums and masses are shared with the INT8 tiles before
+// and after.
 template <int D, class Shared, class Stage>
 __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRows& kept, Shared& shared,
                                             int place, int group, int thread, Stage& stage, RowSums& rows,
@@ -108,7 +109,8 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
     for (int first = 0; first < kTileTokens; first += kKeptChunk) {
       const int begin = n * kTileTokens + first;
       if (begin >= seen_by_any) break;
-      // Anew for each chunk: the assembler of CUDA 13.0 doesn't keep registers that wgmma reads for longer.
+      // They are loaded again for each chunk, since the assembler of CUDA 13.0 doesn't keep registers that
+      // wgmma reads for longer.
       std::uint32_t q[D / 4];
       load_kept_queries<D>(args, item, of_group.head, of_group.first + row_of(thread), pair, q);
       float s[kKeptChunk / 2] = {};

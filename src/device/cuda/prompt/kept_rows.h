@@ -1,5 +1,5 @@
-// Protected tokens that prompt attention in 8-bit integers leaves out of the tiles of their pages, and
-// attends to in half precision ("kept rows": VQuant, section 5.2).
+// Kept rows: protected tokens that prefill attention in 8-bit integers omits from the tiles of their pages,
+// and attends to in half precision (VQuant, section 5.2).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,21 +11,21 @@
 namespace kvant::cuda {
 
 struct KeptRows {
-  const uint4* masks;  // of pages' protected tokens behind the sink, or null: the sink's alone
+  const uint4* masks;  // pages' protected tokens after the sink; null: only the sink
   std::int64_t mask_seq_stride, mask_head_stride;
   int sink;
   PageSource protected_pages;
-  // [n_kv_heads][page_slots + n_seqs]: of the pages of each sequence in turn, and of its end, how many kept
-  // rows of this and the sequences before lie before it.
+  // [n_kv_heads][page_slots + n_seqs]: the number of kept rows of this and earlier sequences that precede
+  // each page of each sequence, and the sequence's end.
   std::int32_t* before;
-  int n_before;  // of a head
-  // [n_kv_heads][slots], HalfTile: of each sequence in turn, as tiles of rows are (first_tile). Keys lose
-  // their centre, values theirs and their channels' scales, as INT8 tiles do.
+  int n_before;  // per head
+  // [n_kv_heads][slots], HalfTile: the sequences in turn, like tiles of rows (first_tile). As in INT8 tiles,
+  // the centre is subtracted from keys and values, and values are divided by their channels' scales.
   unsigned char* tiles;
   int slots;
 };
 
-// In place of it where there are none.
+// Replaces KeptRows if there are none.
 struct NothingKept {};
 
 }  // namespace kvant::cuda

@@ -1,4 +1,4 @@
-// The first pass over kept rows: how many there are before each page, and their tiles.
+// The first pass over kept rows: counts them before each page, and makes their tiles.
 #pragma once
 
 #include "device/cuda/prompt/find_tile.cuh"
@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Bits of a page's protected tokens, the sink's among them.
+// Returns the bits of a page's protected tokens, including the sink's.
 __device__ __forceinline__ uint4 kept_mask(const KeptRows& kept, int seq, int head, int page) {
   uint4 mask = make_uint4(0, 0, 0, 0);
   if (kept.masks != nullptr)
@@ -21,13 +21,13 @@ __device__ __forceinline__ uint4 kept_mask(const KeptRows& kept, int seq, int he
   return make_uint4(mask.x | of_sink(0), mask.y | of_sink(1), mask.z | of_sink(2), mask.w | of_sink(3));
 }
 
-// Where a sequence's numbers in KeptRows::before begin.
+// Returns the start of a sequence's numbers in KeptRows::before.
 __device__ __forceinline__ const std::int32_t* kept_before(const PromptArgs& args, const KeptRows& kept,
                                                            int seq, int head) {
   return kept.before + static_cast<std::int64_t>(head) * kept.n_before + args.sealed_begins[seq] + seq;
 }
 
-// A CTA counts a head's. Grid: KV heads.
+// A CTA counts the rows of one head. The grid is KV heads.
 template <int Threads>
 __global__ void __launch_bounds__(Threads)
     count_kept_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ KeptRows kept) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Threads)
         count = __popc(mask.x) + __popc(mask.y) + __popc(mask.z) + __popc(mask.w);
       }
     }
-    int sum = count;  // of the warp's places up to this one
+    int sum = count;  // over the warp's positions up to this one
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(~0U, sum, step);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
-// Eight channels of a kept row, less the channels' centres, divided by their scales.
+// Returns eight channels of a kept row, minus the channels' centres and divided by their scales.
 template <PageSide Side, int D>
 __device__ __forceinline__ uint4 kept_octet(const unsigned char* page, int row, int octet,
                                             const float (&centre)[8], const float (&inverse)[8]) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ uint4 kept_octet(const unsigned char* page, int row, 
   return half_octet_of(x);
 }
 
-// Grid: tiles' slots, KV heads, sides.
+// The grid is tiles' slots x KV heads x sides.
 template <int D>
 __global__ void __launch_bounds__(kQuantizeThreads)
     kept_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ KeptRows kept) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
                        : make_uint4(0, 0, 0, 0);
     return;
   }
-  // Four rows at a time: a word of each channel.
+  // Four rows are processed together: a word of each channel.
   for (int row = 4 * group; row < kTileTokens; row += 4 * kTogether) {
     uint4 four[4];
 #pragma unroll

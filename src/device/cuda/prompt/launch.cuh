@@ -1,4 +1,4 @@
-// Launches of prompt attention in 8-bit integers, for one head size.
+// Launches prefill attention in 8-bit integers for one head size.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace kvant::cuda {
 
-// How many kept rows there are before each page, and, once the channels' ranges are known, their tiles.
+// Launch the count of kept rows before each page and, once the channels' ranges are known, the making of
+// their tiles.
 inline void launch_kept_count(const PromptArgs& args, const PromptLaunch& launch) {
   if (launch.kept != nullptr)
     count_kept_kernel<kQuantizeThreads>
@@ -27,11 +28,11 @@ cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch
   return cudaGetLastError();
 }
 
-// Whether tiles are made of pages' codes where those allow it. False: all by way of rows.
+// Whether tiles are made directly from codes where the format allows it. If false, all go through rows.
 inline constexpr bool kTilesFromCodes = true;
 
-// Tiles of pages that can be made of their codes. Tells source which, and returns how many are left to be
-// made of rows, of either side.
+// Launches the making of tiles from codes. Tells source which tiles these are, and returns how many tiles of
+// either side remain to be made from rows.
 template <int D>
 cudaError_t launch_code_tiles(const PromptArgs&, const OnlyRows&, const PromptLaunch& launch, int* n_tiles) {
   *n_tiles = launch.tile_slots;
@@ -43,7 +44,7 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   *n_tiles = launch.tile_slots;
   const DequantizeArgs& pages = source.pages;
   if (!kTilesFromCodes || args.page_slots == 0 || pages.masks != nullptr) return cudaSuccess;
-  bool of_tokens = false;  // grids of some heads' values
+  bool of_tokens = false;  // whether some heads' values have grids by token
   for (int side = 0; side < 2; ++side) {
     source.from_codes[side] = true;
     for (int head = 0; head < args.n_kv_heads; ++head) {
@@ -86,7 +87,7 @@ cudaError_t launch_first_pass(const PromptArgs& args, Source source, const Promp
   if (const cudaError_t error = launch_code_tiles<D>(args, source, launch, &n_tiles); error != cudaSuccess)
     return error;
   const dim3 tiles(n_tiles + 1, args.n_kv_heads, 2);
-  // Tiles are read while channels' ranges are found.
+  // Tiles are read while the channels' ranges are computed.
   return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source, kPromptUnits<D>);
 }
 
@@ -98,7 +99,8 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch,
   return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args, kept);
 }
 
-// Kept rows have tiles of their own (kept_tiles.cuh); 0: they are rounded within the tiles of their pages.
+// Kept rows have tiles of their own (kept_tiles.cuh); 0 means that they are rounded within the tiles of their
+// pages.
 template <int D>
 inline constexpr int kKeptTileBytes = HalfTile<D>::kBytes;
 

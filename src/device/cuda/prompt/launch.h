@@ -1,4 +1,4 @@
-// The kernels of prompt attention by head size, each compiled on its own.
+// The kernels of prefill attention by head size, each compiled separately.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,33 +13,33 @@
 namespace kvant::cuda {
 
 struct PromptLaunch {
-  int tile_slots;  // of all sequences, pages and rows
+  int tile_slots;  // of all sequences, for pages and rows
   Gpu gpu;
   bool is_half, sas;
-  const DequantizeArgs* pages;  // or null: there are none
-  bool rows_in_tail;            // with pages: rows are those of tail pages
-  const KeptRows* kept;         // or null: there are none, or the kernel has none
+  const DequantizeArgs* pages;  // null: there are none
+  bool rows_in_tail;            // with pages: rows come from tail pages
+  const KeptRows* kept;         // null: there are none, or the kernel does not support them
   cudaStream_t stream;
 };
 
-// Numbers from one token's row to the next in shared memory: octets of neighbouring tokens lie in different
-// banks.
+// The distance between tokens' rows in shared memory, in numbers; octets of neighbouring tokens then lie in
+// different banks.
 constexpr int dequantized_stride(int head_dim) {
   return head_dim + 8;
 }
 
-// What the kernels of a head size and precision work in, on a device.
+// The block sizes and memory that the kernels of a head size and precision use on a device.
 struct PromptSizes {
-  int block_rows;  // of a work item; 0: the device has too little shared memory
+  int block_rows;  // rows of a work item; 0: the device has too little shared memory
   int tile_bytes;
-  // Of blocks that several CTAs share: numbers in PromptArgs::halves, and in `claims`.
+  // For blocks that several CTAs share: numbers in PromptArgs::halves, and in `claims`.
   std::size_t half_numbers;
   int claims;
-  int ctas;                 // that run side by side on a multiprocessor
+  int ctas;                 // that run concurrently on an SM
   int kept_tile_bytes = 0;  // 0: the kernel attends to protected tokens in the tiles of their pages
-  int units = 1;            // of a block (BlockUnits)
+  int units = 1;            // units of a block (BlockUnits)
 };
-// In 8-bit integers, by warpgroups (sm_90a) or by warps, and in half precision likewise.
+// Return the sizes in 8-bit integers, by warpgroups (sm_90a) or by warps, and likewise in half precision.
 template <int D>
 PromptSizes prompt_sizes(const Gpu& gpu);
 template <int D>
@@ -49,7 +49,7 @@ PromptSizes half_prompt_sizes(const Gpu& gpu);
 template <int D>
 PromptSizes mma_prompt_sizes(const Gpu& gpu);
 
-// The first pass (of integers channels' ranges, then tiles), and attention behind it.
+// Launch the first pass (for integers the channels' ranges, then tiles) and the attention after it.
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
 template <int D>
@@ -59,7 +59,7 @@ cudaError_t launch_half_prompt(const PromptArgs& args, const PromptLaunch& launc
 template <int D>
 cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch);
 
-// The first pass of those in half precision, and of those in integers by warps.
+// Launch the first pass for half precision, and for integers by warps.
 template <int D>
 cudaError_t launch_half_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows);
 template <int D>

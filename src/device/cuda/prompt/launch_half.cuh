@@ -1,4 +1,4 @@
-// Launches of prompt attention in half precision by products of warpgroups (Hopper), for one head size.
+// Launches prefill attention in half precision by products of warpgroups (Hopper), for one head size.
 #pragma once
 
 #include "device/cuda/prompt/half_kernel.cuh"

@@ -1,4 +1,4 @@
-// Launches of prompt attention in 8-bit integers by products of warps, for one head size.
+// Launches prefill attention in 8-bit integers by products of warps, for one head size.
 #pragma once
 
 #include "device/cuda/prompt/integer_mma_kernel.cuh"
@@ -7,10 +7,10 @@
 
 namespace kvant::cuda {
 
-// Calls body(shape, slots, CTAs of a multiprocessor) with the shape that suits the device.
+// Calls body(shape, slots, CTAs per SM) with the shape that suits the device.
 template <int D, class Body>
 auto with_integer_mma_shape(const Gpu& gpu, const Body& body) {
-  constexpr int kRowTiles = D == 256 ? 1 : 2;  // more sums than that have no room in registers
+  constexpr int kRowTiles = D == 256 ? 1 : 2;  // registers do not hold more sums
   using Several = IntegerMmaShape<D, kRowTiles, 4, D == 64 ? 3 : 2>;
   using Wide = std::conditional_t<D == 256, IntegerMmaShape<D, 1, 8, 1>, Several>;
   return with_warp_shape<Several, Wide, IntegerMmaShared>(gpu, body);

@@ -12,8 +12,8 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-// Launches a kernel that begins while the one before it ends, where the device can do that, and itself waits
-// for it.
+// Launches a kernel that may begin while the previous one ends, if the device supports that; the kernel
+// itself waits for its predecessor.
 template <class... Parameters>
 cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
                               const PromptLaunch& launch, const Parameters&... parameters) {

@@ -1,4 +1,4 @@
-// The launch of the first pass of prompts in half precision, which makes their tiles and the plan.
+// Launches the first pass of prefill in half precision, which makes the tiles and the plan.
 #pragma once
 
 #include "device/cuda/prompt/half_tiles.cuh"
@@ -11,7 +11,7 @@ template <int D, bool IsHalf, class Source>
 cudaError_t launch_tiles_of(const PromptArgs& args, const Source& source, const PromptLaunch& launch,
                             int block_rows) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
-  static_assert(kBytes <= Gpu::kLeastSharedBytes - 9 * 1024);  // of which the plan takes 9
+  static_assert(kBytes <= Gpu::kLeastSharedBytes - 9 * 1024);  // the plan takes 9 KB
   auto* kernel = half_tiles_kernel<D, IsHalf, Source>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);

@@ -1,4 +1,4 @@
-// Which shape of a block suits a device, of kernels whose products are those of warps, and what it works in.
+// Chooses the shape of blocks that suits a device, for kernels with products of warps, and launches them.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace kvant::cuda {
 
-// Slots that fit beside `ctas - 1` other CTAs of the shape; less than kLeastSlots: it can't run so.
+// Returns the slots that fit next to `ctas - 1` other CTAs of the shape; below kLeastSlots it cannot run that
+// way.
 template <class Shape>
 int slots_of(const Gpu& gpu, int ctas, std::size_t static_bytes) {
   const int others = Shape::kQueryBytes + static_cast<int>(static_bytes);
@@ -19,9 +20,10 @@ int slots_of(const Gpu& gpu, int ctas, std::size_t static_bytes) {
   return std::min((bytes - others) / Shape::kSlotBytes, kMostSlots);
 }
 
-// Calls body(shape, slots, CTAs of a multiprocessor). As many CTAs of the first shape as registers let be,
-// whose products and weights take turns by themselves, where shared memory has room for them; else one of the
-// other, if need be of the first. Shared: what either has in static shared memory.
+// Calls body(shape, slots, CTAs per SM). It prefers as many CTAs of the first shape as registers allow, if
+// shared memory has space for them, because their products and weights then interleave by themselves.
+// Otherwise it uses one CTA of the other shape, or, if necessary, of the first. Shared: what either shape has
+// in static shared memory.
 template <class Several, class Wide, template <class> class Shared, class Body>
 auto with_warp_shape(const Gpu& gpu, const Body& body) {
   for (int ctas = Several::kMostCtas; ctas > 1; --ctas) {
@@ -33,7 +35,7 @@ auto with_warp_shape(const Gpu& gpu, const Body& body) {
   return body(Several{}, slots_of<Several>(gpu, 1, sizeof(Shared<Several>)), 1);
 }
 
-// Launches a kernel of the shape, whose dynamic shared memory are queries and a ring of so many slots.
+// Launches a kernel of the shape, whose dynamic shared memory holds queries and a ring of `slots` slots.
 template <class Shape>
 cudaError_t launch_warps(void (*kernel)(PromptArgs, int), int slots, const PromptArgs& args,
                          const PromptLaunch& launch) {

@@ -1,12 +1,12 @@
-// Channels' ranges (channel_ranges.cuh) without clusters: a kernel leaves its sums in memory, another reads
-// them.
+// Finds the channels' ranges (channel_ranges.cuh) without clusters: one kernel leaves its sums in memory,
+// another reads them.
 #pragma once
 
 #include "device/cuda/prompt/channel_ranges.cuh"
 
 namespace kvant::cuda {
 
-// A sample's sums lie where tiles will: each sequence and head has room for one at least.
+// A sample's sums use the memory of later tiles; each sequence and head has space for at least one.
 template <int D>
 __device__ __forceinline__ ChannelSums<D>& kept_sums(const PromptArgs& args, const SampleAt& of) {
   static_assert(2 * kSampledTiles * sizeof(ChannelSums<D>) <= StepTile<D>::kBytes);
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, D <= 128 ? Source::kSampling
   sample_tile<D, IsHalf>(args, source, of, page_memory, scratch, kept_sums<D>(args, of));
 }
 
-// Grid: sequences, KV heads, sides.
+// The grid is sequences x KV heads x sides.
 template <int D>
 __global__ void __launch_bounds__(kQuantizeThreads)
     join_samples_kernel(const __grid_constant__ PromptArgs args) {

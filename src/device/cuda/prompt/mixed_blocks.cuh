@@ -1,4 +1,5 @@
-// Blocks whose groups of rows are of several query heads of a KV head (BlockUnits), as CTAs share them out.
+// Blocks whose groups of rows belong to several query heads of a KV head (BlockUnits), and how CTAs share
+// them.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -16,14 +17,14 @@ __device__ __forceinline__ GroupRows rows_of_group(const PromptArgs& args, const
   return {head + unit % args.mixed, unit / args.mixed * kGroupRows};
 }
 
-// head: of its rows' heads the first, of the set's.
+// head: the first of its rows' heads in the set.
 template <class Shape>
 struct MixedSight : BlockSight<Shape> {
   GroupRows rows[Shape::kGroups];
   int set;
 };
 
-// What rows and groups of rows see; a warp.
+// Finds what rows and groups of rows see; one warp runs it.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int head, int lane,
                                           MixedSight<Shape>& block) {
@@ -40,12 +41,12 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   find_seen_by_group(args, item, lane, rows.first, block);
 }
 
-// A block, by its item's number, and a set of heads. Negative: there is no more.
+// A block, given by its item's number and a set of heads. Negative: no more work.
 struct MixedWork {
   int item, set;
 };
 
-// The nth piece of work: all items of some sets, then of the next ones.
+// Returns piece n of the work: all items of some sets, then those of the next sets.
 __device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
   const int n_items = *args.n_items, together = *args.sets_together;
   if (n >= n_items * args.n_sets) return {-1, 0};
@@ -55,16 +56,17 @@ __device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
   return {n / n_sets, first_set + n % n_sets};
 }
 
-// Long blocks have more tiles than this. When so many of one are still to be copied, more work is taken:
-// those and what is in the ring last until the next block is prepared.
+// Blocks with more tiles than this are long. When this many tiles of one remain to be copied, more work is
+// taken; the ring and these tiles last until the next block is prepared.
 inline constexpr int kNearEnd = 16;
 
 __device__ __forceinline__ int take_work(const PromptArgs& args) {
   return static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
 }
 
-// As prepare_blocks. But more work is taken near the end of a long block, where who copies its tiles arrives
-// on shared.near_end: so CTAs that finish first get it. Of a short one it is taken while that is prepared.
+// Works like prepare_blocks, but takes more work near the end of a long block, when the copying warp arrives
+// on shared.near_end. So CTAs that finish first get it. For a short block, work is taken while the block is
+// prepared.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Shared& shared, int warp,
                                                      int lane, const Await& await_queries,
@@ -75,7 +77,7 @@ __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Sha
   for (MixedWork work = find_work(args, static_cast<int>(blockIdx.x));; place.advance()) {
     auto& block = shared.blocks[place.slot];
     const bool is_there = work.item >= 0;
-    // Read where it lies: registers are few.
+    // The item is read in place because registers are scarce.
     const PromptItem& item = args.items[max(work.item, 0)];
     const int head = work.set * args.mixed;
     if (is_there) await_queries(item, head);
@@ -87,7 +89,8 @@ __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Sha
       block.set = work.set;
       block.head = head;
     }
-    int next = 0;  // what it stands for is found when queries have been read: until then nothing waits for it
+    // its meaning is looked up after the queries have been read, so nothing waits for it before
+    int next = 0;
     if (is_there && !is_long && warp == 0 && lane == 0) next = take_work(args);
     if (is_there) {
       if (warp == kQueryWarps - 1) find_seen(args, item, head, lane, block);

@@ -1,10 +1,10 @@
-// Attention of prompts in half precision by products of warps (mma.sync), for what half_kernel.cuh is not
-// there: GPUs other than Hopper, heads of 256 and 512, capped scores.
+// Prefill attention in half precision by products of warps (mma.sync), where half_kernel.cuh does not apply:
+// on GPUs other than Hopper, with heads of 256 and 512, and with capped scores.
 //
-// A CTA takes one block of query rows of a head after another; each of its warps has some of the rows, their
-// queries in shared memory and their outputs in registers (FlashAttention-2, section 3.3). Tiles come in
-// steps of 64 tokens, keys and then values of each, into a ring of slots; weights stay in the registers in
-// which they were scores, as the next product's operand.
+// A CTA processes one block of query rows of a head after another. Each of its warps has some of the rows,
+// with queries in shared memory and outputs in registers (FlashAttention-2, section 3.3). Tiles come in steps
+// of 64 tokens, keys and then values of each, into a ring of slots. Weights stay in the registers of the
+// scores, as the next product's operand.
 #pragma once
 
 #include "device/cuda/prompt/half_rows.cuh"
@@ -15,13 +15,13 @@ namespace kvant::cuda {
 
 static_assert(kStepTokens == kPanelColumns);
 
-// RowTiles: of 16 rows, that a warp has. With two of them fragments of keys and values are read once for
-// both. Sharers: warps that have the same rows, each with outputs of some channels, where those of all have
-// no room in registers; each makes all scores.
+// RowTiles: tiles of 16 rows per warp. With two, fragments of keys and values are read once for both.
+// Sharers: warps with the same rows, each with the outputs of some channels, if registers do not hold all of
+// them; each computes all scores.
 template <int D, int RowTiles, int Warps, int Sharers = 1>
 struct MmaShape {
   static constexpr int kHeadDim = D;
-  static constexpr int kSumChannels = D / Sharers;  // whose outputs a warp has
+  static constexpr int kSumChannels = D / Sharers;  // channels whose outputs a warp has
   static constexpr int kSharers = Sharers;
   static constexpr int kRowTiles = RowTiles;
   static constexpr int kWarps = Warps;
@@ -31,19 +31,19 @@ struct MmaShape {
   static constexpr int kSlotBytes = kStepTokens * D * 2;
   static constexpr int kWarpQueryBytes = kWarpRows * D * 2;
   static constexpr int kQueryBytes = Warps / Sharers * kWarpQueryBytes;
-  static constexpr int kParts = Warps * RowTiles;  // of a block, that two CTAs join each on its own
-  // A barrier for keys and values of a step together, instead of one for each: short steps gain by it.
+  static constexpr int kParts = Warps * RowTiles;  // parts of a block that two CTAs join separately
+  // One barrier for a step's keys and values together, instead of one each, is faster for short steps.
   static constexpr bool kStepAtOnce = D == 64;
   static constexpr int kLeastSlots = kStepAtOnce ? 4 : 2;
   static_assert(kLeastSlots <= kMostSlots);
-  // CTAs of a multiprocessor, by registers: 255 of a thread.
+  // CTAs per SM, limited by registers: 255 per thread.
   static constexpr int kMostCtas = 8 / Warps;
 };
 
 template <class Shape>
 using MmaShared = WarpBlock<Shape::kWarps>;
 
-// A block's keys and values, brought into the ring by all threads: keys of step 0, its values, keys of step
+// Copies a block's keys and values into the ring with all threads: keys of step 0, its values, keys of step
 // 1, and so on.
 template <class Shape>
 class StepCopies {
@@ -52,7 +52,7 @@ class StepCopies {
                                         std::uint32_t ring, int n_slots)
       : args_(args), shared_(shared), ring_(ring), n_slots_(n_slots), slot_(ring) {}
 
-  // The next group of copies: empty where there are no more.
+  // Starts the next group of copies, which is empty at the end.
   __device__ __forceinline__ void begin() {
     if (next_ < 2 * shared_.n_steps) copy();
     commit_copies();
@@ -86,14 +86,15 @@ class StepCopies {
   std::uint32_t slot_;
 };
 
-// d[16 x 16] += a[16 x 16] b[16 x 16]: columns 0 to 7 and 8 to 15 of b are b[0], b[1] and b[2], b[3].
+// Computes d[16 x 16] += a[16 x 16] b[16 x 16]; columns 0 to 7 and 8 to 15 of b are b[0], b[1] and b[2],
+// b[3].
 __device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[4]) {
   mma_f16(*reinterpret_cast<float(*)[4]>(d), a[0], a[1], a[2], a[3], b[0], b[1]);
   mma_f16(*reinterpret_cast<float(*)[4]>(d + 4), a[0], a[1], a[2], a[3], b[2], b[3]);
 }
 
-// A warp's rows on their way through the steps of a block.
+// A warp's rows and their progress through the steps of a block.
 template <class Shape, class Weight>
 class MmaRows {
  public:
@@ -105,7 +106,7 @@ class MmaRows {
       : row_(warp / Shape::kSharers * Shape::kWarpRows + lane / 4),
         pair_(lane % 4),
         first_channel_(warp % Shape::kSharers * kSums) {
-    // Rows of swizzled panels; columns 16 k of a panel are 32 k bytes further, before the swizzle.
+    // Rows lie in swizzled panels; columns 16 k of a panel are 32 k bytes further, before the swizzle.
     const int swizzle = lane % 8;
     queries_ = queries + (lane % 16) * 128 + ((lane / 16 ^ swizzle) << 4);
     matrix_ = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ swizzle) << 4);
@@ -113,7 +114,7 @@ class MmaRows {
     for (int m = 0; m < kTiles; ++m) rows_[m].reference[0] = rows_[m].reference[1] = kNoReference;
   }
 
-  // Scores of a step, whose keys are in such a slot.
+  // Computes the scores of the step whose keys are in this slot.
   __device__ __forceinline__ void score(std::uint32_t slot) {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
@@ -137,7 +138,7 @@ class MmaRows {
     }
   }
 
-  // Scores become weights, and sums so far go to their unit. first: the step's first token.
+  // Turns scores into weights and converts earlier sums to their unit. first: the step's first token.
   __device__ __forceinline__ void weigh(const PromptArgs& args, const PromptItem& item,
                                         const WarpSight& sight, bool is_rows, int first) {
     const SeenByAll all = sight.all[is_rows ? 1 : 0];
@@ -164,7 +165,7 @@ class MmaRows {
     }
   }
 
-  // Adds a step's values, which are in such a slot.
+  // Adds the values of the step in this slot.
   __device__ __forceinline__ void add_values(std::uint32_t slot) {
     const std::uint32_t values = slot + matrix_ + first_channel_ * 128;
 #pragma unroll
@@ -184,7 +185,7 @@ class MmaRows {
     }
   }
 
-  // Stores what no other CTA will.
+  // Stores the rows that no other CTA will store.
   __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
                                         int lane, int& claim) {
 #pragma unroll
@@ -201,7 +202,7 @@ class MmaRows {
   float sums_[kTiles][kSums / 2] = {};
 };
 
-// A warp's own queries, or, by all threads, those of warps that share theirs.
+// Loads a warp's own queries; warps that share queries load them together.
 template <class Shape>
 __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int warp, int lane, unsigned char* queries) {
@@ -221,7 +222,7 @@ __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const 
   }
 }
 
-// A block, by all threads. ring: its slots, from a shared address on.
+// Processes a block with all threads. ring: the shared address of its slots.
 template <class Shape, class Weight>
 __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<Shape>& shared,
                                              unsigned char* queries, std::uint32_t ring, int n_slots,
@@ -240,7 +241,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
     slot += Shape::kSlotBytes;
     if (slot == ring + n_slots * Shape::kSlotBytes) slot = ring;
   };
-  // The oldest copies are there, or both of a step, and as many slots before theirs are free.
+  // Waits for the oldest copies, or for both of a step. As many slots before theirs are then free.
   const auto take_turn = [&] {
     if constexpr (Shape::kStepAtOnce) {
       wait_for_copies<0>();
@@ -270,7 +271,7 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
 }
 
-// Dynamic shared memory: queries of each warp, then the ring.
+// Dynamic shared memory holds the queries of each warp, then the ring.
 template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     mma_prompt_kernel(const __grid_constant__ PromptArgs args, int n_slots) {

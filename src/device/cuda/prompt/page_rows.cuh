@@ -1,5 +1,5 @@
-// Tiles of pages: sealed ones, with protected tokens in their places, and those of the tail become rows in
-// shared memory first.
+// Tiles of pages. Sealed pages, with protected tokens in their positions, and tail pages first become rows in
+// shared memory.
 #pragma once
 
 #include "device/cuda/prompt/launch.h"
@@ -13,17 +13,18 @@ static_assert(kQuantizeThreads == kDequantizeThreads && kTileTokens == kPageToke
 template <int D>
 struct PageRows {
   static constexpr int kStride = dequantized_stride(D);
-  static constexpr int kTokens = D <= 128 ? kTileTokens : D == 256 ? 64 : 16;  // 99 KB hold no more
+  static constexpr int kTokens = D <= 128 ? kTileTokens : D == 256 ? 64 : 16;  // more do not fit in 99 KB
   DequantizeShared<D> page;
   alignas(16) unsigned short rows[kTokens][kStride];
 };
 
-// Tokens [first, end) of an unquantized page as rows in shared memory, by all threads: 16 bytes at a time as
-// they lie in the page (plain_index), of keys four channels of two tokens, of values two channels of four.
+// Writes tokens [first, end) of an unquantized page as rows in shared memory, with all threads. It reads 16
+// bytes at a time as they lie in the page (plain_index): four channels of two tokens for keys, two channels
+// of four tokens for values.
 template <PageSide Side, int D>
 __device__ __forceinline__ void spread_plain_page(const unsigned char* page, int first, int end,
                                                   unsigned short* rows, int stride) {
-  constexpr int kTokens = 16;  // of a tile of the page
+  constexpr int kTokens = 16;  // in a tile of the page
   constexpr int kPieces = D / 16 * kLanes;
   const auto* pieces = reinterpret_cast<const uint4*>(page);
   const auto place = [&](int token, int channel) { return rows + (token - first) * stride + channel; };
@@ -54,14 +55,15 @@ __device__ __forceinline__ void spread_plain_page(const unsigned char* page, int
 }
 
 struct PagesAndRows {
-  static constexpr bool kInSharedMemory = true;  // but for rows that don't lie in tail pages
-  static constexpr int kSamplingCtas = 2;        // decoding takes registers
+  static constexpr bool kInSharedMemory = true;  // except rows that don't lie in tail pages
+  static constexpr int kSamplingCtas = 2;        // decoding needs registers
 
-  DequantizeArgs pages;  // token_stride is dequantized_stride; without rows, lengths and a first page
-  int rows_in_tail;      // rows are those of tail pages
-  // Of keys, of values: tiles of pages are made of their codes (code_tiles.cuh), but for those with a sink.
+  DequantizeArgs pages;  // token_stride is dequantized_stride; rows, lengths and a first page are unused
+  int rows_in_tail;      // whether rows come from tail pages
+  // For keys and values: whether tiles of pages are made directly from codes (code_tiles.cuh), except those
+  // with a sink.
   bool from_codes[2] = {};
-  int row_slots = 0;  // then those of tiles of rows
+  int row_slots = 0;  // then the slots of tiles of rows
 
   __device__ __forceinline__ int slot_of(const PromptArgs& args, int n, bool is_value) const {
     if (!(is_value ? from_codes[1] : from_codes[0])) return n;
@@ -75,7 +77,7 @@ struct PagesAndRows {
   template <int D>
   static constexpr int kTokens = PageRows<D>::kTokens;
 
-  // Where `read` leaves rows.
+  // Returns where `read` leaves rows.
   template <int D>
   __device__ static unsigned short* rows(unsigned char* memory) {
     return &reinterpret_cast<PageRows<D>*>(memory)->rows[0][0];
@@ -86,7 +88,7 @@ struct PagesAndRows {
                                            int first = 0) const {
     if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory, first);
     auto& shared = *reinterpret_cast<PageRows<D>*>(memory);
-    __syncthreads();  // the rows before have been read
+    __syncthreads();  // the previous rows have been read
     if (at.is_value) {
       read_side<PageSide::value, D>(at, shared, first);
     } else {
@@ -110,7 +112,7 @@ struct PagesAndRows {
   }
 };
 
-// Calls body(whether numbers of 16 bits are half precision, where a launch's rows come from).
+// Calls body(whether 16-bit numbers are half precision, the source of a launch's rows).
 template <class Body>
 cudaError_t with_source(const PromptLaunch& launch, const Body& body) {
   if (launch.pages != nullptr)

@@ -1,5 +1,5 @@
-// The work of a call of prompt attention: blocks of query tokens, those that see the most tokens first, so
-// that multiprocessors finish together.
+// The work of a call of prefill attention: blocks of query tokens, those that see the most tokens first, so
+// SMs finish together.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -9,12 +9,12 @@
 namespace kvant::cuda {
 
 inline constexpr int kPlanThreads = 256;
-inline constexpr int kPlanBins = 2048;  // of how many tiles a block sees
+inline constexpr int kPlanBins = 2048;  // by the number of tiles that a block sees
 
 struct SequenceRows {
   int q_begin, q_tokens, k_begin, k_tokens;
   int page_begin, n_sealed;
-  int first_token;  // of the rows, among the sequence's
+  int first_token;  // of the rows, counted in the sequence
 
   __device__ __forceinline__ int tokens() const { return first_token + k_tokens; }
   __device__ __forceinline__ int row_tiles() const { return (k_tokens + kTileTokens - 1) / kTileTokens; }
@@ -35,18 +35,18 @@ __device__ __forceinline__ SequenceRows rows_of_sequence(const PromptArgs& args,
   return rows;
 }
 
-// The first sealed page that any query of the sequence sees: those before may be gone.
+// Returns the first sealed page that any query of the sequence sees; earlier pages may be gone.
 __device__ __forceinline__ int first_seen_page(const PromptArgs& args, const SequenceRows& rows) {
   const int first_query = max(rows.tokens() - rows.q_tokens, 0);
   return min(first_visible_token(first_query, args.window) / kTileTokens, rows.n_sealed);
 }
 
-// Sealed pages that a query row of a sequence sees.
+// Returns the number of sealed pages that a query row of a sequence sees.
 __device__ __forceinline__ int pages_seen(const PromptArgs& args, int row, int n_sealed) {
   return args.query_sealed == nullptr ? n_sealed : min(args.query_sealed[row], n_sealed);
 }
 
-// Of a sequence, of all heads that blocks mix.
+// Returns the units of a sequence, for all heads that blocks mix.
 __device__ __forceinline__ int units_of(const PromptArgs& args, const SequenceRows& rows,
                                         const BlockUnits& units) {
   return (rows.q_tokens + units.rows - 1) / units.rows * args.mixed;
@@ -66,7 +66,7 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
   item.tokens = rows.tokens();
   item.n_sealed = rows.n_sealed;
   item.first_token = rows.first_token;
-  // The last query token is the last token of all.
+  // The last query token is the sequence's last token.
   item.limit = item.tokens - rows.q_tokens + first + 1;
   const int end = args.causal != 0 ? min(item.tokens, item.limit + item.n_rows - 1) : item.tokens;
   const int begin = args.window > 0 ? max(0, item.limit - args.window) : 0;
@@ -75,7 +75,7 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
   const int first_row = max(begin, pages_seen(args, item.first_row, rows.n_sealed) * kTileTokens);
   item.tile = min(max(first_row - rows.first_token, 0) / kTileTokens, max(rows.row_tiles() - 1, 0));
   item.end_tile = max((end - rows.first_token + kTileTokens - 1) / kTileTokens, item.tile);
-  // One tile at least: a block that sees nothing finds all of it masked.
+  // There is at least one tile; a block that sees nothing masks all of it.
   if (item.page == item.end_page) item.end_tile = max(item.end_tile, item.tile + 1);
   item.split = -1;
   item.part = item.first_cut = 0;
@@ -89,7 +89,7 @@ __device__ __forceinline__ int tiles_of(const PromptItem& item) {
   return item.end_page - item.page + item.end_tile - item.tile;
 }
 
-// Cuts a block in two: its first n tiles, and the others.
+// Cuts a block in two: its first n tiles, and the rest.
 __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& first, PromptItem& second) {
   const int pages = min(n, item.end_page - item.page);
   first = second = item;
@@ -97,17 +97,17 @@ __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& f
   first.end_tile = second.tile = item.tile + n - pages;
 }
 
-// Whether the last of so many blocks may be cut in two: there are few for each CTA, of which one more is
-// much.
+// Whether the last of n_items blocks may be cut in two, which pays if there are few blocks per CTA and one
+// more makes a difference.
 __device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
   constexpr int kManyEach = 8;
   const int work = n_items * args.n_sets;
   return work % args.n_ctas != 0 && work / args.n_ctas < kManyEach;
 }
 
-// Where all blocks are about as long and there are few of them for each CTA, some CTAs would have one more
-// than others. So that all finish together, the blocks that are left when each CTA has had the same number
-// are cut in two of such lengths that those CTAs that take no first part take some second parts. One thread.
+// Cuts the last blocks in two if all blocks are about equally long and few per CTA, because some CTAs would
+// otherwise have one more than others. The remaining blocks, after each CTA has had the same number, are cut
+// such that CTAs without a first part take some second parts and all finish together. One thread runs this.
 __device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_ctas = args.n_ctas;
   const int left = n_items * args.n_heads % n_ctas;
@@ -116,9 +116,9 @@ __device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_split = (left + args.n_heads - 1) / args.n_heads;
   const int halves = n_split * args.n_heads;
   if (n_split > n_items || halves > min(n_ctas, kMostHalves) || shortest * 4 < longest * 3) return;
-  // Of a block's tiles, those of its first part.
+  // The share of a block's tiles in its first part.
   const float share = fmaxf(static_cast<float>(halves) / static_cast<float>(n_ctas), 0.5F);
-  constexpr int kLeastTiles = 8;  // of a part: joining the parts takes about as long as some tiles
+  constexpr int kLeastTiles = 8;  // minimum of a part: joining the parts takes about as long as some tiles
   const int first_tiles = static_cast<int>(share * static_cast<float>(shortest) + 0.5F);
   if (shortest - first_tiles < kLeastTiles) return;
   for (int i = 0; i < n_split; ++i) {
@@ -131,16 +131,18 @@ __device__ inline void split_last(const PromptArgs& args, int n_items) {
   *args.n_items = n_items + n_split;
 }
 
-// How the last items' blocks are cut: their tiles, one item's behind the other's, are so many runs of equal
-// length. No runs: not at all.
+// Describes how the last items' blocks are cut. Their tiles, joined item after item, form n_runs runs of
+// equal length; 0 runs mean no cuts.
 struct Cuts {
   int n_items, n_runs;
 };
-// Of a part of a block in tiles, and of what it costs to begin and end a block or a run.
+// Minimum lengths of a part of a block and of a run, and the costs of starting and ending a block or a run,
+// all in tiles.
 inline constexpr int kLeastPart = 6, kLeastRun = 8, kBlockCost = 2, kRunCost = 4;
 
-// The time, in tiles, until all CTAs are done, if each takes what comes next as soon as it is free. Those
-// items are at least `shortest` tiles long, others at most `longest`. Negative: there can't be such cuts.
+// Returns the time, in tiles, until all CTAs are done, if each takes the next piece as soon as it is free.
+// The cut items are at least `shortest` tiles long, others at most `longest`. A negative result means that
+// such cuts are not possible.
 __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int n_items, int longest,
                                    int shortest) {
   const int tiles = cuts.n_items * shortest;
@@ -148,7 +150,7 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
   if (cuts.n_items > n_items || (cuts.n_runs - 1) * args.n_sets > kMostHalves || most_parts > kMostParts ||
       cuts.n_items + cuts.n_runs > kMostPieces || tiles < cuts.n_runs * kLeastRun)
     return -1;
-  // Of a run; those that are last to end have the most sums to take in.
+  // The time of a run; the last ones to end have the most sums to add.
   const int run = (tiles + cuts.n_runs - 1) / cuts.n_runs + kRunCost + most_parts / 2;
   // `later` CTAs have one more whole block than the others.
   const int whole = (n_items - cuts.n_items) * args.n_sets;
@@ -164,14 +166,14 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
   return max(min(time, of_later), later_begin);
 }
 
-// Tiles [begin, end) of the block of an item, one of the last, and which of its parts they are.
+// Tiles [begin, end) of the block of one of the last items, and the part's numbers.
 struct Piece {
   int item, begin, end;
   int split, part, n_parts, first_cut;
 };
 static_assert(kMostPieces <= kPlanThreads);
 
-// Of the plan's CTA.
+// Shared memory of the plan's CTA.
 struct PlanShared {
   union {
     int bins[kPlanBins];
@@ -181,16 +183,18 @@ struct PlanShared {
     } cut;
   };
   int sums[kPlanThreads];
-  int tiles, longest;  // of all items together, of one
+  int tiles, longest;  // of all items together; of one item
 };
 
-// Where blocks have rows of several heads, the last ones are cut into more parts instead. All threads.
+// Chooses the cuts if blocks have rows of several heads, where the last blocks are cut into more parts. All
+// threads call it.
 __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShared& shared) {
   const int longest = tiles_of(args.items[0]);
   const int shortest = tiles_of(args.items[n_items - 1]);
   const Cuts none{0, 0};
   if (shortest * 4 < longest * 3) return none;
-  // About as many items as are left when each CTA has had the same number, and a run for each CTA.
+  // Candidates have about as many items as remain after each CTA has had the same number, and about one run
+  // per CTA.
   constexpr int kItems = 16;
   const int left = n_items * args.n_sets % args.n_ctas / args.n_sets;
   const auto cuts_of = [&](int i) {
@@ -208,7 +212,8 @@ __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShar
   return best / kPlanThreads < uncut ? cuts_of(best % kPlanThreads) : none;
 }
 
-// The pieces of the last items, which are so many tiles long. Returns how many there are. One thread.
+// Finds the pieces of the last items, whose lengths are in `tiles`, and returns how many there are. One
+// thread runs this.
 __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pieces) {
   int total = 0;
   for (int i = 0; i < cuts.n_items; ++i) total += tiles[i];
@@ -224,7 +229,7 @@ __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pie
       ++n;
       begin = end;
     };
-    // What is near to the block's beginning or end is no cut.
+    // Positions close to the block's start or end are not cut.
     for (; run < cuts.n_runs; ++run) {
       const int at = begin_of(run) - before;
       if (at >= tiles[i]) break;
@@ -241,7 +246,7 @@ __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pie
   return n;
 }
 
-// The last items become pieces of them, the longest first. All threads.
+// Replaces the last items by their pieces, longest first. All threads call it.
 __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts& cuts, PlanShared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const PromptItem* items = args.items + n_items - cuts.n_items;
@@ -279,23 +284,23 @@ __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts
   if (is_there) args.items[place] = item;
 }
 
-// How many sets attend to all items before the next ones do. CTAs at the same KV heads find tiles in the L2
-// cache that others have brought there, though over a long prompt they drift apart. But each number of sets
-// ends with its shortest blocks, and others' longest ones follow: a CTA is to have had many by then, or the
-// last ones would end apart.
+// Chooses how many sets attend to all items before the next sets start. CTAs at the same KV heads find tiles
+// in the L2 cache that others have brought there, though over a long prompt they drift apart. But each group
+// of sets ends with its shortest blocks, which the next group's longest ones follow. A CTA should have had
+// many blocks by then; otherwise the last ones would end at different times.
 __device__ __forceinline__ int choose_together(const PromptArgs& args, int tiles, int longest) {
   constexpr int kManyEach = 8;  // blocks as long as the longest
   const int turns = tiles / (kManyEach * max(longest, 1)) * args.n_sets / args.n_ctas;
   return turns > 1 ? (args.n_sets + turns - 1) / turns : args.n_sets;
 }
 
-// Bin 0 is for the longest.
+// Returns the bin of an item; bin 0 has the longest.
 __device__ __forceinline__ int bin_of(const PromptItem& item) {
   return kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1);
 }
 
-// Blocks that lie by bins behind the first n, in any order within them, become the first n, within bins by
-// their rows. ends[bin]: behind the bin's last.
+// Moves blocks that lie by bins after the first n into the first n places, sorted by their rows within each
+// bin. ends[bin]: the end of the bin.
 __device__ inline void order_bins(const PromptArgs& args, int n_items, const int (&ends)[kPlanBins]) {
   const PromptItem* from = args.items + n_items;
   for (int i = static_cast<int>(threadIdx.x); i < n_items; i += kPlanThreads) {
@@ -312,7 +317,7 @@ __device__ inline void order_bins(const PromptArgs& args, int n_items, const int
   }
 }
 
-// Sorts the blocks of all sequences into args.items. One CTA of kPlanThreads.
+// Sorts the blocks of all sequences into args.items. One CTA of kPlanThreads runs this.
 __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& units) {
   __shared__ PlanShared shared;
   auto& bins = shared.bins;
@@ -356,8 +361,8 @@ __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& uni
   const int n_items = sums[kPlanThreads - 1];
   const bool may_be_cut = may_split(args, n_items);
   __syncthreads();
-  // Blocks that are as long as one another come in any order. Outputs don't depend on it unless some of them
-  // are cut: then it must be the same ones each time.
+  // Blocks of equal length come in any order. Outputs don't depend on it unless some of them are cut; then
+  // these must be the same each time.
   PromptItem* places = may_be_cut ? args.items + n_items : args.items;
   for_each_item([&](const PromptItem& item, int bin) { places[atomicAdd(&bins[bin], 1)] = item; });
   if (units.n == 1) {

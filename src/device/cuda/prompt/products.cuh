@@ -1,11 +1,12 @@
-// Products of matrices by warpgroups (sm_90a): asynchronous, with sums in registers.
+// Matrix products by warpgroups (sm_90a), which are asynchronous and have sums in registers.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant::cuda {
 
-// A matrix in shared memory whose rows are RowBytes bytes of the contraction, swizzled (tile_layout.cuh).
+// Describes a matrix in shared memory whose rows are RowBytes bytes along the contraction, swizzled
+// (tile_layout.cuh).
 template <int RowBytes>
 __device__ __forceinline__ std::uint64_t swizzled_matrix(std::uint32_t address) {
   constexpr std::uint64_t kSwizzle = RowBytes == 128 ? 1 : 2;
@@ -13,19 +14,19 @@ __device__ __forceinline__ std::uint64_t swizzled_matrix(std::uint32_t address) 
          kSwizzle << 62;
 }
 
-// Registers that products read or write are not touched between begin_products and finish_products.
+// Registers that products read or write must not be touched between begin_products and finish_products.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until all but the last `Pending` groups are done.
+// Waits until all but the last `Pending` groups have finished.
 template <int Pending>
 __device__ __forceinline__ void finish_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// The compiler must not move uses of the registers over this.
+// Keeps the compiler from moving uses of the registers across this point.
 template <int N>
 __device__ __forceinline__ void hold_registers(std::uint32_t (&x)[N]) {
 #pragma unroll

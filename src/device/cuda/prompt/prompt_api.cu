@@ -17,10 +17,10 @@
 namespace kvant::cuda {
 namespace {
 
-// Numbers of work and of CTAs; each CTA counts one past the last.
+// The limit on numbers of work plus CTAs, because each CTA counts one past the last.
 constexpr std::int64_t kMost = 0x7fff0000;
 
-// Tiles of all sequences' pages and rows; of these, each may leave one of its last slots empty.
+// Returns the tiles of all sequences' pages and rows; each sequence may leave one of its last slots empty.
 std::int64_t tile_slots(const kvant_prompt_shape& shape) {
   return std::int64_t{shape.n_sealed_pages} + shape.n_tokens / kTileTokens + shape.n_seqs;
 }
@@ -30,8 +30,8 @@ struct PromptKernel {
   cudaError_t (*launch)(const PromptArgs&, const PromptLaunch&);
 };
 
-// The kernel of a shape that read_shape accepts. Those of warpgroups are for Hopper, heads of 64 and 128 and
-// scores without a cap.
+// Returns the kernel of a shape that read_shape accepts. Kernels of warpgroups require Hopper, heads of 64 or
+// 128, and scores without a cap.
 PromptKernel kernel_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   const bool is_64 = shape.head_dim == 64;
   const bool by_warpgroups = gpu.is_hopper && shape.head_dim <= 128 && shape.score_softcap == 0;
@@ -54,7 +54,7 @@ PromptSizes sizes_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   return kernel_of(shape, gpu).sizes(gpu);
 }
 
-// Query heads whose rows a block may have.
+// Returns the number of query heads whose rows a block may have.
 int mixed_heads(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
   return sizes.units > 1 ? shape.n_heads / shape.n_kv_heads : 1;
 }
@@ -88,7 +88,7 @@ Reason fault_of(const kvant_prompt_shape& shape) {
   });
 }
 
-// Why work of this size can't be numbered; the head size is known to be one of ours.
+// Returns why work of this size can't be numbered; the head size is known to be supported.
 Reason too_large(const kvant_prompt_shape& shape, const Gpu& gpu) {
   return first_failing({
       {2 * most_items(shape, sizes_of(shape, gpu)) * shape.n_heads < kMost,
@@ -97,7 +97,7 @@ Reason too_large(const kvant_prompt_shape& shape, const Gpu& gpu) {
   });
 }
 
-// Of queries and outputs. KVANT_BF16 stands for the 16 bits of k and v.
+// Returns the type of queries and outputs. KVANT_BF16 stands for the 16-bit type of k and v.
 NumberType type_of(kvant_type type, const kvant_prompt_shape& shape) {
   return type == KVANT_BF16 && shape.half != 0 ? NumberType::f16 : number_type(type);
 }
@@ -141,7 +141,7 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
   });
 }
 
-// Why the pages can't be read. `rows_in_tail`: k and v are null.
+// Returns why the pages can't be read. `rows_in_tail`: k and v are null.
 Reason fault_of(const kvant_prompt_pages& pages, const kvant_prompt_shape& shape,
                 const kvant_decode_shape& of_pages, const kvant_decode_layer& layer, bool rows_in_tail) {
   const bool is_protected = layer.sink > 0 || layer.masks != nullptr;
@@ -159,7 +159,7 @@ Reason fault_of(const kvant_prompt_pages& pages, const kvant_prompt_shape& shape
   });
 }
 
-// What the kernels are told of a prompt's pages.
+// Fills in the kernels' arguments for a prompt's pages.
 kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args,
                         DequantizeArgs* decoding) {
   kvant_prompt_pages pages;
@@ -183,13 +183,13 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
   return set_decodings(of_pages, groups, layer, decoding);
 }
 
-// Whether protected tokens are kept rows, beside the INT8 tiles of their pages.
+// Whether protected tokens are kept rows, in addition to the INT8 tiles of their pages.
 bool keeps_rows(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
   return shape.n_kept_tokens > 0 && shape.n_sealed_pages > 0 && sizes.kept_tile_bytes > 0 && shape.sas == 0 &&
          shape.window == 0;
 }
 
-// Deals out the workspace and says how large it must be. features: of a correction.
+// Divides the workspace and returns the size that it needs. features: for a correction.
 std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, void* memory, PromptArgs* args,
                     KeptRows* kept, float** features) {
   WorkspaceCursor cursor(memory);
@@ -197,7 +197,7 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
   args->tiles = cursor.take<unsigned char>(tile_slots(shape) * heads * sizes.tile_bytes);
   if (shape.half_products == 0)
     args->channels = cursor.take<float>(shape.n_seqs * heads * 3 * shape.head_dim);
-  // While they are put in order there are two of each, and one for each piece of those that are cut.
+  // Sorting needs two of each item, plus one for each piece of items that are cut.
   args->items = cursor.take<PromptItem>(2 * most_items(shape, sizes) + kMostPieces);
   args->halves = cursor.take<float>(sizes.half_numbers);
   args->n_claims = sizes.claims;
@@ -219,8 +219,8 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
   return cursor.used();
 }
 
-// Protected tokens become kept rows; in the tiles of their pages stands what codes make of them, which
-// widens no range, and which no query sees.
+// Makes protected tokens kept rows. The tiles of their pages contain the decoded codes instead, which widen
+// no range and are hidden from all queries.
 void leave_out_protected(DequantizeArgs* pages, KeptRows* kept) {
   kept->masks = pages->masks;
   kept->mask_seq_stride = pages->mask_seq_stride;
@@ -231,7 +231,7 @@ void leave_out_protected(DequantizeArgs* pages, KeptRows* kept) {
   pages->sink = 0;
 }
 
-// What corrects the rows that kernels have left.
+// Describes the correction of the rows that kernels have left.
 PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvant_correction& correction,
                                float* features) {
   PromptCorrection rows{};
@@ -257,9 +257,9 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
   return rows;
 }
 
-// Where keys are rotated, queries are, or tiles' rows are rotated back, whichever are fewer; and so with
-// values and outputs. Of heads of 512 tiles are. In integers tiles stay rotated: their numbers are more
-// alike, and lose less as INT8.
+// Chooses which side of a product is rotated: queries or the tiles' keys, whichever has fewer rows, and
+// likewise outputs or values. With heads of 512 it is the tiles. In integers tiles stay rotated, because
+// their numbers are then more alike and lose less as INT8.
 void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
   args->q_hadamard = prompt.q_hadamard;
   args->out_hadamard = prompt.out_hadamard;
@@ -372,7 +372,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
     args.softcap_slope = 2 * args.scale_log2 / shape.score_softcap;
   }
   args.causal = shape.causal;
-  // One that no sequence fills is none; numbers of tokens less a window are then in the range of int.
+  // A window that no sequence fills counts as none; token numbers minus a window then fit in an int.
   const std::int64_t most_tokens = shape.n_tokens + std::int64_t{shape.n_sealed_pages} * kTileTokens;
   args.window = shape.window < most_tokens ? shape.window : 0;
   const cudaError_t error = kernel.launch(args, launch);

@@ -1,11 +1,12 @@
-// Attention of prompts in 8-bit integers (sm_90a).
+// Prefill attention in 8-bit integers (sm_90a).
 //
-// A CTA takes one block of query tokens of a KV head's query heads after another. Warps of its first group
-// bring tiles of keys and values to a ring in shared memory, and make the next block's queries INT8. Each of
-// three other groups has 64 of the block's rows, of one head; while one makes weights, others' products keep
-// the tensor cores busy. Sums of values become F32 after every tile, which lets each row of a tile have a
-// scale for its weights. With kept rows (kept_rows.h) protected tokens of pages are masked in INT8 tiles;
-// their own tiles, in half precision, come behind a block's others and take two slots of the ring each.
+// A CTA processes one block of query tokens of a KV head's query heads after another. Warps of its first
+// group bring tiles of keys and values to a ring in shared memory, and quantize the next block's queries to
+// INT8. Each of three other groups has 64 of the block's rows, all of one head. While one group computes
+// weights, the products of the others keep the tensor cores busy. Sums of values become F32 after every tile,
+// which lets each row of a tile have its own scale for weights. With kept rows (kept_rows.h) protected tokens
+// of pages are masked in INT8 tiles. Their own half-precision tiles come after a block's others, and take two
+// slots of the ring each.
 #pragma once
 
 #include <type_traits>
@@ -25,11 +26,11 @@ struct PromptShape {
   static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
   static constexpr int kStages = 4;
   static constexpr int kStageBytes = (PromptTile<D>::kBytes + 1023) / 1024 * 1024;
-  // Where registers suffice, the next tile's scores are computed behind a tile's values.
+  // If registers suffice, the next tile's scores are computed after a tile's values.
   static constexpr bool kScoresAhead = D == 64;
-  // There they begin as F32 numbers; otherwise nothing stands between sums of values and the next scores.
+  // They then start as F32 numbers; otherwise nothing separates sums of values from the next scores.
   using Scores = std::conditional_t<kScoresAhead, RoundedScores, IntegerScores>;
-  // Of all that a CTA may have at its launch: 128 for each thread.
+  // The registers must fit in those that the CTA has at launch: 128 per thread.
   static constexpr int kConsumerRegisters = 160;
   static constexpr int kProducerRegisters = 32;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * 128);
@@ -38,13 +39,13 @@ struct PromptShape {
 // Work that the query warps have prepared.
 template <int D>
 struct PreparedBlock : MixedSight<PromptShape<D>> {
-  float scale[PromptShape<D>::kRows];  // of queries, softmax scale and log2(e) included
+  float scale[PromptShape<D>::kRows];  // of queries, including the softmax scale and log2(e)
   float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
   alignas(8) float channels[2 * D];    // the values' centres, then their scales
 };
 
-// Of the rows that a query warp makes INT8, a lane has an octet of channels of each; so many are on their way
-// at a time, and so many come together.
+// When a query warp quantizes rows to INT8, a lane has an octet of channels of each row. These limit the
+// octets in flight, and the octets that are loaded together.
 inline constexpr int kOctetsAwaited = 16;
 inline constexpr int kOctetsAtOnce = 4;
 
@@ -54,7 +55,7 @@ struct PromptShared {
   unsigned char stages[Shape::kStages][Shape::kStageBytes];
   unsigned char queries[2][Shape::kRows * D];
   PreparedBlock<D> blocks[2];
-  uint4 octets[kQueryWarps][kOctetsAwaited][32];  // of queries that are on their way to the query warps
+  uint4 octets[kQueryWarps][kOctetsAwaited][32];  // queries in flight to the query warps
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
   std::uint64_t block_full[2], block_free[2], near_end;
   MixedWork work;
@@ -106,13 +107,13 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
   }
 }
 
-// Lanes that have a row of queries, an octet of channels each or several. Few have less to tell each other;
-// a row is rotated by all that have an octet of it.
+// The number of lanes that share a row of queries, with one or several octets each. Fewer lanes exchange
+// less, but a rotation uses all lanes that have an octet of the row.
 template <int D, bool MayTurn>
 inline constexpr int kLanesOfQueries = MayTurn ? D / 8 : 4;
 
-// A lane's N octets of rows of a block, octet(i) of them, each row Step behind the one before, become INT8,
-// with the rows' scales.
+// Quantizes a lane's N octets octet(i) of rows of a block to INT8 and stores the rows' scales. Rows are Step
+// apart.
 template <int D, bool IsHalf, bool MayTurn, int Step, int N, class Octet>
 __device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int lane, const Octet& octet,
                                             unsigned char* queries, PreparedBlock<D>& block) {
@@ -130,7 +131,7 @@ __device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int
     block.scale[row + i * Step] = largest[i] * (1.0F / kByteMax) * args.scale_log2;
 }
 
-// Where a lane finds its first octet of a group's row, or of the block's last where that is before.
+// Returns a lane's first octet of a group's row, or of the block's last row if that is earlier.
 template <int D, int Lanes>
 __device__ __forceinline__ const unsigned short* find_query(const PromptArgs& args, const PromptItem& item,
                                                             const GroupRows& rows, int row, int lane) {
@@ -139,21 +140,21 @@ __device__ __forceinline__ const unsigned short* find_query(const PromptArgs& ar
          rows.head * args.q.head_stride + lane % Lanes * 8;
 }
 
-// The rows of a group that a query warp makes INT8, on their way through shared memory, where each lane reads
-// what it has asked for itself: registers are few.
+// The rows of a group that a query warp quantizes, on their way through shared memory. Each lane reads what
+// it has requested itself, because registers are scarce.
 template <int D, bool MayTurn>
 struct AwaitedQueries {
   static constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
   static constexpr int kOfRow = D / 8 / kLanes;
   static constexpr int kStep = 32 / kLanes;
-  static constexpr int kOctets = kGroupRows / kStep * kOfRow;  // of a lane
+  static constexpr int kOctets = kGroupRows / kStep * kOfRow;  // per lane
   static_assert(kQueryWarps == PromptShape<D>::kGroups && kOctets % kOctetsAtOnce == 0 &&
                 kOctetsAtOnce % kOfRow == 0);
 
-  const unsigned short* from;  // the row to be asked for
-  int rows_left;               // from there on to the block's last
+  const unsigned short* from;  // the next row to request
+  int rows_left;               // rows from there to the block's last
   std::uint32_t slots;
-  unsigned next;  // octet to be asked for
+  unsigned next;  // next octet to request
 
   __device__ __forceinline__ void await(const PromptArgs& args) {
     if (next < kOctets) {
@@ -162,7 +163,7 @@ struct AwaitedQueries {
         copy_16(slots + (next + i) % kOctetsAwaited * 512, from + i % kOfRow * kLanes * 8);
         if ((i + 1) % kOfRow != 0) continue;
         rows_left -= kStep;
-        if (rows_left > 0) from += kStep * args.q.token_stride;  // otherwise this one is read again
+        if (rows_left > 0) from += kStep * args.q.token_stride;  // otherwise this row is read again
       }
     }
     next += kOctetsAtOnce;
@@ -198,7 +199,7 @@ struct AwaitedQueries {
   }
 };
 
-// What the keys' centre adds to the scores of a query warp's rows, where log-sum-exps are asked for.
+// Computes what the keys' centre adds to the scores of a query warp's rows, if log-sum-exps are requested.
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void find_shifts(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int lane, PreparedBlock<D>& block) {
@@ -221,7 +222,7 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
   }
 }
 
-// A CTA's first block, for which all of its warps wait: each group makes its own rows INT8.
+// Quantizes a CTA's first block, for which all of its warps wait; each group quantizes its own rows.
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, PromptShared<D>& shared,
                                                     int group, int thread) {
@@ -231,7 +232,7 @@ __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, Prom
   constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
   constexpr int kOfRow = D / 8 / kLanes;
   constexpr int kStep = kGroupThreads / kLanes;
-  constexpr int kOctets = kGroupRows / kStep * kOfRow;  // of a lane, all on their way together
+  constexpr int kOctets = kGroupRows / kStep * kOfRow;  // per lane, all in flight together
   const int lane = thread % 32;
   const int first = thread / kLanes;
   const GroupRows rows = rows_of_group(args, item, work.set * args.mixed, group);
@@ -300,13 +301,13 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const auto note = [&]() -> const TileNote& {
       return *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
     };
-    // Whether some row of the group does not see all of the tile: looked up while its scores are computed.
+    // Whether some row of the group does not see the whole tile; looked up while its scores are computed.
     const auto is_cut = [&] {
       const int first = note().first_token;
       const SeenByAll all = block.all[group][note().is_rows];
       return first + kTileTokens > all.end || first < all.first;
     };
-    // The tile's tokens that it leaves to kept rows: asked for at the same time.
+    // Returns the tile's tokens that are kept rows; requested at the same time.
     const auto left_out = [&] {
       if constexpr (kKeepsRows<Kept>) {
         if (note().is_rows == 0)
@@ -342,7 +343,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const int n_seen = block.seen_tiles[group];
     const TileRange hidden = block.hidden_tiles[group];
     int n = 0;
-    // Tiles that the group does not see it only lets go: those between others, and those behind the last.
+    // The group only releases tiles that it does not see: those between others, and those after the last.
     const auto let_go = [&](int end) {
       for (; n < end; ++n, stage.advance()) {
         wait_for_tile();
@@ -397,9 +398,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       stage.advance();
       add_values(o);
     } else {
-      // Sums of values take the registers of scores. While they are computed, the next tile is waited for.
+      // Sums of values use the registers of scores. While they are computed, the group waits for the next
+      // tile.
       auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
-      // From this tile on others are to be let go, or there are no more.
+      // At this tile either hidden tiles begin, which are only released, or no more tiles follow.
       int stop = hidden.first < hidden.end ? hidden.first : n_seen;
       const auto find_tile = [&] {
         if (n == stop) {
@@ -439,7 +441,7 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
     int same_thread = thread, same_group = group, slot = place.slot;
-    // At heads of 128, while tiles are attended to, there are no registers for what follows from these.
+    // With heads of 128 there are no registers, while tiles are processed, for values derived from these.
     if constexpr (!PromptShape<D>::kScoresAhead) {
       asm volatile("mov.u32 %0, %%tid.x;" : "=r"(same_thread), "+r"(slot));
       same_group = same_thread / kGroupThreads - 1;
@@ -484,9 +486,10 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     barrier_init(shared_address(&shared.near_end), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  wait_for_predecessors();  // tiles and the plan
+  wait_for_predecessors();  // for tiles and the plan
   __syncthreads();
-  const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);  // known to be the same for all of a warp
+  // the shuffle makes it uniform in a warp for the compiler
+  const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));
     const int warp = thread / 32 - 1, lane = thread % 32;

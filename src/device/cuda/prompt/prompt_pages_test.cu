@@ -1,5 +1,5 @@
-// Prompt attention that reads sealed pages against attention in double precision to what their bytes stand
-// for.
+// Compares prefill attention that reads sealed pages with attention in double precision over the values that
+// their bytes represent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Whether kernels are Hopper's: others attend to kept rows in the tiles of their pages.
+// Whether Hopper's kernels run; others attend to kept rows in the tiles of their pages.
 bool have_hopper_kernels() {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;
@@ -49,13 +49,13 @@ struct Sequence {
   int rows, queries;
 
   int tokens() const { return first_token + rows; }
-  // The token of a query.
+  // Returns the token of a query.
   int index(int query) const { return tokens() - queries + query; }
 };
 
 enum class Correction { none, relative, absolute };
 
-// Of which some rows see pages sealed that others have as rows; and one with nothing sealed.
+// Some rows see pages sealed that others see as rows; one sequence has nothing sealed.
 const std::vector<Sequence> kSeenByRule = {
     {6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}};
 
@@ -67,20 +67,21 @@ struct Case {
   bool masks = false;
   bool in_tail = false;  // rows come from tail pages
   bool causal = true;
-  int window = 0;                            // tokens that a query sees
-  bool half_products = false;                // with queries and outputs in F32
-  float softcap = 0;                         // of scores; only with half_products
-  bool rotated = false;                      // queries and outputs, by the call; both in 16 bits then
-  bool kept = false;                         // protected tokens are kept rows; only without half_products
+  int window = 0;              // tokens that a query sees
+  bool half_products = false;  // with queries and outputs in F32
+  float softcap = 0;           // cap on scores; only with half_products
+  bool rotated = false;        // the call rotates queries and outputs, which both have 16 bits then
+  bool kept = false;           // protected tokens are kept rows; only without half_products
   Correction correction = Correction::none;  // only with half_products
-  int unquantized = -1;  // queries see pages sealed as the cache's rule says, with this window; -1: all pages
+  // Queries see pages sealed as the cache's rule says, with this window; -1: all pages.
+  int unquantized = -1;
 };
 
 int pages_seen(const Case& c, const Sequence& s, int query) {
   return c.unquantized < 0 ? s.sealed : std::min(s.sealed, sealed_pages(s.index(query), c.unquantized));
 }
 
-// Of a matrix of the sealed pages' tokens, then the rows'.
+// Returns ranges in a matrix that has the sealed pages' tokens, then the rows'.
 std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
   const int limit = c.causal ? s.index(query) + 1 : s.tokens();
   const int first = c.window > 0 ? first_visible_token(s.index(query), c.window) : 0;
@@ -90,7 +91,7 @@ std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
           {shift + std::max(first, sealed), shift + std::max({limit, first, sealed})}};
 }
 
-// Random maps and sums: each query has those of as many pages as it sees sealed.
+// Random maps and sums: each query uses the sums of as many pages as it sees sealed.
 class Corrections {
  public:
   Corrections(const Case& c, const std::vector<std::int32_t>& seen_pages)
@@ -100,7 +101,7 @@ class Corrections {
         states_(std::size_t{kStates} * kKvHeads * numbers(), 0),
         state_of_query_(seen_pages),
         device_maps_(maps_) {
-    // As of some keys: z is positive. Of the first state, before any page, there is nothing.
+    // The sums look like those of some keys, so z is positive. The first state, before any page, is empty.
     const std::vector<float> normal = normal_numbers(states_.size(), 1, 22);
     for (std::size_t i = kKvHeads * numbers(); i < states_.size(); ++i) {
       const std::size_t in_state = i % numbers(), sums = numbers() - 2 * kMapColumns;
@@ -120,7 +121,7 @@ class Corrections {
 
   const kvant_correction* get() const { return &correction_; }
 
-  // Attention of a query row becomes corrected. top: its largest score.
+  // Corrects the attention of a query row. top: its largest score.
   void join(int row, int head, const std::vector<double>& q, double top, Attention& attention) const {
     const std::vector<double> phi = features_of(&maps_[std::size_t{2} * head * d_ * kMapColumns], q);
     const float* state = &states_[(state_of_query_[row] * std::size_t{kKvHeads} + head / kGroup) * numbers()];
@@ -168,7 +169,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
     for (int query = 0; query < s.queries; ++query) seen_pages.push_back(pages_seen(c, s, query));
   }
   const PageTestCache cache(c.formats, d, lengths, c.sink, c.masks);
-  // What stands for a token of a sequence's sealed pages, then its rows.
+  // Returns the values of a token of a sequence's sealed pages, then of its rows.
   const auto row = [&](std::size_t s, int head, int side, int token) {
     return cache.row(s, head, side, token);
   };
@@ -184,7 +185,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
   std::normal_distribution<float> normal;
   std::vector<float> q_numbers(static_cast<std::size_t>(query_begins.back()) * kHeads * d);
   for (float& x : q_numbers) x = float_from_bf16(bf16_from_float(normal(random)));
-  // Of queries and outputs.
+  // The type of queries and outputs.
   const kvant_type type = !c.half_products ? KVANT_BF16
                           : !c.rotated     ? KVANT_F32
                           : d == 128       ? KVANT_F16
@@ -297,8 +298,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
   return errors;
 }
 
-// What pages stand for is rounded to BF16, queries and weights to 11 bits. Keys with a few large channels
-// make scores of several tens, whose roundings the lse shows.
+// Decoded pages are rounded to BF16, queries and weights to 11 bits. Keys with a few large channels give
+// scores of several tens, whose rounding is visible in the lse.
 void expect_accurate_in_half(Case c, const char* what) {
   c.half_products = true;
   const Errors errors = errors_of(c, 14);
@@ -308,7 +309,8 @@ void expect_accurate_in_half(Case c, const char* what) {
   EXPECT_LT(errors.lse, 0.05) << what;
 }
 
-// As good as the scheme on what the pages stand for, but for rounding to BF16; of heads that have it.
+// For head sizes that support integers, the kernel must be as good as the scheme on the decoded pages, except
+// for rounding to BF16.
 void expect_accurate_in_integers(const Case& c, const char* what) {
   if (c.head_dim > 256) return;
   const Errors errors = errors_of(c, 14);
@@ -348,7 +350,7 @@ TEST_P(PromptOverPages, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_accurate(c, "protected");
 }
 
-// Pages of the prompt itself are sealed before it attends; each query sees those that the rule lets it.
+// Pages of the prompt itself are sealed before it attends; each query sees sealed those that the rule allows.
 TEST_P(PromptOverPages, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
   for (const int unquantized : {0, 128, 200}) {
     Case c = with(kSeenByRule);
@@ -367,7 +369,7 @@ constexpr PageTestCache::Formats kPairs[] = {
     {"tcq6", "tcq5"},        {"fp8", "tok8g32s"},     {"ch3g64", "tok5g128"},   {"prog3", "prog5"},
     {"lm5", "nvq-d4b10"},    {"pq-d4b8", "tok1g32s"}, {"ch1g32", "prog2-paper"}};
 
-// Pages of each kind, the largest among them.
+// There are pages of each kind, including the largest.
 constexpr PageTestCache::Formats kPairsOfWideHeads[] = {{"ch4g128", "tok4g128"}, {"prog4", "prog2"},
                                                         {"lm4", "lm2"},          {"vq-d4b8", "vq-d8b12"},
                                                         {"tcq4", "tcq3"},        {"fp8", "tok8g32s"}};
@@ -408,7 +410,7 @@ class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {
     c.softcap = 0;
     expect_accurate_in_integers(c, "rotated");
   }
-  // With a cap as well, for which there is another kernel on Hopper.
+  // Also runs with a cap, for which Hopper has another kernel.
   static void expect_accurate_and_capped(Case c, const char* what) {
     expect_accurate(c, what);
     c.softcap = 20;
@@ -428,12 +430,12 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
   expect_rotated(kSeenByRule);
 }
 
-// Where queries are more than rows of tiles, which are then rotated back instead (not in integers).
+// There are more queries than rows of tiles, so the latter are rotated back instead (not in integers).
 TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
   expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }
 
-// More queries than are corrected at once; some see nothing sealed.
+// There are more queries than are corrected at once; some see nothing sealed.
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   if (GetParam() > 128) GTEST_SKIP() << "there is no correction of these";
   for (const Correction correction : {Correction::relative, Correction::absolute}) {
@@ -446,7 +448,8 @@ TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   }
 }
 
-// Of each side alone and of both: tiles that are made of codes (code_tiles.cuh), and others beside them.
+// Tests tiles that are made directly from codes (code_tiles.cuh), for each side alone and for both, next to
+// other tiles.
 TEST_P(PromptOverPagesOf4Bits, MakesTilesOfCodes) {
   for (const PageTestCache::Formats& formats : {PageTestCache::Formats{"prog4", "prog4"},
                                                 {"ch4g128", "prog4"},
@@ -468,7 +471,7 @@ TEST_P(PromptOverPagesOf4Bits, MakesTilesOfCodes) {
   }
 }
 
-// Centres and scales then come from some of the tiles.
+// Centres and scales then come from a sample of the tiles.
 TEST_P(PromptOverPagesOf4Bits, SeesLongPrefixes) {
   expect_accurate_and_capped(with({{40, 40 * 128, 300, 300}, {17, 17 * 128, 2, 2}}), "long");
 }
@@ -480,7 +483,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
   expect_accurate_and_capped(c, "rule");
 }
 
-// Protected tokens of pages that some of the block's rows see sealed and others as rows.
+// Some of the block's rows see the protected tokens' pages sealed, and others see them as rows.
 TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
   Case c = with(kSeenByRule);
   c.unquantized = 128;

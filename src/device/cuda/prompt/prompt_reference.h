@@ -1,5 +1,5 @@
-// Attention of prompts in double precision, exact and as schemes round it: this library's (INT8 all the way)
-// and SageAttention's (scores in INT8, weights and values in FP8).
+// Prefill attention in double precision: exact, and rounded by this library's scheme (INT8 throughout) or
+// SageAttention's (scores in INT8, weights and values in FP8).
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace kvant::cuda {
 
 using Matrix = std::vector<double>;  // [tokens][d]
 
-// How scores, weights and values are rounded by a scheme.
+// The scheme that rounds scores, weights and values.
 enum class Scheme { exact, integers, sage };
 
 inline double e4m3(double x) {
@@ -24,7 +24,7 @@ inline double to_byte(double x, double largest) {
   return largest > 0 ? std::nearbyint(x / largest * 127) * largest / 127 : 0;
 }
 
-// Rows less their mean, rounded to INT8 with a scale for each 128 (keys).
+// Subtracts the mean from rows and rounds them to INT8 with a scale for each 128 (keys).
 inline Matrix rounded_keys(const Matrix& keys, int d) {
   const int n = static_cast<int>(keys.size()) / d;
   Matrix out(keys.size());
@@ -40,8 +40,8 @@ inline Matrix rounded_keys(const Matrix& keys, int d) {
   return out;
 }
 
-// Values less their mean, in INT8 with a scale for each channel and each tile, or in FP8 with one for each
-// channel.
+// Subtracts the mean from values and rounds them: to INT8 with a scale per channel and tile, or to FP8 with
+// one per channel.
 inline Matrix rounded_values(const Matrix& values, int d, bool sage) {
   const int n = static_cast<int>(values.size()) / d;
   Matrix out(values.size());
@@ -70,19 +70,19 @@ struct Attention {
   double top;  // the largest score
 };
 
-// Rows [first, end) of a matrix.
+// The rows [first, end) of a matrix.
 struct Seen {
   int first, end;
 };
 
-// SAS's: scores so far below the largest that a row sees of their tile of so many tokens weigh nothing.
+// The floor of SAS: scores that are this far below the largest of their tile get weight 0.
 struct WeightFloor {
   double below = -INFINITY;
   int tile_tokens = 128;
 };
 
-// Attention of one row to stretches of rows; keys and values are those of its scheme. softcap: scores become
-// softcap * tanh(score / softcap), unless it is 0.
+// Computes the attention of one row to ranges of rows; keys and values are rounded by the scheme. Unless
+// softcap is 0, scores become softcap * tanh(score / softcap).
 inline Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
                         const std::vector<Seen>& seen, Scheme scheme, double softcap = 0,
                         const WeightFloor& floor = {}) {

@@ -1,6 +1,6 @@
-// Prompt attention against attention in double precision: in half precision, and in 8-bit integers, whose
-// errors stand beside those of the same scheme and of SageAttention's (scores in INT8, weights and values in
-// FP8), both in double precision.
+// Compares prefill attention with attention in double precision: in half precision, and in 8-bit integers.
+// The errors of integers are compared with those of the same scheme and of SageAttention's (scores in INT8,
+// weights and values in FP8), both in double precision.
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ double rounded(double x, bool half) {
   return float_from_bf16(bf16_from_float(static_cast<float>(x)));
 }
 
-// What a query row sees.
+// Returns what a query row sees.
 Seen seen_by(int query, int queries, int tokens, bool causal, int window) {
   if (!causal) return {0, tokens};
   const int end = std::clamp(query + 1 + tokens - queries, 0, tokens);
@@ -48,16 +48,16 @@ struct Case {
   bool causal = true;
   int window = 0;
   bool half = false, sas = false;
-  // q, K and V of a row, head and channel.
+  // Returns q, K or V of a row, head and channel.
   std::function<double(int side, int row, int head, int channel)> value;
   double scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
   bool half_products = false;
-  std::vector<float> sinks;  // [n_heads]: logits that join the denominators
-  float softcap = 0;         // of scores; only with half_products
+  std::vector<float> sinks;  // [n_heads]: logits that are added to the denominators
+  float softcap = 0;         // cap on scores; only with half_products
 };
 
 struct Errors {
-  double kernel, integers, sage;  // relative, over all rows that were looked at
+  double kernel, integers, sage;  // relative, over all rows that were checked
   double lse, integers_lse;       // the largest differences
 };
 
@@ -95,14 +95,14 @@ kvant_prompt_shape shape_of(const Case& c, int n_queries, int n_tokens, double s
   return shape;
 }
 
-// A case's numbers, and what the kernel made of them.
+// The inputs of a case, and the kernel's outputs.
 struct Run {
   std::vector<std::int32_t> query_begins, token_begins;
   double scale;
   std::vector<double> q, k, v;
   std::vector<std::uint16_t> out;  // [queries, n_heads, head_dim]
   std::vector<float> lse;          // [n_heads, queries]
-  int others = 0;                  // of the times behind the first, those with other bits of either
+  int others = 0;                  // the number of repetitions with other bits in either output
 };
 
 Run run(const Case& c, int times = 1) {
@@ -163,14 +163,15 @@ Run run(const Case& c, int times = 1) {
   return run;
 }
 
-// Of half precision: the kernel of warpgroups weighs tiles of 128 tokens at once, that of warps 64.
+// The floor's tile in half precision: the kernel of warpgroups weighs tiles of 128 tokens at once, that of
+// warps 64.
 WeightFloor floor_of(const Case& c) {
   if (!c.sas || !c.half_products) return {};
   const bool by_warpgroups = c.head_dim <= 128 && c.softcap == 0 && kernel_path() == "cuda/sm90/";
   return {kSasFloor, by_warpgroups ? 128 : 64};
 }
 
-// Runs the kernel and measures `rows` rows of each sequence, its first and last among them.
+// Runs the kernel and measures `rows` rows of each sequence, including its first and last.
 Errors errors_of(const Case& c, int rows) {
   const int d = c.head_dim;
   const auto [query_begins, token_begins, scale, q, k, v, out, sums, others] = run(c);
@@ -233,7 +234,7 @@ Errors errors_of(const Case& c, int rows) {
   return errors;
 }
 
-// Bits that look independent of one another's places (splitmix64's last step).
+// Mixes bits such that neighbouring inputs look independent (splitmix64's last step).
 std::uint64_t mixed(std::uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 27) * 0x94d049bb133111eb;
@@ -245,7 +246,7 @@ std::uint64_t bits_at(int side, int row, int head, int channel) {
   return mixed((place + 1) * 0x9e3779b97f4a7c15);
 }
 
-// Independent Gaussian numbers, the same whenever asked for.
+// Returns independent Gaussian numbers, the same on every call.
 double gaussian(int side, int row, int head, int channel) {
   const std::uint64_t bits = bits_at(side, row, head, channel);
   const double a = (static_cast<double>(bits >> 32) + 1) / 4294967297.0;
@@ -253,12 +254,12 @@ double gaussian(int side, int row, int head, int channel) {
   return std::sqrt(-2 * std::log(a)) * std::cos(2 * std::numbers::pi * b);
 }
 
-// In [-2, 2), and sooner made.
+// Returns numbers in [-2, 2), faster.
 double uniform(int side, int row, int head, int channel) {
   return static_cast<double>(bits_at(side, row, head, channel) >> 32) / 1073741824.0 - 2;
 }
 
-// Channels far from zero, one in 37 twelve times as large, tokens one in 200 eight times.
+// Has channels far from zero; one in 37 is twelve times as large, and one token in 200 eight times.
 double outliers(int side, int row, int head, int channel) {
   double x = gaussian(side, row, head, channel);
   if (side > 0) x += std::sin(1.7 * channel + side);
@@ -278,7 +279,7 @@ class PromptAttention : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // With a cap as well, for which there is another kernel on Hopper.
+  // Also runs with a cap, for which Hopper has another kernel.
   static void expect_accurate_in_half(Case c, int rows, const char* what) {
     c.half_products = true;
     for (const float cap : {0.0F, 20.0F}) {
@@ -290,11 +291,11 @@ class PromptAttention : public ::testing::TestWithParam<int> {
       EXPECT_LT(errors.lse, 0.002) << what << ", cap " << cap;
     }
   }
-  // The kernel is as good as its scheme, but for where the sampled tokens tell less than all, and rounding of
-  // the output; and no worse than SageAttention's, which isn't rounded to BF16 here.
+  // The kernel is as good as its scheme, except where sampled tokens differ from all tokens, and for the
+  // rounding of the output. It is no worse than SageAttention's, which isn't rounded to BF16 here.
   void expect_accurate(const Case& c, int rows, const char* what) const {
     expect_accurate_in_half(c, rows, what);
-    if (c.head_dim > 256) return;  // there are no integers
+    if (c.head_dim > 256) return;  // integers are not supported
     const Errors errors = errors_of(c, rows);
     RecordProperty("kernel", std::to_string(errors.kernel));
     std::printf("%-10s d %3d  error %.4f  integers %.4f  sage %.4f  lse %.4f  integers %.4f\n", what,
@@ -345,19 +346,19 @@ TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
   expect_accurate({{{200, 333}, {100, 50}}, 2, 1, GetParam(), false, 0, false, false, gaussian}, 30, "all");
 }
 
-// Blocks have rows of several query heads, of which some have none left.
+// Blocks have rows of several query heads, some of which have no rows left.
 TEST_P(PromptAttention, TakesOddNumbersOfHeads) {
   for (const int heads : {3, 5, 7})
     expect_accurate({{{300, 300}, {65, 200}, {1, 90}}, heads, 1, GetParam(), true, 0, false, false, gaussian},
                     30, "odd heads");
 }
 
-// As many blocks of the same length as leave some CTAs without one: the last are cut.
+// The number of equally long blocks leaves some CTAs without one, so the last blocks are cut.
 TEST_P(PromptAttention, IsAsAccurateWhereTwoCtasShareABlock) {
   expect_accurate({{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian}, 48, "shared");
 }
 
-// Few blocks of many tiles are cut into many parts.
+// A few blocks of many tiles are cut into many parts.
 TEST_P(PromptAttention, IsAsAccurateWhereManyCtasShareABlock) {
   expect_accurate({{{70, 9000}, {1, 8800}}, 4, 2, GetParam(), true, 0, false, false, uniform}, 40, "parts");
 }
@@ -371,8 +372,8 @@ TEST_P(PromptAttention, HasTheSameBitsWhereManyCtasShareABlock) {
   EXPECT_EQ(run(c, 10).others, 0);
 }
 
-// So many blocks that several warps plan them, whose order is another each time; with blocks of 64, 128 and
-// 192 rows some are left when each of an H100's CTAs has had the same number.
+// There are enough blocks for several warps to plan, in an order that varies. With blocks of 64, 128 and 192
+// rows, some remain after each CTA of an H100 has had the same number.
 TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
   Case c{{{9600, 2500}}, 4, 1, GetParam(), false, 0, false, false, uniform};
   if (c.head_dim <= 256) {
@@ -385,7 +386,7 @@ TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
   }
 }
 
-// So many blocks of as many KV heads that these take turns, the last of which is of fewer.
+// There are enough blocks of several KV heads for sets of these to take turns; the last set has fewer heads.
 TEST_P(PromptAttention, TakesBlocksWhoseHeadsTakeTurns) {
   if (GetParam() > 128) GTEST_SKIP() << "only heads of 64 and 128 take turns";
   Case c{{}, 15, 15, GetParam(), true, 0, false, false, uniform};
@@ -413,7 +414,8 @@ TEST_P(PromptAttention, WithSasIsAsAccurateButForItsPolynomialAndFloor) {
   EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.01);
 }
 
-// A score far above all before it, and others far below: sums move to its unit and nothing overflows.
+// One score is far above all earlier ones, and others are far below: sums move to its unit and nothing
+// overflows.
 TEST_P(PromptAttention, FollowsScoresThatRise) {
   if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   const auto rising = [](int side, int row, int head, int channel) {
@@ -425,8 +427,8 @@ TEST_P(PromptAttention, FollowsScoresThatRise) {
   EXPECT_LT(errors.kernel, 1.3 * errors.sage);
 }
 
-// Queries and keys that are integers with a largest of 127 and keys in pairs that add up to zero lose nothing
-// as INT8: a step of their products is one of scores, as large as is asked for.
+// Integer queries and keys with a maximum of 127, and keys in pairs that add up to zero, lose nothing as
+// INT8. A step of their products is a step of scores, of any requested size.
 TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
   if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   const auto integers = [](int side, int row, int head, int channel) {
@@ -450,7 +452,7 @@ TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
   }
 }
 
-// Queries, weights and values have 11 bits at least, and outputs BF16's 8.
+// Queries, weights and values have at least 11 bits, and outputs the 8 of BF16.
 TEST_P(PromptAttention, InHalfPrecisionFollowsScoresThatRiseAndFall) {
   const auto waves = [](int side, int row, int head, int channel) {
     const double x = gaussian(side, row, head, channel);
@@ -465,7 +467,7 @@ TEST_P(PromptAttention, InHalfPrecisionTakesSinkLogits) {
   expect_accurate_in_half(c, 60, "sinks");
 }
 
-// Scores of several times their cap, whose tanh are 1 to many digits, and far below it.
+// Scores are several times their cap, where tanh is nearly 1, and far below it.
 TEST_P(PromptAttention, InHalfPrecisionCapsScores) {
   for (const float cap : {2.0F, 50.0F}) {
     Case c{{{300, 300}, {70, 500}}, 4, 2, GetParam(), true, 100, false, false, gaussian};
@@ -475,12 +477,12 @@ TEST_P(PromptAttention, InHalfPrecisionCapsScores) {
     c.sinks = {-3, 0.5F, 4, 9};
     const Errors errors = errors_of(c, 60);
     std::printf("cap %2.0f d %3d  error %.5f  lse %.5f\n", cap, c.head_dim, errors.kernel, errors.lse);
-    EXPECT_LT(errors.kernel, 0.01) << cap;  // of scores of 50, whose products are of 11 bits
+    EXPECT_LT(errors.kernel, 0.01) << cap;  // scores of 50 come from products of 11 bits
     EXPECT_LT(errors.lse, 0.03) << cap;
   }
 }
 
-// Of SAS in half precision: the first token's score is `first`, others are Gaussian.
+// For SAS in half precision: the first token's score is `first`, others are Gaussian.
 Case with_first_score(int head_dim, double first, int tokens) {
   const double key = first / 2 * std::sqrt(static_cast<double>(head_dim));
   const auto values = [key](int side, int row, int head, int channel) {
@@ -504,14 +506,14 @@ void expect_sas_of_first_score(int head_dim, double first, int tokens, int sampl
   }
 }
 
-// Many scores lie about the floor, which is 6 below the first token's in its tile.
+// Many scores lie around the floor, which is 6 below the first token's score in its tile.
 TEST_P(PromptAttention, InHalfPrecisionWithSasWeighsByItsPolynomialAndFloor) {
   expect_sas_of_first_score(GetParam(), 5, 300, 60);
 }
 
-// Texts begin with tokens that most heads attend to more than to any other. Behind their tile SAS gives the
-// others what exact attention gives them, a fifth of all weights here, where a floor relative to the first
-// token's score would leave nothing.
+// Texts begin with tokens to which most heads attend more than to any other. After their tile, SAS gives the
+// others the same weights as exact attention, a fifth of all weights here. A floor relative to the first
+// token's score would leave none.
 TEST_P(PromptAttention, InHalfPrecisionWithSasLooksPastAnAttentionSink) {
   expect_sas_of_first_score(GetParam(), 9, 1500, 40);
 }
@@ -523,7 +525,7 @@ TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
   };
   Case c{{{200, 200}}, 1, 1, GetParam(), true, 0, false, false, large};
   c.half_products = true;
-  errors_of(c, 60);  // finite
+  errors_of(c, 60);  // must stay finite
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, ::testing::Values(64, 128, 256, 512));

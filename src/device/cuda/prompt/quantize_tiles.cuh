@@ -1,5 +1,6 @@
-// The first pass of prompt attention: keys and values become INT8 tiles (tile_layout.cuh), less the channels'
-// centres, values also divided by the channels' scales (channel_ranges.cuh); a scale for each tile.
+// The first pass of prefill attention. It turns keys and values into INT8 tiles (tile_layout.cuh) with one
+// scale per tile, after subtracting the channels' centres. Values are also divided by the channels' scales
+// (channel_ranges.cuh).
 #pragma once
 
 #include "device/cuda/prompt/channel_ranges.cuh"
@@ -7,17 +8,17 @@
 
 namespace kvant::cuda {
 
-// What is smaller counts as zero; scales of queries and keys multiplied must not.
+// Smaller numbers count as zero; the product of query and key scales must not.
 inline constexpr float kLeastReach = 1e-15F;
 inline constexpr int kByteMax = 127;
-inline constexpr int kByteCentre = 128;  // of values' unsigned bytes
+inline constexpr int kByteCentre = 128;  // offset of values' unsigned bytes
 
 __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                                         std::uint32_t d) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-// Four numbers times factors, at most 127, as signed bytes.
+// Packs four numbers times factors, at most 127, as signed bytes.
 __device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const float* factors) {
   if constexpr (Architecture::kPacksBytes) {
     return pack_signed_bytes(x[0] * factors[0], x[1] * factors[1],
@@ -31,7 +32,7 @@ __device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const floa
   }
 }
 
-// Four numbers times a factor, at most 127, as unsigned bytes around kByteCentre.
+// Packs four numbers times a factor, at most 127, as unsigned bytes around kByteCentre.
 __device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], float factor) {
   if constexpr (Architecture::kPacksBytes) {
     float y[4];
@@ -46,7 +47,7 @@ __device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], floa
   }
 }
 
-// Of channels: eight in succession, all on their way together.
+// Loads eight consecutive channels, all in flight together.
 __device__ __forceinline__ void load_eight(const float* from, float (&x)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; i += 4) {
@@ -60,7 +61,7 @@ __device__ __forceinline__ void load_reciprocals(const float* from, float (&x)[8
   for (float& each : x) each = reciprocal_fast(each);
 }
 
-// What is said of a tile, by the side that knows it.
+// Stores a tile's note; the side that knows a field writes it.
 template <class Tile>
 __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, int first_token,
                                          float scale) {
@@ -74,8 +75,8 @@ __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, 
   }
 }
 
-// Makes a tile of rows that the threads of a CTA have. channels: of its head and side, centres and, of
-// values, scales D behind them.
+// Makes a tile of the rows that the threads of a CTA hold. channels: the centres of its head and side,
+// followed for values by D scales.
 template <class Tile, int D, bool IsHalf>
 __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const TileAt& at, int first_token,
                                                 const float* channels,
@@ -101,7 +102,7 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
   const float of_scale = 1 / scale;
 #pragma unroll
   for (int j = 0; j < 8; ++j) inverse[j] *= of_scale;
-  // Less the centre; that of tokens that are not there.
+  // Subtracts the centre; absent tokens become 0.
   const auto centred = [&](int i, float(&x)[8]) {
     unpack_octet<IsHalf>(octets.octets[i], x);
     const bool is_token = octets.token(i) < at.n_tokens;
@@ -109,7 +110,7 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
     for (int j = 0; j < 8; ++j) x[j] = is_token ? x[j] - centre[j] : 0;
   };
   if (at.is_value) {
-    // Four tokens at a time: a word of each channel.
+    // Four tokens are processed together: a word of each channel.
 #pragma unroll
     for (int first = 0; first < Octets::kRows; first += 4) {
       float x[4][8];
@@ -134,11 +135,11 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
   }
 }
 
-// Rows that are read where they are leave registers for one CTA more.
+// Rows that are read in place leave registers for one more CTA.
 template <int D, class Source>
 inline constexpr int kQuantizeCtas = kTileCtas<D> + (D <= 128 && !Source::kInSharedMemory ? 1 : 0);
 
-// Grid: the plan, then tiles (Source::slot_of); KV heads; sides.
+// The grid is (the plan, then tiles (Source::slot_of)) x KV heads x sides.
 template <class Tile, int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     octets.template load<kTokens, kTokens>(source.template read<D>(args, at, page_memory, kTokens),
                                            at.n_tokens);
   }
-  wait_for_predecessors();  // the ranges of channels
+  wait_for_predecessors();  // for the ranges of channels
   const float* channels =
       args.channels + (static_cast<std::int64_t>(at.seq) * args.n_kv_heads + head) * 3 * D;
   quantize_octets<Tile, D, IsHalf>(octets, at, first_token, channels + (is_value ? D : 0), maxima,

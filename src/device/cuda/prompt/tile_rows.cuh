@@ -1,4 +1,4 @@
-// The 16-bit rows that a tile is made of, as the threads of a CTA share them out: eight channels of a few
+// The 16-bit rows from which a tile is made, and how the threads of a CTA share them: eight channels of a few
 // tokens each.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace kvant::cuda {
 
 inline constexpr int kQuantizeThreads = kPlanThreads;
-// CTAs of a multiprocessor that make tiles: as many as their shared memory lets be.
+// CTAs per SM that make tiles: as many as their shared memory allows.
 template <int D>
 inline constexpr int kTileCtas = D <= 128 ? 3 : 2;
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ void unpack_octet(const uint4& from, float (&to)[8]) 
   }
 }
 
-// The largest of a CTA's numbers that are not negative.
+// Returns the largest of a CTA's non-negative numbers.
 template <int Warps>
 __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps]) {
   const std::uint32_t of_warp = __reduce_max_sync(~0U, __float_as_uint(x));
@@ -44,12 +44,12 @@ __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps])
   return __uint_as_float(largest);
 }
 
-// A tile of a sequence, one KV head and side of it: of a sealed page, or of rows.
+// A tile of a sequence, for one KV head and side: of a sealed page, or of rows.
 struct TileAt {
   int seq, head;
   bool is_value;
   bool is_rows;
-  int number;    // of the page, or of the tile among those of rows
+  int number;    // number of the page, or of the tile of rows
   int n_tokens;  // 0 to kTileTokens
 };
 
@@ -63,20 +63,20 @@ __device__ __forceinline__ TileAt rows_at(const SequenceRows& rows, int seq, int
   return {seq, head, is_value, true, tile, n_tokens};
 }
 
-// Rows of a tile's tokens, [n_tokens][D], so many numbers apart.
+// Rows of a tile's tokens, [n_tokens][D], `stride` numbers apart.
 struct TileRows {
   const unsigned short* data;
   std::int64_t stride;
 };
 
-// Where there are no pages: rows are read where they are. Of any source: a tile is read kTokens at a time,
-// and rows begin with that of its token `first`.
+// A source without pages: rows are read in place. With any source a tile is read kTokens at a time, and rows
+// begin with the tile's token `first`.
 struct OnlyRows {
-  // The slot whose tile the nth CTA of a side makes; negative: none.
+  // Returns the slot whose tile CTA n of a side makes; negative: none.
   __device__ static int slot_of(const PromptArgs&, int n, bool) { return n; }
 
   static constexpr bool kInSharedMemory = false;
-  static constexpr int kSamplingCtas = 4;  // on a multiprocessor: as many as are launched for four sequences
+  static constexpr int kSamplingCtas = 4;  // per SM: as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;
   template <int D>
@@ -105,7 +105,7 @@ struct OctetsOfTile {
   uint4 octets[kRows];
   bool is_value;
 
-  // A warp's keys are whole rows, its values whole rows of the transposed tile.
+  // A warp's keys are whole rows, and its values whole rows of the transposed tile.
   __device__ __forceinline__ explicit OctetsOfTile(bool of_values)
       : octet(static_cast<int>(threadIdx.x) % kOctets),
         row_group(static_cast<int>(threadIdx.x) / kOctets),
@@ -114,19 +114,19 @@ struct OctetsOfTile {
     octet = static_cast<int>(threadIdx.x) / kRowGroups;
     row_group = static_cast<int>(threadIdx.x) % kRowGroups;
   }
-  // The tile's token that octets[i] is of.
+  // Returns the tile's token of octets[i].
   __device__ __forceinline__ int token(int i) const {
     return is_value ? value_token(word(i), i % 4) : i * kRowGroups + row_group;
   }
-  // Of values: the word of a channel's tokens that octets[i] and its neighbours are of.
+  // For values: returns the word of a channel's tokens to which octets[i] and its neighbours belong.
   __device__ __forceinline__ int word(int i) const { return i / 4 * kRowGroups + row_group; }
-  // From here on they are unpacked anew: numbers that were unpacked before would take twice the registers.
+  // Makes the compiler unpack them again from here on, since unpacked numbers would take twice the registers.
   __device__ __forceinline__ void forget_unpacked() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
       asm volatile("" : "+r"(octets[i].x), "+r"(octets[i].y), "+r"(octets[i].z), "+r"(octets[i].w));
   }
-  // Tokens [First, First + Tokens) of the tile's n_tokens, of which rows begin with the first.
+  // Loads tokens [First, First + Tokens) of the tile's n_tokens; rows begin with the first of them.
   template <int First, int Tokens>
   __device__ __forceinline__ void load(const TileRows& rows, int n_tokens) {
 #pragma unroll

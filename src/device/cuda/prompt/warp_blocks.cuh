@@ -1,5 +1,5 @@
-// Blocks of query rows as CTAs take them whose products are those of warps (mma.sync): steps of 64 tokens
-// that all threads copy into a ring, and what a warp's own rows see of them.
+// Blocks of query rows for CTAs with products of warps (mma.sync): steps of 64 tokens that all threads copy
+// into a ring, and what a warp's own rows see of them.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kMostSlots = 4;  // of the ring
+inline constexpr int kMostSlots = 4;  // slots of the ring
 
 // What a warp's rows see of sealed pages, and as rows.
 struct WarpSight {
@@ -15,7 +15,7 @@ struct WarpSight {
   SeenByAll any[2];
 };
 
-// What a block is, for all threads.
+// Describes a block to all threads.
 template <int Warps>
 struct WarpBlock {
   PromptItem item;
@@ -36,7 +36,8 @@ __device__ __forceinline__ void wait_for_oldest(int n_slots) {
     wait_for_copies<0>();
 }
 
-// How many steps the block's tiles are: the last tile's second half is none where no row sees any of it.
+// Returns the number of steps of the block's tiles; the last tile's second half does not count if no row sees
+// it.
 __device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem& item) {
   const int n = 2 * tiles_of(item);
   if (item.end_tile == item.tile) return n;
@@ -44,7 +45,7 @@ __device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem
   return end - item.first_token <= item.end_tile * kTileTokens - kStepTokens ? n - 1 : n;
 }
 
-// What rows [row, last] of a block see.
+// Finds what rows [row, last] of a block see.
 __device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const PromptItem& item, int row,
                                                 int last) {
   WarpSight sight;
@@ -56,7 +57,7 @@ __device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const Pr
   return sight;
 }
 
-// The tile's slot that a step of the block is of.
+// Returns the tile that contains a step of the block.
 __device__ __forceinline__ const unsigned char* tile_of_step(const PromptArgs& args, const PromptItem& item,
                                                              int head, int step, int tile_bytes) {
   const int tile = step / 2;
@@ -66,7 +67,7 @@ __device__ __forceinline__ const unsigned char* tile_of_step(const PromptArgs& a
   return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * tile_bytes;
 }
 
-// Where a step of a block lies.
+// The position of a step of a block.
 struct StepPlace {
   bool is_rows;
   int first;  // token
@@ -79,8 +80,8 @@ __device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int s
               step * kStepTokens};
 }
 
-// Whether a warp stores the mth of its tiles of rows. Of a block that two CTAs share, the one that is there
-// last does, whose rows and sums the other's have joined then.
+// Whether a warp stores tile m of its rows. If two CTAs share a block, the one that arrives last does, after
+// the other's rows and sums have been added to its own.
 template <class Shape>
 __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int m, int lane, int& claim, RowSums& rows,
@@ -92,14 +93,14 @@ __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const Prompt
                              args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows, sums);
 }
 
-// Blocks, one after another, until there is no more work: all threads call attend(warp, lane) for each.
+// Processes blocks until there is no more work: all threads call attend(warp, lane) for each.
 template <class Shared, class Attend>
 __device__ __forceinline__ void take_blocks(const PromptArgs& args, Shared& shared, const Attend& attend) {
   const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
-  wait_for_predecessors();  // tiles and the plan
+  wait_for_predecessors();  // for tiles and the plan
   const int n_work = *args.n_items * args.n_heads;
   for (int work = static_cast<int>(blockIdx.x); work < n_work;) {
-    // What follows from it is computed anew for each block: registers are for sums.
+    // Values derived from it are computed again for each block, because sums need the registers.
     int thread = static_cast<int>(threadIdx.x);
     asm volatile("" : "+r"(thread));
     if (thread == 0) {

@@ -1,5 +1,6 @@
-// A tile's scores become weights: unsigned bytes relative to the largest score of a row in the tile, so that
-// weights have 8 bits wherever a tile's scores lie (FlashQ, TurboAttention section 4: a scale for each tile).
+// Turns a tile's scores into weights: unsigned bytes relative to the largest score of a row in the tile.
+// Weights therefore have 8 bits wherever a tile's scores lie (FlashQ, TurboAttention section 4: a scale for
+// each tile).
 #pragma once
 
 #include "attention/sas.h"
@@ -9,13 +10,13 @@
 
 namespace kvant::cuda {
 
-// Sums of products that begin with these bits are, read as F32, kRounder plus the sum: |sum| < 2^22.
+// Sums of products that start with these bits equal kRounder plus the sum when read as F32, if |sum| < 2^22.
 inline constexpr std::uint32_t kRounderBits = 0x4B400000;
 inline constexpr float kRounder = 0x1.8p23F;
-// No sum of 256 products of signed bytes is less.
+// Sums of 256 products of signed bytes are never smaller.
 inline constexpr int kLeastScore = -(1 << 22);
 
-// What 32 bits of a score are: such a number, or the sum itself.
+// The 32 bits of a score hold such a number, or the sum itself.
 struct RoundedScores {
   static constexpr std::uint32_t kStartBits = kRounderBits;
   static constexpr std::uint32_t kMasked = 0xFF800000;  // -infinity
@@ -30,35 +31,35 @@ struct IntegerScores {
   static constexpr std::uint32_t kStartBits = 0;
   static constexpr std::uint32_t kMasked = 0x80000000;
   static constexpr float kZero = 0;
-  // That masked scores have no weight; all others are less than 2^-6 then.
+  // Ensures that masked scores have no weight; all others are then below 2^-6.
   static constexpr float kLeastStep = 0x1p-27F;
   __device__ static __forceinline__ float value(std::uint32_t bits) {
     return __int2float_rn(static_cast<int>(bits));
   }
-  // Masked ones stay far below all others.
+  // Masked scores stay far below all others.
   __device__ static __forceinline__ std::uint32_t less(std::uint32_t bits, float top) {
     return static_cast<std::uint32_t>(max(static_cast<int>(bits), -(1 << 30)) - static_cast<int>(top));
   }
 };
 
-// log2 of the largest weight, which must be below 255.5 however the exponent was rounded.
+// log2 of the largest weight, which must stay below 255.5 however the exponent was rounded.
 inline constexpr float kWeightTop = 7.992F;
 
-// A step of the integer scores, in log2 of weights. Exponents of steps up to kCoarseStep are one product and
-// sum for a score, whose rounding, some three steps, costs weights less than a fifth of a bit; of larger ones
-// they are computed from the difference to the row's top, which is exact. A step beyond kLargestStep counts
-// as that: products with scores stay finite, and only the top has a weight either way.
+// Limits on a step of the integer scores, in log2 of weights. For steps up to kCoarseStep, exponents are one
+// product and sum per score. Their rounding, about three steps, costs weights less than a fifth of a bit. For
+// larger steps they come from the difference to the row's top, which is exact. A step beyond kLargestStep
+// counts as that: products with scores stay finite, and only the top has a weight in either case.
 inline constexpr float kCoarseStep = 0x1p-4F;
 inline constexpr float kLargestStep = 0x1p100F;
 
-// A row's sums are in units of 2^(reference - kSumExponent + 149). Numbers of products and weights are taken
-// as the subnormal F32 numbers that their bits are: those count units of 2^-149.
+// A row's sums are in units of 2^(reference - kSumExponent + 149). Results of products and weights are read
+// as the subnormal F32 numbers with the same bits, which count units of 2^-149.
 inline constexpr float kSumExponent = 72;
-// How far a tile's exponent may be above the reference.
+// How far a tile's exponent may exceed the reference.
 inline constexpr float kReferenceSlack = 16;
 
-// Scores of a thread: columns 8 j + 2 t and the next, of row g in s[4 j] and s[4 j + 1], of row g + 8 in the
-// two behind them. Row i's unless `low[i]` <= column < `high[i]`: masked.
+// A thread's scores are columns 8 j + 2 t and the next: row g in s[4 j] and s[4 j + 1], row g + 8 in the next
+// two. Scores of row i are masked unless `low[i]` <= column < `high[i]`.
 template <class Numbers, int N>
 __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {
@@ -71,14 +72,14 @@ __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&l
     if (i / 4 * 8 + i % 2 < low[i / 2 % 2] - 2 * pair) s[i] = Numbers::kMasked;
 }
 
-// 2^(c s + b) for scores s: with kRounder, or less the top.
+// Computes 2^(c s + b) for scores s that include kRounder, or that are relative to the top.
 struct ExactWeight {
   float factor, offset;
   __device__ __forceinline__ ExactWeight(float c, float b) : factor(c), offset(b) {}
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// As SAS approximates it (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2]; 0 below the
+// Approximates weights like SAS (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2], and 0 below the
 // floor.
 struct SasWeight {
   static constexpr float kLn2 = 0.69314718F;
@@ -102,12 +103,12 @@ __device__ __forceinline__ std::uint32_t add_half2(std::uint32_t a, std::uint32_
   return c;
 }
 
-// Four numbers below 255.5 as bytes.
+// Rounds four numbers below 255.5 to bytes.
 __device__ __forceinline__ std::uint32_t rounded_to_bytes(const float (&w)[4]) {
   if constexpr (Architecture::kPacksBytes) {
     return pack_unsigned_bytes(w[0], w[1], pack_unsigned_bytes(w[2], w[3], 0));
   } else {
-    // Halves with 1024 added are whole.
+    // Adding 1024 makes half-precision numbers whole.
     constexpr std::uint32_t kRounders = 0x64006400;
     return __byte_perm(add_half2(pack_half2(w[0], w[1]), kRounders),
                        add_half2(pack_half2(w[2], w[3]), kRounders), 0x6420);
@@ -116,19 +117,20 @@ __device__ __forceinline__ std::uint32_t rounded_to_bytes(const float (&w)[4]) {
 
 // The two rows of a thread over all tiles so far.
 struct RowSums {
-  float reference[2] = {-INFINITY, -INFINITY};  // log2 of the unit that weights are in
+  float reference[2] = {-INFINITY, -INFINITY};  // log2 of the unit of weights
   float mass[2] = {};                           // this thread's columns only
-  float offset[2] = {};                         // mass, times values' scales: what the centre of values adds
+  float offset[2] = {};                         // mass times values' scales: what the centre of values adds
 };
 
-// How a tile's scores become weights: 2^(c s + b) of row i's scores s. exponent: log2 of what its weights
-// are in units of.
+// How a tile's scores become weights: 2^(c s + b) for row i's scores s. exponent: log2 of the unit of its
+// weights.
 struct TileExponents {
   float c[2], b[2], exponent[2];
 };
 
-// The exponents of a tile, or of half of one, from its rows' largest scores. Where steps are coarse, scores
-// lose the largest one. Sums follow a tile whose exponents are far above the reference.
+// Finds the exponents of a tile, or of half of one, from its rows' largest scores. If steps are coarse, it
+// subtracts the largest score from the others. Sums follow a tile whose exponents are far above the
+// reference.
 template <class Numbers, int Scores, int N>
 __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Scores],
                                                         const float (&query_scale)[2], float key_scale,
@@ -151,7 +153,7 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 2));
     top[row] = fmaxf(Numbers::value(largest[row]), Numbers::kZero + kLeastScore);
     of.c[row] = fminf(fmaxf(query_scale[row] * key_scale, Numbers::kLeastStep), kLargestStep);
-    // A little less than top's, so that rounding makes no weight larger than kWeightTop allows.
+    // It is slightly less than top's, so rounding makes no weight larger than kWeightTop allows.
     of.b[row] = fmaf(-top[row] * (1 + 0x1p-22F), of.c[row], kWeightTop);
     of.exponent[row] = fmaf(-Numbers::kZero, of.c[row], -of.b[row]);
     is_rare |= of.c[row] > kCoarseStep || of.exponent[row] > rows.reference[row] + kReferenceSlack;
@@ -183,7 +185,7 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   return of;
 }
 
-// p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k + 31.
+// Makes the weights: p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k + 31.
 template <class Weight, class Numbers, int Scores>
 __device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], const TileExponents& of,
                                              std::uint32_t (&p)[Scores / 4]) {
@@ -195,12 +197,12 @@ __device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], c
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weights[row](Numbers::value(s[i + j / 2 * 4 + 2 * row + j % 2]));
-      p[i / 4 + row] = rounded_to_bytes(w);  // of 16 columns, the first half for even i / 8
+      p[i / 4 + row] = rounded_to_bytes(w);  // for 16 columns; the first half if i / 8 is even
     }
   }
 }
 
-// Adds a tile's weights to a thread's rows. Sets what the tile's products are multiplied by.
+// Adds a tile's weights to a thread's rows, and sets the factors of the tile's products.
 template <int Words>
 __device__ __forceinline__ void add_weights(const TileExponents& of, const std::uint32_t (&p)[Words],
                                             float value_scale, RowSums& rows, float (&factor)[2]) {
@@ -216,7 +218,7 @@ __device__ __forceinline__ void add_weights(const TileExponents& of, const std::
   }
 }
 
-// Weights of a tile, or of half of one, and what its products are multiplied by.
+// Computes weights of a tile, or of half of one, and the factors of its products.
 template <class Weight, class Numbers, int Scores, int N>
 __device__ __forceinline__ void weigh(std::uint32_t (&s)[Scores], std::uint32_t (&p)[Scores / 4],
                                       const float (&query_scale)[2], float key_scale, float value_scale,
