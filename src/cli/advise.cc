@@ -1,4 +1,4 @@
-// kvant advise: which cache to use for a model, a context and a memory.
+// kvant advise recommends a cache for a model, a context and an amount of memory.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ namespace {
 
 struct AdviseOptions {
   ModelOptions common;
-  std::string weights = kUsualWeights;  // of what judges quality
+  std::string weights = kUsualWeights;  // type of the weights while quality is judged
   std::string memory, text_file;
   int context = 0;
   int batch = 1;
@@ -69,7 +69,7 @@ class Adviser {
     return recipes;
   }
 
-  // What there is, and what fits.
+  // Lists the candidates and says which of them fit into memory.
   Status list() {
     auto session = Session::open(options_.common, WeightMode::as_stored, options_.context);
     if (!session.ok()) return session.error();
@@ -77,7 +77,7 @@ class Adviser {
     const Geometry& g = engine.geometry();
     const bool apart = session->device() != nullptr && !session->caches_on_device();
     const std::int64_t on_host = engine.host_weight_bytes();
-    weights_ = apart ? on_host : engine.weight_bytes() - on_host;  // where the caches lie
+    weights_ = apart ? on_host : engine.weight_bytes() - on_host;  // in the memory of the caches
     memory_ = session->free_cache_bytes() + weights_;
     if (!options_.memory.empty()) {
       const auto given = parse_bytes(options_.memory);
@@ -91,14 +91,14 @@ class Adviser {
     for (Recipe& recipe : *all) {
       const auto known = session->known_constants(recipe);
       const auto preview = session->preview(recipe, known.ok() ? *known : nullptr);
-      if (!preview.ok()) {  // the model, or the device, cannot have it
+      if (!preview.ok()) {  // this model or this device cannot run the recipe
         if (names_recipes(options_.common)) return preview.error();
         continue;
       }
       const Plan& plan = *preview->plan;
       const bool is_listed = std::ranges::any_of(
           candidates_, [&](const Candidate& other) { return other.row.recipe == plan.name; });
-      if (is_listed) continue;  // an uncalibrated recipe is another one's stand-in
+      if (is_listed) continue;  // an uncalibrated recipe may stand in under the name of a listed one
       AdviceRow row{.recipe = plan.name,
                     .bytes = largest_batch_bytes(plan, context_, {options_.batch, kUsualStep})};
       row.asked = label(recipe);
@@ -171,7 +171,7 @@ class Adviser {
     bench.prompt = 0;
     bench.decode = 16;
     bench.repeats = 3;
-    // So that the generation ends where the context does.
+    // The generation must end where the context ends.
     bench.depths = {std::max(0, context_ - bench.decode - 1)};
     std::vector<Candidate*> timed;
     KVANT_RETURN_IF_ERROR(for_each_measurable([&](Candidate& candidate) -> Status {
@@ -179,7 +179,7 @@ class Adviser {
       return {};
     }));
     Progress progress("speed", std::ssize(timed) * bench.repeats, "runs");
-    for (Candidate* candidate : timed) {  // one cache at a time: together they may not fit
+    for (Candidate* candidate : timed) {  // one cache at a time, because together they may not fit
       const auto plan = session->plan(candidate->recipe);
       if (!plan.ok()) return plan.error();
       std::vector<std::unique_ptr<Contender>> contender;

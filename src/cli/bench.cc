@@ -1,4 +1,4 @@
-// kvant bench: prompt and decode speed at depths, beside llama.cpp's.
+// kvant bench measures prefill and decode speed at several depths, next to llama.cpp's speed.
 #include <algorithm>
 #include <cstdio>
 
@@ -17,8 +17,8 @@
 namespace kvant {
 namespace {
 
-// With flash attention and, on CPUs, where that may be the faster, without ("-plain"); a quantized V requires
-// it.
+// llama.cpp's caches run with flash attention. A quantized V cache requires it; the "-plain" rows run without
+// it, which may be faster on CPUs.
 constexpr const char* kRivals[] = {"llama.cpp:f16",  "llama.cpp:f16-plain",      "llama.cpp:q8_0",
                                    "llama.cpp:q4_0", "llama.cpp:q8_0/f16-plain", "llama.cpp:q4_0/f16-plain"};
 
@@ -49,7 +49,7 @@ class Contenders {
     contender_.kv_offload = options.common.kv_offload;
   }
 
-  // guard_every: see make_engine_contender.
+  // guard_every has the meaning that make_engine_contender gives it.
   Result<std::unique_ptr<Contender>> make(const std::string& name, int guard_every) {
     const BenchOptions& bench = options_.bench;
     const int max_new = std::max(bench.prompt, bench.decode + 1);
@@ -77,7 +77,7 @@ class Contenders {
   }
 
  private:
-  // Copies of the sequences run, each of which has an open page of its own.
+  // The benchmark runs copies of the sequences, and each copy has an open page of its own.
   std::int64_t cache_bytes(const Plan& plan, int n_tokens) const {
     const BenchOptions& bench = options_.bench;
     const bool reads = bench.prompt > 0 || contender_.text != nullptr;
@@ -94,7 +94,7 @@ class Contenders {
   std::shared_ptr<LlamaModelFile> llama_;
 };
 
-// Null without --file.
+// The text is null without --file.
 Result<BenchText> text_of(const BenchCommandOptions& options, const Tokenizer& tokenizer) {
   if (options.file.empty()) return BenchText();
   const auto text = read_text_file(options.file);
@@ -157,7 +157,7 @@ Status bench(BenchCommandOptions options) {
                                                              options.common.n_threads));
 }
 
-// Options of `command` itself, which its subcommand would ignore.
+// Refuses options of `command` itself, because its subcommand would silently ignore them.
 Status check_no_options(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0) continue;

@@ -1,5 +1,5 @@
-// kvant bench attention: what attention of one token costs at contexts, beside ggml's, with flash
-// attention and without. Needs no model.
+// kvant bench attention measures the attention of one token at several contexts, next to ggml's attention
+// with and without flash attention. It needs no model.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -37,7 +37,7 @@ struct RecipePlans {
   PlansByContext plans;
 };
 
-// Bytes of a contender's layers together: more than the processor's caches hold.
+// Bytes that the layers of one contender take together: more than the processor's caches hold.
 std::int64_t working_set() {
   return 2 * last_level_cache_bytes();
 }
@@ -75,7 +75,7 @@ int ggml_layers(const GgmlCache& cache, const AttentionHeads& shape, int context
   return rotation_layers(ggml_layer_bytes(cache, shape, context), working_set(), /*least=*/1);
 }
 
-// The contenders of a context are in memory together.
+// All contenders of a context are in memory at the same time, so they must fit together.
 Status check_all_memory(const AttentionOptions& options, const std::vector<RecipePlans>& recipes,
                         const std::vector<GgmlCache>& rivals) {
   for (const int context : options.contexts) {
@@ -115,7 +115,7 @@ AttentionEntry ggml_entry(const GgmlCache& cache, const AttentionOptions& option
           }};
 }
 
-// The caches that ggml can store at this head size; says which it can't.
+// Returns the caches that ggml can store at this head size and prints those that it cannot.
 std::vector<GgmlCache> rivals_at(const AttentionHeads& shape) {
   std::vector<GgmlCache> rivals;
   for (const GgmlCache& cache : kGgmlCaches) {
@@ -192,7 +192,7 @@ Status bench_attention(AttentionOptions options) {
 Command add_bench_attention_command(CLI::App& bench) {
   auto options = std::make_shared<AttentionOptions>();
   CLI::App* command = bench.add_subcommand("attention", "measure attention alone, beside ggml's; no model");
-  // The benchmark with a model requires one.
+  // `bench` requires a model, but this subcommand does not.
   command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
   AttentionHeads& shape = options->shape;
   command->add_option("--heads", shape.n_heads, "query heads")

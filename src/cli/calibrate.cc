@@ -1,4 +1,4 @@
-// kvant calibrate: learns what recipes need to know about a model.
+// kvant calibrate learns what recipes need to know about a model.
 #include "calibrate/calibrate.h"
 
 #include <chrono>
@@ -31,7 +31,7 @@ struct CalibrateOptions {
   bool full = false;
 };
 
-// The papers' size: 256 samples of 512 tokens.
+// The papers calibrate with 256 samples of 512 tokens.
 void set_full(CalibrationSettings& settings) {
   settings.samples = 256;
   settings.rows = 4 * CalibrationSettings{}.rows;
@@ -52,7 +52,7 @@ Result<std::vector<Recipe>> recipes_to_calibrate(const ModelOptions& options, co
   return recipes;
 }
 
-// One file for all recipes, or the file of each recipe that first use looks for.
+// Returns one file for all recipes, or for each recipe the file where its first use looks.
 std::vector<std::string> output_files(const CalibrateOptions& options, const std::vector<Recipe>& recipes,
                                       const Engine& engine) {
   if (!options.output.empty()) return {options.output};
@@ -121,7 +121,7 @@ Result<std::string> calibration_text(const CalibrateOptions& options) {
   return read_text_file(options.text_file);
 }
 
-// Of a device's name: "cuda" of "cuda:1".
+// Returns the kind of a device: "cuda" for "cuda:1".
 std::string kind_of(const std::string& device) {
   return device.substr(0, device.find(':'));
 }
@@ -182,7 +182,8 @@ Command add_calibrate_command(CLI::App& program) {
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
-  for (const char* of_plans : {"--calibration", "--strict", "--verbose"})  // there is none yet
+  for (const char* of_plans :
+       {"--calibration", "--strict", "--verbose"})  // these options need a plan, and no plan exists yet
     command->remove_option(command->get_option(of_plans));
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,

@@ -1,4 +1,4 @@
-// The program as a user meets it: exit codes, messages, files.
+// Tests the program as a user meets it: exit codes, messages and files.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -41,7 +41,7 @@ class Cli : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = fs::temp_directory_path() / ("kvant_cli_" + std::to_string(getpid()));
     fs::create_directories(folder_);
-    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // calibrations go there, not into the user's folder
+    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // keeps calibrations out of the user's cache folder
     TinyModelWriter(TinyModel{}).write(path("model.gguf"));
     std::string text;
     for (int i = 0; i < 700; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);
@@ -54,7 +54,7 @@ class Cli : public ::testing::Test {
     std::ofstream(path(name), std::ios::binary) << contents;
   }
 
-  // Runs the program with `input` on its standard input. One thread: tests share the machine.
+  // Runs the program with `input` on its standard input. It gets one thread because tests share the machine.
   static Outcome run(const std::vector<std::string>& words, const std::string& input = "",
                      const std::string& out = path("stdout")) {
     write("stdin", input);
@@ -71,7 +71,7 @@ class Cli : public ::testing::Test {
     return run(words, input);
   }
 
-  // A user's error: exit code 2, one line, nothing on the standard output.
+  // A user's error gives exit code 2, one line on stderr and nothing on stdout.
   static void expect_user_error(const Outcome& outcome, const std::string& part) {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
@@ -80,7 +80,7 @@ class Cli : public ::testing::Test {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
   }
 
-  // The first of the names that Chromium goes by on this system; empty where it is not installed.
+  // Returns the first of Chromium's names that is installed here, or an empty string.
   static std::string find_browser() {
     for (const char* name : {"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"}) {
       if (std::system(("command -v " + std::string(name) + " >/dev/null").c_str()) == 0) return name;
@@ -88,7 +88,7 @@ class Cli : public ::testing::Test {
     return "";
   }
 
-  // The page of a report on two recipes, made on first use; empty where that fails.
+  // Returns the page of a report on two recipes. The first use makes it; it is empty where that fails.
   static std::string report_page() {
     std::string page = path("report.html");
     if (fs::exists(page)) return page;
@@ -154,8 +154,9 @@ TEST_F(Cli, RunWarnsBeyondTheTrainedContextAndStopsAtItsEnd) {
   EXPECT_NE(full.err.find("the context of 8 tokens is full"), std::string::npos) << full.err;
 }
 
-// What the cache holds after the first turn must be what the whole conversation would give. The random model
-// says any byte: a first turn is searched that it answers with a letter, whose token the text gives back.
+// After the first turn the cache must hold what the whole conversation would give. The random model may say
+// any byte, so the test searches for a first turn that it answers with a letter: a letter's token survives
+// the way through text.
 TEST_F(Cli, ChatGoesOnFromWhatTheCacheHolds) {
   for (char c = 'a'; c <= 'z'; ++c) {
     const std::string turn(5, c);
@@ -188,11 +189,12 @@ TEST_F(Cli, EvalWritesItsSchema) {
   EXPECT_EQ(json["results"][0]["recipe"], "bf16");
   EXPECT_EQ(json["results"][0]["kld_mean"], 0.0);
   EXPECT_EQ(json["results"][1]["recipe"], "tok4g32s");
-  double bits = 4.5;  // at 256 tokens; before, one page is sealed, and steps of 16 tokens are BF16
+  double bits =
+      4.5;  // the bits at 256 tokens; up to there one page is quantized and the steps of 16 tokens stay BF16
   for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
   EXPECT_EQ(json["results"][3]["recipe"], "bf16 (steps of 128)");
-  EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control: rounding alone
+  EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control differs by rounding alone
   for (const char* key :
        {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median", "kld_p99", "kld_p999",
         "kld_max", "top1", "rms_dp", "seconds", "plan", "constant_bytes", "constant_bits"}) {
@@ -209,7 +211,7 @@ TEST_F(Cli, EvalComparesWithAnyReference) {
   const auto json = nlohmann::json::parse(read_file(json_path));
   ASSERT_EQ(json["results"].size(), 3U);  // the reference is not run twice
   EXPECT_EQ(json["results"][0]["recipe"], "tok4g32s");
-  EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);  // nothing is skipped
+  EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);  // this threshold skips nothing
   EXPECT_GT(json["results"][2]["kld_mean"], 1e-5);
 }
 
@@ -268,7 +270,7 @@ TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("2 bits, groups of 32"), std::string::npos) << outcome.out;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  ASSERT_EQ(json.size(), 2U);  // a document for each context
+  ASSERT_EQ(json.size(), 2U);  // one document per context
   EXPECT_EQ(json[0]["suite"], "search-groups");
   EXPECT_EQ(json[0]["context"], 256);
   EXPECT_EQ(json[1]["context"], 128);
@@ -346,7 +348,7 @@ TEST_F(Cli, ReportIsOnePageThatLoadsNothing) {
   const auto json = nlohmann::json::parse(read_file(path("report.json")));
   EXPECT_EQ(json["schema"], "kvant.report/2");
   EXPECT_EQ(json["quality"]["results"].size(), 3U);
-  EXPECT_EQ(json["layers"].size(), 3U);  // a recipe skips V: three contexts
+  EXPECT_EQ(json["layers"].size(), 3U);  // three contexts, because a recipe skips V
   EXPECT_EQ(json["memory"]["results"][0]["bytes"].size(), json["memory"]["contexts"].size());
 }
 
@@ -355,7 +357,7 @@ TEST_F(Cli, ReportDrawsItsChartsInABrowser) {
   if (browser.empty()) GTEST_SKIP() << "no Chromium on this system";
   const std::string page = report_page();
   ASSERT_NE(page, "");
-  // Without a sandbox, which needs rights that tests may not have; the page is the program's own.
+  // The sandbox needs rights that tests may not have, and the page is the program's own.
   const std::string command = "timeout 60 " + browser +
                               " --headless --no-sandbox --disable-gpu --enable-logging=stderr "
                               "--virtual-time-budget=5000 "
@@ -370,7 +372,7 @@ TEST_F(Cli, ReportDrawsItsChartsInABrowser) {
     EXPECT_NE(dom.find("<section id=\"" + std::string(id) + "\""), std::string::npos) << id;
   std::size_t charts = 0;
   for (std::size_t at = dom.find("<svg"); at != std::string::npos; at = dom.find("<svg", at + 1)) ++charts;
-  EXPECT_EQ(charts, 7U + 1 + 2);  // the sections' charts, the skip rates, two heat maps
+  EXPECT_EQ(charts, 7U + 1 + 2);  // the charts of the sections, the skip rates and two heat maps
   EXPECT_EQ(dom.find("NaN"), std::string::npos);
   EXPECT_EQ(read_file(path("browser.log")).find("CONSOLE"), std::string::npos)
       << read_file(path("browser.log"));
@@ -432,7 +434,7 @@ TEST_F(Cli, BenchAttentionNeedsNoModelAndWritesItsSchema) {
     for (const char* figure : {"us", "gbps", "bits", "read_percent", "limit_us", "ratio"})
       EXPECT_GT(results[i][figure], 0.0) << name << " " << figure;
   }
-  EXPECT_TRUE(results[0]["rival"].get<std::string>().starts_with("ggml:f16"));  // bf16's peers
+  EXPECT_TRUE(results[0]["rival"].get<std::string>().starts_with("ggml:f16"));  // ggml's counterpart of bf16
 }
 
 TEST_F(Cli, BenchAttentionLeavesOutWhatGgmlCannotStore) {
@@ -469,7 +471,8 @@ TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {
   }
 }
 
-// Kernels and fall-backs included. Recipes that calibrate on first use: plan_report_test.cc.
+// The plans must agree on kernels and fall-backs, too. plan_report_test.cc covers recipes that calibrate on
+// first use.
 TEST_F(Cli, InfoPlansWhatRunRuns) {
   for (const Recipe& recipe : builtin_recipes()) {
     const auto needs = [](const std::string& text, const char* word) {
@@ -491,7 +494,8 @@ TEST_F(Cli, InfoPlansWhatRunRuns) {
 }
 
 TEST_F(Cli, InfoStatesBitsAndConstants) {
-  // 2 layers x 2 KV heads x 2 sides of d = 64: codebooks of 2^8 centroids of 4 bytes with a scale; smoothing.
+  // The model has 2 layers x 2 KV heads x 2 sides with d = 64. Each side has codebooks of 2^8 centroids of 4
+  // bytes, their scales and a smoothing.
   const Outcome outcome =
       run_model("info", {"--kv", "vecinfer-2bit", "-c", "1024", "--json", path("info.json")});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -499,7 +503,8 @@ TEST_F(Cli, InfoStatesBitsAndConstants) {
   const int bytes = 2 * 2 * (2 * (256 * 4 + 4) + 64 * 4);
   EXPECT_EQ(json["constant_bytes"], bytes);
   EXPECT_NEAR(json["constant_bits"].get<double>(), 8.0 * bytes / (2 * 2 * 2 * 64 * 1024), 1e-9);
-  // Of 897 .. 1024 tokens, a window of 128 and an open page of 0 to 127 are BF16: 2.7 bits at least.
+  // At 897 to 1024 tokens, a window of 128 and an open page of 0 to 127 tokens are BF16, so at least 2.7 bits
+  // remain.
   EXPECT_GT(json["bits_all"].get<double>(), (2 * 896 + 16 * 128) / 1024.0);
   EXPECT_LT(json["bits_all"].get<double>(), (2.5 * 896 + 16 * 256) / 1024.0);
   EXPECT_NE(outcome.out.find("model constants"), std::string::npos);
@@ -512,7 +517,7 @@ TEST_F(Cli, BadModelsAreOneClearSentence) {
   write("text.gguf", "this is not a model, whatever its name says");
   write("empty.gguf", "");
   std::string corrupt = whole;
-  for (std::size_t i = 8; i < 24; ++i) corrupt[i] = '\xff';  // absurd counts
+  for (std::size_t i = 8; i < 24; ++i) corrupt[i] = '\xff';  // impossible counts
   write("corrupt.gguf", corrupt);
   for (const char* name :
        {"missing.gguf", "half.gguf", "header.gguf", "text.gguf", "empty.gguf", "corrupt.gguf"}) {
@@ -564,7 +569,8 @@ TEST_F(Cli, ImpossibleSizesAreOneClearSentence) {
   expect_user_error(run_model("run", {"-p", "abc", "-p", "def"}), "--prompt is given more than once");
   const Outcome huge = run_model("run", {"-p", "abc", "-c", "1073741824"});
   EXPECT_EQ(huge.code, 2);
-  EXPECT_NE(huge.err.find("takes"), std::string::npos) << huge.err;  // after the warning about training
+  EXPECT_NE(huge.err.find("takes"), std::string::npos)
+      << huge.err;  // the warning about the trained context comes first
 }
 
 TEST_F(Cli, WrongCommandsAndOptionsAreAnsweredWithTheNearest) {
@@ -597,7 +603,7 @@ TEST_F(Cli, AChatBeginsWithAFile) {
   EXPECT_NE(read.out, "");
 }
 
-// At a terminal, which `script` makes.
+// `script` gives the program a terminal.
 TEST_F(Cli, AChatGoesOnAfterATurnThatDoesNotFit) {
   if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "script is not installed";
   const std::string chat =
@@ -636,7 +642,7 @@ TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
   expect_user_error(with({"--system", "be brief"}), "--system has no place");
 }
 
-// As programs, not by what they look like: no other engine knows this template by heart.
+// The program must run the template: no engine recognizes this one by its text.
 TEST_F(Cli, RunsTheChatTemplateThatItIsGiven) {
   write("said.jinja",
         "{% set all = namespace(said='') %}{% for m in messages %}{% set all.said = all.said ~ m.content %}"

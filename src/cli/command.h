@@ -1,4 +1,4 @@
-// A subcommand of the program: one file each, listed in main.cc.
+// A Command is a subcommand of the program. Each has its own file and is listed in main.cc.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,14 +10,15 @@ namespace kvant {
 
 struct Command {
   CLI::App* app = nullptr;
-  std::function<Status()> run;  // after the options are parsed; an error ends the program with exit code 2
+  std::function<Status()>
+      run;  // runs after the options are parsed; an error ends the program with exit code 2
 };
 
 Command add_run_command(CLI::App& program);
 Command add_serve_command(CLI::App& program);
 Command add_eval_command(CLI::App& program);
 Command add_bench_command(CLI::App& program);
-Command add_bench_attention_command(CLI::App& bench);  // a subcommand of kvant bench
+Command add_bench_attention_command(CLI::App& bench);  // subcommand of kvant bench
 Command add_info_command(CLI::App& program);
 Command add_calibrate_command(CLI::App& program);
 Command add_tune_command(CLI::App& program);

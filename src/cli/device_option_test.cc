@@ -1,4 +1,4 @@
-// --device: what is said where a GPU or what it needs is missing, and that a GPU answers where there is one.
+// Tests --device: the messages where a GPU or its library is missing, and a generation where a GPU exists.
 #include "cli/testing/program.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ bool have_nvidia_gpu() {
   return std::filesystem::exists("/dev/nvidiactl");
 }
 
-// Refused by one line that has `words`.
+// Expects a refusal of one line that contains `words`.
 void expect_one_sentence(const Outcome& outcome, const std::string& words) {
   EXPECT_NE(outcome.code, 0);
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
@@ -47,7 +47,7 @@ TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
                           std::string("--backend ") + name);
     }
   }
-  // Defaults may be spelt out: what is refused is the device, where there is none.
+  // --backend cpu is the default and may be spelt out, so the message must name the device.
   expect_one_sentence(run("run -m model.gguf -p abc --device tpu --backend cpu"), "'tpu' is no device");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device tpu --backend reference"),
                       "'tpu' is no device");
@@ -62,7 +62,7 @@ TEST_F(DeviceOption, LayersOfAGpuNeedOne) {
 TEST_F(DeviceOption, CachesOutOfAGpusMemoryNeedOne) {
   for (const char* option : {"--no-kv-offload", "-nkvo"}) {
     expect_one_sentence(run(std::string("run -m model.gguf -p abc ") + option), "--no-kv-offload");
-    // The CPU attends then, as it is told to.
+    // A CPU backend is allowed here because the CPU attends, so the unknown device is what gets refused.
     expect_one_sentence(
         run(std::string("run -m model.gguf -p abc --device tpu --backend cpu/portable ") + option),
         "'tpu' is no device");

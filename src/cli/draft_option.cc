@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kDraftStep = 512;  // tokens of a prompt that the draft model reads in a step
+constexpr int kDraftStep = 512;  // tokens of a prompt that the draft model reads in one step
 
 Result<LoadedDraftModel> load(const std::string& path, const Session& target, int context) {
   SessionOptions options = target.options();

@@ -1,4 +1,4 @@
-// Files and sizes that cannot be: one clear sentence, and at once.
+// Impossible files and sizes give one clear sentence at once.
 #include "cli/testing/program.h"
 
 namespace kvant {

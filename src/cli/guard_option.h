@@ -1,4 +1,4 @@
-// --guard: how often the quality guard checks a layer.
+// --guard sets how often the quality guard checks a layer.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,9 +8,10 @@
 
 namespace kvant {
 
-// Adds --guard [RATE]; without a rate it is 1/64.
+// Adds --guard [RATE]. The rate is 1/64 if it is left out.
 void add_guard_option(CLI::App& command, std::string& rate);
-// The N of the rate 1/N; 0 for an empty text: no guard. An error names what is wrong with another text.
+// Returns the N of the rate 1/N, or 0 (no guard) for an empty text. An error says what is wrong with any
+// other text.
 Result<int> parse_guard(const std::string& rate);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// kvant info: what a model's KV cache takes, and what fits.
+// kvant info shows the size of a model's KV cache and how much of it fits into memory.
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct InfoOptions {
   int batch = 1;
 };
 
-// "layers 0-29: 1.2 MiB each", for runs of equal layers.
+// Prints one line per run of equal layers: "layers 0-29: 1.2 MiB each".
 void print_layers(const std::vector<std::int64_t>& layers) {
   for (std::size_t first = 0; first < layers.size();) {
     std::size_t last = first;
@@ -36,9 +36,9 @@ void print_layers(const std::vector<std::int64_t>& layers) {
   }
 }
 
-// "8 KV heads of 64 channels", or each kind with its number of layers.
+// Returns "8 KV heads of 64 channels", or each kind of layer with its number of layers.
 std::string heads_text(const Geometry& g) {
-  std::map<std::pair<int, int>, int> layers_of;  // by KV heads and channels
+  std::map<std::pair<int, int>, int> layers_of;  // number of layers by KV heads and channels
   for (int layer = 0; layer < g.n_layers; ++layer) ++layers_of[{g.kv_heads(layer), g.dim(layer)}];
   std::vector<std::string> kinds;
   for (const auto& [heads, n_layers] : layers_of) {

@@ -1,4 +1,4 @@
-// kvant: the command line.
+// kvant's command line.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -21,7 +21,7 @@ int fail(const std::string& message) {
   return kUserError;
 }
 
-// What was printed may lie in a buffer still, and a full disk shows only when that is written.
+// Flushes stdout, because a full disk shows only when the buffered output is written.
 int close_output() {
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
@@ -30,9 +30,9 @@ int close_output() {
               (errno != 0 ? std::strerror(errno) : "a part of it is lost") + "; make room for it");
 }
 
-// Options that llama.cpp's users write with one dash; CLI11 would read "-ctk" as "-c tk".
+// Users of llama.cpp write these options with one dash; CLI11 would read "-ctk" as "-c tk".
 constexpr std::string_view kOneDash[] = {"-ctk", "-ctv", "-cnv", "-ngl", "-nkvo", "-np"};
-// Some of llama.cpp's that are not here, which would be read as others: "-fa on" as "-f a".
+// kvant lacks these options of llama.cpp. CLI11 would misread them: "-fa on" as "-f a".
 constexpr std::string_view kUnknown[] = {"-cb", "-fa", "-hf", "-md", "-mg", "-sm", "-tb", "-ts"};
 
 std::vector<std::string> with_two_dashes(int argc, char** argv) {
@@ -46,12 +46,12 @@ std::vector<std::string> with_two_dashes(int argc, char** argv) {
   return words;
 }
 
-// CLI11 reports wrong options by exceptions, and the help as one of them.
+// CLI11 reports wrong options, and also the help, by exceptions.
 int parse(CLI::App& program, int argc, char** argv, bool& done) {
   done = true;
   const std::vector<std::string> words = with_two_dashes(argc, argv);
   try {
-    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes them from the back
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes words from the back
   } catch (const CLI::Success& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& wrong) {

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// The command that was come to, or the subcommand of it.
+// Returns the innermost subcommand that the parser reached.
 const CLI::App& innermost(const CLI::App& program) {
   const auto commands = program.get_subcommands();
   return commands.empty() ? program : innermost(*commands.front());
@@ -29,7 +29,7 @@ std::string unknown_command(const CLI::App& program, const std::string& word) {
   return "there is no command " + quoted(word) + hint;
 }
 
-// Options that begin as `name` does, or resemble it. name: without dashes.
+// Returns the options that start with `name` or resemble it. `name` has no dashes.
 std::vector<std::string> similar_options(const CLI::App& command, const std::string& name) {
   constexpr std::size_t kShortestBeginning = 3;
   constexpr int kMost = 3;
@@ -65,7 +65,7 @@ std::string unexpected(const CLI::App& command, const std::string& otherwise,
   return otherwise;
 }
 
-// CLI11's sentences that don't say what is meant, in other words.
+// Rewords those of CLI11's messages that do not say what is meant.
 std::string reworded(const std::string& text) {
   constexpr std::string_view kConversion = "Could not convert: ", kEquals = " = ";
   const std::size_t equals = text.find(kEquals);

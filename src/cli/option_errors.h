@@ -1,4 +1,4 @@
-// What a user reads whose command line can't be understood.
+// Messages for a command line that cannot be understood.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// What is wrong with the command line, what was probably meant, and which help says more. words: those of the
-// command line, in its order.
+// Says what is wrong with the command line, what was probably meant and which help says more. `words` are
+// those of the command line, in order.
 std::string option_error(const CLI::App& program, const CLI::ParseError& wrong,
                          const std::vector<std::string>& words);
 

@@ -1,4 +1,4 @@
-// kvant report: quality, size and speed of recipes on one page.
+// kvant report shows quality, size and speed of recipes on one page.
 #include <chrono>
 #include <ctime>
 
@@ -19,14 +19,15 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kPrompts = 6;         // of the text, when no file gives them
-constexpr std::size_t kPromptTokens = 512;  // so that windows of 128 tokens don't hide the formats
+constexpr std::size_t kPrompts = 6;  // number of prompts taken from the text if no file gives them
+constexpr std::size_t kPromptTokens =
+    512;  // long enough that a window of 128 tokens does not hide the formats
 constexpr int kLayerChunks = 1;
 constexpr int kFirstMemoryContext = 512;
 
 struct ReportOptions {
   ModelOptions common;
-  std::string weights = kUsualWeights;  // of what judges quality
+  std::string weights = kUsualWeights;  // type of the weights while quality is judged
   std::string file, output, prompts;
   int context = 2048;
   int chunks = 4;
@@ -74,7 +75,7 @@ class Report {
   void name_commands();
 
   const ReportOptions& options_;
-  std::vector<EvalRow> rows_;  // the reference first
+  std::vector<EvalRow> rows_;  // the reference comes first
   ReportFigures figures_;
 };
 
@@ -96,7 +97,7 @@ Status Report::measure_quality(const std::string& text) {
   return measure_greedy(stage, *tokens);
 }
 
-// Shorter contexts too where a recipe skips V and that is counted: how much it skips depends on them.
+// Also measures shorter contexts where a recipe skips V, because the skipped share depends on the context.
 Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
   EvalStage own{stage.session, stage.model, {}, stage.n_threads};
   bool skips = false;
@@ -169,7 +170,7 @@ Status Report::add_memory(const Session& session) {
   return {};
 }
 
-// With weights as they are stored: as kvant run would have them.
+// Uses the weights as they are stored, because kvant run does the same.
 Status Report::measure_speed() {
   const BenchOptions& speed = figures_.speed_options;
   const int max_new = std::max(speed.prompt, speed.decode + 1);
@@ -206,7 +207,7 @@ std::string shell_word(const std::string& word) {
   return plain ? word : "'" + word + "'";
 }
 
-// The command lines that give the same figures one by one.
+// Lists the commands that give the same figures one by one.
 void Report::name_commands() {
   std::string kv;
   for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);
@@ -254,7 +255,7 @@ Status report(const ReportOptions& options) {
   const nlohmann::ordered_json document = report_to_json(made.figures());
   if (!options.common.json.empty())
     KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, json_text(document)));
-  const std::string page = report_page(document.dump());  // without the spaces of a file for people
+  const std::string page = report_page(document.dump());  // compact, because no person reads it
   KVANT_RETURN_IF_ERROR(write_whole_file(options.output, page));
   fmt::print("{}: {} caches, {}\n", options.output, rows->size(),
              readable_bytes(static_cast<double>(page.size())));

@@ -1,4 +1,4 @@
-// --session-coding, of the commands that keep sessions in files.
+// --session-coding, for the commands that keep sessions in files.
 #pragma once
 
 #include <CLI/CLI.hpp>

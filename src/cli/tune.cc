@@ -1,4 +1,4 @@
-// kvant tune: a recipe of its own for a model and a size.
+// kvant tune finds a recipe for one model and one size.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,18 +21,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kUsualContext = 8192;  // at which a budget of bits holds
+constexpr int kUsualContext = 8192;  // context at which a budget of bits holds
 
 struct TuneOptions {
   ModelOptions common;
-  std::string weights = kUsualWeights;  // of what judges quality
+  std::string weights = kUsualWeights;  // type of the weights while quality is judged
   std::string budget, output, text_file;
   int length = 1024;  // tokens of a measured context
-  int contexts = 2;   // to tune on, and as many to judge on
+  int contexts = 2;   // contexts to tune on; equally many judge the result
   int trials = 16;
 };
 
-// Contexts of `length` tokens, evenly spread over the text; every second one is held out.
+// The contexts have `length` tokens and are spread evenly over the text. Every second one is held out.
 struct TuneText {
   std::vector<std::vector<std::int32_t>> tuning;
   EvalText held_out;
@@ -73,7 +73,7 @@ Result<TuneText> read_text(const TuneOptions& options, const Tokenizer& tokenize
   return cut_text(*tokens, options);
 }
 
-// kvant-3bit, or what --kv says, as long as it has formats to choose from.
+// Returns the recipe of --kv, or kvant-3bit without it. The recipe must have formats to choose from.
 Result<Recipe> base_recipe(const ModelOptions& options) {
   if (!names_recipes(options)) return parse_recipe("kvant-3bit");
   auto recipe = one_recipe(options);
@@ -201,7 +201,7 @@ Command add_tune_command(CLI::App& program) {
   command->get_option("--kv")->description(
       "where to start: a recipe with a ladder and a budget (default: kvant-3bit)");
   add_device_option(*command, options->common);
-  for (const char* of_plans : {"--strict", "--verbose"})  // which are what is looked for
+  for (const char* of_plans : {"--strict", "--verbose"})  // tune searches for the plan itself
     command->remove_option(command->get_option(of_plans));
   add_weights_option(*command, options->weights);
   command

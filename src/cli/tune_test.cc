@@ -1,4 +1,4 @@
-// kvant tune, kvant advise and --guard as a user meets them, on a tiny model.
+// Tests kvant tune, kvant advise and --guard on a tiny model.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ class Measuring : public ::testing::Test {
     text << std::ifstream(path(name)).rdbuf();
     return text.str();
   }
-  // `words` go through the shell as they are.
+  // Runs the program. `words` go through the shell as they are.
   static Outcome run(const std::string& command, const std::string& words) {
     const std::string line = std::string(KVANT_PROGRAM) + " " + command + " -m " + path("model.gguf") +
                              " -t 1 " + words + " </dev/null >" + path("out") + " 2>" + path("err");
@@ -70,7 +70,7 @@ TEST_F(Measuring, TuneWritesARecipeThatRunsWithinItsBudget) {
   const auto& figures = recipe["figures"];
   EXPECT_EQ(figures["schema"], "kvant.tune/2");
   EXPECT_LE(figures["bits_all"], 7.0);
-  EXPECT_GT(figures["bits_all"], 6.0);  // the tail is 2.5 of them
+  EXPECT_GT(figures["bits_all"], 6.0);  // the tail takes 2.5 of these bits
   EXPECT_EQ(figures["trials"], 4);
   EXPECT_LE(figures["tuning_kld"], figures["tuning_kld_as_calibrated"]);
   EXPECT_GT(figures["predicted_kld"], 0);

@@ -1,4 +1,4 @@
-// kvant's own recipes before anything is calibrated: they work at once, and say so.
+// kvant's own recipes work before anything is calibrated, and say that they are uncalibrated.
 #include <nlohmann/json.hpp>
 
 #include "cli/testing/program.h"
@@ -52,7 +52,7 @@ TEST_F(Uncalibrated, EvalBenchAndInfoNameTheRecipeThatServes) {
   EXPECT_FALSE(std::filesystem::exists(path("cache")));
 }
 
-// What calibrate leaves is found by every command, whatever its weights and backend.
+// Every command finds what `calibrate` wrote, whatever its weights and backend are.
 TEST_F(Uncalibrated, NoMoreOnceCalibrated) {
   const std::string kv = "--kv 'k=tok2g32,v=tok2g32,budget=4,ladder=tok2g32+tok4g32+tok8g32' ";
   const Outcome made = run("calibrate -m model.gguf -t 1 -f text.txt --samples 2 --length 128 " + kv);
@@ -66,7 +66,7 @@ TEST_F(Uncalibrated, NoMoreOnceCalibrated) {
     EXPECT_EQ((used.out + used.err).find("not calibrated"), std::string::npos) << command;
     EXPECT_NE((used.out + used.err).find("calibrated"), std::string::npos) << command;
   }
-  TinyModel tuned;  // the same header, other weights
+  TinyModel tuned;  // same header, other weights
   tuned.seed = 9;
   TinyModelWriter(tuned).write(path("tuned.gguf"));
   const Outcome other = run("info -m tuned.gguf -c 1000 " + kv);

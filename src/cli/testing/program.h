@@ -1,4 +1,4 @@
-// Tests only: runs the program in a folder of its own, with a tiny model.
+// For tests only: runs the program in a folder of its own with a tiny model.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class Program : public ::testing::Test {
  protected:
   Program() {
     std::filesystem::create_directories(folder_);
-    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // calibrations go there, not into the user's folder
+    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // keeps calibrations out of the user's cache folder
     TinyModelWriter(TinyModel{}).write(path("model.gguf"));
     std::string text;
     for (int i = 0; i < 1400; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);
@@ -40,7 +40,7 @@ class Program : public ::testing::Test {
     text << std::ifstream(path(name), std::ios::binary).rdbuf();
     return text.str();
   }
-  // Runs `program` with `words`, which go through the shell, in the test's folder.
+  // Runs `program` in the test's folder. `words` go through the shell.
   Outcome run(const std::string& words, const std::string& program = KVANT_PROGRAM) const {
     const std::string line =
         "cd " + folder_.string() + " && " + program + " " + words + " </dev/null >stdout 2>stderr";
