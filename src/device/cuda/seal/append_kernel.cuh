@@ -1,5 +1,5 @@
-// Writes a step's new keys and values into tail pages, and brings its queries into the keys' basis. A warp
-// does one row of one head: of the keys, the values or the queries.
+// Writes a step's new keys and values into tail pages, and transforms its queries into the keys' basis. A
+// warp handles one row of one head: of the keys, the values or the queries.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,14 +11,14 @@ namespace kvant::cuda {
 
 inline constexpr int kAppendThreads = 128;
 
-// Writes such a row of a KV head and side into a sequence's tail.
+// Writes a row of a KV head and side into a sequence's tail.
 template <int D>
 __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int head, int side, int token,
                                             int lane, const float (&x)[D / kLanes]) {
   constexpr int kOwn = D / kLanes;
   auto* page = reinterpret_cast<__nv_bfloat16*>(
       const_cast<unsigned char*>(tail.find(seq, head, side, token / kPageTokens)));
-  // A channel's number has bits of its own in an index, so that those of a lane's channels are a sum.
+  // Each channel has bits of its own in an index, so the indices of a lane's channels are sums.
   page += plain_index(static_cast<PageSide>(side), D, token % kPageTokens, lane * kOwn);
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
@@ -28,17 +28,17 @@ __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int
   }
 }
 
-// Which token of which tail a row is; either is negative if there is none.
+// The sequence and tail token of a row; either is negative if there is none.
 struct AppendedToken {
   int seq, token;
 };
 
-// Of a row that says so.
+// Returns the token of a row that names it explicitly.
 __device__ __forceinline__ AppendedToken said_token(const AppendArgs& args, std::int64_t row) {
   return {args.seq[row], args.tail_token[row]};
 }
 
-// Writes a row of a KV head and side where its token lies, if it has one.
+// Writes a row of a KV head and side at its token's place, if it has one.
 template <int D>
 __device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t row, int side, int head,
                                            const AppendedToken& to, int lane) {
@@ -48,10 +48,10 @@ __device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t 
   store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
 }
 
-// Of a row that is one of the last of its sequence.
+// Returns the token of a row that is among the last of its sequence.
 __device__ __forceinline__ AppendedToken last_token(const AppendArgs& args, std::int64_t row) {
   const int at = static_cast<int>(row);
-  int seq = at, end = at + 1;  // end: of the sequence's rows
+  int seq = at, end = at + 1;  // end of the sequence's rows
   if (args.query_begins != nullptr) {
     if (at < args.query_begins[0] || at >= args.query_begins[args.n_seqs]) return {-1, -1};
     seq = 0;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
     append_row<D>(args, row, nth / args.n_kv_heads, nth % args.n_kv_heads, to, lane);
     return;
   }
-  // A sequence that has no tail still attends to its sealed pages.
+  // A sequence without a tail still attends to its sealed pages.
   if (to.seq < 0 || (to.token < 0 && !is_last)) return;
   const AppendedRows& queries = args.queries;
   const int head = nth - n_stored;

@@ -1,4 +1,4 @@
-// Appending many rows at once, as prompts have them, to tail pages.
+// Tests appending many rows at once to tail pages, as prefill does.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,15 +18,15 @@ namespace kvant::cuda::append_test {
 namespace {
 
 constexpr int kKvHeads = 3;
-constexpr int kTailPages = 4;                 // of a sequence
-constexpr std::uint16_t kUntouched = 0x7ace;  // a number that no row has
+constexpr int kTailPages = 4;                 // per sequence
+constexpr std::uint16_t kUntouched = 0x7ace;  // a number that no row contains
 
 struct NewRow {
   int seq, token;  // -1: left out
 };
 
-// Prompts of several lengths, behind tails of several lengths, whose rows follow one another; then what no
-// prompt has: tokens from last to first, every other token, tokens that are left out.
+// Returns consecutive rows of prompts of several lengths, after tails of several lengths. Then come rows that
+// no prompt has: tokens in reverse, every other token, omitted tokens.
 std::vector<NewRow> rows_of_prompts() {
   struct Prompt {
     int first_token, n_tokens;
@@ -51,7 +51,8 @@ std::vector<NewRow> rows_of_prompts() {
   return rows;
 }
 
-// Channels of a head, types of rows, whether keys are transformed, and whether rows have some channels less.
+// The parameters are the head size, the type of rows, whether keys are transformed, and whether rows have
+// fewer channels.
 class AppendingPrompts : public ::testing::TestWithParam<std::tuple<int, kvant_type, bool, bool>> {
  protected:
   void SetUp() override {
@@ -60,7 +61,8 @@ class AppendingPrompts : public ::testing::TestWithParam<std::tuple<int, kvant_t
   }
 };
 
-// What a row becomes: times the head's factors, then by the Walsh-Hadamard matrix, in double precision.
+// Computes the transformed row: times the head's factors, then the Walsh-Hadamard matrix, in double
+// precision.
 std::vector<double> transformed(const float* row, const float* factors, int d, bool is_rotated) {
   std::vector<double> scaled(row, row + d);
   for (int c = 0; c < d && factors != nullptr; ++c) scaled[c] *= factors[c];
@@ -69,7 +71,7 @@ std::vector<double> transformed(const float* row, const float* factors, int d, b
 
 TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
   const auto [d, type, rotated, is_short] = GetParam();
-  const int channels = is_short ? d * 5 / 8 : d;  // that rows have
+  const int channels = is_short ? d * 5 / 8 : d;  // channels that rows have
   const std::vector<NewRow> rows = rows_of_prompts();
   const int n_rows = static_cast<int>(rows.size()), row_stride = kKvHeads * d;
   std::vector<std::int32_t> seqs, tokens;
@@ -94,7 +96,7 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
       device_values(as_bytes(first_channels(values[1], d, channels), type));
   const DeviceArray<std::int32_t> seq(seqs), token(tokens);
   const DeviceArray<float> key_factors(factors);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(n_seqs) * kTailPages);  // of all heads and sides
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n_seqs) * kTailPages);  // for all heads and sides
   std::iota(ids.rbegin(), ids.rend(), 0);
   const DeviceArray<std::int32_t> table(ids);
   const std::int64_t page = kPageTokens * d;

@@ -1,20 +1,20 @@
-// Writes the many new keys and values of prompts into tail pages, a warp 16 rows of one head and side. A
-// page's unquantized numbers lie in tiles of 16 tokens (plain_index): a warp that has all tokens of a tile
-// writes whole pieces of it, where rows one by one would write two or four bytes in each.
+// Writes the many new keys and values of prompts into tail pages; a warp handles 16 rows of one head and
+// side. A page's unquantized numbers lie in tiles of 16 tokens (plain_index). A warp that has all tokens of a
+// tile writes whole pieces of it, while single rows would write two or four bytes of each piece.
 #pragma once
 
 #include "device/cuda/seal/append_kernel.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kTileRows = 16;  // tokens of a tile
-// From so many rows on there are enough warps to fill a GPU.
+inline constexpr int kTileRows = 16;  // tokens per tile
+// From this number of rows on, there are enough warps to fill a GPU.
 inline constexpr int kRowsForTiles = 512;
 
-// Which of the 64 rows from 16 before `first` on (bit 16: row `first`) begin a tile whose other tokens are
-// the rows behind it.
+// Returns which of the 64 rows starting 16 before `first` (bit 16 is row `first`) begin a tile whose other
+// tokens are the following rows.
 __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std::int64_t first, int lane) {
-  std::uint64_t begins = 0, follows = 0;  // the row before is the token before
+  std::uint64_t begins = 0, follows = 0;  // the previous row is the previous token
   AppendedToken before{-1, -1};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std
     follows |= bits(is_stored && own.seq == last.seq && own.token == last.token + 1);
     before = {__shfl_sync(~0U, own.seq, kLanes - 1), __shfl_sync(~0U, own.token, kLanes - 1)};
   }
-  std::uint64_t others = follows >> 1;  // bit i: of rows i + 1 to i + 15, all follow
+  std::uint64_t others = follows >> 1;  // bit i: rows i + 1 to i + 15 all follow
   others &= others >> 1;
   others &= others >> 2;
   others &= others >> 4;
@@ -37,11 +37,12 @@ __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std
   return begins & others;
 }
 
-// Writes rows [row, row + 16) of a KV head and side, the tokens of a tile, into `page` from `token` on.
+// Writes rows [row, row + 16) of a KV head and side, which are the tokens of a tile, into `page` from `token`
+// on.
 template <PageSide Side, int D>
 __device__ __forceinline__ void store_tile(const AppendArgs& args, std::int64_t row, int head, int token,
                                            unsigned char* page, int lane) {
-  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  constexpr int kOwn = D / kLanes;  // neighbouring channels per lane
   const AppendedRows& rows = args.sides[static_cast<int>(Side)];
   auto* const numbers = reinterpret_cast<std::uint16_t*>(page);
   const auto load = [&](int i, float(&x)[kOwn]) {
@@ -82,7 +83,8 @@ __device__ __forceinline__ void store_tile(const AppendArgs& args, std::int64_t 
   }
 }
 
-// As append_kernel, for rows whose tokens are said one by one (args.seq, args.tail_token) and no queries.
+// Works like append_kernel, for rows whose tokens are named one by one (args.seq, args.tail_token), without
+// queries.
 template <int D>
 __global__ void __launch_bounds__(kAppendThreads)
     append_tiles_kernel(const __grid_constant__ AppendArgs args) {
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(kAppendThreads)
 
   const std::uint64_t tiles = whole_tiles(args, first, lane);
   const auto own = static_cast<std::uint32_t>(tiles >> kTileRows) & 0xffff;
-  if (own != 0) {  // one at most: the next would begin 16 rows on
+  if (own != 0) {  // at most one, since the next tile would begin 16 rows later
     const std::int64_t row = first + __ffs(static_cast<int>(own)) - 1;
     const int token = args.tail_token[row];
     unsigned char* const page =
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kAppendThreads)
       store_tile<PageSide::value, D>(args, row, head, token % kPageTokens, page, lane);
     }
   }
-  std::uint64_t of_tiles = tiles;  // every row of them
+  std::uint64_t of_tiles = tiles;  // becomes every row of these tiles
 #pragma unroll
   for (int step = 1; step < kTileRows; step *= 2) of_tiles |= of_tiles << step;
   const std::int64_t end = min(first + kTileRows, args.n_rows);

@@ -1,4 +1,4 @@
-// What the encoding kernels share with the code that launches them.
+// What the encoding kernels share with the host code that launches them.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -17,7 +17,7 @@ enum class Encoding : std::uint8_t {
   vectors
 };
 
-// False of pages without codes.
+// Returns false for pages without codes.
 inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   switch (format.kind) {
     case CodeKind::number:
@@ -42,14 +42,14 @@ inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   }
 }
 
-// kvant_page_metrics.
+// The device form of kvant_page_metrics.
 struct PageMetrics {
-  const float* directions;  // or null: there are none
+  const float* directions;  // null: there are none
   const float2* turns;
   const float* basis;  // or null
   std::int64_t basis_head_stride;
-  std::int64_t direction_layer_stride, turn_layer_stride;  // of elements
-  const std::int32_t* first_pages;                         // or null: DueArgs::sealed_page
+  std::int64_t direction_layer_stride, turn_layer_stride;  // in elements
+  const std::int32_t* first_pages;                         // null: use DueArgs::sealed_page
 };
 
 struct PageEncoding {
@@ -57,37 +57,37 @@ struct PageEncoding {
   PageFormat stored;
   CodeLayout layout;
   int page_bytes;                    // in GPU memory
-  float levels[kMaxLevels];          // lloyd_max: of values with a variance of 1 / d
-  float boundaries[kMaxLevels - 1];  // between those of values with a variance of 1
+  float levels[kMaxLevels];          // lloyd_max: for values with a variance of 1 / d
+  float boundaries[kMaxLevels - 1];  // between the levels for values with a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
-  // trellis, of the errors of keys: as kvant_decode_layer has them, or null; and those that turn with the
-  // page, which go before.
+  // trellis, for the errors of keys: metrics in the layout of kvant_decode_layer, or null, and metrics that
+  // rotate with the page, which take precedence.
   const float* metrics;
   PageMetrics page_metrics;
-  // Whether its kernel makes pages of rows: a search that reads them again and again does not.
+  // Whether its kernel can make pages from rows. A search that reads values repeatedly cannot.
   bool takes_rows() const { return encoding != Encoding::trellis; }
   __host__ __device__ bool is_shaped() const {
     return metrics != nullptr || page_metrics.directions != nullptr;
   }
 };
 
-// From a layer to the next one: entries of tables, and bytes of pools.
+// The distance from a layer to the next one: entries of tables, and bytes of pools.
 struct LayerDistance {
   std::int64_t entries, bytes;
 };
 
-// Which pages are sealed, of which layers.
+// The pages to seal, and their layers.
 struct DueArgs {
   const std::int32_t *tail_page, *sealed_page;
-  const std::int32_t* n_pages;  // or null: max_pages
+  const std::int32_t* n_pages;  // null: max_pages
   int max_pages;
-  int n_layers;  // from the one that pages are of
+  int n_layers;  // starting at the layer of the given pages
   LayerDistance sealed, tail;
-  const std::int64_t* layer_offsets;  // [n_layers]: bytes more of each; or null
+  const std::int64_t* layer_offsets;  // [n_layers]: additional bytes per layer; or null
 };
 
-// Pages of the nth layer.
+// Returns the pages of layer `nth`.
 __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& distance,
                                       const std::int64_t* offsets, int nth) {
   pages.table += nth * distance.entries;
@@ -95,22 +95,22 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
   return pages;
 }
 
-// Rows of keys, values or queries: head h of row i at i * row_stride + h * head_stride. Channels, those that
-// rows have and zeros, are multiplied by the factors of the head's KV head (or null), then rotated if
-// `hadamard`.
+// Rows of keys, values or queries: head h of row i lies at i * row_stride + h * head_stride. Channels, padded
+// with zeros, are multiplied by the factors of the head's KV head (unless null), then rotated if `hadamard`.
 struct AppendedRows {
   void* rows;
   std::int64_t row_stride, head_stride;
-  int channels;  // that rows have: a multiple of 8
-  int is_wide;   // as in RowType
+  int channels;  // channels that rows have: a multiple of 8
+  int is_wide;   // see RowType
   const float* factors;
   int hadamard;
 };
 
-// Rows that pages are made of instead of the tail's.
+// Rows from which pages are made instead of from the tail.
 struct SealedRows {
   const std::int32_t*
-      first;  // [n_seqs]: of the first page that is due; negative: the tail's. Or null: all are
+      // [n_seqs]: the row of the first due page; negative: in the tail. Null: all pages are in the tail.
+      first;
   NumberType type;
   AppendedRows sides[2];
 };
@@ -126,20 +126,20 @@ struct SealArgs {
   std::int64_t mask_seq_stride, mask_head_stride;
   PageEncoding sides[2];
   std::uint32_t* pages_out_of_range;  // or null
-  SealedRows rows;                    // of kernels that take them
+  SealedRows rows;                    // for kernels that can use them
 };
 
-// How many pages of a sequence are to be sealed, if any are.
+// Returns how many pages of a sequence are to be sealed, if any are.
 __device__ inline int pages_of(const DueArgs& due, int seq) {
   return due.n_pages == nullptr ? due.max_pages : min(due.n_pages[seq], due.max_pages);
 }
-// Of pages in the tail.
+// Returns this number for pages in the tail.
 __device__ inline int pages_due(const SealArgs& args, int seq) {
   return args.due.tail_page[seq] < 0 ? 0 : pages_of(args.due, seq);
 }
 
-// The row of the first token of the first page of a sequence that is due; negative: its pages are in the
-// tail.
+// Returns the row of the first token of a sequence's first due page; a negative result means that its pages
+// are in the tail.
 __device__ inline std::int64_t first_due_row(const SealedRows& rows, int seq) {
   return rows.first == nullptr ? -1 : rows.first[seq];
 }
@@ -147,14 +147,14 @@ __device__ inline std::int64_t first_due_row(const SealedRows& rows, int seq) {
 struct AppendArgs {
   std::int64_t n_rows;
   int n_kv_heads, group;
-  NumberType type;  // of all rows
+  NumberType type;  // for all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
-  const std::int32_t* tail_tokens;   // of each sequence, whose last tokens the rows are; or null
-  const std::int32_t* query_begins;  // [n_seqs + 1]: rows of each sequence; or null: n_queries of each
+  const std::int32_t* tail_tokens;   // for each sequence, whose last tokens are the rows; or null
+  const std::int32_t* query_begins;  // [n_seqs + 1]: rows of each sequence; null: n_queries each
   int n_seqs, n_queries;
   AppendedRows sides[2];
-  AppendedRows queries;  // transformed in place; rows: or null
+  AppendedRows queries;  // transformed in place; rows may be null
 };
 
 }  // namespace kvant::cuda

@@ -1,4 +1,4 @@
-// Appending to the tail and sealing, against the formats' own encoders.
+// Compares appending to the tail and sealing with the formats' own encoders.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,20 +20,21 @@ namespace {
 
 constexpr int kSeqs = 2;
 constexpr int kKvHeads = 2;
-constexpr int kPages = 2;  // of a sequence
+constexpr int kPages = 2;  // per sequence
 constexpr int kSink = 4;
 
 struct Case {
   const char* key;
   const char* value;
-  double differing_bits;  // at most, as a share: where sums are rounded in another order, or paths searched
-                          // otherwise
-  // Of the second KV head, where it has formats of its own: then pages lie side by side.
+  // The largest share of differing bits. They differ where sums are rounded in another order, or paths are
+  // searched differently.
+  double differing_bits;
+  // Formats of the second KV head, if it has its own; pages then lie side by side.
   const char* second_key = nullptr;
   const char* second_value = nullptr;
 };
-// Of trellis codes: paths of equal error may part, but codes that have nothing to do with the page's differ
-// in half of their bits.
+// For trellis codes, paths of equal error may diverge, but unrelated codes would differ in half of their
+// bits.
 constexpr double kOtherPaths = 0.45;
 constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"ch2g128", "tok2g128", 0},
@@ -62,7 +63,7 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"tcq4", "tcq6", kOtherPaths},
                            {"tcq5", "tcq3", kOtherPaths}};
 
-// Rows of some pages for each sequence, in an order of their own, and a cache with as many tail and sealed
+// A cache with rows for several pages of each sequence, in an order of their own, and as many tail and sealed
 // pages for each sequence, head and side.
 class SealedCache {
  public:
@@ -103,7 +104,7 @@ class SealedCache {
     run(seq, token, hadamard);
   }
 
-  // The bf16 values [kPageTokens][d] that were appended.
+  // Returns the bf16 values [kPageTokens][d] that were appended.
   std::vector<float> appended(int side, int seq, int head, int page) const {
     std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d_);
     for (int i = seq; i < kSeqs * kPages * kPageTokens; i += kSeqs)
@@ -112,7 +113,7 @@ class SealedCache {
             float_from_bf16(rows_[side][(i * kKvHeads + head) * d_ + c]);
     return values;
   }
-  // What the tail page holds, token by token.
+  // Returns the values of the tail page, token by token.
   std::vector<float> tail(int side, int seq, int head, int nth) const {
     const auto* page = tail_.data() + entry(side, seq, head, nth) * kPageTokens * d_;
     std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d_);
@@ -128,16 +129,16 @@ class SealedCache {
     return sealed_.data() + entry(side, seq, head, page) * stride_;
   }
 
-  // Of a page's squared error, beside the format's. Kernels choose another seam of a trellis: with one bit,
-  // whose codes are decided latest, pages differ by up to 1.5 %.
-  // Of trellis codes, a gain in the middle of two goes either way by the last bit of a logarithm, and with it
-  // the codes of its row: with 1 bit a page has been 1.0203 of the format's.
+  // Returns the limit of a page's squared error relative to the format's. Kernels choose another seam of a
+  // trellis: with one bit, whose codes are decided latest, pages differ by up to 1.5 %. A gain halfway
+  // between two codes goes either way by the last bit of a logarithm, and so do the codes of its row. With 1
+  // bit a page reached 1.0203 of the format's error.
   double tolerance(int side, int head) const {
     const PageDescription page = find_format(formats_[side][head])->describe()->page;
     return page.kind == CodeKind::state && page.bits == 1 ? 1.025 : 1.01;
   }
 
-  // The canonical encoder's page of `values`, a sequence's page `nth`, in the device's order.
+  // Returns the canonical encoder's page of `values`, a sequence's page `nth`, in the device's order.
   std::vector<std::byte> expected(int side, int head, int nth, const std::vector<float>& values) const {
     TokenMask left_out;
     for (int token = 0; token < kSink && nth == 0; ++token) left_out.set(token);
@@ -152,7 +153,7 @@ class SealedCache {
     return page;
   }
 
-  // The squared errors of a device page's tokens; of all that are kept.
+  // Returns the squared errors of those tokens of a device page that are not left out.
   std::vector<double> token_errors(int side, int head, const std::vector<float>& values,
                                    const std::byte* page) const {
     const Format& format = *find_format(formats_[side][head]);
@@ -232,7 +233,8 @@ class SealedCache {
     rows.key_head_stride = rows.value_head_stride = d_;
     rows.key_hadamard = rows.value_hadamard = hadamard ? 1 : 0;
     EXPECT_EQ(kvant_append(&shape, &layer, &rows, nullptr), KVANT_OK);
-    // The first page by itself, the others, of which each sequence has fewer than there might be, at once.
+    // The first page is sealed alone, the others in one call; each sequence has fewer of them than the
+    // maximum.
     EXPECT_EQ(kvant_seal(&shape, &layer, first_page.get(), first_page.get(), nullptr), KVANT_OK);
     const DeviceArray<std::int32_t> second_page(std::vector<std::int32_t>(kSeqs, 1)),
         others(std::vector<std::int32_t>(kSeqs, kPages - 1));
@@ -249,7 +251,7 @@ class SealedCache {
   std::vector<std::uint16_t> rows_[2];
   std::vector<std::int32_t> order_;
   std::size_t stride_ = 0;
-  std::optional<PackedEntry> packed_;  // of an entry of all heads' and sides' pages
+  std::optional<PackedEntry> packed_;  // an entry with all heads' and sides' pages
   std::vector<std::uint16_t> tail_;
   std::vector<std::byte> sealed_;
 };
@@ -286,7 +288,7 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
 }
 
-// F32 rows of two sequences, one of which is left out, with the queries of both.
+// There are F32 rows of two sequences, one of which is left out, and the queries of both.
 TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
   int n_devices = 0;
   if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) GTEST_SKIP() << "no GPU";
@@ -386,7 +388,7 @@ TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   });
 }
 
-// Distances are found in half precision first: those of small values beside large ones, too.
+// Distances are first computed in half precision, which must also work for small values next to large ones.
 class VectorEncoding : public Encoding {};
 TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
   const auto& [formats, d] = GetParam();

@@ -1,6 +1,6 @@
-// Keeps the sink of sequences whose first page is sealed: copies its rows out of the tail into protected
-// pages, or those that pages are made of. A CTA is one KV head and side of a sequence and layer; a thread is
-// one channel of the tail's rows, a warp has each of others.
+// Keeps the sink of sequences whose first page is sealed: copies its rows from the tail, or from the rows
+// that pages are made of, into protected pages. A CTA handles one KV head and side of a sequence and layer.
+// With the tail's rows, a thread has one channel; with other rows, a warp has a whole row.
 #pragma once
 
 #include "device/cuda/seal/append_kernel.cuh"

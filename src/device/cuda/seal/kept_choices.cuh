@@ -1,8 +1,8 @@
-// What a search for trellis codes remembers of its steps: the choices of a window of values, and those of the
-// window before it, whose codes are written after it. Three places for them: all in shared memory, all in
-// local memory, or the newer window in shared memory and most of the older one in registers.
+// The memory of a search for trellis codes: the choices of a window of values, and those of the previous
+// window, whose codes are written after it. There are three variants: both in shared memory, both in local
+// memory, or the newer window in shared memory and most of the older one in registers.
 //
-// A value waits where its step's choices will be.
+// A value is stored where its step's choices will be.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// Words: of a step. Kept: values of both windows.
+// Words: per step. Kept: values of both windows.
 template <int Words, int Kept, int Threads>
 class SharedChoices {
  public:
@@ -20,21 +20,21 @@ class SharedChoices {
     Step steps[Kept];
   };
 
-  // column: a thread's own.
+  // column: the thread's own column.
   __device__ SharedChoices(Shared& shared, int column) : shared_(shared), column_(column) {}
 
-  // Of the newer window.
+  // Returns a choice of the newer window.
   __device__ __forceinline__ std::uint32_t& newer(int i, int word) const {
     return shared_.steps[i % Kept][word][column_];
   }
-  // Of the octet that begins at value i: (value of it, word). Octets of the older window are asked for from
-  // the last to the first, each once.
+  // Returns the octet that begins at value i, as a function of (its value, word). Octets of the older window
+  // must be requested from the last to the first, each once.
   __device__ __forceinline__ auto octet(int i, bool) const {
     return [from = &shared_.steps[i % Kept][0][column_]](int value, int word) {
       return from[(value * Words + word) * Threads];
     };
   }
-  // The newer window is the older one now.
+  // Makes the newer window the older one.
   __device__ __forceinline__ void end_window() const {}
 
  private:
@@ -57,8 +57,8 @@ class LocalChoices {
   std::uint32_t steps_[Kept * Words];
 };
 
-// Nothing of the older window is read until its codes are written: an octet of values is in shared memory,
-// the others are in registers, so that more CTAs fit.
+// Nothing of the older window is read until its codes are written. One octet of its values is in shared
+// memory and the others are in registers, which lets more CTAs fit.
 template <int Words, int Window, int Threads>
 class SplitChoices {
  public:
@@ -97,7 +97,7 @@ class SplitChoices {
   static constexpr int kHeld = Window - kOctetValues;
   static constexpr int kHeldOctets = kHeld / kOctetValues;
 
-  // The last of those held goes to shared memory, the others up.
+  // Moves the last held octet to shared memory, and the others up.
   __device__ __forceinline__ void bring_octet() {
 #pragma unroll
     for (int i = 0; i < kOctetValues; ++i)

@@ -1,12 +1,12 @@
-// A row of keys, values or queries as it comes from the model, brought into the basis in which it is stored:
-// a warp has it, each lane neighbouring channels.
+// Loads a row of keys, values or queries from the model and transforms it into the basis in which it is
+// stored. A warp has the row, each lane neighbouring channels.
 #pragma once
 
 #include "device/cuda/seal/encode_args.h"
 
 namespace kvant::cuda {
 
-// This lane's channels of a row of one head, as they are: zeros behind those that the row has.
+// Reads this lane's channels of a row of one head unchanged; channels beyond the row's are zeros.
 template <int D>
 __device__ __forceinline__ void read_row(const AppendedRows& rows, NumberType type, std::int64_t row,
                                          int head, int lane, float (&x)[D / kLanes]) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void transform_row(const AppendedRows& rows, int of_f
   if (rows.hadamard != 0) rotate_channels(lane, x);
 }
 
-// Both.
+// Reads and transforms the row.
 template <int D>
 __device__ __forceinline__ void load_row(const AppendedRows& rows, NumberType type, std::int64_t row,
                                          int head, int of_factors, int lane, float (&x)[D / kLanes]) {

@@ -1,5 +1,5 @@
-// The metric of errors of keys that turns with the page (src/format/page_metric.h), made where a page is
-// sealed.
+// The metric for errors of keys that rotates with the page (src/format/page_metric.h), computed when a page
+// is sealed.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -7,17 +7,17 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kStepNumbers = 1 + 2 * kMetricRank;  // of a FeedbackStep
+inline constexpr int kStepNumbers = 1 + 2 * kMetricRank;  // floats in a FeedbackStep
 static_assert(sizeof(FeedbackStep) == kStepNumbers * sizeof(float));
 
 template <int D>
 struct PageMetricWork {
   float turned[D][kMetricRank];
-  float steps[D * kStepNumbers];  // as FeedbackSteps
+  float steps[D * kStepNumbers];  // in the layout of FeedbackStep
 };
 
-// By lane 4 a + b of a warp, of which K[a][2 b] and K[a][2 b + 1] are: the steps of the directions that lie
-// in them, from the last to the first (src/format/error_metric.h).
+// Computes the steps of the directions in `steps`, from the last to the first (src/format/error_metric.h).
+// One warp runs it; lane 4 a + b has K[a][2 b] and K[a][2 b + 1].
 template <int D>
 __device__ void make_feedback(float* steps) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -43,13 +43,13 @@ __device__ void make_feedback(float* steps) {
   }
 }
 
-// Which page of its sequence a page is.
+// Returns the number of a page within its sequence.
 __device__ inline int page_of_sequence(const PageMetrics& metrics, const DueArgs& args, const DuePage& due) {
   return metrics.first_pages == nullptr ? due.page
                                         : metrics.first_pages[due.seq] + due.page - args.sealed_page[due.seq];
 }
 
-// Makes the steps of page `page` of a sequence, by all threads. layer: of the range.
+// Computes the steps of page `page` of a sequence, with all threads. layer: within the range.
 template <int D>
 __device__ void make_page_metric(const PageMetrics& metrics, int layer, int head, int page,
                                  PageMetricWork<D>& work) {

@@ -1,14 +1,14 @@
-// The search for trellis codes of 4 bits a value (seal_trellis.cuh) for two tokens at once, whose costs are
-// the halves of a register: Hopper adds and takes the minimum of both in one instruction.
+// The search for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once, whose costs are
+// the halves of a register. Hopper adds both and takes both minima in one instruction.
 //
-// A squared error of both tokens takes one product: around a center c, (x - l)^2 = (x - c)^2 - 2 (l - c) (x -
-// c)
-// + (l - c)^2, of which the first term is common to levels near the center, and the last to two of them.
-// Distances to a center are limited, so that no cost wraps; levels that are far from a value cost less than
-// they should then, but still more than what paths take.
+// The squared error of both tokens takes one product. Around a center c,
+//   (x - l)^2 = (x - c)^2 - 2 (l - c) (x - c) + (l - c)^2,
+// where levels near the center share the first term, and two of them share the last. Distances to a center
+// are limited to keep costs from wrapping. Levels that are far from a value then cost too little, but still
+// more than any path takes.
 //
-// A cost is 13 bits wide, and the number of the parent that a node has it from 4: bit 3 belongs to both. What
-// it holds of the errors is known when a path is traced, as a level is even or odd as its parent is.
+// A cost has 13 bits, and the number of a node's parent 4: bit 3 belongs to both. Its part of the error is
+// known when a path is traced, because a level is even or odd like its parent.
 #pragma once
 
 #include <array>
@@ -21,55 +21,56 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kPairedBits = 4;  // of a value
+inline constexpr int kPairedBits = 4;  // per value
 
 struct PairedTrellis {
   static constexpr TrellisCode kCode = kTrellisCodes[kPairedBits - 1];
   static constexpr int kNodes = kTrellisStates >> kPairedBits;
-  static constexpr int kWords = kNodes / 4;  // of a step's choices, of both tokens
+  static constexpr int kWords = kNodes / 4;  // of a step's choices, for both tokens
 
-  // Values are integers, of which a level has kUnits; an error is a squared difference times kScale.
+  // Values are integers with kUnits per level; an error is a squared difference times kScale.
   static constexpr int kUnits = 2;
   static constexpr int kScale = 2;
-  // In levels: what is farther from a center counts as at that distance; levels belong to a center so far
-  // from them; values beyond are taken for that.
+  // In levels: larger distances from a center count as kReach; a center has the levels within kNear; larger
+  // values count as kMax.
   static constexpr int kReach = 64;
   static constexpr int kNear = 8;
   static constexpr int kMax = 135;
-  // The error at the distance to a center is rounded to a multiple of this, so that bit 3 is 0.
+  // The error at the distance to a center is rounded to a multiple of this, which makes bit 3 zero.
   static constexpr int kErrorStep = 16;
-  // In half precision, twice: what a unit times 2^-24 is multiplied by, so that its square is kScale /
-  // kErrorStep times 2^-24; and -kReach in the same measure. That is a product without rounding.
+  // Half-precision factors, in both halves: a unit times 2^-24 is multiplied such that its square is kScale /
+  // kErrorStep times 2^-24; then -kReach in the same measure. The product is exact.
   static constexpr std::uint32_t kRoot = 0x65a865a8;        // 1448
   static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
   static constexpr int kLargestError =
       kScale * kUnits * kUnits * (kReach + kNear) * (kReach + kNear) + 2 * kErrorStep;
-  // Costs are at most so much, before an error is added.
+  // The limit of costs before an error is added.
   static constexpr int kMostCost = 0xffff - kLargestError - kNodes;
   static_assert(kMostCost > 0);
-  static constexpr int kSteps = 4;  // after which the least cost is subtracted
+  static constexpr int kSteps = 4;  // steps between subtractions of the least cost
 };
 
-// A state, and what its level has in common with the one before it in order.
+// A state, and what its level shares with the previous one in order.
 struct PairedState {
-  int state, center, from_center;  // of its level
+  int state, center, from_center;  // center and distance of its level
   bool new_center, new_distance, new_level;
-  bool first;  // no state before it leads to its node
+  bool first;  // no earlier state leads to its node
 };
 
-// By centers, the distance to them, and levels.
+// Orders states by center, distance from it, and level.
 constexpr std::array<PairedState, kTrellisStates> order_by_center() {
   using T = PairedTrellis;
   std::array<PairedState, kTrellisStates> order{};
   std::array<bool, kTrellisStates> seen{};
   int n = 0;
-  // Centers are even, as errors from them rely on it; the levels of one are those from kNear below it on.
+  // Centers are even, because errors rely on it; the levels of a center start at kNear below it.
   for (int center = -128 + T::kNear; center <= 128 - T::kNear; center += 2 * T::kNear) {
     bool new_center = true;
     for (int distance = 0; distance <= T::kNear; ++distance) {
       bool new_distance = true;
       for (const int sign : {1, -1}) {
-        if (distance == (sign > 0 ? T::kNear : 0)) continue;  // the next center's; the center once more
+        // belongs to the next center, or repeats the center
+        if (distance == (sign > 0 ? T::kNear : 0)) continue;
         bool new_level = true;
         for (int state = 0; state < kTrellisStates; ++state) {
           if (state_level(T::kCode, state) != center + sign * distance) continue;
@@ -90,13 +91,13 @@ struct StateByCenter {
   static_assert(kState.center % 2 == 0 && (kState.center + kState.from_center - kState.state) % 2 == 0);
 };
 
-// x in both halves.
+// Returns x in both halves.
 KVANT_HOST_DEVICE constexpr std::uint32_t both(int x) {
   return static_cast<std::uint32_t>(x & 0xffff) * 0x10001U;
 }
 
-// Of the eight bytes of a and b those that the lowest four nibbles of `selector` name; a nibble's highest bit
-// asks for the byte's highest bit, eight times.
+// Selects those of the eight bytes of a and b that the lowest four nibbles of `selector` name. A nibble's
+// highest bit replicates the byte's highest bit eight times instead.
 __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
                                                        std::uint32_t selector) {
   std::uint32_t y;
@@ -104,28 +105,29 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uin
   return y;
 }
 
-// a * b + c as one operation. Of the same product for several c the compiler would make one product and sums,
-// whose unit is the busier one.
+// Computes a * b + c as one operation. For one product and several c, the compiler would use one product and
+// sums, whose unit is the bottleneck.
 __device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t y;
   asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
   return y;
 }
 
-// The parents that nodes have chosen in a step: four nodes a word, whose lower half is the first token's.
+// The parents that nodes have chosen in a step: four nodes per word, whose lower half belongs to the first
+// token.
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
 
-  // Of a node; word(i): the ith of the words, second: the token. (Nodes have no sign: quotients and rests of
-  // numbers that may have one take several operations more.)
+  // Returns the choice of a node; word(i) is word i, `second` selects the token. (Nodes are unsigned because
+  // division of signed numbers takes several more operations.)
   template <class Word>
   static __device__ __forceinline__ unsigned of(unsigned node, int second, const Word& word) {
     return word(node / 4) >> (16 * second + 4 * (node % 4)) & (PairedTrellis::kNodes - 1);
   }
 };
 
-// For each node, a byte: whether a token's path to it comes from one node of the past. All bits but the
-// highest, which means nothing.
+// Records for each node, in a byte, whether a token's path to it comes from one node of the past. All bits
+// but the meaningless highest one say so.
 class PathOrigins {
  public:
   __device__ __forceinline__ explicit PathOrigins(unsigned from) {
@@ -134,15 +136,16 @@ class PathOrigins {
       from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
   }
 
-  // A step on; word(i): a token's choices of that step, in the lower half of a word.
+  // Advances by a step; word(i) has a token's choices of that step in its lower half.
   template <class Word>
   __device__ __forceinline__ void advance(const Word& word) {
     std::uint32_t next[kFours];
-    // A nibble's highest bit says which eight nodes its parent is of.
+    // A nibble's highest bit says to which eight nodes its parent belongs.
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
       const std::uint32_t selector = word(four);
-      const std::uint32_t is_lower = permute_bytes(0x7f7f7f7f, 0x7f7f7f7f, selector);  // then 0x7f, else 0
+      // 0x7f if lower, else 0
+      const std::uint32_t is_lower = permute_bytes(0x7f7f7f7f, 0x7f7f7f7f, selector);
       next[four] = (permute_bytes(from_[0], from_[1], selector) & is_lower) |
                    (permute_bytes(from_[2], from_[3], selector ^ 0x8888) & ~is_lower);
     }
@@ -164,7 +167,7 @@ class PairedCosts {
  public:
   using T = PairedTrellis;
 
-  // one: 1, of which the compiler doesn't know that.
+  // one: the number 1, hidden from the compiler.
   __device__ explicit PairedCosts(std::uint32_t one)
       : error_step_(T::kErrorStep * one),
         farthest_(both(2 * T::kReach * T::kUnits) * one),
@@ -173,7 +176,7 @@ class PairedCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
 
-  // A value of each token, in levels, as they are searched for.
+  // Converts a value of each token, in levels, to units.
   static __device__ __forceinline__ std::uint32_t in_units(float first, float second) {
     const auto of_one = [](float x) {
       return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits));
@@ -181,7 +184,7 @@ class PairedCosts {
     return (of_one(first) & 0xffff) | of_one(second) << 16;
   }
 
-  // Takes a value of each token, in_units.
+  // Advances by a value of each token, in units.
   __device__ __forceinline__ PairedChoices step(std::uint32_t x) {
     std::uint32_t next[T::kNodes];
     Errors errors;
@@ -191,7 +194,7 @@ class PairedCosts {
     return choices_of(next, x);
   }
 
-  // Forbids paths that don't come from where they should.
+  // Forbids paths that don't come from the given nodes.
   __device__ __forceinline__ void forbid_others(const PathOrigins& first, const PathOrigins& second) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) {
@@ -201,37 +204,39 @@ class PairedCosts {
     }
   }
 
-  // Subtracts the least cost of each token.
+  // Subtracts each token's least cost.
   __device__ __forceinline__ void lower() {
     const std::uint32_t least = this->least() & ~kNumber;
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] -= least;
   }
 
-  // The cheapest nodes, packed as costs are.
+  // Returns the cheapest nodes, packed like costs.
   __device__ __forceinline__ std::uint32_t cheapest() const {
     return least() & kNumber;
   }
 
  private:
-  static constexpr std::uint32_t kNumber = both(T::kNodes - 1);  // lowest bits of costs: the node's number
+  // the lowest bits of costs: the node's number
+  static constexpr std::uint32_t kNumber = both(T::kNodes - 1);
 
-  // Of levels around one center after another, packed as costs are.
+  // Errors of levels around one center after another, packed like costs.
   struct Errors {
-    std::uint32_t from_center;  // a sum: the first token's, and the second's times 2^16
-    std::uint32_t of_center;    // in kErrorStep
+    std::uint32_t from_center;  // sum: the first token's plus the second's times 2^16
+    std::uint32_t of_center;    // in units of kErrorStep
     std::uint32_t of_distance, of_level;
 
     template <int Center>
     __device__ __forceinline__ void approach(std::uint32_t x, std::uint32_t farthest) {
       constexpr int kReach = T::kReach * T::kUnits;
-      // Subnormal numbers of half precision, whose bits are integers: the distance + kReach; the error. It is
-      // one more, so that errors are not negative where it has been rounded.
+      // Subnormal half-precision numbers have the bits of integers: the distance + kReach, then the error.
+      // The error is one larger, so rounding does not make errors negative.
       const std::uint32_t above = __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), farthest);
       const std::uint32_t distance = fma_half2(above, T::kRoot, T::kMinusReach);
       of_center = fma_half2(distance, distance, both(1));
       from_center = above - both(kReach);
-      asm("" : "+r"(from_center));  // else products are taken of `above`, and one more of them for each
+      // otherwise the compiler multiplies `above`, with one more product for each level
+      asm("" : "+r"(from_center));
     }
   };
 
@@ -259,12 +264,12 @@ class PairedCosts {
 
   static __device__ __forceinline__ PairedChoices choices_of(const std::uint32_t (&next)[T::kNodes],
                                                              std::uint32_t x) {
-    // Where a value is even, the errors of odd levels have bit 3.
+    // If a value is even, the errors of odd levels have bit 3 set.
     const std::uint32_t is_even = (~x & both(1)) * 0x8888U;
     PairedChoices choices;
 #pragma unroll
     for (int word = 0; word < T::kWords; ++word) {
-      // Both tokens' lowest bytes of two nodes.
+      // Each word has both tokens' lowest bytes of two nodes.
       const std::uint32_t even = permute_bytes(next[4 * word], next[4 * word + 2], 0x6240);
       const std::uint32_t odd = permute_bytes(next[4 * word + 1], next[4 * word + 3], 0x6240);
       const std::uint32_t sums = select_bits<0x0f0f0f0f>(even, odd << 4);
@@ -281,8 +286,8 @@ class PairedCosts {
     return least;
   }
 
-  // kErrorStep, the largest number of units above what is kReach below a center, ~kNumber: with two constants
-  // an operation would be two.
+  // These are kErrorStep, the largest number of units above kReach below a center, and ~kNumber. As constants
+  // they would turn one operation with two constants into two.
   std::uint32_t error_step_, farthest_, not_number_;
   std::uint32_t costs_[T::kNodes];
 };

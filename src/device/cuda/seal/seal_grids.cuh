@@ -1,5 +1,5 @@
-// Encoders of uniform grids and of numbers with a scale a token: the arithmetic of src/format, operation by
-// operation. Intrinsics keep the compiler from contracting what the formats round twice.
+// Encoders of uniform grids and of numbers with a scale per token, with the arithmetic of src/format
+// operation by operation. Intrinsics keep the compiler from contracting what the formats round twice.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -8,15 +8,15 @@
 
 namespace kvant::cuda {
 
-// Where codes of a lane's stream stand that lie in one word. Of layouts of numbers (CodeOrder::planes, and
-// pairs of 8 bits).
+// The codes of a lane's stream that share a word, for layouts of numbers (CodeOrder::planes, and pairs of 8
+// bits).
 struct CodeWord {
   int lane;
-  int fragment;   // the first
+  int fragment;   // the first fragment
   int fragments;  // 1, 2 or 4
-  int half;       // of a fragment's contraction indices, if 8 bits are all that fits; or -1
-  int width;      // bits of a code that the word has
-  int first_bit;  // the lowest of these
+  int half;       // half of a fragment's contraction indices, if no more than 8 bits fit; or -1
+  int width;      // bits of a code in the word
+  int first_bit;  // the lowest of these bits
 
   __device__ CodeWord(int bits, int word) {
     lane = word / 4 % kLanes;
@@ -42,7 +42,7 @@ struct CodeWord {
   }
 };
 
-// Fills the words of codes, whose elements stand as page_layout.h says: code(token, channel).
+// Fills the words of codes in the layout of page_layout.h: code(token, channel).
 template <int D, class Code>
 __device__ void store_codes(SealPage<D>& page, const Code& code) {
   const int bits = page.format.layout.bits;
@@ -107,8 +107,8 @@ __device__ void encode_channels(SealPage<D>& page) {
   });
 }
 
-// The scale of a symmetric grid: of signs, the mean magnitude; of 8 bits, such that codes can be negated;
-// else such that the value of largest magnitude falls on the lowest code.
+// Returns the scale of a symmetric grid. For signs it is the mean magnitude. With 8 bits it lets codes be
+// negated. Otherwise the value of largest magnitude falls on the lowest code.
 template <int D>
 __device__ __half symmetric_scale(const SealPage<D>& page, int token, int begin, int end, float low,
                                   float high) {
@@ -158,7 +158,7 @@ __device__ void encode_tokens(SealPage<D>& page) {
   });
 }
 
-// |x| <= 448, rounded to the nearest even e4m3: see src/format/fp8.cc.
+// Rounds |x| <= 448 to the nearest even e4m3: see src/format/fp8.cc.
 __device__ inline std::uint32_t e4m3_from_float(float x) {
   constexpr std::uint32_t kSmallestNormal = 0x3c800000;  // 2^-6
   const std::uint32_t bits = __float_as_uint(x);
@@ -187,7 +187,7 @@ __device__ void encode_e4m3(SealPage<D>& page) {
   });
 }
 
-// Step and zero of a channel whose integers lie in [low, high]; zero counts steps where a page is as printed
+// Step and zero of a channel whose integers lie in [low, high]; for a page as printed, zero counts steps
 // (src/format/prog.cc).
 struct StepAndZero {
   float step, zero;
@@ -205,7 +205,7 @@ struct StepAndZero {
   }
 };
 
-// The largest magnitude of the tokens of each block of 64 that are not left out.
+// Finds the largest magnitude in each block of 64 tokens, without left-out tokens.
 template <int D>
 __device__ void find_largest(SealPage<D>& page) {
   float largest[2] = {};
@@ -216,11 +216,12 @@ __device__ void find_largest(SealPage<D>& page) {
       if (!page.left_out(token)) largest[block] = fmaxf(largest[block], fabsf(page.value(token, i % D)));
     }
     atomicMax(reinterpret_cast<int*>(&page.shared.largest[block]),
-              static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest[block]))));  // not negative
+              // not negative, so the bits compare like integers
+              static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest[block]))));
   }
 }
 
-// TurboAttention's: INT8 by blocks of 64 tokens, then few bits by channel.
+// Encodes TurboAttention's pages: INT8 by blocks of 64 tokens, then few bits by channel.
 template <int D>
 __device__ void encode_progressive(SealPage<D>& page) {
   constexpr int kBlock = 64;

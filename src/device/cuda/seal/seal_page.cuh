@@ -1,4 +1,4 @@
-// A page that is being encoded in shared memory, as the encoders of all families see it.
+// A page that is being encoded in shared memory, in the form that the encoders of all families use.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,34 +12,34 @@ namespace kvant::cuda {
 
 inline constexpr int kSealThreads = 256;
 
-// Pages of heads of 512 are written where they will lie, as shared memory has room for their values alone,
-// and their grids have 32 values at least.
+// Pages of heads of 512 are written directly to their destination, because shared memory only holds their
+// values. Their grids have at least 32 values.
 template <int D>
 struct alignas(16) SealShared {
   static constexpr bool kHasPage = D <= 256;
   static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
   static constexpr int kMaxGrids = kPageTokens * D / (kHasPage ? 8 : 32);
-  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits and the grids
+  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits plus the grids
   __nv_bfloat16 values[kPageTokens * kRow];
   std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
-  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder likes
+  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder needs
   std::uint32_t left_out[kPageTokens / 32];
-  float largest[2];  // of blocks of 64 tokens
+  float largest[2];  // for blocks of 64 tokens
 };
 
-// A page that is to be sealed: which of its sequence's, and where from and to.
+// A page that is to be sealed: its number in its sequence, its source and its destination.
 struct DuePage {
-  int layer;  // from the first one of the range
+  int layer;  // counted from the first layer of the range
   int seq, page;
   const unsigned char* tail;
   unsigned char* sealed;
-  std::int64_t row;  // the first of its rows; negative: it is in the tail
+  std::int64_t row;  // its first row; negative: it is in the tail
 };
 
-// The nth of the pages that may be due; false: it isn't. TakesRows: it may be made of rows.
+// Finds page `nth` of those that may be due; returns false if it isn't. TakesRows: it may be made from rows.
 template <bool TakesRows = false>
 __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
-  const int of_all = nth / args.due.max_pages;  // sequences of all layers
+  const int of_all = nth / args.due.max_pages;  // sequences over all layers
   due->layer = of_all / args.n_seqs;
   due->seq = of_all % args.n_seqs;
   const int of_seq = nth % args.due.max_pages;
@@ -60,7 +60,7 @@ __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side,
   return true;
 }
 
-// Bits of 32 tokens of a page, from token 32 * word: those that widen no range.
+// Returns the bits of 32 tokens of a page, starting at token 32 * word; these tokens widen no range.
 __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
                                                 int word) {
   std::uint32_t bits = 0;
@@ -71,7 +71,7 @@ __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DueP
   return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
 }
 
-// Puts the code that begins at `channel` among the page's words, where its bits are 0.
+// Puts the code that begins at `channel` into the page's words, where its bits must be 0.
 template <int D>
 __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
                            int channel, std::uint32_t code) {
@@ -84,7 +84,7 @@ __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageS
   }
 }
 
-// The inverse.
+// Reads a code that store_code has put there.
 template <int D>
 __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout& layout, PageSide side,
                                    int token, int channel) {
@@ -98,8 +98,8 @@ __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout&
   return code;
 }
 
-// Brings the numbers of a tail page to rows [kPageTokens][kRow]. piece_at(i): the ith 16 bytes of the page,
-// which plain_index orders.
+// Copies the numbers of a tail page to rows [kPageTokens][kRow]. piece_at(i): piece i of 16 bytes, in the
+// order of plain_index.
 template <int D, class Piece>
 __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
   const auto store = [&](int token, int channel, std::uint32_t pair) {
@@ -133,7 +133,7 @@ __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat1
   store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
 }
 
-// Rows that are stored as they are: copied, 16 bytes a thread.
+// Copies rows that are stored unchanged, 16 bytes per thread.
 template <int D>
 __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
                               int row) {
@@ -152,8 +152,8 @@ __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int 
   }
 }
 
-// Brings a page's rows, as appending would store them, to rows [kPageTokens][kRow] of shared memory: a warp
-// some at a time. By all threads.
+// Loads a page's rows, transformed like appended ones, into rows [kPageTokens][kRow] of shared memory. Warps
+// take several rows at a time; all threads call it.
 template <int D>
 __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
                               int row) {
@@ -161,7 +161,7 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
   if (args.rows.type == NumberType::bf16 && rows.is_wide != 0 && rows.channels == D &&
       rows.factors == nullptr && rows.hadamard == 0)
     return copy_new_rows<D>(rows, due.row, head, to, row);
-  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  constexpr int kOwn = D / kLanes;  // neighbouring channels per lane
   constexpr int kTogether = 32 / kOwn;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int n_warps = static_cast<int>(blockDim.x) / kLanes;
@@ -186,11 +186,11 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
   }
 }
 
-// One page's encoding, seen by one thread.
+// A page's encoding from the view of one thread.
 template <int D>
 struct SealPage {
   SealShared<D>& shared;
-  std::uint32_t* words;  // of the page
+  std::uint32_t* words;  // words of the page
   const PageEncoding& format;
   PageSide side;
   int head;
@@ -209,8 +209,8 @@ struct SealPage {
   }
 };
 
-// The largest magnitude that half-precision parameter i of `numbers` stands for: its own, or that of the
-// values of its grid. Of grids, `n_grids` scales are followed by as many zeros, unless they are symmetric.
+// Returns the largest magnitude that half-precision parameter i of `numbers` represents: its own, or that of
+// its grid's values. For grids, `n_grids` scales are followed by as many zeros, unless they are symmetric.
 __device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
                                           int n_grids) {
   const float x = __half2float(numbers[i]);
@@ -221,9 +221,9 @@ __device__ inline float largest_magnitude(const PageFormat& stored, const __half
   return fabsf(__half2float(numbers[i + n_grids]) + x * static_cast<float>((1 << bits) - 1));
 }
 
-// Counts a page that stands for values beyond half precision, or has parameters at the end of its range,
-// where half_saturated leaves what lies beyond; those of tokens that are left out don't matter. By all
-// threads of a CTA, when they can see the parameters.
+// Counts a page whose values exceed half precision, or whose parameters are at the end of its range, where
+// half_saturated puts larger ones. Left-out tokens don't matter. All threads of a CTA call it, once they can
+// see the parameters.
 __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
                                              const PageEncoding& format, int d, const void* parameters) {
   if (args.pages_out_of_range == nullptr) return;

@@ -1,7 +1,7 @@
-// Trellis-coded pages on Hopper GPUs, 4 bits a value: a thread searches for the paths of two tokens
-// (paired_costs.cuh), a token of the page's first half and the one 64 behind it; else as seal_trellis.cuh.
-// That one's search is taken for pages whose values are too large for the costs of pairs, as those of keys
-// that are not rotated, and for tokens whose path says that they have been.
+// Trellis-coded pages on Hopper GPUs with 4 bits per value. A thread searches the paths of two tokens
+// (paired_costs.cuh): one of the page's first half and the one 64 tokens after it. Otherwise it works like
+// seal_trellis.cuh. The search of that file is used for pages whose values are too large for the costs of
+// pairs, like keys that are not rotated, and for tokens whose path reveals such errors.
 #pragma once
 
 #include "device/cuda/seal/kept_choices.cuh"
@@ -12,7 +12,7 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-// IsSplit: of choices (kept_choices.cuh).
+// IsSplit: whether choices are split (kept_choices.cuh).
 template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
   static constexpr int kWindow = 32;  // values
@@ -24,11 +24,11 @@ struct alignas(16) PairsShared {
     typename ChoicesOfOne::Shared choices_of_one;
   };
   float shapes[kTrellisStates];
-  int excess;  // of the page
+  int excess;  // for the whole page
   TrellisPage<kPairedBits, D> page;
 };
 
-// The same, as TokenPath sees it.
+// The same memory in the form that TokenPath expects.
 template <int D>
 struct OneByOne {
   using Choices = typename PairsShared<D, false>::ChoicesOfOne;
@@ -37,11 +37,11 @@ struct OneByOne {
   NoLevels levels;
 };
 
-// What the largest values of tokens have beyond PairedTrellis::kMax, in levels: the sum of its squares over a
-// page is at most so much for a value of the page. Of normal values it is less than a third of that; codes
-// leave an error of 10 of each value.
+// The limit, per value of a page, on the sum of the squares by which the largest values of tokens exceed
+// PairedTrellis::kMax, in levels. Normal values have less than a third of that; codes leave an error of 10
+// per value.
 inline constexpr float kMostExcess = 0.5F;
-// A larger error may have counted as less, in levels; paths of normal values don't have it.
+// A larger error, in levels, may have been underestimated; paths of normal values don't have it.
 inline constexpr float kMostDistance = 48;
 
 template <int D, bool IsSplit>
@@ -56,7 +56,7 @@ class PairPath {
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
         counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
 
-  // Adds up the page's excess.
+  // Adds to the page's excess.
   __device__ void add_excess() const {
     int excess = 0;
     for (int i = 0; i < 2; ++i) {
@@ -78,7 +78,7 @@ class PairPath {
         for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
-        // The stream is a circle: it ends where it has begun.
+        // The stream is a circle: the path ends where it began.
         ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
@@ -102,7 +102,7 @@ class PairPath {
       choices_.end_window();
     }
   }
-  // The tokens, bit by bit, with an error so large that it may be a mistake.
+  // Returns the tokens, one bit each, whose largest error is so large that it may be a mistake.
   __device__ int doubtful() const {
     return (largest_error_[0] > kMostDistance ? 1 : 0) | (largest_error_[1] > kMostDistance ? 2 : 0);
   }
@@ -114,8 +114,8 @@ class PairPath {
   static constexpr int kWindow = Shared::kWindow;
   static constexpr int kRunIn = 16;  // values before the seam that choose its node
 
-  // Takes the values [first, end) of a window; keep(i, choices). Both tokens' values wait where their steps'
-  // choices will be.
+  // Processes the values [first, end) of a window and calls keep(i, choices). Both tokens' values are stored
+  // where their steps' choices will be.
   template <class Keep>
   __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
     constexpr int kOctets = kWindow / kOctetValues;
@@ -159,7 +159,7 @@ class PairPath {
     costs.forbid_others(origins[0], origins[1]);
   }
 
-  // How the path of a token to `node` got there: in which state it was then. word(i): of the choices.
+  // Returns the state from which a token's path came to `node`. word(i): the choices.
   template <class Word>
   static __device__ __forceinline__ unsigned state_before(const Word& word, unsigned node, int of) {
     return node << kPairedBits | PairedChoices::of(node, of, word);
@@ -193,7 +193,7 @@ class PairPath {
     }
   }
 
-  // Value i of a token's octet is in this state.
+  // Takes the state of value i of a token's octet.
   __device__ __forceinline__ void take_state(int of, int i, unsigned state) {
     const float shape = shared_.shapes[state];
     tokens_[of].take_state(i, state, shape);
@@ -205,11 +205,11 @@ class PairPath {
   Shared& shared_;
   typename Shared::Choices choices_;
   TrellisToken<kPairedBits, D> tokens_[2];
-  bool counts_[2];  // what is not left out of the page
+  bool counts_[2];  // whether the token is not left out
   float largest_error_[2] = {};
 };
 
-// Of a multiprocessor.
+// CTAs per SM.
 template <int D, bool IsSplit>
 inline constexpr int kPairCtas = (D >= 256 ? 2 : 3) + (IsSplit ? 1 : 0);
 
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
           PairPath<D, IsSplit> path(shared, tail, thread);
           path.add_excess();
           __syncthreads();
-          int again = 3;  // which of the two tokens, bit by bit, are searched by themselves
+          int again = 3;  // the tokens, one bit each, that are searched separately
           if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
             path.encode();
             gains[0] = path.gain(0);
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
             again = path.doubtful();
           }
           if (__syncthreads_or(again) == 0) return;
-          // Choices of pairs are not read any more.
+          // The choices of pairs are no longer needed.
           OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
           for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,4 @@
-// Sealing values that are beyond what a format's half-precision parameters hold: the caller is told.
+// Sealing values that exceed a format's half-precision parameters must be reported to the caller.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,8 +15,8 @@ namespace {
 constexpr int kSeqs = 3;
 constexpr int kProtected = 2;  // token of each page
 
-// Seals a page of each sequence, keys and values, and returns how many are said to be counter. Values lie in
-// [-1, 1], but that of one token and channel of sequence 1.
+// Seals a page of keys and values of each sequence, and returns the reported count. Values lie in [-1, 1],
+// except one token and channel of sequence 1.
 class RangeCase {
  public:
   RangeCase(const std::string& format, int d) : format_(format), d_(d) {}
@@ -77,7 +77,7 @@ TEST_P(SealRange, CountsPagesOutOfRange) {
     const RangeCase sealing(GetParam(), d);
     EXPECT_EQ(sealing.pages_out_of_range(1, 5), 0U);
     EXPECT_EQ(sealing.pages_out_of_range(-5e3F, 5), 0U);
-    // The zero, a symmetric scale or the gain is beyond 65504.
+    // The zero, a symmetric scale or the gain exceeds 65504.
     EXPECT_EQ(sealing.pages_out_of_range(-1e10F, 5), 2U) << d;
     EXPECT_EQ(sealing.pages_out_of_range(-1e10F, kProtected), 0U) << d;
   }

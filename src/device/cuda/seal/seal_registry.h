@@ -6,21 +6,21 @@
 
 namespace kvant::cuda {
 
-// What encodes the pages of a side: a kernel of SealArgs and of the first of the grid's sides (its z). Its x
-// are the pages that may be due, its y the heads.
+// Describes the kernel for the pages of a side. It takes SealArgs and the first of the grid's sides (z). The
+// grid's x are the pages that may be due, its y the heads.
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;
-  // CTAs that share a multiprocessor and its threads, and take one page after another, for what they have set
-  // up for a head; or 0: a CTA for each page, of so many threads.
+  // CTAs that share an SM and its threads, and process one page after another to reuse their setup for a
+  // head. 0: a CTA per page with this number of threads.
   int persistent_ctas;
 };
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-// fills_gpu: there are pages for all CTAs that may run at once.
+// fills_gpu: there are pages for all CTAs that can run at once.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
-// Of keys that have metrics.
+// Returns the kernel for keys that have metrics.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);
 
 }  // namespace kvant::cuda

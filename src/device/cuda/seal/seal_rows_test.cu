@@ -1,4 +1,4 @@
-// Pages that are made of new rows get the bytes of pages whose rows were appended to the tail first.
+// Pages made from new rows must have the same bytes as pages whose rows were first appended to the tail.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +17,9 @@ namespace kvant::cuda::seal_rows_test {
 namespace {
 
 constexpr int kHeads = 2, kSeqs = 3, kRows = 540, kSink = 4;
-constexpr int kPagesOfSeq = 2;  // at most: places in tables
-// Two pages of the first sequence and one of the others; pages of the second are in the tail in either case.
+constexpr int kPagesOfSeq = 2;  // maximum number of pages, and entries in tables
+// The first sequence has two due pages and the others one; pages of the second sequence are always in the
+// tail.
 constexpr int kFirstRow[kSeqs] = {5, 262, 400};
 constexpr int kDuePages[kSeqs] = {2, 1, 1};
 constexpr int kSealedPage[kSeqs] = {0, 1, 0};
@@ -26,7 +27,7 @@ constexpr int kInTail = 1;
 
 struct RowKind {
   kvant_type type;
-  int apart;  // numbers between rows and heads that are nobody's
+  int apart;  // unused numbers between rows and heads
   bool rotated;
 };
 
@@ -34,7 +35,7 @@ std::size_t bytes_of(kvant_type type) {
   return type == KVANT_F32 ? 4 : 2;
 }
 
-// [row][side][head] of so many channels, `apart` numbers behind each.
+// Rows [row][side][head] of this many channels, with `apart` unused numbers after each.
 class Rows {
  public:
   Rows(const RowKind& kind, int d)
@@ -88,7 +89,7 @@ class Rows {
   int d_;
 };
 
-// A cache of three sequences: tail and sealed pages, and protected ones for the sink.
+// A cache of three sequences with tail and sealed pages, and protected pages for the sink.
 class PagedCache {
  public:
   PagedCache(const char* format, int d)
@@ -116,7 +117,7 @@ class PagedCache {
     layer.key_codebook_stride = layer.value_codebook_stride = codebooks_.size[0];
     return layer;
   }
-  // The rows of sequences, or of one.
+  // Appends the rows of all sequences, or of one.
   void append(kvant_new_rows rows, int only = -1) const {
     std::vector<std::int32_t> seq(kRows, 0), token(kRows, -1);
     for (int i = 0; i < kSeqs; ++i) {
@@ -133,7 +134,7 @@ class PagedCache {
     ASSERT_EQ(kvant_append(&of, &at, &rows, nullptr), KVANT_OK) << kvant_last_error();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
-  // rows: or null, then all are in the tail.
+  // rows: null means that all are in the tail.
   void seal(const kvant_new_rows* rows) const {
     std::vector<std::int32_t> first(kFirstRow, kFirstRow + kSeqs);
     first[kInTail] = -1;
@@ -158,7 +159,7 @@ class PagedCache {
   std::vector<std::byte> sinks() const { return protected_.read(); }
 
  private:
-  // Of each sequence, head and side so many pages side by side.
+  // Each sequence, head and side has this many adjacent pages.
   static constexpr int kPages = kSeqs * kHeads * 2 * kPagesOfSeq;
 
   std::int64_t plain_bytes() const { return std::int64_t{kPageTokens} * d_ * 2; }
@@ -253,7 +254,7 @@ TEST(SealingOfRowsApi, RefusesWhatItCannotDo) {
   rows.key_channels = 12;
   expect_refused(KVANT_INVALID_ARGUMENT, "key_channels", "ch4g128");
   rows.key_channels = 0;
-  range.tail_page = some;  // of pages that aren't there
+  range.tail_page = some;  // for pages that don't exist
   expect_refused(KVANT_INVALID_ARGUMENT, "layer.tail", "ch4g128");
 }
 

@@ -1,11 +1,11 @@
 // Trellis-coded pages of keys whose errors are shaped by a metric of their queries
-// (src/format/error_metric.h): the search of src/format/shaped_search.cc, in which every survivor has the
-// errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256 states, and a warp searches
-// two tokens at a time.
+// (src/format/error_metric.h). It is the search of src/format/shaped_search.cc, in which every survivor
+// carries the errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256 states, and a
+// warp searches two tokens at a time.
 //
-// What survives of the paths to a node lies in shared memory: the sums of its errors along the metric's eight
-// directions in half precision, the target that they make of the next value, and its cost. Costs are as
-// numbers F32, as bits integers that minima are taken of: their lowest bits say by which branch a path comes.
+// Shared memory holds the survivor of each node: the sums of its errors along the metric's eight directions
+// in half precision, the resulting target of the next value, and its cost. Costs are F32 numbers whose bits
+// are compared as integers; their lowest bits identify the branch by which a path comes.
 #pragma once
 
 #include "device/cuda/seal/page_metric.cuh"
@@ -17,21 +17,21 @@ namespace kvant::cuda {
 inline constexpr int kTokenLanes = 16;
 inline constexpr int kSeamRunIn = 12;  // values on both sides of the seam that choose its node
 
-// How the nodes and the states of a token lie in its lanes.
+// The layout of a token's nodes and states in its lanes.
 template <int Bits>
 struct ShapedLanes {
   static constexpr int kNodes = kTrellisStates >> Bits;
-  static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes of a lane
-  static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;         // of each, in this lane
-  // Sets of parents that nodes of a lane have in common, and how many nodes have each.
+  static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes per lane
+  static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;  // branches to each node in this lane
+  // Sets of parents that a lane's nodes share, and the number of nodes for each set.
   static constexpr int kSets = Bits == 1 ? 4 : 1;
   static constexpr int kChildren = kOwn / kSets;
   static constexpr int kParents = kBranches < kNodes ? kBranches : kNodes;
   static constexpr int kChoice = (1 << Bits) - 1;
 
-  // Places of parents in shared memory. With many nodes, those of one set are as far apart as there are
-  // sets, and lanes take their nodes in an order of their own: so that neither lanes that read their parents,
-  // whichever these are, nor lanes that write their nodes meet in a bank.
+  // The places of parents in shared memory. With many nodes, the nodes of one set are as far apart as there
+  // are sets, and lanes permute their nodes. Neither lanes that read their parents nor lanes that write their
+  // nodes then conflict in a bank.
   static constexpr bool kSpread = Bits < 3;
   static constexpr int kStride = kSpread ? kNodes >> Bits : 1;
   static __device__ __forceinline__ int place_of_set(int set) {
@@ -40,13 +40,13 @@ struct ShapedLanes {
   static __device__ __forceinline__ int place(int node) {
     return kSpread ? place_of_set(node >> Bits) + (node & kChoice) * kStride : node;
   }
-  // The set of parents of a node.
+  // Returns the set of parents of a node.
   static __device__ __forceinline__ int parents_of(int node) {
     constexpr int kAll = kNodes >> Bits > 0 ? kNodes >> Bits : 1;
     return node % kAll;
   }
 
-  // The nth node of a lane, and the inverse.
+  // Convert between node n of a lane and the node's number.
   static __device__ __forceinline__ int node(int lane, int n) {
     if constexpr (kNodes < kTokenLanes) return lane % kNodes;
     return lane + kTokenLanes * (kSpread ? n ^ (lane & kChoice) : n);
@@ -54,7 +54,7 @@ struct ShapedLanes {
   static __device__ __forceinline__ int nth(int node) {
     return kSpread ? node / kTokenLanes ^ (node & kChoice) : node / kTokenLanes;
   }
-  // A byte holds what a lane has chosen for its nodes.
+  // Extracts the choice for a node from the byte in which a lane stores its choices.
   static __device__ __forceinline__ int choice(int byte, int node) {
     return kNodes < kTokenLanes ? byte : byte >> (Bits * nth(node)) & kChoice;
   }
@@ -64,10 +64,11 @@ struct ShapedLanes {
 template <int D>
 struct alignas(16) SharedMetric {
   uint4 feedback[D], directions[D];  // kMetricRank numbers in half precision
-  float roots[D];                    // of weights
+  float roots[D];                    // square roots of the weights
   bool exists;
 
-  // By all threads; [D][kStepNumbers], of which a first weight of 0 says that the head has none.
+  // Loads the steps [D][kStepNumbers] with all threads; a first weight of 0 means that the head has no
+  // metric.
   __device__ void load(const float* steps) {
     exists = steps[0] > 0;
     for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x)) {
@@ -89,7 +90,7 @@ struct alignas(16) ShapedToken {
   uint4 along[L::kNodes];
   float2 paths[L::kNodes];  // the target of the next value times the root of its weight, and the cost
   unsigned char trace[D][kTokenLanes];
-  float values[D];  // over their root mean square, rounded
+  float values[D];  // divided by their rounded root mean square
   unsigned char states[D];
 };
 
@@ -101,7 +102,7 @@ struct ShapedShared {
   float levels[kTrellisStates];
   float gains[kPageTokens];
 };
-// Where eight warps don't find room in the smallest shared memory, four do.
+// Four warps are used if eight don't fit in the smallest shared memory.
 template <int Bits, int D>
 inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= 99 * 1024 ? 8 : 4;
 
@@ -116,7 +117,7 @@ class ShapedPath {
   using L = ShapedLanes<Bits>;
   using Shared = ShapedShared<Bits, D, kShapedWarps<Bits, D>>;
 
-  // By the lanes of a token. Both tokens of a warp do the same.
+  // The lanes of a token call this; both tokens of a warp proceed in lockstep.
   __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
       : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
 #pragma unroll
@@ -127,7 +128,7 @@ class ShapedPath {
     }
   }
 
-  // Gives the gain.
+  // Encodes the token and returns the gain.
   __device__ float encode(const TailPage<D>& tail, int token) {
     const float loudness = take_values(tail, token);
     const int cheapest = search<false>(D - kSeamRunIn, 2 * kSeamRunIn, -1);
@@ -140,9 +141,9 @@ class ShapedPath {
   }
 
  private:
-  static constexpr float kFar = 1e30F;  // the cost of a path that doesn't begin in the seam
+  static constexpr float kFar = 1e30F;  // cost of a path that doesn't begin in the seam
 
-  // Of the branches to a node, those that are this lane's.
+  // Returns the first of this lane's branches to a node.
   __device__ __forceinline__ int first_branch() const {
     return L::kNodes < kTokenLanes ? lane_ / L::kNodes * L::kBranches : 0;
   }
@@ -158,7 +159,7 @@ class ShapedPath {
     return over_lanes(x, [](float a, float b) { return a + b; });
   }
 
-  // Gives the root mean square, rounded to a gain.
+  // Loads the values and returns their root mean square, rounded to a gain.
   __device__ float take_values(const TailPage<D>& tail, int token) {
     float squares = 0;
 #pragma unroll
@@ -182,8 +183,8 @@ class ShapedPath {
     return loudness;
   }
 
-  // Takes n values of the circle from `first` on, in the metric or as if all errors counted alike, from a
-  // seam or (negative) any node. Gives the node that the cheapest path leads to.
+  // Searches n values of the circle from `first` on, with the metric or with equal weights, starting from a
+  // seam or (negative) any node. Returns the node to which the cheapest path leads.
   template <bool Shaped>
   __device__ int search(int first, int n, int seam) {
     float x = own_.values[first];
@@ -238,8 +239,8 @@ class ShapedPath {
     return over_lanes(cheapest, [](int a, int b) { return min(a, b); }) & 0xff;
   }
 
-  // Of the branches to each node the cheapest: its cost, and which it is. The lowest bits of costs before are
-  // not worth clearing.
+  // Chooses the cheapest branch to each node: its cost and number. Clearing the lowest bits of previous costs
+  // would not pay.
   __device__ __forceinline__ void choose(float root, int (&best)[L::kOwn]) const {
 #pragma unroll
     for (int set = 0; set < L::kSets; ++set) {
@@ -271,7 +272,7 @@ class ShapedPath {
     return L::place_of_set(L::parents_of(node)) + choice % L::kNodes * L::kStride;
   }
 
-  // Adds the error of value i; gives what they all add to the target of value `next`.
+  // Adds the error of value i; returns the sum of all errors' contributions to the target of value `next`.
   __device__ __forceinline__ float extend(uint4& along, float error, int i, int next) const {
     const uint4 directions = shared_.metric.directions[i], feedback = shared_.metric.feedback[next];
     const __half2 of_both = __float2half2_rn(error);
@@ -287,7 +288,8 @@ class ShapedPath {
     return __low2float(target) + __high2float(target);
   }
 
-  // The states of the path that is at `node` after step `end`, back to step `begin`; gives the node before.
+  // Traces the path that is at `node` after step `end` back to step `begin`, and stores its states. Returns
+  // the node before.
   __device__ int trace_back(int node, int begin, int end) {
 #pragma unroll 1
     for (int step = end - 1; step >= begin; --step) {
@@ -309,7 +311,7 @@ class ShapedPath {
     }
   }
 
-  // The gain at which the codes give the values their own length in the metric.
+  // Returns the gain at which the codes have the values' own length in the metric.
   __device__ float fit() const {
     float energy = 0, product = 0, length = 0;
     float2 x_along[kMetricRank / 2] = {}, shape_along[kMetricRank / 2] = {};
@@ -345,8 +347,8 @@ class ShapedPath {
   Shared& shared_;
   ShapedToken<Bits, D>& own_;
   int lane_;
-  int not_choice_;  // ~kChoice, of which the compiler doesn't know that: with two constants it takes two
-                    // operations
+  // ~kChoice, hidden from the compiler: an operation with two constants would become two operations.
+  int not_choice_;
   float levels_[L::kOwn][L::kBranches];
 };
 
@@ -366,7 +368,7 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   const PageEncoding& encoding = args.sides[side];
   if (encoding.page_metrics.directions == nullptr) {
     shared.metric.load(encoding.metrics + head * (D * kStepNumbers));
-  } else {  // where tokens will be
+  } else {  // in the memory of the later tokens
     auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
     static_assert(sizeof work <= sizeof shared.tokens);
     make_page_metric<D>(encoding.page_metrics, due.layer, head,

@@ -1,4 +1,4 @@
-// Sealing keys whose errors are shaped by metrics of their queries, against the format's own encoder.
+// Compares sealing keys whose errors are shaped by metrics of their queries with the format's own encoder.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,11 +21,11 @@
 namespace kvant::cuda::seal_shaped_test {
 namespace {
 
-constexpr int kHeads = 3;  // of which the last has no metric
+constexpr int kHeads = 3;  // the last one has no metric
 constexpr int kPages = 2;
 constexpr int kSink = 4;
 
-// A few strong directions, as queries have.
+// Returns directions of which a few are strong, as for real queries.
 std::vector<float> directions(int d, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -35,19 +35,19 @@ std::vector<float> directions(int d, std::uint32_t seed) {
   return v;
 }
 
-// Of channels i and d / 2 + i, which turn together: from one radian a token on.
+// Channels i and d / 2 + i rotate together, starting at one radian per token.
 float whole_turns(int i, int d) {
   const double whole = std::pow(1e5, -2.0 * (i % (d / 2)) / d) / (2 * std::numbers::pi);
   return static_cast<float>(i < d / 2 ? whole : -whole);
 }
 
-// The Walsh-Hadamard matrix.
+// Returns an entry of the Walsh-Hadamard matrix.
 float basis_of(int i, int j, int d) {
   const int sign = std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1;
   return static_cast<float>(sign / std::sqrt(static_cast<double>(d)));
 }
 
-// Directions in the frame of a page's middle, turned to page `page` and rotated.
+// Returns directions given in the frame of a page's middle, rotated to page `page` and then transformed.
 std::vector<float> directions_of_page(const std::vector<float>& v, int d, int page) {
   std::vector<double> turned(v.size());
   std::vector<float> behind(v.size());
@@ -68,11 +68,12 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// What is given to the library: no metrics, those of kvant_decode_layer, or those that turn with the page: of
-// a layer, or of the second of two that are sealed together, whose tables begin with the pages.
+// The metrics that the library gets: none, those of kvant_decode_layer, or those that rotate with the page.
+// The latter belong to one layer, or to the second of two that are sealed together, whose tables begin with
+// the pages.
 enum class Given { none, fixed, turning, turning_of_second };
 
-// Tail pages of keys, and what they are sealed to: pages [first, first + kPages) of a sequence.
+// Tail pages of keys and the sealed pages made from them: pages [first, first + kPages) of a sequence.
 class ShapedKeys {
  public:
   ShapedKeys(const std::string& format, int d, Values kind, Given metrics)
@@ -91,7 +92,7 @@ class ShapedKeys {
     }
   }
 
-  // The sum of a head's errors in its metric, of the tokens that aren't in the sink; page_of(page): in the
+  // Returns the sum of a head's errors in its metric, over tokens outside the sink. page_of(page): in the
   // device's order.
   template <class PageOf>
   double cost(int head, const PageOf& page_of) const {
@@ -115,7 +116,7 @@ class ShapedKeys {
     return sum;
   }
 
-  // The canonical encoder's page.
+  // Returns the canonical encoder's page.
   std::vector<std::byte> expected(int head, int page) const {
     TokenMask left_out;
     for (int token = 0; token < kSink && first_ + page == 0; ++token) left_out.set(token);
@@ -130,7 +131,7 @@ class ShapedKeys {
     return bytes;
   }
 
-  // Pages [head][page] as the library seals them.
+  // Returns pages [head][page] as the library seals them.
   std::vector<std::byte> sealed(Given given) const {
     const std::size_t bytes = kvant_page_bytes(name_.c_str(), d_);
     const std::size_t size = static_cast<std::size_t>(kPageTokens) * d_;
@@ -152,7 +153,7 @@ class ShapedKeys {
     const DeviceArray<FeedbackStep> metrics(steps);
     const bool is_second = given == Given::turning_of_second, turns = given == Given::turning || is_second;
     std::vector<float> of_heads, frames, basis;
-    if (is_second) {  // another layer comes first
+    if (is_second) {  // another layer precedes it
       for (int head = 0; head < kHeads; ++head) {
         const std::vector<float> other = directions(d_, 90 + head);
         of_heads.insert(of_heads.end(), other.begin(), other.end());
@@ -185,7 +186,7 @@ class ShapedKeys {
       for (int page = 0; page < place + kPages; ++page)
         sealed_ids.push_back(head * kPages + std::max(page - place, 0));
     const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{place});
-    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // values are the same pages
+    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // values use the same pages
     const DeviceArray<std::byte> pool((is_second ? 2 : 1) * layer_bytes);
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
@@ -274,11 +275,11 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
       const double found = keys.cost(head, page_of(shaped));
       const double unshaped = keys.cost(head, page_of(plain));
       if (head + 1 < kHeads) {
-        // Sums in half precision let paths of few bits part: a page's cost is larger or smaller by chance, of
-        // 2 bits by a deviation of 1 % for so many tokens, by 0 on average of 24 heads.
+        // Half-precision sums let paths of few bits diverge, so a page's cost is higher or lower by chance.
+        // With 2 bits the deviation is 1 % for this many tokens, and averages out over 24 heads.
         EXPECT_LT(found, (bits <= 2 ? 1.03 : 1.01) * expected) << head;
         EXPECT_LT(found, 0.6 * unshaped) << head;
-      } else {  // but for seams, which fewer values have chosen
+      } else {  // except for seams, which fewer values have chosen
         EXPECT_LT(found, 1.04 * expected);
       }
       RecordProperty("head" + std::to_string(head) + (kind == Values::normal ? "" : "_outliers"),

@@ -1,15 +1,15 @@
 // Trellis-coded pages (tcq<B>, src/format/trellis.h): a thread finds the best path of a token by the Viterbi
-// algorithm, with the costs of all nodes in registers. (A node is what a state shares with its successors:
+// algorithm, with the costs of all nodes in registers. (A node is what a state shares with its successors,
 // its upper 8 - B bits; src/format/trellis_viterbi.h.) A CTA encodes a page.
 //
-// Costs are integers, whose lowest bits say which of its parents a node has its cost from: so a minimum
-// of sums finds both. The square of a number that is a multiple of 2^-70 is a multiple of 2^-140, a subnormal
-// number, whose bits are those of an integer.
+// Costs are integers whose lowest bits say from which parent a node has its cost, so a minimum of sums finds
+// both. The square of a multiple of 2^-70 is a multiple of 2^-140, a subnormal number, whose bits are those
+// of an integer.
 //
-// Parents are kept for two windows of values only. At the end of a window the path
-// that is the best then decides by which node it has begun; all others that do not come from there are
-// forbidden, and the codes of the window before are written. Bits above those of the parent say from which
-// node of the window's beginning a path comes.
+// Parents are kept for two windows of values only. At the end of a window, the path that is then the best
+// decides by which node it began. All paths that do not come from there are forbidden, and the codes of the
+// previous window are written. Bits above those of the parent say from which node of the window's start a
+// path comes.
 #pragma once
 
 #include <array>
@@ -28,28 +28,28 @@ struct Trellis {
   static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
   static constexpr int kNodes = kTrellisStates >> Bits;
   static constexpr int kParentBits = Bits < 4 ? Bits : kTrellisBits - Bits;
-  static constexpr int kParents = 1 << kParentBits;                      // of a node
-  static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from a node to another
-  static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // of the choices of a step
+  static constexpr int kParents = 1 << kParentBits;                      // per node
+  static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from one node to another
+  static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // words for the choices of a step
   static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
 
-  // Lowest bits of costs: the parent's, and above them the node at the window's beginning.
+  // The lowest bits of costs: the parent, and above it the node at the window's start.
   static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
-  // Values and levels are multiples of this. Squares are then multiples of 2^9 or, with fewer passengers and
-  // finer multiples, 2^7 or 2^5 bits. Where subnormal numbers end (at differences of 90 levels, for one bit
-  // at 362), costs grow more slowly.
+  // Values and levels are multiples of kUnit. Squares are then multiples of 2^9 or, with fewer extra bits and
+  // finer multiples, of 2^7 or 2^5. Where subnormal numbers end (at differences of 90 levels, or 362 with one
+  // bit), costs grow more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
-  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;  // of a level
-  static constexpr float kMax = Bits == 1 ? 304 : 190;  // levels: values beyond are taken for that
+  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;  // per level
+  static constexpr float kMax = Bits == 1 ? 304 : 190;  // levels; larger values count as this
   static constexpr int kForbidden = 0x40000000;
 };
 
-// States in an order that brings equal levels together, which share a square, and next to them those on the
-// other side of -1/2, about which levels lie symmetrically; for one bit, whose levels are
-// all different, those of common parents, which can be forgotten after them.
+// Orders the states such that equal levels are adjacent, because they share a square. Next to them come those
+// on the other side of -1/2, about which levels are symmetric. With one bit, whose levels are all different,
+// states with common parents are adjacent, so the parents are no longer needed afterwards.
 struct StateOrder {
   std::array<int, kTrellisStates> states;
-  std::array<bool, kTrellisStates> first;  // whether no state before it leads to its node
+  std::array<bool, kTrellisStates> first;  // whether no earlier state leads to its node
 };
 template <int Bits>
 constexpr StateOrder order_states() {
@@ -75,24 +75,23 @@ constexpr StateOrder order_states() {
 template <int Bits>
 inline constexpr StateOrder kStateOrder = order_states<Bits>();
 
-// The Ith of the states in order.
+// State number I in this order.
 template <int Bits, int I>
 struct OrderedState {
   static constexpr int kState = kStateOrder<Bits>.states[I];
   static constexpr bool kFirst = kStateOrder<Bits>.first[I];
 };
 
-// In units.
+// The level of a state in units.
 template <int Bits, int State>
 inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::kCode, State) *
                                                     Trellis<Bits>::kFine);
 
-// The parents that the nodes have chosen in a step, by their lowest bits.
+// The parents that the nodes have chosen in a step, identified by their lowest bits.
 template <int Bits>
 struct Choices {
   using T = Trellis<Bits>;
-  // Nodes' bits follow one another, up to the last word's highest bit; three bits of one may lie in two
-  // words.
+  // Nodes' bits are consecutive up to the last word's highest bit; a node with three bits may span two words.
   static constexpr bool kSplits = 32 % T::kParentBits != 0 && T::kWords > 1;
   static constexpr int kWordNodes = T::kNodes / T::kWords;
   std::uint32_t words[T::kWords];
@@ -103,15 +102,15 @@ struct Choices {
       words[word] = 0;
 #pragma unroll
       for (int node = 0; node < T::kNodes; ++node) {
-        const int first = node * T::kParentBits - 32 * word;  // of its bits, in the word
-        const int before = first < 0 ? -first : 0;            // of them that are in the word before
+        const int first = node * T::kParentBits - 32 * word;  // first of its bits, relative to the word
+        const int before = first < 0 ? -first : 0;            // bits that lie in the previous word
         const int here = min(first + T::kParentBits, 32) - max(first, 0);
         if (here > 0) words[word] = __funnelshift_r(words[word], costs[node] >> before, here);
       }
     }
   }
 
-  // Of one node; word(i): the ith of the words.
+  // Returns the choice of one node; word(i) is word i.
   template <class Word>
   static __device__ unsigned of(unsigned node, const Word& word) {
     if constexpr (kSplits) {
@@ -125,7 +124,7 @@ struct Choices {
   }
 };
 
-// What several states between two nodes need.
+// The levels of several states between two nodes, if there are several.
 struct NoLevels {};
 template <int Bits>
 using BranchLevels = std::conditional_t<(Trellis<Bits>::kBetween > 1), NearestLevels<Bits>, NoLevels>;
@@ -136,13 +135,13 @@ class PathCosts {
  public:
   using T = Trellis<Bits>;
 
-  // one: 1, of which the compiler doesn't know that.
+  // one: the number 1, hidden from the compiler.
   __device__ explicit PathCosts(int one) : not_choice_(-one << T::kParentBits) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
 
-  // x: a value in levels.
+  // Advances by a value x, in levels.
   __device__ __forceinline__ Choices<Bits> step(float x, const BranchLevels<Bits>& levels) {
     const float in_units = rintf(x * T::kFine) * T::kUnit;
     int next[T::kNodes];
@@ -163,13 +162,13 @@ class PathCosts {
     return best & 0xff;
   }
 
-  // A window begins.
+  // Starts a window.
   __device__ void mark() {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
       costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
   }
-  // Forbids paths that do not come from this node of the window's beginning.
+  // Forbids paths that do not come from this node of the window's start.
   __device__ void forbid_others(unsigned first_node) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
@@ -181,8 +180,9 @@ class PathCosts {
   static constexpr int kChoice = T::kParents - 1;
   static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
 
-  // x, and what its distance to all levels is made of: it is counted from -1/2, where levels come in pairs
-  // of one distance, so that x^2 + level^2 - 2 x level takes three operations for two levels.
+  // x and its square, from which the distances to all levels follow. It is counted from -1/2, around which
+  // levels come in pairs of equal distance. x^2 + level^2 - 2 x level therefore takes three operations for
+  // two levels.
   struct Squarable {
     float x, square;
     explicit __device__ __forceinline__ Squarable(float in_units) {
@@ -222,7 +222,7 @@ class PathCosts {
   __device__ __forceinline__ void take_branches(float x, const BranchLevels<Bits>& levels, int bin,
                                                 int (&next)[T::kNodes]) const {
     constexpr int kOffset = NearestLevels<Bits>::kOffset;
-    // A level's byte becomes a number of the mantissa, in the unit of levels.
+    // A level's byte becomes part of the mantissa, in units of levels.
     constexpr float kBase = T::kUnit * T::kFine * 0x1p15F;
     const float above = x + (kBase + kOffset * (T::kUnit * T::kFine));
 #pragma unroll
@@ -241,11 +241,11 @@ class PathCosts {
     }
   }
 
-  int not_choice_;  // ~kChoice: with two constants an operation would be two
+  int not_choice_;  // ~kChoice: an operation with two constants would become two operations
   int costs_[T::kNodes];
 };
 
-// Values of a window, and for how many values parents are kept.
+// The values of a window, and the number of values for which parents are kept.
 template <int Bits, int D>
 inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
                                : Bits < 5                         ? 32
@@ -253,7 +253,7 @@ inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
 template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
-// Words of a thread's choices, and whether they fit where shared memory may be small: else they lie in local
+// The words of a thread's choices, and whether they fit in a small shared memory; otherwise they lie in local
 // memory.
 template <int Bits, int D>
 inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
@@ -277,11 +277,11 @@ class TokenPath {
   using T = Trellis<Bits>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
-  // column: of choices.
+  // column: the thread's column of choices.
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
       : shared_(shared), choices_(shared.choices, column), token_(shared.page, tail, token) {}
 
-  // Gives the gain.
+  // Encodes the token and returns the gain.
   __device__ float encode() {
     PathCosts<Bits> costs(static_cast<int>(blockDim.y));
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
@@ -295,7 +295,7 @@ class TokenPath {
         for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
-        // The stream is a circle: it ends where it has begun.
+        // The stream is a circle: the path ends where it began.
         token_.ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
@@ -322,7 +322,8 @@ class TokenPath {
     return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
   }
 
-  // Takes the values [first, end); keep(i, choices). Values wait where their steps' choices will be.
+  // Processes the values [first, end) and calls keep(i, choices). Values are stored where their steps'
+  // choices will be.
   template <class Keep>
   __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
     constexpr int kOctets = kWindow / kOctetValues;
@@ -349,7 +350,7 @@ class TokenPath {
     }
   }
 
-  // In which state a path to `node` was, of which it has made this choice.
+  // Returns the state from which a path came to `node`, given its choice.
   __device__ unsigned state_before(unsigned choice, unsigned node, float in_levels) const {
     if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
     return node << Bits | choice;
@@ -377,7 +378,7 @@ class TokenPath {
   TrellisToken<Bits, D> token_;
 };
 
-// Of a multiprocessor.
+// CTAs per SM.
 template <int Bits>
 inline constexpr int kTrellisCtas = Bits == 6   ? 4
                                     : Bits < 3  ? 1

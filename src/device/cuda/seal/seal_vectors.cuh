@@ -1,13 +1,13 @@
-// Vector-quantized pages: the nearest centroids of all sub-vectors. Tensor cores compute the squared
+// Vector-quantized pages: finds the nearest centroids of all sub-vectors. Tensor cores compute the squared
 // distances of 64 vectors to 256 centroids at a time, as sums of products: |x - c|^2 / 2 = |c|^2 / 2 + |x|^2
-// / 2 - c.x. They come in half precision, two a register, and as they are small where it matters, their 11
-// bits are enough: a lane keeps the least of a cell (every eighth of 64 or 128 centroids) and which cell that
-// was. Of the cell that is the nearest, and of others as near as half precision can tell, all centroids are
-// scored once more, in F32, as src/format does it.
+// / 2 - c.x. The distances are half-precision numbers, two per register. They are small where it matters, so
+// 11 bits are enough. A lane keeps the least distance of a cell (every eighth of 64 or 128 centroids) and the
+// cell's number. For the nearest cell, and for cells that are equally near within half precision, all
+// centroids are scored again in F32 as in src/format.
 //
-// A CTA keeps the codebook of a head in shared memory and works through pages of that head. Where codebooks
-// are small, several CTAs share a multiprocessor: while one sets up a page, others search. Where shared
-// memory may be small, large codebooks come to it in parts, for some of a page's vectors after others.
+// A CTA keeps the codebook of a head in shared memory and processes pages of that head. With small codebooks,
+// several CTAs share an SM: while one sets up a page, others search. If shared memory may be small, large
+// codebooks are loaded in parts, and for some of a page's vectors after others.
 #pragma once
 
 #include <climits>
@@ -18,31 +18,31 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorThreads = 512;  // of a multiprocessor
-inline constexpr int kGroupThreads = 128;   // which compute products together
-inline constexpr int kGroupVectors = 64;    // 16 of a warp: a lane has g and g + 8 of those
+inline constexpr int kVectorThreads = 512;  // per SM
+inline constexpr int kGroupThreads = 128;   // threads that compute products together
+inline constexpr int kGroupVectors = 64;    // 16 per warp: a lane has g and g + 8 of these
 inline constexpr int kBlockCentroids = 256;
 inline constexpr int kPartCells = 8;
-// Centroids whose distances a lane compares before it notes the least, and in which part it was.
+// The centroids whose distances a lane compares before it records the least one and its part.
 template <int Channels>
 inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
 template <int Channels>
 inline constexpr int kCellCentroids = kPartCentroids<Channels> / kPartCells;
 
-// The B operand: a centroid's coordinates, the halves of |c|^2 / 2 (its value and what that lacks), 1 and 1.
-// Eight centroids by eight of these numbers are contiguous: a matrix. 16 bytes behind those of eight
+// The B operand: a centroid's coordinates, |c|^2 / 2 as two halves (its value and the remainder), 1 and 1.
+// Eight centroids by eight of these numbers are contiguous: a matrix. 16 bytes of padding after eight
 // centroids put the centroids of a cell into different banks.
 template <int Channels>
 struct CentroidRow {
   static constexpr int kMatrices = Channels == 8 ? 2 : 1;
   static constexpr int kMatrixBytes = 128;
-  static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes, of eight centroids
-  static constexpr int kLength = Channels;  // where |c|^2 / 2 begins, in the A operand a scale
+  static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes per eight centroids
+  static constexpr int kLength = Channels;  // start of |c|^2 / 2; a scale in the A operand
   static __host__ __device__ constexpr int at(int centroid, int k) {
     return centroid / 8 * (kStride / 2) + k / 8 * 64 + centroid % 8 * 8 + k % 8;
   }
-  // The products of small vectors' last eight contraction indices are 0, but read what lies behind a matrix.
-  // Besides, compute-sanitizer takes the 8 KB from the beginning of an operand for what is read.
+  // For small vectors the last eight contraction indices of products are 0, but the memory after a matrix is
+  // read. compute-sanitizer also assumes that 8 KB are read from the start of an operand.
   static __host__ __device__ constexpr int bytes(int centroids) {
     constexpr int kOperand = kBlockCentroids * 32;
     constexpr int kBlock = kBlockCentroids / 8 * kStride;
@@ -51,30 +51,33 @@ struct CentroidRow {
   }
 };
 
-// IsLarge: shared memory is.
+// IsLarge: whether shared memory is large.
 template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
   static constexpr int kRow = D + 2;                          // spreads tokens over banks
-  static constexpr bool kFetchesAhead = IsLarge && D <= 128;  // there is room for it
+  static constexpr bool kFetchesAhead = IsLarge && D <= 128;  // if space allows
   __nv_bfloat16 values[kPageTokens * kRow];
-  uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the tail page that follows, as it lies there
-  std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];  // codes of 8 bits for 2 channels, or fewer; gains
-  float factors[kPageTokens];  // of tokens: the centroids' scale, over a token's length if that is divided by
-  float largest;               // |x| of the page's values, times those
-  int next_group;              // of kGroupVectors of the page, that nobody has taken yet
-  int taken[kVectorThreads / kGroupThreads][2];  // by threads that compute together, in turn
+  uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the next tail page in its own layout
+  // codes of at most 8 bits per 2 channels, then gains
+  std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];
+  // per token: the centroids' scale, divided by the token's length if lengths are separate
+  float factors[kPageTokens];
+  float largest;                                 // largest |x| of the page's values times these factors
+  int next_group;                                // next unclaimed group of kGroupVectors in the page
+  int taken[kVectorThreads / kGroupThreads][2];  // by threads that compute together, alternating
   float largest_coordinate;                      // of the centroids
 
-  // Two channels of a token, as they are compared with centroids.
+  // Returns two channels of a token in the scale in which they are compared with centroids.
   __device__ __forceinline__ float2 values_at(int token, int channel) const {
     const float2 x =
         __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + token * kRow + channel));
     return {x.x * factors[token], x.y * factors[token]};
   }
 
-  // Behind it: the centroids, times a power of two that makes their largest coordinate 1/2 to 1.
+  // The centroids follow this struct, scaled by a power of two that brings their largest coordinate into
+  // [1/2, 1].
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
-  // How many of n are there at once.
+  // Returns how many of n are loaded at once.
   static __host__ __device__ constexpr int part_of(int n) {
     constexpr int kMost = D <= 128 ? 1024 : 256;
     return IsLarge || n < kMost ? n : kMost;
@@ -85,14 +88,14 @@ struct alignas(128) VectorShared {
   }
 };
 
-// The power of two that brings x below 1, to 1/2 or more.
+// Returns the exponent of the power of two that brings x into [1/2, 1).
 __device__ __forceinline__ int exponent_of(float x) {
   int exponent = 0;
   frexpf(x, &exponent);
   return exponent;
 }
 
-// Centroids, from the first of them in global memory on.
+// Loads centroids starting at the first of them in global memory.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* from, int n) {
   using Row = CentroidRow<Channels>;
@@ -120,7 +123,7 @@ __device__ __forceinline__ const __half* codebook_of(const PageEncoding& format,
   return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
 }
 
-// The largest coordinate, and the centroids where they are there all at once.
+// Finds the largest coordinate, and loads the centroids if all fit at once.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
   const int n = 1 << format.layout.bits;
@@ -130,26 +133,27 @@ __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncodi
   float largest = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
     largest = fmaxf(largest, fabsf(__half2float(from[i])));
-  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));  // not negative
+  // not negative, so the bits compare like integers
+  atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));
   __syncthreads();
   if (shared.part_of(n) == n) load_centroids<Channels>(shared, from, n);
 }
 
-// What a page's distances are multiplied by: a power of two, so that none exceeds 2^15, unless values are
-// thousands of times the centroids.
+// Returns the factor of a page's distances: a power of two that keeps them below 2^15, unless values are
+// thousands of times larger than the centroids.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ float find_unit(const VectorShared<D, IsLarge>& shared) {
   constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
   return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
 }
 
-// The A operand of a warp's 16 vectors, from which `first` is counted: minus the vectors, and what the other
-// numbers of CentroidRow are multiplied by: unit, unit, and the halves of |x|^2 / 2 in units.
+// Loads the A operand of a warp's 16 vectors, starting at `first`: minus the vectors, and the factors of the
+// other numbers of CentroidRow. These are unit, unit, and |x|^2 / 2 in units as two halves.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
                                              std::uint32_t (&a)[4]) {
   constexpr int kOfToken = D / Channels;
-  constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // of contraction indices
+  constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // among contraction indices
   const int lane = threadIdx.x % kLanes;
   const int t = lane % 4;
   const std::uint32_t units = t == kUnitPair ? pack_half2(unit, unit) : 0;
@@ -177,8 +181,8 @@ __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& sha
   }
 }
 
-// The least distances that a lane has seen of two vectors, of even and odd centroids in each half of a word,
-// and of which part.
+// The least distances of two vectors that a lane has seen, for even and odd centroids in the halves of a
+// word, and their parts.
 struct BestParts {
   std::uint32_t distances[2];
   int parts[2][2];
@@ -190,12 +194,12 @@ __device__ __forceinline__ std::uint32_t min_half2(std::uint32_t a, std::uint32_
   return c;
 }
 
-// Takes the distances of a part: two centroids of vectors g and g + 8 in turn.
+// Adds the distances of a part: two centroids each of vectors g and g + 8 in turn.
 template <int Numbers>
 __device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Minima of floating-point and of integers are computed by different units, side by side.
+    // Minima of floats and of integers use different units, in parallel.
     constexpr int kFloats = 2 * (Numbers / 8 + 2);
     std::uint32_t first = distances[row];
 #pragma unroll
@@ -235,16 +239,16 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
   return best;
 }
 
-// The centroid that is the nearest in F32, as far as a lane has looked.
+// The centroid that is nearest in F32, as far as a lane has searched.
 struct Nearest {
   float score;  // |c|^2 / 2 - c.x
   int code;
 };
 
-// centroid: one's row in shared memory.
+// centroid: its row in shared memory.
 template <int Channels>
 __device__ __forceinline__ float exact_score(const __half* centroid, const float (&x)[Channels]) {
-  std::uint32_t words[5];  // coordinates, then the halves of |c|^2 / 2
+  std::uint32_t words[5];  // coordinates, then |c|^2 / 2 as two halves
   if constexpr (Channels == 2) {
     const uint2 row = *reinterpret_cast<const uint2*>(centroid);
     words[0] = row.x;
@@ -269,7 +273,7 @@ __device__ __forceinline__ float exact_score(const __half* centroid, const float
   return (length.x + length.y) - along;
 }
 
-// A quarter of the centroids of a cell, those of a lane.
+// Searches a quarter of the centroids of a cell, which is a lane's share.
 template <int Channels>
 __device__ __forceinline__ void search_cell(const __half* centroids, int cell, const float (&x)[Channels],
                                             Nearest& nearest) {
@@ -283,7 +287,7 @@ __device__ __forceinline__ void search_cell(const __half* centroids, int cell, c
   }
 }
 
-// What the cells of a lane's two vectors have: the distance, and below it the cell's number.
+// Sort keys of the cells of a lane's two vectors: the distance, and in the lower bits the cell's number.
 struct CellKeys {
   int of[2][2];
 
@@ -298,7 +302,7 @@ struct CellKeys {
       }
     }
   }
-  // Takes the nearest of a vector's cells away from the lane that has it; all four lanes get it.
+  // Removes the nearest of a vector's cells from the lane that has it; all four lanes get it.
   __device__ __forceinline__ int take(int row) {
     int least = min(of[row][0], of[row][1]);
     least = min(least, __shfl_xor_sync(~0U, least, 1));
@@ -314,8 +318,7 @@ struct CellKeys {
   }
 };
 
-// The nearest of the centroids that are there, of vectors g and g + 8 from `first`, which four lanes find
-// together.
+// Finds the nearest of the loaded centroids for vectors g and g + 8 from `first`, with four lanes together.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
                                              int first, Nearest (&nearest)[2]) {
@@ -339,7 +342,7 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int cell = keys.take(row);
-    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // distances beyond are greater in F32 too
+    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // larger distances are larger in F32 too
     search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
   }
 #pragma unroll 1
@@ -362,8 +365,8 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
   }
 }
 
-// The next vectors of the page, for the 128 threads that compute products together. Where they take long,
-// some threads are ahead of others by a fourth, if each takes as many.
+// Returns the next vectors of the page for the 128 threads that compute products together. If these take
+// long, some threads would be ahead of others by a fourth with equal shares.
 template <int D, bool IsLarge>
 __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
   const unsigned threads = threadIdx.x / kGroupThreads;
@@ -399,7 +402,7 @@ __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, in
 template <int D, int Channels>
 inline constexpr int kGroupsOfPage = kPageTokens*(D / Channels) / kGroupVectors;
 
-// With the codebook in parts, each of which all threads load.
+// Encodes with the codebook in parts, each of which all threads load.
 template <int Channels, int D, bool IsLarge>
 __device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits,
                                 PageSide side) {
@@ -453,14 +456,14 @@ __device__ void encode_vectors(VectorShared<D, IsLarge>& shared, int bits, PageS
   }
 }
 
-inline constexpr int kTokenThreads = 4;  // that measure a token together
+inline constexpr int kTokenThreads = 4;  // threads that measure a token together
 
 __device__ __forceinline__ double token_sum(double x) {
   x += __shfl_xor_sync(~0U, x, 1);
   return x + __shfl_xor_sync(~0U, x, 2);
 }
 
-// Factors of tokens (of gain-shape formats, lengths are divided by), and the largest value that remains.
+// Computes factors of tokens (gain-shape formats divide by lengths), and the largest value that remains.
 template <int D, bool IsLarge>
 __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains) {
   const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
@@ -487,11 +490,12 @@ __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains)
   }
   for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
   if (threadIdx.x % kLanes == 0)
-    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));  // not negative
+    // not negative, so the bits compare like integers
+    atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));
 }
 
-// The least squares gains of tokens for the centroids that have been found. coordinate(code, k): of a
-// centroid.
+// Stores the least squares gains of tokens for the centroids that have been found. coordinate(code, k): that
+// of a centroid.
 template <int Channels, int D, bool IsLarge, class Coordinate>
 __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
                             const Coordinate& coordinate) {
@@ -521,7 +525,7 @@ __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& 
   }
 }
 
-// A tail page in flight to shared memory. Each thread copies what it is going to read by itself.
+// Starts copying a tail page to shared memory. Each thread copies what it will read itself.
 template <int D, bool IsLarge>
 __device__ void fetch_page(VectorShared<D, IsLarge>& shared, const unsigned char* tail) {
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
@@ -533,7 +537,7 @@ __device__ __forceinline__ void wait_for_fetched_page() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Whether the whole of a codebook may be there: beside values of heads of 512 there is no room for it.
+// Whether a whole codebook may be loaded; next to values of heads of 512 it does not fit.
 template <int D>
 KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
   return is_large && D <= 256;
@@ -560,7 +564,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   if (Shared::kFetchesAhead && due.row < 0) fetch_page(shared, due.tail);
   load_codebook<Channels>(shared, format, head);
   while (i < n) {
-    const DuePage sealed = due;  // meanwhile the next one is fetched
+    const DuePage sealed = due;  // meanwhile the next page is fetched
     if (threadIdx.x == 0) {
       shared.largest = 0;
       shared.next_group = 0;

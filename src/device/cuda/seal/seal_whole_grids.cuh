@@ -1,6 +1,6 @@
-// Encoders of uniform grids of 2 and 4 bits where a channel, or a token, has one grid for all of its page, as
-// `ch4g128` and `tok4g128` have it at heads of 128: seal_grids.cuh's arithmetic, with what depends on the
-// format known when they are compiled.
+// Encoders of uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page,
+// like `ch4g128` and `tok4g128` with heads of 128. The arithmetic is that of seal_grids.cuh, with the
+// format's properties as compile-time constants.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -8,27 +8,27 @@
 
 namespace kvant::cuda {
 
-// Two neighbouring channels of a token.
+// Returns two neighbouring channels of a token.
 template <int D>
 __device__ __forceinline__ __nv_bfloat162 pair_of(const SealPage<D>& page, int token, int channel) {
   return *reinterpret_cast<const __nv_bfloat162*>(page.shared.values + token * SealShared<D>::kRow + channel);
 }
 
-// A UniformGrid's code, under 2^23 as a F32 number: a sum that is cut off at whole numbers.
+// The code of a UniformGrid in the low bits of an F32 number: the sum with 2^23, truncated to an integer.
 inline constexpr std::uint32_t kOfCodes = 0x4B000000;
 __device__ __forceinline__ std::uint32_t code_number(float2 grid, float last, float x) {
   const float position = __fmul_rn(__fsub_rn(x, grid.x), grid.y);
   return __float_as_uint(__fadd_rz(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F), 0x1p23F));
 }
 
-// The bit of a word at which a code stands: of contraction index j and row `row` of its fragment, `nth` of
-// those that the word has.
+// Returns the bit of a word at which a code starts: contraction index j and row `row` of fragment `nth` in
+// the word.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr int bit_in_word(int nth, int j, int row) {
   return j % 2 * 16 + j / 2 * 8 + (2 * nth + row) * Bits;
 }
 
-// What code_number's codes add to a word beside the codes.
+// Returns what code_number adds to a word in addition to the codes.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   std::uint32_t excess = 0;
@@ -38,7 +38,7 @@ KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   return excess;
 }
 
-// The words of codes, as CodeWord says where they stand. grid_of(token, channel).
+// Stores the words of codes in the layout of CodeWord. grid_of(token, channel).
 template <int D, int Bits, PageSide Side, class Grids>
 __device__ __forceinline__ void store_grid_codes(SealPage<D>& page, const Grids& grid_of) {
   constexpr float kLast = (1 << Bits) - 1;
@@ -112,7 +112,7 @@ __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRan
   return own;
 }
 
-// Parameters and grid i of n, of numbers from low to high.
+// Stores parameters and grid i of n, for numbers from low to high.
 template <int D>
 __device__ __forceinline__ void put_grid(SealPage<D>& page, int bits, int i, int n, float low, float high) {
   const ScaleAndZero fitted(low, high, bits);
@@ -121,7 +121,7 @@ __device__ __forceinline__ void put_grid(SealPage<D>& page, int bits, int i, int
   page.shared.grids[i] = fitted.grid(bits).stored();
 }
 
-// All tokens count.
+// Requires that all tokens count.
 template <int D, int Bits, PageSide Side>
 __device__ __forceinline__ void encode_whole_channels(SealPage<D>& page) {
   constexpr int kPairs = D / 2;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void encode_whole_tokens(SealPage<D>& page) {
   store_grid_codes<D, Bits, Side>(page, [&](int token, int) { return page.shared.grids[token]; });
 }
 
-// False: the format's grids are others, or some tokens of channels are left out.
+// Returns false if the format has other grids, or if some tokens are left out and grids are by channel.
 template <int D>
 __device__ __forceinline__ bool encode_whole_grids(SealPage<D>& page) {
   const PageFormat& stored = page.format.stored;

@@ -1,6 +1,6 @@
-// Where several states lead from a node of a trellis to another (5 and 6 bits a value), a value takes that of
-// the nearest level: which that is, is looked up. Levels are integers, so that half a level is as fine
-// as values need be told apart.
+// Levels for trellises in which several states lead from one node to another (5 and 6 bits per value). A
+// value takes the state of the nearest level, which is looked up. Levels are integers, so half a level is a
+// sufficient resolution of values.
 #pragma once
 
 #include "device/cuda/page/page_layout.h"
@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// state_level, of a state that is known at run time only.
+// Computes state_level for a state that is only known at run time.
 template <int Bits>
 __device__ __forceinline__ int level_of_state(int state) {
   constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
@@ -20,17 +20,17 @@ __device__ __forceinline__ int level_of_state(int state) {
 template <int Bits>
 struct alignas(16) NearestLevels {
   static constexpr int kNodes = kTrellisStates >> Bits;
-  static constexpr int kBranches = kNodes * kNodes;  // from a node to another: to * kNodes + from
+  static constexpr int kBranches = kNodes * kNodes;  // from one node to another: to * kNodes + from
   static constexpr int kBetween = kTrellisStates / kBranches;
   static constexpr int kBins = 2 * kTrellisStates;
-  static constexpr int kOffset = 128;  // of levels in bytes
+  static constexpr int kOffset = 128;  // added to levels stored in bytes
 
-  static constexpr int kPieces = kBranches / 16;  // of 16 bytes
+  static constexpr int kPieces = kBranches / 16;  // pieces of 16 bytes
 
-  // Levels + kOffset. Pieces of a bin lie in an order of their own, so that those of several bins are in
-  // different banks.
+  // Levels + kOffset. The pieces of a bin are permuted, which puts those of several bins into different
+  // banks.
   unsigned char nearest[kBins][kBranches];
-  unsigned char of_states[kTrellisStates];  // the same
+  unsigned char of_states[kTrellisStates];  // levels + kOffset
 
   // x: a value in levels.
   static __device__ __forceinline__ int bin_of(float x) {
@@ -49,14 +49,14 @@ struct alignas(16) NearestLevels {
       levels[i] = level_of_state<Bits>(branch / kNodes << Bits | i * kNodes | branch % kNodes);
     for (int bin = thread / kBranches; bin < kBins; bin += threads / kBranches) {
       const int middle = 2 * bin + 1 - kBins;  // in quarters of a level
-      int best = 0x7fffffff;                   // the distance, and the level in the lowest byte
+      int best = 0x7fffffff;                   // the distance, with the level in the lowest byte
 #pragma unroll
       for (const int level : levels) best = min(best, abs(middle - 4 * level) * 256 + (level + kOffset));
       of_branch(bin, branch) = static_cast<unsigned char>(best);
     }
   }
 
-  // The ith piece of a bin.
+  // Returns the place of piece i of a bin.
   static __device__ __forceinline__ int place(int bin, int i) {
     return i ^ bin / 2 % kPieces;
   }
@@ -66,7 +66,7 @@ struct alignas(16) NearestLevels {
   __device__ __forceinline__ unsigned char& of_branch(int bin, int branch) {
     return nearest[bin][place(bin, branch / 16) * 16 + branch % 16];
   }
-  // The state that leads from a node to another by the level that is the nearest.
+  // Returns the state that leads from a node to another with the nearest level.
   __device__ unsigned state_of(float x, unsigned to, unsigned from) {
     const unsigned char level = of_branch(bin_of(x), static_cast<int>(to * kNodes + from));
     const unsigned first = to << Bits | from;

@@ -1,5 +1,5 @@
 // Trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and the
-// page in shared memory with its means and gains, as both searches for paths see them (seal_trellis.cuh,
+// page in shared memory with its means and gains. Both searches for paths use them (seal_trellis.cuh,
 // seal_shaped.cuh).
 #pragma once
 
@@ -10,32 +10,33 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kOctetValues = 8;  // whose codes are whole bytes
+inline constexpr int kOctetValues = 8;  // values whose codes are whole bytes
 
-// i, which lies in [0, N), told the compiler.
+// Tells the compiler that i lies in [0, N).
 template <int N>
 __device__ __forceinline__ int within(int i) {
   return static_cast<int>(static_cast<unsigned>(i) % N);
 }
 
-// The power of 2^(1 / kGainSteps) that is nearest to `gain` (format/trellis_gain.h says why), 0 for 0.
+// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` (format/trellis_gain.h says why), or 0
+// for 0.
 __device__ __forceinline__ float rounded_gain(float gain) {
   return gain > 0 ? exp2f(rintf(kGainSteps * log2f(gain)) / kGainSteps) : 0;
 }
 
-// What holds for a side of what holds for keys and for values. Both are there before one is chosen: of a
-// choice of divisors the compiler would make a division.
+// Selects the number for a side. Both are computed first; for a choice of divisors, the compiler would
+// otherwise emit a division.
 __device__ __forceinline__ int of_side(PageSide side, int of_keys, int of_values) {
   return side == PageSide::key ? of_keys : of_values;
 }
 
-// Values of a tail page, which stays in the first-level cache.
+// The values of a tail page, which stays in the L1 cache.
 template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
-  // Eight neighbours from a multiple of eight, as they lie in memory: channels of a token, tokens of a
-  // channel. From a branch for each side, so that distances are constants.
+  // Loads eight neighbours starting at a multiple of eight, in their stored form: channels of a token, or
+  // tokens of a channel. Each side has its own branch to make distances constants.
   __device__ void ask_for_channels(int token, int channel, __nv_bfloat16 (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
     if (side == PageSide::key) {
@@ -67,7 +68,7 @@ struct TailPage {
   __device__ __forceinline__ const __nv_bfloat16* at(int token, int channel) const {
     token = within<kPageTokens>(token);
     channel = within<D>(channel);
-    // A sum, whose first part is the same for all channels.
+    // The first part of the sum is the same for all channels.
     return numbers +
            of_side(side, plain_index(PageSide::key, D, token, 0), plain_index(PageSide::value, D, token, 0)) +
            of_side(side, plain_index(PageSide::key, D, 0, channel),
@@ -75,7 +76,7 @@ struct TailPage {
   }
 };
 
-// In shared memory.
+// The page in shared memory.
 template <int Bits, int D>
 struct alignas(16) TrellisPage {
   static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;
@@ -83,10 +84,11 @@ struct alignas(16) TrellisPage {
   unsigned char bytes[kPageBytes];
   float means[D];
   std::uint32_t left_out[kPageTokens / 32];
-  float largest;       // gain
-  float largest_mean;  // magnitude
+  float largest;       // largest gain
+  float largest_mean;  // largest magnitude of a mean
 
-  // By all threads of the CTA, as finish(): the channels' means. They are there after __syncthreads().
+  // All threads of the CTA call this, and later finish(). It computes the channels' means, which are valid
+  // after __syncthreads().
   template <int Threads>
   __device__ void begin(const SealArgs& args, const DuePage& due, int head, const TailPage<D>& tail) {
     const auto thread = static_cast<int>(threadIdx.x);
@@ -97,7 +99,7 @@ struct alignas(16) TrellisPage {
     store_means<Threads>(tail);
   }
 
-  // The codes of 8 values from channel `octet` on, Bits each.
+  // Stores the codes of 8 values starting at channel `octet`, Bits each.
   __device__ void store_codes(PageSide side, int token, int octet, std::uint64_t codes) {
     constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll
@@ -114,10 +116,11 @@ struct alignas(16) TrellisPage {
     return (left_out[token / 32] >> (token % 32) & 1) == 0;
   }
 
-  // Gains of tokens are noted first, all of them; after __syncthreads() they can be stored, as powers of
-  // 2^(-1/32) of the largest.
+  // The gains of all tokens are noted first. After __syncthreads() they can be stored, as powers of 2^(-1/32)
+  // of the largest.
   __device__ void note_gain(int token, float gain) {
-    if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));  // not negative
+    // not negative, so the bits compare like integers
+    if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));
   }
   __device__ void store_gain(int token, float gain) {
     const float loudest = largest;
@@ -129,7 +132,7 @@ struct alignas(16) TrellisPage {
     if (token == 0) *reinterpret_cast<float*>(parameters() + trellis_loudest_at(D)) = loudest;
   }
 
-  // Writes the page to where it goes.
+  // Writes the page to its destination.
   template <int Threads>
   __device__ void finish(const SealArgs& args, const DuePage& due, int head, const PageEncoding& format) {
     __syncthreads();
@@ -158,7 +161,8 @@ struct alignas(16) TrellisPage {
         own = fmaxf(own, fabsf(of_channels[i]));
       }
     }
-    const int largest_of_warp = __reduce_max_sync(~0U, __float_as_int(own));  // not negative
+    // not negative, so the bits compare like integers
+    const int largest_of_warp = __reduce_max_sync(~0U, __float_as_int(own));
     if (thread % kLanes == 0) atomicMax(reinterpret_cast<int*>(&largest_mean), largest_of_warp);
     __syncthreads();
     const __nv_bfloat16 stored = __float2bfloat16_rn(step_of_means(largest_mean));
@@ -172,12 +176,13 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Of the tokens that aren't left out: of `channel` and those that lie so many channels behind.
+  // Finds the means, over tokens that aren't left out, of `channel` and of N - 1 more channels at steps of
+  // Distance.
   template <int Distance, int N>
   __device__ void find_means(const TailPage<D>& tail, int channel, float (&found)[N]) const {
     double sums[N] = {};
     int n = 0;
-    constexpr int kOctets = 8 / N;  // asked for at once
+    constexpr int kOctets = 8 / N;  // loaded together
 #pragma unroll 1
     for (int first = 0; first < kPageTokens; first += kOctets * kOctetValues) {
       __nv_bfloat16 x[kOctets][N][kOctetValues];
@@ -204,8 +209,8 @@ struct alignas(16) TrellisPage {
   }
 };
 
-// Seals the page of a CTA of so many threads, of which each has a token, and those that lie as many behind
-// it. prepare() fills what encode() needs besides the means; encode(tail, gains) writes codes.
+// Seals the page of a CTA of Threads threads, each of which has one token and those at multiples of Threads
+// after it. prepare() fills what encode() needs in addition to the means; encode(tail, gains) writes codes.
 template <int Threads, int Bits, int D, class Prepare, class Encode>
 __device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_side,
                                               TrellisPage<Bits, D>& page, const Prepare& prepare,

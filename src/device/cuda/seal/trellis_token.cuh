@@ -1,4 +1,4 @@
-// A token of a trellis-coded page that is being sealed: its values as a search takes them, and what becomes
+// A token of a trellis-coded page that is being sealed: its values as a search sees them, and the processing
 // of the path that is found.
 #pragma once
 
@@ -16,7 +16,7 @@ class TrellisToken {
     return static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
   }
 
-  // After page.begin().
+  // Requires that page.begin() has run.
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
     float squares = 0, largest = 0;
@@ -36,12 +36,12 @@ class TrellisToken {
     largest_ = largest * to_levels_;
   }
 
-  // The largest magnitude of its values, in levels.
+  // Returns the largest magnitude of its values, in levels.
   __device__ __forceinline__ float largest() const {
     return largest_;
   }
 
-  // Eight values, from a multiple of eight on, as the page has them; what they are in levels.
+  // Eight values starting at a multiple of eight, in the page's form; in_levels() converts them to levels.
   using Octet = __nv_bfloat16[kOctetValues];
   __device__ __forceinline__ void ask_for(int first, Octet& x) const {
     tail_.ask_for_channels(token_, first, x);
@@ -51,13 +51,13 @@ class TrellisToken {
     for (int i = 0; i < kOctetValues; ++i)
       x[i] = (__bfloat162float(stored[i]) - page_.means[first + i]) * to_levels_;
   }
-  // Value i of the octet that has begun.
+  // Returns value i of the current octet.
   __device__ __forceinline__ float octet_in_levels(int i) const {
     return octet_[i] * to_levels_;
   }
 
-  // Codes are taken from the last value to the first, an octet of values at a time, and octets are asked for
-  // one ahead: which is the first, and when one begins, which is the next.
+  // Codes are processed from the last value to the first, an octet at a time. Octets are loaded one ahead:
+  // ask_for_first() names the first, and begin_octet() the next.
   __device__ __forceinline__ void ask_for_first(int octet) {
     ask_for(octet, ahead_);
   }
@@ -67,7 +67,7 @@ class TrellisToken {
     ask_for(next, ahead_);
     codes_ = 0;
   }
-  // shape: what a value in this state is, at a gain of 1.
+  // shape: the value of this state at a gain of 1.
   __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
     along_ += octet_[i] * shape;
@@ -77,7 +77,7 @@ class TrellisToken {
     page_.store_codes(tail_.side, token_, first, codes_);
   }
 
-  // Of the states that have been taken.
+  // Returns the gain for the states that have been taken.
   __device__ float gain() const {
     const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
     const float gain = fitted_gain(energy_, along_, length_, share,
