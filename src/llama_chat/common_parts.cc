@@ -1,12 +1,12 @@
-// What llama.cpp's sources for chats (cmake/llama_chat.cmake) need of the library that they are a part of: a
-// log, which stays silent, texts, and the model's tokens.
+// llama.cpp's sources for chats (cmake/llama_chat.cmake) are a part of its `common` library. This file has
+// the little that they need of the rest: a silent log, texts and the model's tokens.
 #include <common.h>
 #include <log.h>
 
 // --- the log ---
 
 int common_log_get_verbosity_thold() {
-  return -1;  // nothing is so important
+  return -1;  // no message is important enough to be printed
 }
 
 common_log* common_log_main() {
@@ -66,7 +66,8 @@ std::string common_token_to_piece(const llama_vocab* vocabulary, llama_token tok
 
 std::vector<llama_token> common_tokenize(const llama_vocab* vocabulary, const std::string& text,
                                          bool add_special, bool parse_special) {
-  std::vector<llama_token> tokens(text.size() + 8);  // every token but a few special ones covers a byte
+  std::vector<llama_token> tokens(text.size() +
+                                  8);  // each token covers at least one byte, except for a few special ones
   const int n = llama_tokenize(vocabulary, text.data(), static_cast<int>(text.size()), tokens.data(),
                                static_cast<int>(tokens.size()), add_special, parse_special);
   tokens.resize(n > 0 ? n : 0);

@@ -33,7 +33,7 @@ using namespace nb::literals;
 using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Moments = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-// Channels (first, second), and how much of a whole turn they make a token.
+// A pair of channels (first, second) and the share of a whole turn by which each token rotates it.
 using Turn = std::tuple<int, int, double>;
 
 template <class T>
@@ -47,7 +47,7 @@ MatrixView<const float> view(const Rows& rows) {
   return {rows.data(), static_cast<int>(rows.shape(0)), static_cast<int>(rows.shape(1))};
 }
 
-// Of a model whose layers are alike and see all tokens.
+// Returns the geometry of a model whose layers are alike and see all tokens.
 Geometry geometry_of(int n_layers, int n_heads, int n_kv_heads, int head_dim, float softmax_scale,
                      int trained_context) {
   if (n_layers < 1 || n_kv_heads < 1 || n_heads % n_kv_heads != 0 || head_dim < 8 || trained_context < 1)
@@ -83,7 +83,7 @@ Recipe recipe_of(const std::string& text) {
   return value_or_raise(parse_recipe(text));
 }
 
-// How many layers, and KV heads of a layer, the constants are of.
+// Returns the number of layers, and of KV heads in a layer, that the constants describe.
 std::pair<int, int> numbers_of(const Constants& constants) {
   std::pair<int, int> numbers;
   constants.for_each([&](int layer, int kv_head, Side, const std::string&, const auto&) {
@@ -92,15 +92,16 @@ std::pair<int, int> numbers_of(const Constants& constants) {
   return numbers;
 }
 
-// Whether the file knows what the formats of the recipe's ladder are worth, by layer, head and side.
+// Returns whether the file holds the sensitivities, by layer, head and side, of the formats in the recipe's
+// ladder.
 bool has_sensitivities(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
   if (recipe.budget == 0) return false;
   const std::string stored = stored_sensitivity(recipe, geometry, /*layer=*/0, /*kv_head=*/0, Side::key);
   return !calibration.constants.find(/*layer=*/0, /*kv_head=*/0, Side::key, stored).empty();
 }
 
-// The plan of a recipe, as far as formats go: of each layer and KV head the transforms and the format of K,
-// then of V.
+// Returns the formats of the recipe's plan. For each layer and KV head, they are the transforms and the
+// format of K, then those of V.
 nb::list planned_heads(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
   auto constants = value_or_raise(constants_for(recipe, geometry, calibration.constants));
   const auto plan =
@@ -177,7 +178,7 @@ void bind_files(nb::module_& m) {
       .def_static("read", [](const std::string& path) { return value_or_raise(read_calibration(path)); })
       .def("write",
            [](const Calibration& calibration, const std::string& path) {
-             std::error_code ignored;  // the writer says what is wrong
+             std::error_code ignored;  // ignored, because the writer reports the failure
              std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
              value_or_raise(write_calibration(calibration, path));
            })
@@ -190,7 +191,7 @@ void bind_files(nb::module_& m) {
            })
       .def("stored",
            [](const Calibration& of, const std::string& wanted) {
-             nb::list all;  // (layer, KV head, side, values)
+             nb::list all;  // tuples of (layer, KV head, side, values)
              of.constants.for_each(
                  [&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {
                    if (name == wanted)
@@ -211,7 +212,7 @@ void bind_files(nb::module_& m) {
                    })
       .def("constants", [](const Calibration& calibration, const std::string& recipe,
                            const Geometry& geometry) {
-        nb::list all;  // (layer, KV head, side, name, values)
+        nb::list all;  // tuples of (layer, KV head, side, name, values)
         const Constants found =
             value_or_raise(constants_for(recipe_of(recipe), geometry, calibration.constants));
         found.for_each([&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {

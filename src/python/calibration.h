@@ -1,4 +1,4 @@
-// Calibration of models that Python runs, and constants of files for its caches.
+// Calibrates models that Python runs, and gives Python's caches the constants of calibration files.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-std::atomic<bool> calibration_interrupted{false};  // a signal handler reaches nothing but a global
+std::atomic<bool> calibration_interrupted{false};  // global, because a signal handler can reach nothing else
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 constexpr int kInterrupting[] = {SIGINT, SIGTERM};

@@ -1,4 +1,4 @@
-// Where calibrations come from and go to: the user's cache folder, and interruption by the keyboard.
+// Finds the user's folder of calibrations and lets the keyboard interrupt a calibration.
 #pragma once
 
 #include <atomic>
@@ -6,11 +6,12 @@
 
 namespace kvant {
 
-// The folder of calibrations made on first use: $XDG_CACHE_HOME/kvant, or ~/.cache/kvant. Empty where there
-// is neither: nothing is kept then, as a folder that all users share could be anybody's.
+// Returns the folder of calibrations made on first use: $XDG_CACHE_HOME/kvant or ~/.cache/kvant. It is empty
+// without either variable; nothing is kept then, because anybody could write to a folder that all users
+// share.
 std::string calibration_folder();
 
-// While one lives, Ctrl-C sets its flag instead of ending the program; pressing it again ends the program.
+// While an object lives, the first Ctrl-C sets its flag; the second one ends the program.
 class Interruption {
  public:
   Interruption();

@@ -13,10 +13,10 @@ namespace {
 
 struct ComparedRow {
   QualityRow predictions;
-  OutputError outputs;  // of attention
+  OutputError outputs;  // errors of attention outputs
 };
 
-// One recipe's row.
+// Returns the row of one recipe.
 Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, const EvalRow& row,
                             const EvalText& text, const QualityOptions& quality, Progress& progress) {
   if (names_llama(row.name)) return error("'{}' has no attention backend of kvant's to compare", row.name);
@@ -24,7 +24,8 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   if (!own.ok()) return own.error();
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
-  // Both in the same steps: matrix products of other sizes round otherwise, which a coarse cache amplifies.
+  // Both backends run the same steps. Matrix products of other sizes round differently, and a coarse cache
+  // amplifies the difference.
   const auto reference =
       make_engine_source((*own)->name, session.engine(), session.backend(), *own, quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kControlStep = 128;  // tokens a step in the control row
+constexpr int kControlStep = 128;  // tokens per step in the control row
 
 Result<EvalRow> parse_row(const SuiteRow& row, int step_tokens) {
   if (names_llama(row.recipe)) {

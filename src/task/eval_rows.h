@@ -1,4 +1,4 @@
-// The rows of kvant eval: which caches are compared, before anything is loaded.
+// Decides which caches are the rows of kvant eval, before anything is loaded.
 #pragma once
 
 #include <string>
@@ -12,21 +12,22 @@
 namespace kvant {
 
 struct EvalRow {
-  std::string label;  // of a suite's row, or the text that it was calibrated on; empty: none
+  std::string label;  // label of a suite's row, or the text of its calibration; empty: none
   std::string name;
-  Recipe recipe;  // unless names_llama(name)
+  Recipe recipe;  // unused if names_llama(name)
   int step_tokens = 0;
-  std::string calibration_text;  // a file to calibrate on; empty: as without --calibrate-on
+  std::string calibration_text;  // file to calibrate on; empty: the usual calibration
 };
 
-// The reference first. Of `rows` (recipes or "llama.cpp:TYPE"), one that equals it is not run twice.
+// Returns the reference first. A row (a recipe or "llama.cpp:TYPE") that equals the reference is not run
+// twice.
 Result<std::vector<EvalRow>> parse_eval_rows(const std::string& reference, const std::vector<SuiteRow>& rows,
                                              int step_tokens);
 
-// bf16 in smaller steps: what rounding alone makes of it.
+// Returns bf16 in smaller steps. Its error is that of rounding alone.
 EvalRow control_row();
 
-// A row for each of `files` in place of one whose recipe needs calibration.
+// Replaces each row whose recipe needs calibration by one row per file.
 std::vector<EvalRow> calibrated_on(const std::vector<EvalRow>& rows, const std::vector<std::string>& files,
                                    const Geometry& geometry);
 

@@ -1,4 +1,4 @@
-// The caches of kvant eval's rows, ready to run.
+// Prepares the caches of kvant eval's rows.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ namespace kvant {
 
 class EvalSources {
  public:
-  // context: tokens that a sequence will reach.
+  // `context` is the number of tokens that a sequence will reach.
   EvalSources(const Session& session, std::string model, int context, int n_threads)
       : session_(session), model_(std::move(model)), context_(context), n_threads_(n_threads) {}
 
-  // llama.cpp's model is loaded if one of the rows needs it. An error when the caches don't fit into memory
-  // together, or extra_bytes beside them into the machine's.
+  // Loads llama.cpp's model if a row needs it. Returns an error when the caches together do not fit into
+  // their memory, or extra_bytes next to them into the machine's.
   Result<std::vector<std::unique_ptr<LogitSource>>> make(const std::vector<EvalRow>& rows,
                                                          std::int64_t extra_bytes);
 
@@ -31,7 +31,7 @@ class EvalSources {
   std::string model_;
   int context_, n_threads_;
   std::unique_ptr<LlamaReference> llama_;
-  std::int64_t cache_bytes_ = 0;  // of kvant's rows
+  std::int64_t cache_bytes_ = 0;  // bytes of the caches of kvant's rows
 };
 
 }  // namespace kvant

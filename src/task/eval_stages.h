@@ -1,4 +1,4 @@
-// What kvant eval and kvant report measure: each stage runs all rows, with a progress bar.
+// The stages of kvant eval and kvant report. Each stage runs all rows and shows a progress bar.
 #pragma once
 
 #include <string>
@@ -16,22 +16,23 @@ namespace kvant {
 
 struct EvalStage {
   const Session& session;
-  std::string model;          // the file
+  std::string model;          // name of the model's file
   std::vector<EvalRow> rows;  // the reference first
   int n_threads = 1;
 };
 
-// Predictions on a text. Warns where it has fewer chunks than were asked for.
+// Measures predictions on a text. It warns if the text has fewer chunks than requested.
 Result<QualityResult> run_quality(const EvalStage& stage, const EvalText& text,
                                   const QualityOptions& options);
-// Attention outputs of each layer: rows of kvant's caches only.
+// Measures the attention outputs of each layer, for kvant's own caches only.
 Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, const QualityOptions& options);
-// Answers about documents made from `text`.
+// Measures answers to questions about documents that are made from `text`.
 Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string& text,
                                       const RetrievalOptions& options);
-// Up to which length of documents made from `text` caches answer; contexts too short for one are left out.
+// Finds the longest documents, made from `text`, about which caches still answer. It leaves out contexts that
+// are too short for a document.
 Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, const LimitOptions& options);
-// Greedy generations for prompts, of at most generated_tokens.
+// Compares greedy completions of the prompts, of at most generated_tokens tokens.
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
                                 int generated_tokens);
 

@@ -56,7 +56,8 @@ struct Evaluation::Running {
 Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   Evaluation evaluation;
   evaluation.options_ = options;
-  for (const std::string& file : options.calibrate_on) {  // read where a row needs it: after other rows
+  // A row may need such a file only after other rows have run, so a missing file is reported now.
+  for (const std::string& file : options.calibrate_on) {
     if (const auto text = read_text_file(file); !text.ok()) return text.error();
   }
   auto suite = suite_of(options);
@@ -112,7 +113,7 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::contexts(Running& runnin
   return documents;
 }
 
-// A document of one context: of predictions, or of what takes their place.
+// Returns the document of one context: its predictions, or the measurement that replaces them.
 Result<nlohmann::ordered_json> Evaluation::predictions(Running& running, const EvalText& text,
                                                        const QualityOptions& quality) const {
   const EvalStage& stage = running.stage;

@@ -1,4 +1,4 @@
-// What a comparison of KV caches measures: kvant eval, and kvant.evaluate in Python.
+// Compares KV caches, for kvant eval and for kvant.evaluate in Python.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +15,32 @@ namespace kvant {
 
 struct EvaluationOptions {
   SessionOptions session = {.backend = "reference"};
-  WeightMode weights = WeightMode::f32;  // so that only the cache is quantized
-  std::vector<std::string> recipes;      // or "llama.cpp:TYPE"; empty: the suite's alone
-  std::string suite;                     // eval/suite.h; empty: none
-  // Where these are empty or -1, the suite has a say, and then QualityOptions.
+  WeightMode weights = WeightMode::f32;  // leaves the cache as the only quantized part
+  std::vector<std::string> recipes;      // recipes or "llama.cpp:TYPE"; empty: only those of the suite
+  std::string suite;                     // name of a suite in eval/suite.h; empty: none
+  // If one of these is empty or -1, the suite decides, and then QualityOptions.
   std::string reference;
   std::vector<int> contexts;
   int chunks = -1;
-  std::vector<std::string> calibrate_on;  // texts' files: a row for each of a recipe that needs calibration
-  bool layers = false;                    // attention outputs of each layer instead of predictions
-  bool retrieval = false;                 // answers about documents made from the text
-  bool greedy = false;                    // greedy generations; the text has prompts
-  int generated_tokens = 128;             // of greedy generations
-  std::uint64_t seed = 1;                 // of retrieval
-  std::string compare_backend;            // against the session's, instead of recipes; empty: none
-  bool control = false;                   // a row of rounding alone
-  bool all_prompt = false;                // the scored half is run as a prompt
-  bool positions = false;                 // each result of predictions has the scores of all positions, too
+  std::vector<std::string> calibrate_on;  // text files; each gives a row per recipe that needs calibration
+  bool layers = false;                    // measures attention outputs of each layer instead of predictions
+  bool retrieval = false;                 // measures answers about documents made from the text
+  bool greedy = false;                    // measures greedy completions; the text holds prompts
+  int generated_tokens = 128;             // length of greedy completions
+  std::uint64_t seed = 1;                 // seed of the retrieval documents
+  std::string compare_backend;            // backend to compare with the session's; empty: none
+  bool control = false;                   // adds a row that differs by rounding alone
+  bool all_prompt = false;                // runs the scored half as a prompt
+  bool positions = false;                 // adds the scores of all positions to each result of predictions
 };
 
 class Evaluation {
  public:
-  // Errors: what is wrong with the options, before anything is loaded.
+  // Returns an error, before anything is loaded, if the options are wrong.
   static Result<Evaluation> make(const EvaluationOptions& options);
 
-  // The documents, one for each context, as docs/reference/json.md describes them. show: gets tables and
-  // titles as they are ready. Errors: from the model's file or from a row.
+  // Returns one document per context; docs/reference/json.md describes them. `show` gets tables and titles as
+  // they become ready. Errors come from the model's file or from a row.
   Result<std::vector<nlohmann::ordered_json>> run(const std::string& text,
                                                   const std::function<void(const std::string&)>& show) const;
 
@@ -55,7 +55,7 @@ class Evaluation {
   Result<std::vector<Json>> greedy(Running& running, const std::string& text) const;
 
   EvaluationOptions options_;
-  Suite suite_;  // with what the options say about it
+  Suite suite_;  // the suite, after the options have overridden it
   std::vector<EvalRow> rows_;
 };
 

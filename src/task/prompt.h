@@ -1,4 +1,4 @@
-// Texts as a model reads them.
+// Turns texts into the tokens that a model reads.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct Prompt {
   std::vector<std::int32_t> tokens;
 };
 
-// A text as it is; see Tokenizer::encode.
+// Encodes a text as it is; see Tokenizer::encode.
 Result<Prompt> encode_text(const Tokenizer& tokenizer, std::string text, bool add_special,
                            bool parse_special);
-// A conversation in a chat template, up to where the assistant's turn goes on. Errors: see
+// Writes a conversation in a chat template, up to where the assistant's turn goes on. Errors: see
 // ChatTemplate::write.
 Result<Prompt> chat_prompt(const ChatTemplate& chat_template, const ChatHistory& history);
-// A user's message after a system message (empty: none).
+// Writes a user's message after a system message (empty: none).
 Result<Prompt> message_prompt(const ChatTemplate& chat_template, const std::string& system,
                               const std::string& message);
 

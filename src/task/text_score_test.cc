@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kVocabulary = TinyModelWriter::kVocabulary;
 
-// A tiny model, opened with unquantized rows.
+// A tiny model that is opened with unquantized rows.
 struct Opened {
   std::unique_ptr<TinyFile> file = write_tiny_model({});
   Result<Session> session =
@@ -34,7 +34,7 @@ std::vector<std::int32_t> some_tokens(int n) {
 
 TEST(TextScore, IsTheLogarithmOfEachTokensProbabilityAfterThoseBeforeIt) {
   Opened opened;
-  const std::vector<std::int32_t> tokens = some_tokens(300);  // more than a step
+  const std::vector<std::int32_t> tokens = some_tokens(300);  // more tokens than one step takes
   const auto scores = score_tokens(opened.session->engine(), opened.session->backend(), opened.plan, tokens);
   ASSERT_TRUE(scores.ok()) << scores.error().message;
   ASSERT_EQ(scores->size(), tokens.size() - 1);
