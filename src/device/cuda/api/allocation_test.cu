@@ -1,4 +1,4 @@
-// Calls take no memory: every allocation by `new` of this test program and the library is counted.
+// Calls must not allocate memory; the test counts every allocation by `new` in this program and the library.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -9,10 +9,11 @@
 namespace kvant::cuda {
 namespace {
 
-// What is asked before anything is launched, without a GPU too: formats, their kernels, refusals.
+// These calls precede any launch and work without a GPU: formats, their kernels, refusals.
 TEST(Calls, TakeNoMemoryAfterTheFirst) {
   alignas(16) static std::int32_t some[64]{};
-  // With a kernel of their own, of the generic one, and with codebooks; some that nothing seals.
+  // Some pairs have their own kernel, some use the generic one, and some have codebooks; a few cannot be
+  // sealed.
   static constexpr std::pair<const char*, const char*> kPairs[] = {
       {"ch4g128", "tok4g128"}, {"tcq3", "tcq2"}, {"fp8", "lm3"}, {"vq-d4b8", "vq-d4b8"}, {"pq-d4b8", "f16"}};
   for (const auto& [key, value] : kPairs) {

@@ -1,4 +1,4 @@
-// Appending, as parts of more than one call.
+// Appending rows, for calls that append as one of several parts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,16 +10,16 @@
 
 namespace kvant::cuda {
 
-// What is wrong with rows that go where sequences end (kvant_decode_layer.new_rows).
+// Returns what is wrong with rows that go to the ends of sequences (kvant_decode_layer.new_rows).
 Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
                      const kvant_decode_lengths& lengths, const kvant_decode_layer& layer);
 
-// Of rows without a fault. lengths: of sequences, whose last tokens the rows are; null: rows say where they
-// go.
+// Returns arguments for valid rows. lengths: the lengths of the sequences whose last tokens the rows are;
+// null: rows name their places.
 AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                        const kvant_new_rows& rows, const kvant_decode_lengths* lengths);
 
-// Launches what appends them.
+// Launches the kernel that appends them.
 kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
 }  // namespace kvant::cuda

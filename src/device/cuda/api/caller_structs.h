@@ -1,4 +1,4 @@
-// Structures of kvant.h as callers of any version hand them over.
+// Reads structures of kvant.h from callers of any version.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace kvant::cuda {
 
-// Bytes of the first version of each structure. One that gets another member keeps its size here: the offset
-// of that member.
+// The size of the first version of each structure. When a structure gets another member, its size here stays
+// the offset of that member.
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
 template <>
@@ -40,7 +40,7 @@ inline constexpr std::size_t kFirstSize<kvant_dequantization> = offsetof(kvant_d
 template <>
 inline constexpr std::size_t kFirstSize<kvant_step_table> = offsetof(kvant_step_table, pages_of_block);
 
-// What a structure is refused with that is missing or of no known version.
+// The reason for refusing a structure that is missing or has no known version.
 template <class T>
 inline constexpr Reason kNoStruct = nullptr;
 #define KVANT_NAME_STRUCT(type) \
@@ -65,7 +65,8 @@ KVANT_NAME_STRUCT(kvant_step_table);
 KVANT_NAME_STRUCT(kvant_step);
 #undef KVANT_NAME_STRUCT
 
-// A copy with all of today's members. Returns why there is none.
+// Copies a structure and zeroes the members that the caller's version lacks. Returns a reason if that is
+// impossible.
 template <class T>
 Reason read_struct(const T* from, T* to) {
   static_assert(kNoStruct<T> != nullptr);
@@ -82,7 +83,7 @@ inline bool is_aligned(const void* address, std::size_t bytes) {
 constexpr bool is_number_type(kvant_type type) {
   return type == KVANT_BF16 || type == KVANT_F32 || type == KVANT_F16;
 }
-// Of one that is_number_type.
+// Converts a type for which is_number_type holds.
 constexpr NumberType number_type(kvant_type type) {
   static_assert(KVANT_BF16 == static_cast<int>(NumberType::bf16) &&
                 KVANT_F32 == static_cast<int>(NumberType::f32) &&
@@ -90,7 +91,7 @@ constexpr NumberType number_type(kvant_type type) {
   return static_cast<NumberType>(type);
 }
 
-// Whether rows may have so many of a head's channels; 0: all.
+// Whether rows may have this number of a head's channels; 0: all.
 constexpr bool is_channel_count(int channels, int head_dim) {
   return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
 }

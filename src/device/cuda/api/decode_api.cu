@@ -43,7 +43,7 @@ const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, c
 
 namespace {
 
-// One that skips values, or null.
+// Returns a kernel that skips values, or null.
 const DecodeKernel* find_skipping_kernel(const Gpu& gpu, const HeadGroup& group, int head_dim) {
   for (const DecodeKernel& kernel : skipping_kernels()) {
     if (kernel.head_dim == head_dim && std::strcmp(kernel.key_format, group.key_format) == 0 &&
@@ -68,13 +68,13 @@ Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
 
-// What one launch works on: KV heads of the same formats, some of the query heads of each, and some of the
-// queries of each sequence.
+// The work of one launch: KV heads of the same formats, some of each one's query heads, and some of each
+// sequence's queries.
 struct LaunchPlan {
   const HeadGroup* heads;
   int first_head, n_heads;
   int first_query, n_queries;
-  int sharers_log2;  // warps that share pages
+  int sharers_log2;  // log2 of the warps that share pages
   const DecodeKernel* kernel;
 };
 struct LaunchPlans {
@@ -87,13 +87,13 @@ int launches_for_queries(const Shape& shape) {
   return (shape.max_queries + together - 1) / together;
 }
 
-// Columns of a launch, of one warp and of all that share pages, for which partial results have places.
+// Returns the columns for which partial results have space: those of one warp, or of all that share pages.
 int columns_of_partials(const Shape& shape) {
   return std::max(kPaddedGroup,
                   queries_of_launch(shape.max_queries, shape.group) * std::min(shape.group, kPaddedGroup));
 }
 
-// As it is for launches whose columns are those of 2^sharers_log2 warps.
+// Returns the kernel for launches whose columns belong to 2^sharers_log2 warps.
 DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers_log2) {
   if (sharers_log2 == 0) return kernel;
   const bool by_warpgroups = gpu.is_hopper && sharers_log2 == 2 && kernel.by_warpgroups.function != nullptr;
@@ -107,7 +107,7 @@ DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers
   return fits(shared, gpu, 1 << sharers_log2) ? shared : kernel;
 }
 
-// Returns why there is no kernel for some heads.
+// Returns why there is no kernel for some heads, or null.
 Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& group, int first_query,
                         int n_queries, LaunchPlans* plans) {
   for (int first = 0; first < shape.group; first += kPaddedGroup) {
@@ -115,13 +115,14 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
     const int columns = n * n_queries;
     const int sharers_log2 = columns <= kPaddedGroup ? 0 : columns <= 2 * kPaddedGroup ? 1 : 2;
     const bool skips = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0;
-    // Whether values are copied is the matter of one warp.
+    // Values can be skipped only if one warp has all columns, because that warp decides alone whether to copy
+    // them.
     const DecodeKernel* kernel =
         skips && sharers_log2 == 0 ? find_skipping_kernel(gpu, group, shape.head_dim) : nullptr;
     if (kernel == nullptr)
       kernel = find_decode_kernel(gpu, group.key_format, group.value_format, shape.head_dim,
                                   std::min(columns, kPaddedGroup), shape.sas != 0, shape.score_softcap > 0);
-    // Warps share pages by their tokens or by columns.
+    // Warps share pages either by tokens or by columns, not both.
     if (kernel != nullptr && kernel->page_warps > 1 && sharers_log2 > 0)
       kernel = find_generic_kernel(group.key_format, group.value_format, shape.head_dim);
     if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
@@ -132,7 +133,7 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
   return nullptr;
 }
 
-// Returns why there is no kernel for some heads.
+// Returns why there is no kernel for some heads, or null.
 Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
   if (shape.corrected != 0 && (!can_be_corrected(shape.head_dim) || shape.group > kPaddedGroup))
     return "a correction needs heads of 64 or 128 and at most 8 query heads of a KV head";
@@ -154,16 +155,16 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
   return nullptr;
 }
 
-// What lies in the workspace.
+// The contents of the workspace.
 struct Workspace {
   Schedule schedule;
   std::size_t n_arrivals;
-  std::size_t partials_at;                    // where partial results lie
-  std::size_t partial_bytes;                  // those of all launches that there may be
-  float *features, *numerator, *denominator;  // of a correction, see CorrectionArgs
+  std::size_t partials_at;                    // offset of the partial results
+  std::size_t partial_bytes;                  // for the maximum number of launches
+  float *features, *numerator, *denominator;  // for a correction, see CorrectionArgs
 };
 
-// Floats of a launch's partial results: sums, and behind these outputs.
+// The number of floats in a launch's partial results: sums, followed by outputs.
 struct PartialFloats {
   std::size_t sums, outs;
 
@@ -187,8 +188,8 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   // Shapes that differ in their groups of KV heads may share a schedule.
   workspace->n_arrivals = kMaxHeadGroups * passes * n_ctas * n_slices;
   schedule->arrivals = cursor.take<std::int32_t>(workspace->n_arrivals);
-  // They are to find each launch's partial results in the same place, and nothing else there: the schedule's
-  // call makes them unwritten, and launches leave them so.
+  // Such shapes must find each launch's partial results at the same place, with nothing else there. The call
+  // that makes the schedule marks them as unwritten, and launches restore that.
   const PartialFloats of_launch(n_ctas, n_columns, shape.head_dim);
   const std::size_t max_launches = kMaxHeadGroups * passes;
   workspace->partials_at = cursor.used();
@@ -203,7 +204,7 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   return cursor.used();
 }
 
-// What both the schedule and the layers need.
+// Fills in what both the schedule and the layers need.
 kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths, void* memory,
                          std::size_t workspace_bytes, DecodeArgs* args, Gpu* gpu, Workspace* workspace) {
   if (memory == nullptr || !is_aligned(memory, kWorkspaceAlignment))
@@ -228,8 +229,8 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
   return KVANT_OK;
 }
 
-// Of the codes of `format`: their width, the levels that they stand for, and what these are to be multiplied
-// by, where the factors of tokens are taken for their largest numbers.
+// Describes the codes of `format`: their width, their levels, and the factor of these. Tokens' factors are
+// relative to their largest numbers.
 void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
   const FormatDescription& described = *find_known_format(format)->description;
   *bits = described.page.bits;
@@ -244,7 +245,7 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
   std::copy_n(levels, kMaxLevels, described->levels);
 }
 
-// Kernels that follow one another overlap the end of one with the set-up of the next.
+// Launches a kernel such that its setup overlaps the end of the previous one.
 cudaError_t launch(const void* kernel, int copying_warps, const Gpu& gpu, int shared_bytes, SeveralArgs& args,
                    cudaStream_t stream) {
   cudaLaunchAttribute overlap{};
@@ -257,11 +258,11 @@ cudaError_t launch(const void* kernel, int copying_warps, const Gpu& gpu, int sh
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = gpu.overlap_attributes();
-  void* arguments[] = {&args};  // kernels for one query have a part of them
+  void* arguments[] = {&args};  // kernels for one query read a prefix of them
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-// What differs between launches of a call, whatever they launch: heads, and what their codes stand for.
+// Sets the arguments that differ between the launches of a call: heads, and the levels of their codes.
 void select_heads(const Shape& shape, const LaunchPlan& plan, int nth, DecodeArgs* args) {
   const HeadGroup& group = *plan.heads;
   const DecodeKernel& kernel = *plan.kernel;
@@ -335,7 +336,7 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   return error == cudaSuccess ? launch(function, copying_warps, gpu, shared_bytes, args, stream) : error;
 }
 
-// All launches of a layer of short sequences of which some is sealed.
+// Runs all launches of a layer for short sequences with some sealed pages.
 cudaError_t launch_short(const Shape& shape, const kvant_decode_lengths& lengths,
                          const kvant_decode_layer& layer, const AppendArgs* new_rows,
                          const LaunchPlans& plans, const Gpu& gpu, const DecodeArgs& of_layer,
@@ -382,7 +383,7 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
   });
 }
 
-// Launches what computes a layer's correction, which the decode kernel then joins.
+// Launches the computation of a layer's correction, which the decode kernel then adds.
 kvant_status start_correction(const Shape& shape, const Gpu& gpu, const kvant_decode_layer& layer,
                               const Workspace& workspace, cudaStream_t stream, DecodeArgs* args) {
   kvant_correction correction;
@@ -397,7 +398,8 @@ kvant_status start_correction(const Shape& shape, const Gpu& gpu, const kvant_de
   args->correction_numerator = workspace.numerator;
   args->correction_denominator = workspace.denominator;
   args->correction_absolute = correction.absolute;
-  args->settled = 1;  // what precedes the correction's last kernel is over when the decode kernel begins
+  // everything before the correction's last kernel has finished when the decode kernel begins
+  args->settled = 1;
   return status_of(attend_to_states(correction_args, shape.head_dim, gpu, stream));
 }
 
@@ -449,7 +451,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   if (status != KVANT_OK) return status;
   if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  if (known.max_queries == 1) {  // with several queries counters tell what is there
+  if (known.max_queries == 1) {  // with several queries, counters detect parts
     const std::size_t partial_bytes = std::min(parts.partial_bytes, workspace_bytes - parts.partials_at);
     const cudaError_t error =
         cudaMemsetAsync(parts.schedule.partial_sums, kUnwrittenByte, partial_bytes, cuda_stream);
@@ -529,7 +531,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
-  // Formats with larger pages first: the shorter the last launch, the less its end costs.
+  // Formats with larger pages come first: the shorter the last launch, the less its end costs.
   std::stable_sort(
       plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
         return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;

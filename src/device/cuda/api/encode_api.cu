@@ -20,7 +20,8 @@
 namespace kvant::cuda {
 namespace {
 
-// Vectors are searched for among at least a block of centroids, which all sub-vectors share.
+// Whether the kernel can search the codebook. It needs at least a block of centroids, which all sub-vectors
+// share.
 bool has_searched_codebook(const PageFormat& page) {
   return page.layout.bits >= 8 && page.layout.bits <= 12 && !page.own_codebooks;
 }
@@ -51,7 +52,7 @@ Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from
                         {shape->n_kv_heads > 0, "shape.n_kv_heads must be at least 1"}});
 }
 
-// What is wrong with the numbers of rows, wherever they go.
+// Returns what is wrong with the numbers of rows, wherever they go.
 Reason fault_of_numbers(const kvant_new_rows& rows, int head_dim) {
   const bool turns_queries = rows.queries != nullptr && rows.key_hadamard != 0;
   return first_failing(
@@ -112,7 +113,7 @@ Reason fault_of(const kvant_page_metrics& metrics) {
        {metrics.turn_layer_stride % 2 == 0, "page_metrics.turn_layer_stride must be a multiple of 2"}});
 }
 
-// Of rows that pages are made of.
+// Returns what is wrong with rows from which pages are made.
 Reason fault_of_sealed(const kvant_new_rows& rows, int head_dim) {
   if (rows.keys == nullptr || rows.values == nullptr) return "range.rows: keys or values is null";
   return fault_of_numbers(rows, head_dim);
@@ -121,7 +122,7 @@ Reason fault_of_sealed(const kvant_new_rows& rows, int head_dim) {
 constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
                                   "shape.value_format: no kernel seals it at this head size"};
 
-// How the pages of a group of heads are encoded.
+// Sets how the pages of a group of heads are encoded.
 kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
                            const kvant_page_metrics& page_metrics, SealArgs* args) {
   for (int side = 0; side < 2; ++side) {
@@ -149,7 +150,7 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   return KVANT_OK;
 }
 
-// fills_gpu: as in trellis_seal_kernel.
+// fills_gpu: see trellis_seal_kernel.
 SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
   switch (encoding.encoding) {
     case Encoding::vectors:
@@ -170,7 +171,7 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
   int ctas = args.due.n_layers * args.n_seqs * args.due.max_pages;
   int threads = kernel.threads;
   if (kernel.persistent_ctas > 0) {
-    // A few pages have a multiprocessor each.
+    // A few pages get an SM each.
     const int rows = args.heads.n * n_sides;
     const int share = ctas * rows < gpu.multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
     threads /= share;
@@ -209,9 +210,9 @@ cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer&
   return cudaGetLastError();
 }
 
-// One launch for both sides where they have the same kernel and fill it equally.
+// Seals both sides in one launch if they have the same kernel and fill it equally.
 cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
-  // Of a page of each sequence at most, as steps of decoding have, few are due.
+  // If each sequence has at most one page, as in decode steps, few are due.
   const std::int64_t pages = std::int64_t{args.due.max_pages} * args.n_seqs * args.heads.n * 2;
   const bool fills_gpu = args.due.max_pages > 1 && pages > 3 * gpu.multiprocessors;
   const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu, fills_gpu);
@@ -280,7 +281,7 @@ kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaSt
   const std::int64_t n_warps = in_tiles ? (args.n_rows + kTileRows - 1) / kTileRows : args.n_rows;
   const unsigned ctas = ctas_for(n_warps * n_heads, kAppendThreads);
   if (ctas == 0) return refuse_argument("rows.n_rows: too many for one launch");
-  // Set up while its predecessor ends, as kvant_transform is.
+  // The setup overlaps the predecessor's end, as in kvant_transform.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -6,18 +6,18 @@
 namespace kvant::cuda {
 namespace {
 
-// What says which code the device runs.
+// Its attributes tell which code the device runs.
 __global__ void probe_kernel() {}
 
-constexpr int kLeastMajor = 8;   // of compute capabilities
-constexpr int kHopperCode = 90;  // PTX that machine code has been made of
+constexpr int kLeastMajor = 8;   // compute capability
+constexpr int kHopperCode = 90;  // version of the PTX from which the machine code was made
 
 struct Answer {
   cudaError_t error = cudaSuccess;
   Reason refusal = nullptr;
 };
 
-// Of a device that is the current one.
+// Queries a device, which must be the current one.
 Answer ask(int device, Gpu* gpu) {
   int major = 0;
   Answer answer;
@@ -50,7 +50,7 @@ Answer ask(int device, Gpu* gpu) {
   return answer;
 }
 
-// The current device; what a thread has learnt of one it need not ask again.
+// Queries the current device; each thread caches what it has learnt about one device.
 Answer ask(Gpu* gpu) {
   thread_local int known = -1;
   thread_local Gpu facts;

@@ -7,7 +7,7 @@ namespace kvant::cuda {
 
 inline constexpr int kHeadDims[] = {64, 128, 256, 512};
 
-// What other sizes are refused with.
+// The reason for refusing other sizes.
 inline constexpr const char* kNoHeadDim = "head_dim must be 64, 128, 256 or 512";
 
 constexpr bool is_head_dim(int d) {
@@ -16,7 +16,7 @@ constexpr bool is_head_dim(int d) {
   return false;
 }
 
-// body(constant), with a constant for a head size that is_head_dim.
+// Calls body(constant) with a constant for a head size for which is_head_dim holds.
 template <class Body>
 auto with_head_dim(int d, const Body& body) {
   switch (d) {
@@ -31,7 +31,8 @@ auto with_head_dim(int d, const Body& body) {
   }
 }
 
-// The same where heads of 512 have been refused, or go another way: what is left to heads of 256 serves them.
+// Does the same where heads of 512 have been refused or are handled elsewhere; they get the code for heads of
+// 256.
 template <class Body>
 auto with_head_dim_up_to_256(int d, const Body& body) {
   switch (d) {

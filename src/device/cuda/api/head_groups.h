@@ -1,4 +1,4 @@
-// KV heads by their formats: heads of one pair are worked on by one launch.
+// Groups KV heads by their formats; one launch handles all heads with the same pair.
 #pragma once
 
 #include <array>

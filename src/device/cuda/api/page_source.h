@@ -1,4 +1,4 @@
-// A layer's pages, as the kernels address them.
+// A layer's pages in the form that the kernels address.
 #pragma once
 
 #include "device/cuda/api/caller_structs.h"
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// Whether pages are there, and where the bulk copies can read them.
+// Whether pages exist and are aligned for bulk copies.
 inline bool has_pages(const kvant_pages& pages) {
   return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
          pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
@@ -35,7 +35,7 @@ inline PageSource source_of(const kvant_pages& pages, int layer) {
           pages.side_offset};
 }
 
-// Returns why a layer's offsets are none. n_kv_heads: at most kMaxKvHeads.
+// Returns why a layer's offsets are invalid. n_kv_heads: at most kMaxKvHeads.
 inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, SealedSource* source) {
   *source = {source_of(layer.sealed, layer.layer), {}};
   if (layer.sealed_offsets == nullptr) return nullptr;

@@ -74,7 +74,7 @@ Reason read_all(const kvant_decode_shape* from_shape, const kvant_decode_lengths
   return reason == nullptr ? fault_of(*shape, *lengths, *layer, *dequantization) : reason;
 }
 
-// Why rows of these sizes can't be worked on.
+// Returns why rows of these sizes can't be processed.
 Reason fault_of(const kvant_transformation& t) {
   return first_failing({
       {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
@@ -214,7 +214,7 @@ kvant_status kvant_transform(const kvant_transformation* from, kvant_stream stre
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
   const TransformArgs args = transform_args(t);
   const unsigned ctas = ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads);
-  // Set up while its predecessor ends: a decode step's rotations take little else.
+  // The setup overlaps the predecessor's end, because a decode step's rotations take little else.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -5,7 +5,7 @@ namespace {
 
 thread_local Reason last_reason = "";
 
-// CUDA's own text, but where it leaves out what is the case most often.
+// Returns CUDA's own text, except where it omits the most frequent cause.
 Reason text_of(cudaError_t error) {
   return error == cudaErrorInsufficientDriver
              ? "there is no NVIDIA driver, or it is older than the CUDA runtime that the library has"
@@ -25,7 +25,7 @@ kvant_status status_of(cudaError_t error) {
   return refuse(KVANT_CUDA_ERROR, text_of(error));
 }
 
-// Forgets the error: the next call's launches are to be judged by themselves.
+// Clears the error, because the next call's launches must be judged separately.
 kvant_status launch_status() {
   return status_of(cudaGetLastError());
 }

@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// A structure as a later version would have it: its last member is newer than the first callers.
+// A structure of a later version: its last member is newer than the first callers.
 struct Extended {
   std::size_t struct_size;
   std::int32_t old_member, other_old_member;
@@ -25,7 +25,8 @@ inline constexpr Reason kNoStruct<Extended> = "extended is null, or its struct_s
 namespace {
 
 TEST(CallerStructs, MembersThatAnOlderCallerDoesNotHaveAreZero) {
-  Extended of_caller{kFirstSize<Extended>, 1, 2, -1};  // -1: whatever follows in the caller's memory
+  // -1 stands for whatever follows in the caller's memory
+  Extended of_caller{kFirstSize<Extended>, 1, 2, -1};
   Extended read;
   ASSERT_EQ(read_struct(&of_caller, &read), nullptr);
   EXPECT_EQ(read.old_member, 1);
@@ -43,7 +44,7 @@ TEST(CallerStructs, AMemberLessThanTheFirstVersionIsRefusedByName) {
   EXPECT_STREQ(read_struct<Extended>(nullptr, &read), kNoStruct<Extended>);
 }
 
-// A call that is valid but for one thing, and what the reason must name.
+// Makes one mistake in an otherwise valid call; the reason must name it.
 struct Mistake {
   const char* named;
   std::function<void(kvant_decode_shape&, kvant_decode_lengths&, kvant_decode_layer&, kvant_dequantization&)>

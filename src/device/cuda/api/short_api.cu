@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504F;
 
-// Where rows come from: queries that are transformed on the way, or as they are.
+// Sets where rows come from: queries are transformed on the way or used unchanged.
 template <class Args>
 void take_rows_of(const kvant_decode_layer& layer, int head_dim, const AppendArgs* new_rows, Args* args) {
   args->queries = {const_cast<void*>(layer.q),
@@ -55,12 +55,12 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   return args;
 }
 
-// CTAs for each sequence and KV head, of so many pages, or 0: with a multiprocessor each there are too many.
-// The general kernel has several on one.
+// Returns the number of CTAs for each sequence and KV head with `pages` pages, or 0 if there are too many for
+// an SM each. The general kernel runs several on one SM.
 int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu) {
   const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
   const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
-  static_assert(kShortWarps * kTileTokens == kPageTokens);  // so many have something to do
+  static_assert(kShortWarps * kTileTokens == kPageTokens);  // this many CTAs have work
   return gpu.is_hopper ? std::min(most, pages) : std::min(most, 1);
 }
 
@@ -72,11 +72,11 @@ bool has_sealed(const kvant_decode_lengths& lengths) {
   return lengths.sealed_pages != nullptr;
 }
 
-// Shared memory of a launch for sequences with sealed pages, beside the static part: tables, barriers, and as
-// many rings of two or four slots as there are for the warps. Returns the bytes, or 0 where there is no room
-// for one ring.
+// Lays out the shared memory of a launch for sequences with sealed pages, in addition to its static part. It
+// has tables, barriers, and as many rings of two or four slots as the warps need. Returns the bytes, or 0 if
+// no ring fits.
 int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) {
-  constexpr int kAlignment = 1024;  // of what follows the static part
+  constexpr int kAlignment = 1024;  // of the memory after the static part
   DecodeKernel tables = kernel;
   tables.table_bytes = kernel.for_short.table_bytes;
   tables.merge_bytes = kernel.for_short.static_bytes + kAlignment;
@@ -94,7 +94,7 @@ int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) 
   return args->ring_at + rings * args->stages * args->slot_bytes;
 }
 
-// A cluster's CTAs are the grid's x.
+// The CTAs of a cluster are the grid's x.
 cudaLaunchConfig_t config_of(dim3 grid, int shared_bytes, const Gpu& gpu, cudaStream_t stream,
                              cudaLaunchAttribute (&attributes)[2]) {
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -124,7 +124,7 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
   if (!has_sealed(lengths))
     return lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
            lengths.max_tail_tokens > 0;
-  // Pages of any formats fit into the whole of a multiprocessor's shared memory.
+  // Pages of all formats must fit in the whole shared memory of an SM.
   return gpu.is_hopper && gpu.shared_bytes >= kH100.shared_bytes && shape.skip_threshold == 0 &&
          lengths.max_sealed_pages > 0 && lengths.max_sealed_pages <= kMaxShortPages * n_ctas &&
          (lengths.tail_tokens == nullptr || lengths.max_tail_tokens > 0);

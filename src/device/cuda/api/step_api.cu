@@ -11,7 +11,7 @@
 namespace kvant::cuda {
 namespace {
 
-// So that a token's number, and table entries of one row, are int32.
+// Keeps token numbers, and the table entries of one row, within int32.
 constexpr int kMostTokens = 1 << 30;
 
 Reason fault_of(const kvant_step& step) {
@@ -43,7 +43,7 @@ Reason fault_of(const kvant_step& step) {
   });
 }
 
-// What is wrong with a table, whichever it is.
+// The reasons for refusing a table, for each kind of table.
 struct TableReasons {
   Reason null, places, counts, blocks, width;
 };
@@ -65,7 +65,7 @@ constexpr TableReasons kProtectedReasons{
     "places",
     "step.protected_pages.n_pages must be at least 1"};
 
-// What a table has room for, at least.
+// The least number of pages that a table must hold.
 struct LeastPages {
   int of_row, of_ring;
 };
@@ -90,8 +90,9 @@ Reason read_table(const kvant_step_table* from, const TableReasons& reasons, con
 }
 
 Reason read_tables(const kvant_step& step, StepArgs* args) {
-  const int reached = std::max(pages_for(step.sliding_window), 1);  // sealed ones, of a sliding window
-  // A part sees one number of pages sealed: its last token is in the page behind the window, at most.
+  const int reached = std::max(pages_for(step.sliding_window), 1);  // sealed pages in a sliding window
+  // All tokens of a part see the same number of sealed pages: its last token is at most in the page after the
+  // window.
   const LeastPages of_tail{pages_for(step.window + kPageTokens),
                            tail_pages_of(step.max_new_tokens, step.window)};
   Reason reason = read_table(step.sealed, kSealedReasons, {reached, reached}, &args->sealed);

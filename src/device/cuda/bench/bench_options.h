@@ -1,4 +1,4 @@
-// The command line of a bench: options with a value each, and names of what is timed.
+// The command line of a benchmark: options with a value each, and names of what is timed.
 #pragma once
 
 #include <cstdio>
@@ -12,11 +12,11 @@ namespace kvant::cuda {
 
 struct BenchCommand {
   std::vector<std::string> names;
-  std::vector<std::pair<std::string, std::string>> options;  // that were given, in order
+  std::vector<std::pair<std::string, std::string>> options;  // in the given order
 };
 
-// Sets the numbers and texts of the options that are given. Ends the program at an unknown option, or one
-// without its value.
+// Sets the numbers and texts of the given options. Ends the program at an unknown option, or one without a
+// value.
 inline BenchCommand parse_bench(int argc, char** argv, const std::map<std::string, int*>& numbers,
                                 const std::map<std::string, std::string*>& texts = {}) {
   BenchCommand command;

@@ -1,26 +1,26 @@
-// Times decode attention per layer: for each pair of formats and each (sequences, context), the median over
-// replays of a CUDA graph of several layers, each with pages of its own, so that the L2 cache is cold. Beside
-// it the limit: reading the same number of bytes and nothing else.
+// Times decode attention per layer. For each pair of formats and each (sequences, context), it takes the
+// median over replays of a CUDA graph of several layers. Each layer has its own pages, so the L2 cache is
+// cold. It compares with the limit: reading the same number of bytes and nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
 //                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
 //                [--queries N] [--between MB] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
-// Several pairs: KV heads have them in turn. --seqs and --context choose among the shapes; both together are
-// one, whatever it is.
+// With several pairs, KV heads take them in turn. --seqs and --context select shapes; both together define
+// one shape.
 //
-// --settled 1: pages are read while the layer before still ends. --tail: unquantized tokens behind the sealed
-// ones. --protected: of the sealed tokens, at random, are masked out of their pages and lie in unquantized
-// pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the limit does not read
-// them). --sink: tokens of each sequence in an unquantized page of their own. --rotate: queries are rotated
-// by a Hadamard matrix before each layer's attention (kvant_append does that for a step's), or outputs at its
-// end, or both, as recipes need whose keys, or values, are rotated. --short 1: calls say how many tail tokens
-// and sealed pages there are, so that the kernels for short sequences serve what they can. --queries: of each
-// sequence, whose pages are read once for all of them; how many times as long as one query it takes is
-// printed too. --between: another kernel reads so many MB between two calls, as a model's weights are read
-// between two layers: pages, tables and code then come from memory. What it takes is subtracted. --json:
-// results are also written to a file, one object a line.
+// --settled 1: pages are read while the previous layer still ends. --tail: unquantized tokens after the
+// sealed ones. --protected: this share of the sealed tokens, at random, is masked out of their pages and lies
+// in unquantized pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the
+// limit does not read them). --sink: tokens of each sequence in an unquantized page of their own. --rotate:
+// queries are rotated by a Hadamard matrix before each layer's attention (kvant_append does that for a
+// step's), or outputs at its end, or both, as for recipes that rotate keys or values. --short 1: calls give
+// the numbers of tail tokens and sealed pages, so the kernels for short sequences serve what they can.
+// --queries: per sequence, whose pages are read once for all of them; the time relative to one query is
+// printed too. --between: another kernel reads this many MB between two calls, as a model reads weights
+// between two layers, so pages, tables and code come from memory; its time is subtracted. --json: results are
+// also written to a file, one object per line.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -37,7 +37,7 @@ namespace kvant::cuda {
 namespace {
 
 constexpr int kUniquePages = 16;
-constexpr std::size_t kColdBytes = 600UL << 20;  // what a graph reads at least
+constexpr std::size_t kColdBytes = 600UL << 20;  // the least that a graph reads
 constexpr std::size_t kPoolBytes = 40UL << 30;
 
 struct BatchShape {
@@ -53,25 +53,25 @@ struct Settings {
   int runs = 15;
   int seqs = 0;             // only shapes of this many sequences; 0: all
   int context = 0;          // only shapes of this many tokens each; 0: all
-  int settled = 0;          // as in kvant_decode_layer
-  int reproducible = 0;     // likewise
+  int settled = 0;          // see kvant_decode_layer
+  int reproducible = 0;     // see kvant_decode_layer
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
-  int sas = 0;           // as in kvant_decode_shape
+  int sas = 0;           // see kvant_decode_shape
   int sharpness = 1;     // factor of scores
   int skip = 0;          // N: values with weights below 10^-N are skipped; 0: none
   int sink = 0;          // tokens
   int says_lengths = 0;  // max_tail_tokens and max_sealed_pages of kvant_decode_lengths are set
-  int queries = 1;       // of each sequence
+  int queries = 1;       // per sequence
   int between = 0;       // MB that another kernel reads between two calls
   std::string rotate;
   std::string json;     // a file, or nothing
-  std::string options;  // all but pairs and the file
+  std::string options;  // everything except pairs and the file
   std::vector<std::string> pairs;
 };
 
-// Entries of the pool in turn get copies of a few encoded pages.
+// Fills the pool's entries with copies of a few encoded pages, in turn.
 __global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool, std::size_t n_entries,
                             int n_unique) {
   for (std::size_t entry = blockIdx.x; entry < n_entries; entry += gridDim.x)
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(256) read_kernel(const uint4* data, std::size_
   if (sum == 0x12345678) out[blockIdx.x] = x[0];
 }
 
-// As a layer's weights do: brings bytes into the L2 cache, and pushes out what was there.
+// Brings bytes into the L2 cache and evicts its contents, as a layer's weights do.
 __global__ void __launch_bounds__(256) push_out_kernel(const uint4* data, std::size_t n, uint4* out) {
   std::uint32_t sum = 0;
   for (std::size_t i = blockIdx.x * 256UL + threadIdx.x; i < n; i += gridDim.x * 256UL) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(256) push_out_kernel(const uint4* data, std::s
   if (sum == 0x12345678) out[blockIdx.x] = {sum, 0, 0, 0};
 }
 
-// The median time of one of `layers` calls that a graph makes: launch(layer, stream).
+// Returns the median time of one of the `layers` calls in a graph: launch(layer, stream).
 template <class Launch>
 double median_us(int layers, int runs, const Launch& launch) {
   cudaStream_t stream;
@@ -132,7 +132,7 @@ double median_us(int layers, int runs, const Launch& launch) {
   return times[times.size() / 2];
 }
 
-// Unquantized pages of a graph's layers: as many tokens for each sequence and head.
+// Unquantized pages of a graph's layers, with equally many tokens for each sequence and head.
 struct PlainPages {
   std::unique_ptr<DeviceArray<std::byte>> pool;
   std::unique_ptr<DeviceArray<std::int32_t>> table;
@@ -172,7 +172,7 @@ struct PlainPages {
   }
 };
 
-// Feature maps and states of a graph's layers.
+// The feature maps and states of a graph's layers.
 class Corrections {
  public:
   Corrections(int layers, const kvant_decode_shape& shape)
@@ -182,7 +182,7 @@ class Corrections {
         n_kv_heads_(shape.n_kv_heads),
         maps_(layers * map_size_),
         states_(layers * layer_states_) {
-    constexpr int kByte = 0x3c;  // of numbers near 0.01
+    constexpr int kByte = 0x3c;  // gives numbers near 0.01
     check_cuda(cudaMemset(maps_.get(), kByte, layers * map_size_ * sizeof(float)), "maps");
     check_cuda(cudaMemset(states_.get(), kByte, layers * layer_states_ * sizeof(float)), "states");
   }
@@ -211,14 +211,14 @@ class Bench {
  public:
   explicit Bench(const Settings& settings) : settings_(settings), pool_(kPoolBytes), junk_(1 << 20) {}
 
-  // name: pairs of formats, which the KV heads have in turn.
+  // name: pairs of formats, which the KV heads take in turn.
   void run_pairs(const std::string& name) {
     const int d = settings_.head_dim;
     const std::vector<FormatPair> pairs = parse_pairs(name);
     const auto n_pairs = static_cast<int>(pairs.size());
     const bool plain = pairs[0].key == "bf16" && pairs[0].value == "bf16";
     const Codebooks codebooks(pairs[0].key, pairs[0].value, d, settings_.kv_heads, 3);
-    std::size_t key_bytes = 0;  // the maximum over pairs: all entries of the pool have one size
+    std::size_t key_bytes = 0;  // maximum over pairs, because all entries of the pool have one size
     std::size_t value_bytes = 0;
     for (const FormatPair& pair : pairs) {
       key_bytes = std::max(key_bytes, kvant_page_bytes(pair.key.c_str(), d));
@@ -226,7 +226,7 @@ class Bench {
     }
     const std::size_t entry = (key_bytes + value_bytes + 127) / 128 * 128;
     const int n_unique = kUniquePages / n_pairs * n_pairs;
-    std::vector<std::byte> unique(n_unique * entry);  // entry i of the pool is of pair i % n_pairs
+    std::vector<std::byte> unique(n_unique * entry);  // entry i of the pool belongs to pair i % n_pairs
     for (int i = 0; i < n_unique; ++i) {
       for (const Side side : kSides) {
         const FormatPair& pair = pairs[i % n_pairs];
@@ -398,11 +398,11 @@ class Bench {
   }
 
  private:
-  // Of calls that other kernels lie between, with what these take subtracted.
+  // Returns the median time of calls with other kernels in between, whose time is subtracted.
   template <class Attend>
   double median_us_between(int layers, const Attend& attend) const {
     const std::size_t words = (static_cast<std::size_t>(settings_.between) << 20) / sizeof(uint4);
-    const std::size_t half = kPoolBytes / sizeof(uint4) / 2;  // in the first there are pages
+    const std::size_t half = kPoolBytes / sizeof(uint4) / 2;  // the first half has pages
     const auto push_out = [&](int i, cudaStream_t stream) {
       push_out_kernel<<<528, 256, 0, stream>>>(
           reinterpret_cast<const uint4*>(pool_.get()) + half + i % (half / words) * words, words,
@@ -430,8 +430,8 @@ class Bench {
     std::string formats;
     BatchShape batch;
     double us, limit_us;
-    std::size_t bytes;  // that a layer's attention reads
-    double bits;        // of a key's or value's element
+    std::size_t bytes;  // read by a layer's attention
+    double bits;        // per value of keys or values
   };
 
   void report(const Result& result) const {
@@ -462,7 +462,7 @@ class Bench {
     return pairs;
   }
 
-  // [n_seqs][kv_heads][pages] entries of the pool, shuffled, each of its head's pair.
+  // Returns [n_seqs][kv_heads][pages] entries of the pool, shuffled, each for its head's pair.
   std::vector<std::int32_t> page_ids(int n_seqs, int pages, int n_pairs) const {
     const std::size_t maximum =
         static_cast<std::size_t>(n_seqs) * ((settings_.kv_heads + n_pairs - 1) / n_pairs) * pages;

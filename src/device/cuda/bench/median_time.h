@@ -1,4 +1,4 @@
-// How long a launch takes, for programs that take times.
+// Measures how long a launch takes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace kvant::cuda {
 
-// Microseconds of launch() by events, the median of `runs` behind two that don't count. what: is launched,
-// for the sentence with which the program ends where it fails.
+// Returns the microseconds of launch(), measured by events: the median of `runs` after two that don't count.
+// what: names the launch in the error message that ends the program if it fails.
 double median_us(int runs, const char* what, const auto& launch) {
   cudaEvent_t start;
   cudaEvent_t stop;

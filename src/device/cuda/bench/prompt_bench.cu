@@ -1,10 +1,9 @@
-// Times causal attention of prompts: microseconds and TFLOP/s for each precision, head
-// size and shape, the median over runs, first pass included. Products of scores and values that rows see
-// count.
+// Times causal prefill attention: microseconds and TFLOP/s for each precision, head size and shape, as the
+// median over runs, including the first pass. Only products of scores and values that rows see are counted.
 //
-// With --protect so many percent of the tokens of sealed pages are protected, chosen at random: in the tiles
-// of their pages and, of integers, as kept rows. Then also what it takes to weigh tokens by 64 queries.
-// Sealed pages are of ch4g128 and tok4g128; with --prog 1 of prog4.
+// With --protect P, P percent of the tokens of sealed pages, chosen at random, are protected: in the tiles of
+// their pages and, for integers, as kept rows. It then also times weighing tokens by 64 queries. Sealed pages
+// are ch4g128 and tok4g128; with --prog 1, prog4.
 //
 //   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [--prog 1] [--protect P] [D
 //   ...]
@@ -24,7 +23,7 @@
 namespace kvant::cuda {
 namespace {
 
-// Of keys and values.
+// The formats of keys and values.
 using PageFormats = const char* [2];
 constexpr PageFormats kGrids = {"ch4g128", "tok4g128"}, kProgressive = {"prog4", "prog4"};
 
@@ -39,28 +38,28 @@ struct Settings {
   std::vector<int> head_dims;
 };
 
-// Sequences, tokens of each in sealed pages, and those of its prompt behind them, which attend.
+// Sequences, tokens of each in sealed pages, and tokens of its prompt after them, which attend.
 struct Shape {
   int sequences, sealed, prompt;
 };
 constexpr Shape kShapes[] = {{1, 0, 2048}, {4, 0, 2048},  {1, 0, 8192},
                              {2, 0, 8192}, {1, 0, 32768}, {1, 30720, 2048}};
 
-// Different pages and rows, of which the others are copies.
+// The number of distinct pages and rows; the others are copies.
 constexpr int kUnique = 8;
 
-// Gaussian rows in BF16, [tokens][heads][d].
+// Returns Gaussian rows in BF16, [tokens][heads][d].
 std::vector<std::uint16_t> gaussian_rows(int tokens, int heads, int d) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   std::vector<std::uint16_t> rows(static_cast<std::size_t>(tokens) * heads * d);
-  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // prime: heads differ
+  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // prime, so heads differ
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i] = i < unique ? bf16_from_float(normal(random)) : rows[i - unique];
   return rows;
 }
 
-// [heads][pages][side] in GPU memory.
+// Pages [heads][pages][side] in GPU memory.
 struct SealedPages {
   SealedPages(const PageFormats& formats, int kv_heads, int n_pages, int d, int protect)
       : codebooks(formats[0], formats[1], d, kv_heads, 3) {
@@ -93,7 +92,7 @@ struct SealedPages {
     if (protect > 0) add_protected(kv_heads, n_pages, d, protect);
   }
 
-  // So many percent of the tokens, by head; each head has as many pages of rows as might be.
+  // Protects this percentage of the tokens of each head; each head has the maximum number of pages of rows.
   void add_protected(int kv_heads, int n_pages, int d, int protect) {
     std::mt19937 random(5);
     std::vector<std::uint32_t> words(static_cast<std::size_t>(kv_heads) * n_pages * 4);
@@ -128,7 +127,7 @@ struct SealedPages {
   std::unique_ptr<DeviceArray<std::int32_t>> table;
   kvant_decode_shape shape{};
   kvant_decode_layer layer{};
-  int most_protected = 0;  // tokens of a head
+  int most_protected = 0;  // per head
   std::unique_ptr<DeviceArray<std::uint32_t>> masks;
   std::unique_ptr<DeviceArray<std::uint16_t>> protected_pool;
   std::unique_ptr<DeviceArray<std::int32_t>> protected_table;
@@ -140,7 +139,7 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
-// How a shape is attended to. kept: protected tokens are kept rows.
+// The variant of attention to a shape. kept: protected tokens are kept rows.
 struct Way {
   bool half_products, kept;
 };
@@ -203,7 +202,7 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   std::fflush(stdout);
 }
 
-// By 64 queries, whose log-sum-exps are found as well.
+// Weighs tokens by 64 queries, whose log-sum-exps are computed as well.
 void run_weights(const Settings& settings, int d, int n_tokens) {
   constexpr int kQueries = 64;
   const DeviceArray<std::uint16_t> keys(gaussian_rows(n_tokens, settings.kv_heads, d));

@@ -1,4 +1,4 @@
-// Times sealing a prompt of one layer: microseconds for each pair of formats, the median over runs.
+// Times sealing a prompt of one layer: microseconds for each pair of formats, as the median over runs.
 //
 //   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1 or 2] [--layers N]
 //   [KEY+VALUE ...]
@@ -25,8 +25,8 @@ struct Settings {
   int kv_heads = 8;
   int tokens = 32768;
   int runs = 7;
-  int shaped = 0;  // errors of keys in trellis codes have metrics: 1: one a head; 2: that turn with the page
-  int layers = 0;  // of formats without codebooks: a page of each of so many layers, too
+  int shaped = 0;  // metrics for errors of keys in trellis codes: 1: one per head; 2: rotating with the page
+  int layers = 0;  // also times one page of each of this many layers, for formats without codebooks
   std::vector<std::string> pairs;
 };
 
@@ -45,7 +45,8 @@ void rotate(std::vector<float>& rows, int d) {
   }
 }
 
-// Tail pages [head][page][side] of Gaussian values, whose keys are rotated or differ in variance by channel.
+// Returns tail pages [head][page][side] of Gaussian values, whose keys are rotated or differ in variance by
+// channel.
 std::vector<std::uint16_t> tail_pages(int heads, int pages, int d, bool rotated) {
   constexpr int kUnique = 16;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
@@ -72,7 +73,7 @@ std::vector<std::uint16_t> tail_pages(int heads, int pages, int d, bool rotated)
   return bytes;
 }
 
-// Metrics with a few strong directions, [heads][d].
+// Returns metrics with a few strong directions, [heads][d].
 std::vector<float> directions_of_head(int d) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -95,8 +96,8 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
-// A page of each layer, as decoding has it at the end of a step: in one launch, and in one a layer; and where
-// none is due. Pages of the bench's sequence are those of layers.
+// Times a page of each layer, as at the end of a decode step: in one launch, in one launch per layer, and
+// with no page due. The pages of the bench's sequence serve as those of layers.
 void run_layers(const Settings& settings, const kvant_decode_shape& shape, kvant_decode_layer layer,
                 kvant_seal_range range) {
   layer.tail.layer_stride = layer.sealed.layer_stride = 1;
@@ -180,7 +181,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
 void run(const Settings& settings) {
   const int pages = settings.tokens / kPageTokens;
   const int d = settings.head_dim;
-  // Recipes of trellis codes rotate keys, and the time of their search depends on it.
+  // Recipes with trellis codes rotate keys, and the time of their search depends on it.
   const DeviceArray<std::uint16_t> plain(tail_pages(settings.kv_heads, pages, d, false)),
       rotated(tail_pages(settings.kv_heads, pages, d, true));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);

@@ -1,6 +1,6 @@
-// Rates that decide how pages are laid out and decoded: tensor-core products 8 columns wide, permutes, table
-// look-ups, and bulk copies into shared memory by autonomous warps; and whether half-precision subnormals are
-// exact factors. Prints one line each.
+// Measures rates that decide how pages are laid out and decoded: tensor-core products 8 columns wide,
+// permutes, table look-ups, and bulk copies into shared memory by autonomous warps. It also checks whether
+// half-precision subnormals are exact factors. It prints one line each.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ __device__ __forceinline__ void imma(int (&c)[4], const std::uint32_t (&a)[4], s
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Each round issues 8 independent operations in every warp.
+// Issues 8 independent operations per round in every warp.
 template <Unit U>
 __global__ void __launch_bounds__(kWarps * 32)
     rate_kernel(const std::uint32_t* in, std::uint32_t* out, long long* clocks) {
@@ -126,7 +126,7 @@ void report_subnormals(std::uint32_t* device, float* sums) {
   std::printf("%-32s %g\n", "subnormal codes, worst error", worst);
 }
 
-// Every warp copies its share of the data through a ring of `stages` slots of its own.
+// Every warp copies its share of the data through its own ring of `stages` slots.
 __global__ void __launch_bounds__(kWarps * 32)
     copy_kernel(const unsigned char* data, long long pieces, int piece, int stages, std::uint32_t* out) {
   extern __shared__ __align__(1024) unsigned char shared[];

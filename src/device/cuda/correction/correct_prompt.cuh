@@ -1,4 +1,4 @@
-// KVLinC's correction of a prompt's rows, behind their attention: products with the states join sums of
+// KVLinC's correction of a prompt's rows after their attention: products with the states are added to sums of
 // weights and outputs.
 #pragma once
 
@@ -6,11 +6,12 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kCorrectedRows = 16;   // of a CTA: most have the state of the one before
-inline constexpr int kCorrectedHeads = 16;  // of such rows, that are multiplied by it together
+// rows per CTA: most of them have the same state as the previous one
+inline constexpr int kCorrectedRows = 16;
+inline constexpr int kCorrectedHeads = 16;  // query heads of such rows that are multiplied together
 static_assert(kCorrectedHeads >= kPaddedGroup);
 
-// Four neighbouring channels of an output, with (weight out + share numerator) / sum in their place.
+// Replaces four neighbouring channels of an output by (weight out + share numerator) / sum.
 __device__ __forceinline__ void join_channels(const PromptCorrection& args, std::int64_t at, float weight,
                                               float share, float4 numerator) {
   const float4 joined = {share * numerator.x, share * numerator.y, share * numerator.z, share * numerator.w};
@@ -26,15 +27,15 @@ __device__ __forceinline__ void join_channels(const PromptCorrection& args, std:
   out[1] = __floats2bfloat162_rn(x.z, x.w);
 }
 
-// Query head h of those in shared memory, which is `head` of a row; by a warp. As join_correction
-// (leave_segment.cuh) has it, of sums relative to the largest score.
+// Corrects query head h in shared memory, which is `head` of a row; one warp runs it. The sums are relative
+// to the largest score, as in join_correction (leave_segment.cuh).
 __device__ __forceinline__ void correct_head(const PromptCorrection& args,
                                              const StateShared<kCorrectedHeads>& shared, int h, int row,
                                              int head, int first_channel, int lane) {
   const float mass = sum_of_features(shared, h, lane);
   const int n_heads = args.queries.n_kv_heads * args.queries.group;
   const PromptRowSums sums = args.sums[std::int64_t{row} * n_heads + head];
-  if (mass == 0 || sums.mass == 0) return;  // none of the tokens that it sees is sealed
+  if (mass == 0 || sums.mass == 0) return;  // no visible token is sealed
   float top = sums.reference, weight = sums.mass, share = 1;
   if (args.absolute != 0) {
     weight *= exp2_fast(fminf(top, 0));
@@ -49,7 +50,7 @@ __device__ __forceinline__ void correct_head(const PromptCorrection& args,
     args.lse[row * args.lse_token_stride + head * args.lse_head_stride] = (top + log2f(sum)) * 0.69314718F;
 }
 
-// Rows of a KV head and some channels.
+// Corrects rows of a KV head, for some channels.
 template <int D>
 __global__ void __launch_bounds__(kStateThreads, 4)
     correct_rows_kernel(const __grid_constant__ PromptCorrection args) {

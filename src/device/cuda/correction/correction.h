@@ -1,5 +1,5 @@
-// KVLinC's linear correction on the GPU (docs/reference/methods.md): what its kernels share with the code
-// that launches them.
+// KVLinC's linear correction on the GPU (docs/reference/methods.md): what its kernels share with the host
+// code that launches them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,15 +11,15 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kFeatures = 256;  // of phi: two softmaxes of 128
+inline constexpr int kFeatures = 256;  // size of phi: two softmaxes of 128
 inline constexpr int kHalfFeatures = kFeatures / 2;
 
-// Heads whose maps a CTA can keep in registers.
+// Whether a CTA can keep the maps of such a head in registers.
 constexpr bool can_be_corrected(int head_dim) {
   return head_dim <= 128;
 }
 
-// S [kFeatures][d], then z [kFeatures], of each sequence and KV head.
+// S [kFeatures][d], then z [kFeatures], for each sequence and KV head.
 struct CorrectionStates {
   float* states;
   std::int64_t seq_stride, head_stride;
@@ -47,14 +47,14 @@ struct CorrectionArgs {
   float* denominator;  // [n_seqs][n_kv_heads * group]: phi(q) z
 };
 
-// Launches what fills the numerators and denominators that the decode kernel joins.
+// Launches the computation of the numerators and denominators that the decode kernel adds.
 cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
-// A prompt's rows, each with a state of its own: what the kernel of prompts has left of them becomes
-// corrected. queries.n_seqs: rows, their numerators and denominators are not used, and features has room for
-// rows_at_once of them.
+// Describes a prompt's rows that are corrected after prefill attention, each with a state of its own.
+// queries.n_seqs is the number of rows. Their numerators and denominators are not used, and `features` has
+// space for rows_at_once of them.
 struct PromptCorrection {
-  // 20 MB of features.
+  // Limits features to 20 MB.
   static constexpr int rows_at_once(int n_heads) { return n_heads < 20480 ? 20480 / n_heads : 1; }
   CorrectionArgs queries;
   const PromptRowSums* sums;  // [rows][n_heads], relative to the largest score
@@ -73,12 +73,13 @@ struct StateUpdateArgs {
   SealArgs seal;
   const float* key_maps;
   CorrectionStates states;
-  // 0: a sequence's pages are added to its state. Or the sums after its nth page, from 1, are written n times
-  // as many numbers behind it.
+  // 0: a sequence's pages are added to its state. Otherwise the sums after its page n, counted from 1, are
+  // written at n times this many numbers after the state.
   std::int64_t page_stride;
 };
 
-// Launches what adds the pages that args name, just sealed from the tail, to the states of their sequences.
+// Launches the addition of the pages in args, which were just sealed from the tail, to their sequences'
+// states.
 cudaError_t add_sealed_to_states(const StateUpdateArgs& args, int head_dim, const Gpu& gpu,
                                  cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// KVLinC's correction on the GPU, from appending to the output, against its equations in double precision
-// over what the sealed pages stand for.
+// Compares KVLinC's correction on the GPU, from appending to the output, with its equations in double
+// precision over the values of the sealed pages.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,10 +30,10 @@ struct Token {
 
 struct Settings {
   int d, group;
-  float shift;  // of all scores
+  float shift;  // added to all scores
   bool absolute;
-  bool unlike_heads = false;  // whose pages take their own room
-  bool at_once = false;       // all pages are sealed together, and sums after each are kept
+  bool unlike_heads = false;  // pages of different heads differ in size
+  bool at_once = false;       // all pages are sealed together, and sums after each page are kept
 };
 
 class CorrectedCache {
@@ -50,7 +50,7 @@ class CorrectedCache {
     run();
   }
 
-  // The relative RMS error of S and z, over all sequences, heads and pages that sums are kept after.
+  // Returns the relative RMS error of S and z, over all sequences, heads and pages after which sums are kept.
   double worst_state_error() const {
     double worst = 0;
     for (int n_pages = settings_.at_once ? 1 : kSealedPages; n_pages <= kSealedPages; ++n_pages)
@@ -59,7 +59,7 @@ class CorrectedCache {
     return worst;
   }
 
-  // The largest relative RMS error of a query head's output.
+  // Returns the largest relative RMS error of a query head's output.
   double worst_output_error() const {
     double worst = 0;
     for (int seq = 0; seq < kSeqs; ++seq)
@@ -71,12 +71,12 @@ class CorrectedCache {
  private:
   std::size_t state_numbers() const { return static_cast<std::size_t>(2 * kHalf) * (settings_.d + 1); }
   static int state_of(int seq) { return (seq + 2) % kSeqs; }
-  // Numbers from the sums before pages to those after the first of them.
+  // Returns the distance from the sums before any page to those after the first page.
   std::size_t page_stride() const {
     return settings_.at_once ? std::size_t{kSeqs} * kKvHeads * state_numbers() : 0;
   }
 
-  // Of the first n_pages pages.
+  // Returns the error after the first n_pages pages.
   double state_error(int seq, int head, int n_pages) const {
     Row expected(state_numbers());
     for (int t = 0; t < n_pages * kPageTokens - kSink; ++t) {
@@ -138,7 +138,8 @@ class CorrectedCache {
     return std::sqrt(difference / energy);
   }
 
-  // Rows [kPageTokens][kSeqs][kKvHeads][d] of one page; keys have `shift` in channel 3, where queries are 1.
+  // Returns rows [kPageTokens][kSeqs][kKvHeads][d] of one page; keys have `shift` in channel 3, where queries
+  // are 1.
   std::vector<std::uint16_t> new_rows(Side side, int page) const {
     const int d = settings_.d;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(kPageTokens) * kSeqs * kKvHeads * d);
@@ -154,7 +155,7 @@ class CorrectedCache {
     return rows;
   }
 
-  // What the first n appended tokens of a page became; sealed: the page's pool, or null in the tail.
+  // Records what the first n appended tokens of a page became. sealed: the page's pool, or null in the tail.
   void remember(int page, int n, const std::vector<std::uint16_t> (&rows)[2], const std::byte* sealed,
                 const PackedEntry& entry) {
     const int d = settings_.d;
@@ -195,12 +196,12 @@ class CorrectedCache {
     for (int head = 0; head < kKvHeads; ++head)
       for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d));
     PackedEntry entry(page_bytes);  // [seq][page]
-    if (!settings_.unlike_heads) {  // side by side in the order of the heads
+    if (!settings_.unlike_heads) {  // adjacent, in the order of the heads
       entry.offsets = {0};
       for (std::size_t i = 1; i < page_bytes.size(); ++i)
         entry.offsets.push_back(entry.offsets.back() + static_cast<std::int64_t>(page_bytes[i - 1]));
     }
-    const int n_tail = settings_.at_once ? kSealedPages + 1 : 1;  // pages of a tail
+    const int n_tail = settings_.at_once ? kSealedPages + 1 : 1;  // pages per tail
     std::vector<std::int32_t> tail_ids(kSeqs * kKvHeads * 2 * n_tail), sealed_ids(kSeqs * kSealedPages);
     std::iota(tail_ids.begin(), tail_ids.end(), 0);
     std::iota(sealed_ids.begin(), sealed_ids.end(), 0);
@@ -208,7 +209,7 @@ class CorrectedCache {
     const DeviceArray<std::byte> sealed(sealed_ids.size() * entry.bytes);
     const DeviceArray<std::uint16_t> tail(tail_ids.size() * kPageTokens * d);
     const DeviceArray<float> query_maps(query_maps_), key_maps(key_maps_);
-    // Those before pages are zeros.
+    // The states before any page are zeros.
     std::vector<float> first_states(kSeqs * kKvHeads * state_numbers());
     first_states.resize(first_states.size() + kSealedPages * page_stride(), NAN);
     const DeviceArray<float> states(first_states);

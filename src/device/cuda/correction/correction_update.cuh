@@ -1,7 +1,6 @@
-// Adds pages to correction states when they have been sealed: S += phi(e)^T v and z += phi(e), with e what
-// the key's rounding took and v the rounded values. A page is summed by itself before it is added, so that
-// sums over many pages stay good. A CTA has half of a KV head's features, over which one of the two softmaxes
-// goes.
+// Adds sealed pages to correction states: S += phi(e)^T v and z += phi(e), where e is the rounding error of
+// the key and v the rounded value. A page is summed separately before it is added, which keeps sums over many
+// pages accurate. A CTA has half of a KV head's features, which are one of the two softmaxes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,18 +13,18 @@
 namespace kvant::cuda {
 
 inline constexpr int kUpdateThreads = 256;
-inline constexpr int kUpdateParts = kUpdateThreads / kHalfFeatures;  // threads of a feature
+inline constexpr int kUpdateParts = kUpdateThreads / kHalfFeatures;  // threads per feature
 
-inline constexpr int kFewTokens = 32;  // where shared memory may be small
+inline constexpr int kFewTokens = 32;  // used if shared memory may be small
 
-// Of so many of a page's tokens at a time.
+// Shared memory for this number of a page's tokens.
 template <int D, int Tokens>
 struct StateUpdateShared {
   float rows[Tokens][D];  // errors of keys, then values
   float phi[Tokens][kHalfFeatures];
 };
 
-// A value of a page with uniform grids, channel-wise (keys) or token-wise (values).
+// Decodes a value of a page with uniform grids, by channel (keys) or by token (values).
 template <int D>
 __device__ float decode_uniform(const unsigned char* page, const PageFormat& format, PageSide side, int token,
                                 int channel) {
@@ -51,20 +50,20 @@ __device__ inline bool left_out(const SealArgs& args, int seq, int head, int pag
   return (words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// What a thread works on: one feature, whose tokens, and then channels, it shares with another thread.
+// The work of a thread: one feature, whose tokens and then channels it shares with another thread.
 struct StateUpdate {
   int seq, head, half;
-  int feature;  // of the half
+  int feature;  // within the half
   int part;
 
   __device__ int of_all() const { return half * kHalfFeatures + feature; }
 };
 
-// The features of every token of `rows`, zeros for those that are left out. map: the feature's column.
+// Computes the features of every token of `rows`, and zeros for left-out tokens. map: the feature's column.
 template <int D, int Tokens>
 __device__ void map_errors(const SealArgs& seal, const StateUpdate& of, int page, int first_token,
                            const float (&map)[D], StateUpdateShared<D, Tokens>& shared) {
-  constexpr int kTogether = 8;  // tokens
+  constexpr int kTogether = 8;  // tokens processed together
   constexpr int kOfPart = Tokens / kUpdateParts;
   static_assert(kOfPart % kTogether == 0);
 #pragma unroll 1
@@ -98,8 +97,8 @@ __device__ __forceinline__ float4 sum_of(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-// Sums over some tokens of a page, from first_token on. nth: of the sequence's pages that are sealed. put:
-// the state holds nothing yet.
+// Adds the sums over some tokens of a page, starting at first_token. nth: index among the sequence's pages
+// that are sealed. put: the state is still empty.
 template <int D, int Tokens>
 __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of, int nth, int first_token,
                                     const float (&map)[D], float* state, bool put,
@@ -123,7 +122,7 @@ __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of,
     shared.rows[i / D][i % D] =
         decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, first_token + i / D, i % D);
   __syncthreads();
-  constexpr int kTogether = 16;  // channels
+  constexpr int kTogether = 16;  // channels processed together
   constexpr int kOfPart = D / kUpdateParts;
   static_assert(kOfPart % kTogether == 0);
 #pragma unroll 1
@@ -156,7 +155,7 @@ __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of,
   }
 }
 
-// Grid: sequences, halves of KV heads, and 1 or, where each page has sums of its own, pages.
+// The grid is sequences x halves of KV heads x pages (1 unless each page has its own sums).
 template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)
     update_states_kernel(const __grid_constant__ StateUpdateArgs args) {
@@ -185,8 +184,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
   }
 }
 
-// Where each page has sums of its own, they become those of all pages up to it. Grid: pieces of a state,
-// sequences, KV heads.
+// If each page has its own sums, turns them into sums over all pages up to it. The grid is pieces of a state
+// x sequences x KV heads.
 template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)
     add_up_states_kernel(const __grid_constant__ StateUpdateArgs args) {

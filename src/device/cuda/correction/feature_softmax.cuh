@@ -5,7 +5,7 @@
 
 namespace kvant::cuda {
 
-// The softmax of kHalfFeatures numbers, of which each lane of a warp has these four.
+// Computes the softmax of kHalfFeatures numbers, four of which each lane of a warp has.
 __device__ __forceinline__ void softmax_of_warp(float (&x)[kHalfFeatures / kLanes]) {
   float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
   for (int step = 1; step < kLanes; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));

@@ -30,9 +30,8 @@ inline constexpr int kMaxStages = 8;
 inline constexpr int kFewUnits = 24;    // units of a CTA below which start and end dominate its time
 inline constexpr int kPaddedGroup = 8;  // query heads per KV head and launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged together
-inline constexpr int kSlice =
-    // The number of channels of a query head that a warp merges and combines together.
-    2 * kLanes;
+// The number of channels of a query head that a warp merges and combines together.
+inline constexpr int kSlice = 2 * kLanes;
 // The number of slices per column for which results have space.
 KVANT_HOST_DEVICE constexpr int slices_of_column(int head_dim) {
   return (head_dim > 256 ? 512 : 256) / kSlice;

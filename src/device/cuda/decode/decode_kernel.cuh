@@ -6,7 +6,7 @@
 //
 // Where a warp's registers are too few for what it has of a page (heads of 256), two warps share a ring: each
 // attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
-// (Pair::OfShort), so that the last page is sooner done.
+// (Pair::OfShort), so the last page is sooner done.
 //
 // With heads of 512, four warps share a ring, each with a block of the channels of every page
 // (page_layout.h).

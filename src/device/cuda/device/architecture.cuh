@@ -1,6 +1,6 @@
-// What a kernel may use, by the GPUs that it is compiled for: sm_90a (Hopper), or what all GPUs from sm_80 on
-// have in common, which PTX for compute_80 brings to each of them. For device code alone: the host asks which
-// of the two the current device runs (gpu.h).
+// What a kernel may use on the GPUs for which it is compiled: sm_90a (Hopper), or what all GPUs from sm_80 on
+// have in common, which run it from PTX for compute_80. This is for device code only; the host asks which of
+// the two the current device runs (gpu.h).
 #pragma once
 
 namespace kvant::cuda {

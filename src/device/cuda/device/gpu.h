@@ -1,4 +1,4 @@
-// The current device, as far as the library goes by it.
+// The properties of the current device that the library uses.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,24 +9,24 @@ namespace kvant::cuda {
 
 struct Gpu {
   int multiprocessors;
-  int shared_bytes;                 // that a CTA may have
-  int multiprocessor_shared_bytes;  // of all its CTAs, each of which takes kReservedBytes more
-  bool is_hopper;                   // it runs the code for sm_90a, else that for sm_80 (architecture.cuh)
+  int shared_bytes;                 // maximum per CTA
+  int multiprocessor_shared_bytes;  // for all CTAs of an SM, each of which takes kReservedBytes more
+  bool is_hopper;                   // runs the code for sm_90a, otherwise that for sm_80 (architecture.cuh)
 
   static constexpr int kReservedBytes = 1024;
-  static constexpr int kLeastSharedBytes = 99 * 1024;  // that any of these GPUs gives a CTA
+  static constexpr int kLeastSharedBytes = 99 * 1024;  // minimum per CTA on all of these GPUs
 
-  // Launch attributes of kernels that may begin while the one before them ends: how many there are.
+  // Returns the number of launch attributes for kernels that may begin while the previous one ends.
   unsigned overlap_attributes() const { return is_hopper ? 1 : 0; }
 };
 
-// What is taken for the device where there is none: names of kernels are to be had without one.
+// The device to assume if there is none, because names of kernels are available without one.
 inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, true};
 
-// KVANT_OK, or a refusal where the current device does not run these kernels.
+// Returns KVANT_OK, or a refusal if the current device does not run these kernels.
 kvant_status find_gpu(Gpu* gpu);
 
-// The current device, or kH100 where there is none that runs these kernels. Refuses nothing.
+// Returns the current device, or kH100 if there is none that runs these kernels. It never refuses.
 Gpu gpu_or_h100();
 
 }  // namespace kvant::cuda

@@ -5,7 +5,7 @@
 namespace kvant::cuda {
 namespace {
 
-// What __CUDA_ARCH__ was when the code was compiled that the device runs.
+// Tells __CUDA_ARCH__ of the compilation whose code the device runs.
 __global__ void tell_architecture(int* architecture) {
 #ifdef __CUDA_ARCH__
   *architecture = __CUDA_ARCH__;

@@ -1,11 +1,11 @@
-// For tests: which code a GPU runs, and names of kernels by it.
+// For tests: which code a GPU runs, and the names of its kernels.
 #pragma once
 
 #include <string>
 
 namespace kvant::cuda {
 
-// "cuda/sm90/" or "cuda/sm80/"; the first where there is no GPU.
+// Returns "cuda/sm90/" or "cuda/sm80/"; the former if there is no GPU.
 std::string kernel_path();
 
 }  // namespace kvant::cuda

@@ -1,5 +1,5 @@
-// The instructions that C++ has no name for. Of those that sm_80 lacks, some have another way there or
-// nothing to do; the others are called for sm_90a alone.
+// Instructions for which C++ has no name. Some of those that sm_80 lacks are emulated there or have nothing
+// to do; the others are called on sm_90a only.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,7 +10,8 @@
 
 namespace kvant::cuda {
 
-// c[16 x 8] += a[16 x 16] b[16 x 8], half-precision factors, F32 sums. Subnormal factors are exact.
+// Computes c[16 x 8] += a[16 x 16] b[16 x 8] with half-precision factors and F32 sums. Subnormal factors are
+// exact.
 __device__ __forceinline__ void mma_f16(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -27,7 +28,7 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], std::uint32_t a0, std::u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// c[16 x 8] += a[16 x 32] b[32 x 8], bytes: both signed, or b unsigned.
+// Computes c[16 x 8] += a[16 x 32] b[32 x 8] for bytes: both signed, or b unsigned.
 __device__ __forceinline__ void mma_s8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                        std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -41,8 +42,8 @@ __device__ __forceinline__ void mma_s8_u8(int (&c)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l has the address of row l % 8 of matrix
-// l / 8, 16-byte aligned; lane g * 4 + t gets numbers 2t and 2t + 1 of row g of each.
+// Loads four 8 x 8 matrices of 16-bit numbers from shared memory. Lane l has the address of row l % 8 of
+// matrix l / 8, 16-byte aligned; lane g * 4 + t gets numbers 2t and 2t + 1 of row g of each.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -50,7 +51,7 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32
                : "memory");
 }
 
-// The same of transposed matrices: lane g * 4 + t gets numbers g of rows 2t and 2t + 1.
+// Loads the transposed matrices: lane g * 4 + t gets number g of rows 2t and 2t + 1.
 __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -65,7 +66,7 @@ __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   return y;
 }
 
-// (a & Mask) | (b & ~Mask), which the compiler would make of two instructions.
+// Computes (a & Mask) | (b & ~Mask), for which the compiler would use two instructions.
 template <std::uint32_t Mask>
 __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t a, std::uint32_t b) {
   std::uint32_t y;
@@ -91,7 +92,7 @@ __device__ __forceinline__ std::uint32_t multiply_half2(std::uint32_t a, std::ui
   return c;
 }
 
-// a b + c
+// Computes a b + c.
 __device__ __forceinline__ std::uint32_t fma_half2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -104,7 +105,7 @@ __device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::ui
   return c;
 }
 
-// The larger of either half.
+// Returns the larger of each half.
 __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
   if constexpr (Architecture::kPackedMaxima) {
     std::uint32_t c;
@@ -115,8 +116,8 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
   }
 }
 
-// Two numbers, rounded, as bytes in front of the two low bytes of `behind`; what is beyond 0 and 255, or -128
-// and 127, becomes that. One instruction, where the GPU has it (Architecture::kPacksBytes).
+// Packs two numbers, rounded and saturated to 0 .. 255, or -128 .. 127, as the upper two bytes above the two
+// low bytes of `behind`. It takes one instruction if the GPU has it (Architecture::kPacksBytes).
 __device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
   std::uint32_t bytes;
   asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
@@ -132,14 +133,14 @@ __device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std
   return bytes;
 }
 
-// Two 8-bit floating-point numbers (e4m3), in the low bits. NaN, which pages don't hold, is 480 on sm_80.
+// Converts two 8-bit floats (e4m3) in the low bits. NaN, which pages don't contain, becomes 480 on sm_80.
 __device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
   if constexpr (Architecture::kConvertsE4m3) {
     std::uint32_t y;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<std::uint16_t>(pair)));
     return y;
   } else {
-    // Half precision has a bit more of exponents, which begin 8 lower.
+    // Half precision has one more exponent bit, and its exponents begin 8 lower.
     constexpr std::uint32_t kTwoToThe8th = 0x5c005c00;
     const std::uint32_t upper = __byte_perm(pair, 0, 0x1404);
     return multiply_half2((upper & 0x80008000U) | (upper & 0x7f007f00U) >> 1, kTwoToThe8th);
@@ -166,13 +167,13 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// A word of shared memory that another warp may change meanwhile.
+// Loads a word of shared memory that another warp may change concurrently.
 __device__ __forceinline__ int load_shared(std::uint32_t address) {
   int x;
   asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
   return x;
 }
-// 16 bytes that asynchronous copies may have brought.
+// Loads 16 bytes that asynchronous copies may have written.
 __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -190,7 +191,7 @@ __device__ __forceinline__ int add_shared(std::uint32_t address, int x) {
   return before;
 }
 
-// Barriers in shared memory that count arrivals and, on sm_90a, bytes of asynchronous copies.
+// Barriers in shared memory count arrivals and, on sm_90a, bytes of asynchronous copies.
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -208,7 +209,7 @@ __device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_
   return done != 0;
 }
 
-// What has been initialized may be used by asynchronous copies; threads have yet to wait for one another.
+// Makes initialized barriers visible to asynchronous copies; threads still have to synchronize.
 __device__ __forceinline__ void publish_barriers() {
   if constexpr (Architecture::kBulkCopies) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -228,13 +229,13 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   }
 }
 
-// The barrier's phase ends when this many bytes have been copied.
+// Ends the barrier's phase once this many bytes have been copied.
 __device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
 // Copies `bytes` (a multiple of 16) from global to shared memory and counts them at `barrier`. The L2 cache
-// gives them up first: nothing is read twice, but page tables and partial results.
+// may evict them first, because only page tables and partial results are read twice.
 __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
                                           std::uint32_t barrier) {
   asm volatile(
@@ -245,30 +246,29 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, for this thread. Without an L2 policy: with
-// one, assemblers (CUDA 13.0 and 13.4, a driver's) make an instruction whose descriptor nothing has set, and
-// which is illegal.
+// Copies 16 bytes from global to shared memory, for this thread. It has no L2 policy: with one, assemblers
+// (CUDA 13.0 and 13.4, a driver's) emit an illegal instruction whose descriptor is never set.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// This thread's copies since the last call are a group.
+// Makes this thread's copies since the last call a group.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until all but this thread's last `Pending` groups of copies have ended.
+// Waits until all but this thread's last `Pending` groups of copies have finished.
 template <int Pending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// This thread's arrival, when all its copies so far have ended. It is one of those that the barrier was
-// initialized with.
+// Arrives for this thread once all its copies so far have finished. It is one of the arrivals with which the
+// barrier was initialized.
 __device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// threadIdx.x, read here and not before: what follows from it takes no registers of a loop before.
+// Reads threadIdx.x here and not earlier, so values derived from it take no registers of an earlier loop.
 __device__ __forceinline__ int thread_here() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -279,8 +279,8 @@ __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// How many registers this warp has from now on, as have all of its warpgroup (sm_90a): as many as a CTA's
-// other warpgroups have given up may be taken.
+// Sets the number of registers of this warp from now on, like all of its warpgroup (sm_90a). It may take
+// registers that the CTA's other warpgroups have given up.
 template <int N>
 __device__ __forceinline__ void take_registers() {
   if constexpr (Architecture::kWarpgroupProducts)
@@ -292,18 +292,17 @@ __device__ __forceinline__ void give_up_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Waits until the kernels before this one are over and what they wrote can be seen. On sm_80 kernels begin no
-// earlier.
+// Waits until earlier kernels have finished and their writes are visible. On sm_80 kernels begin no earlier.
 __device__ __forceinline__ void wait_for_predecessors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// Lets the next kernel be set up on multiprocessors that this one has left.
+// Lets the next kernel be set up on SMs that this one has left.
 __device__ __forceinline__ void admit_successors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
 
-// Waits for all threads of the cluster: what they have written to shared memory can then be seen by each.
+// Waits for all threads of the cluster; their writes to shared memory are then visible to each.
 __device__ __forceinline__ void cluster_sync() {
   if constexpr (Architecture::kClusters) {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -311,8 +310,8 @@ __device__ __forceinline__ void cluster_sync() {
   }
 }
 
-// What lies at such an address of this CTA (8-byte aligned) in the shared memory of CTA `rank` of the
-// cluster.
+// Loads from the shared memory of CTA `rank` of the cluster, at the address of `here` in this CTA (8-byte
+// aligned).
 __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
   float2 there{};
   if constexpr (Architecture::kClusters) {
@@ -328,14 +327,14 @@ __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) 
   return there;
 }
 
-// The same pointer, of which the compiler knows nothing.
+// Returns the same pointer, hidden from the compiler.
 template <class T>
 __device__ __forceinline__ T* opaque(T* pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
 
-// Numbers that other CTAs write or read meanwhile.
+// Access numbers that other CTAs write or read concurrently.
 __device__ __forceinline__ float2 load_relaxed(const float2* from) {
   float2 x;
   asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
@@ -345,7 +344,7 @@ __device__ __forceinline__ void store_relaxed(float2* to, float2 x) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 
-// Adds to a counter of all CTAs. Returns the sum before.
+// Adds to a counter of all CTAs and returns the previous value.
 __device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::int32_t x) {
   std::int32_t before;
   asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], %2;"
@@ -355,8 +354,8 @@ __device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::
   return before;
 }
 
-// Adds to a counter of all CTAs: what this warp has written before can be seen by whoever sees the sum, and
-// the other way about. Returns the sum before.
+// Adds to a counter of all CTAs and returns the previous value. Earlier writes of this warp are visible to
+// every reader of the sum, and those of earlier adders to this warp.
 __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {
   std::int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
@@ -369,7 +368,7 @@ __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counte
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// The same; whether x is true for any of the threads.
+// Does the same and returns whether x is true for any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool x) {
   std::uint32_t any;
   asm volatile(

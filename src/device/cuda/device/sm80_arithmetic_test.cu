@@ -1,4 +1,4 @@
-// What kernels for sm_80 compute in ways of their own, against its definition.
+// Compares computations that kernels for sm_80 do differently with their definitions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -71,7 +71,7 @@ TEST(Sm80Arithmetic, MultipliesAWarpsVectorsByCentroids) {
   expect_products<8>();
 }
 
-// Of every code, and below it in the word another.
+// Converts every code, with another code in the lower byte of the word.
 __global__ void convert_e4m3(float2* values) {
   const std::uint32_t code = threadIdx.x;
   values[code] = unpack_half2(half2_from_e4m3(code << 8 | (code ^ 0x81)));
@@ -90,7 +90,7 @@ TEST(Sm80Arithmetic, ConvertsE4m3) {
   };
   const std::vector<float2> values = device_values.read();
   for (int code = 0; code < 256; ++code) {
-    if ((code & 127) != 127) EXPECT_EQ(values[code].y, definition(code)) << code;  // NaN
+    if ((code & 127) != 127) EXPECT_EQ(values[code].y, definition(code)) << code;  // excludes NaN
     if ((code & 127) != 126) EXPECT_EQ(values[code].x, definition(code ^ 0x81)) << code;
   }
 }

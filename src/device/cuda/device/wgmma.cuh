@@ -1,4 +1,4 @@
-// Products with a matrix in shared memory: of warpgroups of 128 threads (sm_90a), or of warps on sm_80.
+// Products with a matrix in shared memory, by warpgroups of 128 threads (sm_90a), or by warps on sm_80.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace kvant::cuda {
 
-// What was stored in shared memory may be read by wgmma; threads have yet to wait for one another.
+// Makes data in shared memory visible to wgmma; threads still have to synchronize.
 __device__ __forceinline__ void publish_to_wgmma() {
   if constexpr (Architecture::kWarpgroupProducts) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A matrix in shared memory, of 8 x 8 numbers of 16 bits that are contiguous: how many bytes lie between such
-// that are neighbours along the contraction, and across it.
+// Describes a matrix in shared memory that consists of contiguous blocks of 8 x 8 16-bit numbers. `along` and
+// `across` are the bytes between neighbouring blocks along and across the contraction.
 __device__ __forceinline__ std::uint64_t wgmma_matrix(const void* begin, int along, int across) {
   const auto address = static_cast<std::uint64_t>(__cvta_generic_to_shared(begin));
   return (address & 0x3ffff) >> 4 | static_cast<std::uint64_t>(along >> 4) << 16 |
          static_cast<std::uint64_t>(across >> 4) << 32;
 }
 
-// The same by each warp for its 16 rows. b: 16-bit words as wgmma_matrix describes them; `Along` numbers of
-// the contraction, 8 or 16, are not 0.
+// Computes the product by warps, each for its 16 rows. b: 16-bit words as wgmma_matrix describes them;
+// `Along` numbers of the contraction, 8 or 16, are not 0.
 template <int Along>
 __device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
                                                    const void* b, int along, int across) {
@@ -43,8 +43,8 @@ __device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const
   }
 }
 
-// d[64 x 256] = a[64 x 16] b[16 x 256], all in half precision. Each warp holds 16 rows, as mma.m16n8k16 has
-// them: of columns 8j + 2t and the next, d[2j] row g and d[2j + 1] row g + 8.
+// Computes d[64 x 256] = a[64 x 16] b[16 x 256] in half precision. Each warp holds 16 rows in the layout of
+// mma.m16n8k16: for columns 8j + 2t and the next, d[2j] is row g and d[2j + 1] row g + 8.
 __device__ __forceinline__ void multiply_64_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
                                                    std::uint64_t b) {
   asm volatile(

@@ -1,24 +1,24 @@
-// Products of warpgroups with 32 columns that lie in shared memory (sm_90a), and how these are stored there.
+// Products of warpgroups with 32 columns in shared memory (sm_90a), and how to store these.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant::cuda {
 
-// Registers that products read or write are not touched between begin_columns and await_columns. The compiler
-// may move other accesses to memory over these: what products read is published and awaited at barriers.
+// Registers that products read or write must not be touched between begin_columns and await_columns. The
+// compiler may move other memory accesses across these calls; barriers publish and await what products read.
 __device__ __forceinline__ void begin_columns() {
   asm volatile("wgmma.fence.sync.aligned;");
 }
 __device__ __forceinline__ void commit_columns() {
   asm volatile("wgmma.commit_group.sync.aligned;");
 }
-// Waits until all but the last `Pending` groups of products are done.
+// Waits until all but the last `Pending` groups of products have finished.
 template <int Pending>
 __device__ __forceinline__ void await_columns() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending));
 }
-// The compiler must not move uses of the registers over this.
+// Keeps the compiler from moving uses of the registers across this point.
 __device__ __forceinline__ void hold_columns(float (&d)[4][4]) {
 #pragma unroll
   for (auto& of_set : d) {
@@ -27,8 +27,8 @@ __device__ __forceinline__ void hold_columns(float (&d)[4][4]) {
   }
 }
 
-// d[64 x 32] = a[64 x 16] b[16 x 32], or that is added to it; half-precision factors, F32 sums. Each warp
-// holds 16 rows of a and d, as mma.m16n8k16 has them; d[set]: of columns 8 set to 8 set + 7.
+// Computes d[64 x 32] (+)= a[64 x 16] b[16 x 32] with half-precision factors and F32 sums. Each warp holds 16
+// rows of a and d in the layout of mma.m16n8k16; d[set] has columns 8 set to 8 set + 7.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_columns(float (&d)[4][4], std::uint32_t a0, std::uint32_t a1,
                                                  std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void multiply_columns(float (&d)[4][4], std::uint32_t
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// The A operands of two products with the same columns, in registers of their own.
+// The A operands of two products with the same columns, in separate registers.
 struct TwoTiles {
   std::uint32_t a[2][4];
 
@@ -54,7 +54,7 @@ struct TwoTiles {
     a[m][2] = a2;
     a[m][3] = a3;
   }
-  // Both products: a group of them.
+  // Issues both products as a group.
   template <bool Accumulate>
   __device__ __forceinline__ void multiply(float (&d)[2][4][4], std::uint64_t b) {
 #pragma unroll
@@ -69,8 +69,8 @@ struct TwoTiles {
   }
 };
 
-// Stores four 8 x 8 matrices of 16-bit numbers, or their transposes; lane g * 4 + t has numbers 2t and 2t + 1
-// of row g of each. Lane l has the address of row l % 8 of matrix l / 8, 16-byte aligned.
+// Stores four 8 x 8 matrices of 16-bit numbers, or their transposes. Lane g * 4 + t has numbers 2t and 2t + 1
+// of row g of each; lane l has the address of row l % 8 of matrix l / 8, 16-byte aligned.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t x0, std::uint32_t x1,
                                                std::uint32_t x2, std::uint32_t x3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x0),

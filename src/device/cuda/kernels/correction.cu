@@ -7,7 +7,7 @@
 namespace kvant::cuda {
 namespace {
 
-// As the decode kernels are launched: the end of one kernel overlaps with the set-up of the next.
+// Launches like the decode kernels: a kernel's setup overlaps the end of the previous one.
 template <class Args>
 cudaError_t launch_overlapping(void (*kernel)(Args), dim3 grid, int threads, const Args& args, const Gpu& gpu,
                                cudaStream_t stream) {
@@ -37,7 +37,7 @@ cudaError_t attend(const CorrectionArgs& args, const Gpu& gpu, cudaStream_t stre
                             kStateThreads, args, gpu, stream);
 }
 
-// From a row on, some of them.
+// Returns the arguments for n rows starting at `first`.
 PromptCorrection some_rows(PromptCorrection c, int first, int n) {
   CorrectionArgs& queries = c.queries;
   queries.n_seqs = n;

@@ -13,7 +13,8 @@
 
 namespace kvant::cuda {
 
-// Calls that ask for SAS or for values to be skipped are not for it.
+// Whether the pair has a kernel for short sequences, which never get calls that request SAS or skipping of
+// values.
 template <class Pair>
 inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;
@@ -30,8 +31,8 @@ ShortSealedKernel short_sealed_entry() {
   }
 }
 
-// By the pair whose warps share pages as for short sequences. For what was timed: heads of 128, and kernels
-// of up to four query heads where those of eight are others.
+// Makes the entry with the pair whose warps share pages as for short sequences. It exists for what was timed:
+// heads of 128, and kernels of up to four query heads if those of eight are others.
 template <class Pair, int D>
 FewPagesKernel few_pages_entry() {
   constexpr bool kHasTwoSets = requires {
@@ -47,7 +48,7 @@ FewPagesKernel few_pages_entry() {
   return {};
 }
 
-// Of the merge buffer, in whose place warps that share pages by channels add up scores.
+// Returns the size of the merge buffer, in whose memory warps that share pages by channels add scores.
 template <int D>
 constexpr int merge_bytes() {
   constexpr int kMerged = static_cast<int>(sizeof(MergeBuffer<D>));
@@ -61,15 +62,15 @@ ManyColumnsKernel shared_entry() {
   return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
           Shared::kTableBytes, Shared::kWarpBytes};
 }
-// Where Hopper has a kernel of its own.
+// Marks kernels for which Hopper has its own.
 template <class Shared>
 struct NotForHopper : Shared {
   static constexpr bool kForHopper = false;
 };
 
-// By warps that share the decoding of pages, where the pair says how: heads of 128, of which each of four
-// warps has as many tiles of channels as it has of tokens. Not with SAS, which is relative to the largest
-// score.
+// Makes the entry for warps that share the decoding of pages, if the pair supports it. It requires heads of
+// 128, with which each of four warps has as many tiles of channels as of tokens. It excludes SAS, which is
+// relative to the largest score.
 template <class Pair, int D, int Sets>
 ManyColumnsKernel many_columns_entry() {
   constexpr bool kHasFewerColumns = requires {
@@ -85,7 +86,7 @@ ManyColumnsKernel many_columns_entry() {
   }
   return {};
 }
-// By warpgroups, on Hopper, where the pair says how.
+// Makes the entry for warpgroups on Hopper, if the pair supports them.
 template <class Pair, int D>
 ManyColumnsKernel warpgroup_entry() {
   if constexpr (D == 128 && kPageWarps<Pair> == 1 && requires { typename Pair::Groups; })
@@ -129,7 +130,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
 
 }  // namespace kvant::cuda
 
-// The entries of a pair of formats, by the size of heads.
+// These macros make the entries of a pair of formats by head size.
 #define KVANT_PAIR_64(key, value, ...) \
   decode_entry<__VA_ARGS__, 64>(KVANT_KERNEL_NAME(key, value), key, value)
 #define KVANT_PAIR_128(key, value, ...) \

@@ -1,5 +1,5 @@
-// Pairs of formats that have no kernel of their own: entries of the registry are made when first asked for,
-// and kept, since callers hold their names.
+// Pairs of formats without a kernel of their own. Entries of the registry are made when they are first
+// requested, and kept because callers hold their names.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,13 +19,13 @@ DecodeKernel generic_kernel_512();
 
 namespace {
 
-// The kernel points to the texts.
+// Holds the texts to which the kernel points.
 struct GenericEntry {
   std::string key, value, name;
   DecodeKernel kernel{};
 };
 
-// Of one side.
+// Describes one side.
 AnyPage describe(const char* name, const PageFormat& format, int d) {
   AnyPage page{};
   page.format = format;
@@ -45,8 +45,8 @@ AnyPage describe(const char* name, const PageFormat& format, int d) {
   }
   page.unit = 1;
   if (page.format.grid == GridAxis::of_tokens) {
-    // Halves of values: 128 scales of an 8-bit number, or twice a 1-bit one's, may be more than half
-    // precision holds where the values are not.
+    // The page is decoded to halves of values, because 128 scales of an 8-bit number, or twice a 1-bit
+    // number's, may exceed half precision where the values do not.
     page.unit = 2;
     page.stretch /= page.unit;
     page.zero_factor /= page.unit;
@@ -80,7 +80,7 @@ std::unique_ptr<const GenericEntry> make_entry(const char* key_format, const Pag
   return entry;
 }
 
-// There are thousands of pairs, which some callers ask for one by one.
+// There are thousands of pairs, which some callers request one by one.
 constexpr unsigned kBuckets = 256;
 unsigned bucket_of(const char* key_format, const char* value_format) {
   unsigned hash = 0;

@@ -4,7 +4,8 @@
 namespace kvant::cuda {
 namespace {
 
-// Of heads of 512: a BF16 page would fill the generic kernel's shared memory, which caps scores of others.
+// The pair for heads of 512. A BF16 page would fill the shared memory of the generic kernel, which caps
+// scores for other head sizes.
 struct WidePlainPair : PlainPair {
   static constexpr bool kCaps = true;
   static constexpr int kMaxWarps = max_consumer_warps(512);

@@ -15,8 +15,8 @@ SealKernel pairs_kernel() {
 template <int Bits, int D>
 SealKernel kernel(bool is_hopper, bool fills_gpu) {
   if constexpr (Bits == kPairedBits) {
-    // Split choices let one CTA more run at once, each of which takes longer: with heads of 64 by more than
-    // that gives.
+    // Split choices let one more CTA run concurrently, but each takes longer: with heads of 64, by more than
+    // that gains.
     if constexpr (D > 64)
       if (is_hopper && fills_gpu) return pairs_kernel<D, true>();
     if (is_hopper) return pairs_kernel<D, false>();

@@ -21,7 +21,7 @@ inline int page_bytes_of(const char* format, int d) {
   return round_up_16(static_cast<int>(find_known_format(format)->format->page_bytes(d)));
 }
 
-// Sets: of four query heads. Dims: of heads.
+// Sets: sets of four query heads. Dims: head sizes.
 template <int Sets, int... Dims>
 std::array<DecodeKernel, sizeof...(Dims) * kTrellisPairs> trellis_entries() {
   static TrellisNames names[kTrellisPairs];

@@ -1,5 +1,5 @@
-// A list to which threads add and in which they look without a lock. What it holds stays where it is as long
-// as the list.
+// A list to which threads add, and in which they search, without a lock. Elements never move during the
+// list's life.
 #pragma once
 
 #include <atomic>
@@ -7,13 +7,13 @@
 
 namespace kvant::cuda {
 
-// For lists as long as the program: what they hold is never given back.
+// It suits lists that live as long as the program: elements are never freed.
 template <class T>
 class GrowingList {
  public:
   constexpr GrowingList() = default;
 
-  // The newest for which is_it(value), or null.
+  // Returns the newest value for which is_it(value) holds, or null.
   template <class IsIt>
   const T* find(const IsIt& is_it) const {
     for (const Node* node = newest_.load(std::memory_order_acquire); node != nullptr; node = node->next)

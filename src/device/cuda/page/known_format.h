@@ -1,5 +1,5 @@
-// Formats by their names, as calls of the library need them: found without a lock, and without taking memory
-// once a name has been asked for.
+// Finds formats by name for the library's calls, without a lock, and without allocating once a name has been
+// looked up.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@ namespace kvant::cuda {
 struct KnownFormat {
   const Format* format;
   std::optional<FormatDescription> description;  // none: no kernel reads its pages
-  bool has_constants;                            // codebooks
+  bool has_constants;                            // whether it has codebooks
 };
 
-// Null if there is no format of this name. What is found lives as long as the program.
+// Returns null if there is no format of this name. The result lives as long as the program.
 const KnownFormat* find_known_format(const char* name);
 
 }  // namespace kvant::cuda

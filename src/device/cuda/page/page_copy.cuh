@@ -1,5 +1,5 @@
-// Copies of pages into shared memory that end at a barrier, where there are no bulk copies: by a warp, 16
-// bytes a lane.
+// Copies pages into shared memory and signals a barrier, where there are no bulk copies: a warp copies 16
+// bytes per lane.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -7,23 +7,23 @@
 
 namespace kvant::cuda {
 
-// Arrivals that end a copy: one with the bytes to wait for, or one of each lane that copies.
+// The number of arrivals that end a copy: one with the bytes to wait for, or one for each copying lane.
 inline constexpr int kCopyArrivals = Architecture::kBulkCopies ? 1 : kLanes;
 
 struct PageCopy {
-  std::uint32_t to, full;  // in shared memory; full: the barrier
+  std::uint32_t to, full;  // addresses in shared memory; full: the barrier
   int bytes;               // a multiple of 16
   const unsigned char* from;
 };
 
-// The copy that one lane has.
+// Returns the copy that one lane has.
 __device__ __forceinline__ PageCopy of_lane(const PageCopy& own, int lane) {
   return {__shfl_sync(~0U, own.to, lane), __shfl_sync(~0U, own.full, lane), __shfl_sync(~0U, own.bytes, lane),
           reinterpret_cast<const unsigned char*>(
               __shfl_sync(~0U, reinterpret_cast<unsigned long long>(own.from), lane))};
 }
 
-// By all lanes of a warp, with the same copy.
+// All lanes of a warp call this with the same copy.
 __device__ __forceinline__ void copy_together(const PageCopy& copy) {
 #pragma unroll 4
   for (int at = static_cast<int>(threadIdx.x) % kLanes * 16; at < copy.bytes; at += kLanes * 16)

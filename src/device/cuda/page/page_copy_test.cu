@@ -1,4 +1,5 @@
-// Copies by lanes that end at a barrier, as kernels for sm_80 fill their rings: on every GPU, Hopper too.
+// Tests copies by lanes that signal a barrier, with which kernels for sm_80 fill their rings. They run on
+// every GPU, including Hopper.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kSlots = 3;
 
-// Warp 0 copies pages of so many bytes into a ring, warp 1 writes them out: `to` becomes as `from`.
+// Warp 0 copies pages into a ring and warp 1 writes them out, so `to` becomes equal to `from`.
 __global__ void pass_through_ring(const unsigned char* from, unsigned char* to, int n_pages, int bytes) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t full[kSlots], empty[kSlots];
@@ -31,7 +32,7 @@ __global__ void pass_through_ring(const unsigned char* from, unsigned char* to, 
     if (threadIdx.x < kLanes) {
       barrier_wait(shared_address(&empty[slot]), parity ^ 1);
       __syncwarp();
-      // A lane has what is to be copied, and tells the others.
+      // One lane knows what to copy and tells the others.
       PageCopy own{};
       if (lane == page % kLanes)
         own = {shared_address(at), shared_address(&full[slot]), bytes,

@@ -21,8 +21,8 @@ CodeOrder order_of(const PageDescription& page) {
   }
 }
 
-// Streams of codes are interleaved in whole pieces, and a lane's channels share a group of scales (up to 32
-// of them, of larger heads).
+// Whether kernels can read the format. Streams of codes are interleaved in whole pieces, and a lane's
+// channels must share a group of scales (up to 32 of them, in larger heads).
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
   if (code_bytes(format.layout, block_dim(d)) % (16 * kLanes) != 0) return false;

@@ -1,4 +1,4 @@
-// The pages of a format in GPU memory: what they hold, and in which order.
+// The pages of a format in GPU memory: their contents and their layout.
 #pragma once
 
 #include "device/cuda/page/page_layout.h"
@@ -10,10 +10,10 @@ struct PageFormat : PageDescription {
   CodeLayout layout{};  // of codes, if there are any
 };
 
-// The levels of codes of values [d]; none, unless there are levels. `format` is known.
+// Sets the levels of codes for values [d]; does nothing if the format has no levels. `format` must be known.
 void set_unit_levels(const char* format, int d, float* levels);
 
-// The format called `name`, if kernels can read its pages at heads of `d` channels.
+// Finds the format called `name`, if kernels can read its pages at heads of `d` channels.
 bool find_page_format(const char* name, int d, PageFormat& format);
 
 }  // namespace kvant::cuda

@@ -4,19 +4,19 @@
 //
 // A fragment is 16 rows by 16 contraction indices. Keys: rows are tokens, contracted over channels. Values:
 // rows are channels, contracted over tokens. Lane g * 4 + t holds rows g and g + 8 and the contraction
-// indices 2t, 2t + 1 (j = 0, 1) and 2t + 8, 2t + 9 (j = 2, 3). Which token or channel stands behind a row or
-// an index is ours to choose; these choices keep neighbouring channels in one lane, for vector and trellis
-// codes, and tokens that share a scale in one fragment:
+// indices 2t, 2t + 1 (j = 0, 1) and 2t + 8, 2t + 9 (j = 2, 3). We may choose which token or channel a row or
+// an index stands for. The choices keep neighbouring channels in one lane, for vector and trellis codes, and
+// tokens that share a scale in one fragment:
 //   keys    channel = t * d/4 + 4 * k_tile + j            values  channel = g * d/8 + 2 * m_tile + row
 //   tokens  (sealed pages)  (tile / 2) * 32 + g * 4 + (tile % 2) * 2 + row, of the key tile; the values'
 //           contraction index j of lane t is row j / 2 of g = 2t + j % 2 (a transposed 8 x 8 matrix).
-// Codes form one bit stream a lane, in the order in which the kernels consume them; streams are interleaved
-// in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
+// The codes of a lane form one bit stream, in the order in which the kernels consume them. Streams are
+// interleaved in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
 //
-// Trellis codes have an order of their own, for mma.m16n8k32 on bytes (trellis_place).
+// Trellis codes have another order, for mma.m16n8k32 on bytes (trellis_place).
 //
-// Heads of 512: codes lie in four blocks one after another, each of 128 channels and in the order of a page
-// of such heads, so that four warps may share a page (block_channel).
+// With heads of 512, codes lie in four consecutive blocks, each of 128 channels and in the order of a page of
+// such heads. Four warps can therefore share a page (block_channel).
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ inline constexpr int kTokenTiles = kPageTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
 
-// Channels whose codes lie together.
+// Return the number of channels whose codes lie together, and the number of such blocks.
 KVANT_HOST_DEVICE constexpr int block_dim(int d) {
   return d > 256 ? 128 : d;
 }
@@ -41,18 +41,18 @@ KVANT_HOST_DEVICE constexpr int code_blocks(int d) {
   return d / block_dim(d);
 }
 
-// A channel's block, and its number there: each lane has as many channels of every block.
+// A channel's block, and its number there. Each lane has equally many channels of every block.
 struct BlockChannel {
   int block, channel;
 };
 KVANT_HOST_DEVICE constexpr BlockChannel block_channel(PageSide side, int d, int channel) {
   if (code_blocks(d) == 1) return {0, channel};
-  const int lanes = side == PageSide::key ? 4 : 8;  // that share a row's channels
+  const int lanes = side == PageSide::key ? 4 : 8;  // lanes that share a row's channels
   const int of_lane = d / lanes, of_block = block_dim(d) / lanes;
   const int within = channel % of_lane;
   return {within / of_block, channel / of_lane * of_block + within % of_block};
 }
-// The inverse.
+// Converts back from a block's channel.
 KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const BlockChannel& at) {
   if (code_blocks(d) == 1) return at.channel;
   const int lanes = side == PageSide::key ? 4 : 8;
@@ -60,10 +60,10 @@ KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const Blo
   return at.channel / of_block * of_lane + at.block * of_block + at.channel % of_block;
 }
 
-// How codes are ordered within the fragments.
+// The order of codes within the fragments.
 enum class CodeOrder : std::uint8_t {
-  planes,   // 1- to 6-bit numbers that masks lift out of words: see plane_bit
-  pairs,    // 3- to 5-bit codes that are looked up in pairs (j, j + 1) of a row; 8-bit numbers
+  planes,   // 1- to 6-bit numbers that masks extract from words: see plane_bit
+  pairs,    // 3- to 5-bit codes looked up in pairs (j, j + 1) of a row; 8-bit numbers
   quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
   vectors,  // codes of 2, 4 or 8 channels
   trellis,  // 1- to 6-bit codes of a token's neighbouring channels: see trellis_place
@@ -71,14 +71,15 @@ enum class CodeOrder : std::uint8_t {
 
 struct CodeLayout {
   CodeOrder order;
-  int bits;      // of a code
-  int channels;  // of a code: 1, or more for vectors
+  int bits;      // per code
+  int channels;  // channels per code: 1, or more for vectors
 };
 
-// Where an element stands in the fragments of a page.
+// The position of an element in the fragments of a page.
 struct Place {
   int lane, k_tile, m_tile, row, j;
-  KVANT_HOST_DEVICE constexpr int reg() const { return row + 2 * (j >> 1); }  // of the four A registers
+  // index among the four A registers
+  KVANT_HOST_DEVICE constexpr int reg() const { return row + 2 * (j >> 1); }
 };
 
 KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, int channel) {
@@ -93,23 +94,25 @@ KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, 
   return {channel / (d / 8) * 4 + g / 2, tile, within / 2, within % 2, g % 2 + 2 * row};
 }
 
-// The place of a vector code among those of its lane. Keys: 2 channels are a register of a fragment, 4 a row
-// of a fragment, 8 a row of two. Values: codes of neighbouring channels, each of the lane's four tokens.
+// Returns the index of a vector code among those of its lane. Keys: 2 channels are a register of a fragment,
+// 4 a row of a fragment, 8 a row of two. Values: codes of neighbouring channels, for each of the lane's four
+// tokens.
 KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_tiles, const Place& p) {
   if (side == PageSide::value) {
-    const int span = channels / 2;  // m tiles of a code
+    const int span = channels / 2;  // m tiles per code
     return (p.k_tile * (m_tiles / span) + p.m_tile / span) * 4 + p.j;
   }
   if (channels == 2) return (p.k_tile * m_tiles + p.m_tile) * 4 + p.reg();
   return (p.k_tile / (channels / 4) * m_tiles + p.m_tile) * 2 + p.row;
 }
 
-// Fragments that follow one another in a stream, whose codes of so many bits fill 2 * bits whole words.
+// The number of consecutive fragments in a run; their codes of `bits` bits fill 2 * bits whole words.
 inline constexpr int kRun = 8;
 
-// The bits of a number lie in planes of 4, 2 and 1 bits, the lowest bits in the widest plane. In each run the
-// planes follow one another; a word of a plane has the codes of 1, 2 or 4 neighbouring fragments. The bits of
-// j and j + 1 are 16 bits apart, so that a mask makes both the low bits of half-precision numbers.
+// Returns the bit at which bit `bit` of a number lies. The bits of a number are split into planes of 4, 2 and
+// 1 bits, with the lowest bits in the widest plane. In each run the planes are consecutive; a word of a plane
+// has the codes of 1, 2 or 4 neighbouring fragments. The bits of j and j + 1 are 16 bits apart, so one mask
+// makes both the low bits of half-precision numbers.
 KVANT_HOST_DEVICE constexpr int plane_bit(int bits, int m_tiles, const Place& p, int bit) {
   const int fragment = p.k_tile * m_tiles + p.m_tile;
   int at = fragment / kRun * (8 * kRun * bits);
@@ -126,8 +129,8 @@ KVANT_HOST_DEVICE constexpr int plane_bit(int bits, int m_tiles, const Place& p,
   return 0;
 }
 
-// The first bit of a code in its lane's stream; `place` is that of its first channel.
-// Further bits follow, but for planes.
+// Returns the first bit of a code in its lane's stream; `place` is that of its first channel. Further bits
+// follow, except for planes.
 KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide side, int d, const Place& p) {
   const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
   const int fragment = p.k_tile * m_tiles + p.m_tile;
@@ -146,14 +149,14 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
   return 0;
 }
 
-// Bit `bit` of the stream of `lane` in the page.
+// Returns bit `bit` of the stream of `lane` in the page.
 KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
   const int word = bit / 32;
   return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;
 }
 
-// Where a trellis code lies: the bits of a few values in sequence (a column) fill one of the four bytes of
-// successive words of a lane, so that shifts give the states of four values at a time, in the bytes of an A
+// The place of a trellis code. The bits of a few consecutive values (a column) fill one of the four bytes in
+// successive words of a lane. Shifts then give the states of four values at a time, in the bytes of an A
 // register of mma.m16n8k32.
 //   keys    columns of 8 values; lane g * 4 + t has channels [t * d/4, (t + 1) * d/4) of the tokens 4g ..
 //           4g + 3 of each 32, in order
@@ -175,7 +178,7 @@ KVANT_HOST_DEVICE constexpr TrellisPlace trellis_place(PageSide side, int d, int
   return {channel / (d / 8) * 4 + four % 4, part * 2 + four / 4, token % 4, channel % (d / 8)};
 }
 
-// Bit `bit` of the code of (token, channel) in a block of the page; channel: the code's first.
+// Returns bit `bit` of the code of (token, channel) in a block of the page; channel: the code's first.
 KVANT_HOST_DEVICE constexpr int bit_of_block(const CodeLayout& layout, PageSide side, int d, int token,
                                              int channel, int bit) {
   if (layout.order == CodeOrder::trellis) {
@@ -196,7 +199,7 @@ KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {
   return kPageTokens * (d / layout.channels) * layout.bits / 8;
 }
 
-// Bit `bit` of the code of (token, channel) in the page.
+// Returns bit `bit` of the code of (token, channel) in the page.
 KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side, int d, int token,
                                          int channel, int bit) {
   const BlockChannel at = block_channel(side, d, channel);
@@ -204,7 +207,8 @@ KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side
          bit_of_block(layout, side, block_dim(d), token, at.channel, bit);
 }
 
-// How many bits of a code, from `bit` on, lie side by side, where bit `bit` is at `at` of the page.
+// Returns how many bits of a code, starting at `bit`, are adjacent, given that bit `bit` is at `at` of the
+// page.
 KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int bit, int at) {
   const int left = layout.bits - bit;
   if (layout.order == CodeOrder::planes) {
@@ -218,8 +222,8 @@ KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int 
   return left < unit - at % unit ? left : unit - at % unit;
 }
 
-// Element (token, channel) of an unquantized page (tail, sink, protected tokens): the index of its 16-bit
-// number. Token tiles are contiguous and in order, so that a page of few tokens needs only its first tiles.
+// Returns the index of the 16-bit number (token, channel) in an unquantized page (tail, sink, protected
+// tokens). Token tiles are contiguous and in order, so a page of few tokens needs only its first tiles.
 KVANT_HOST_DEVICE constexpr int plain_index(PageSide side, int d, int token, int channel) {
   const int tile = token / 16;
   const int row = token / 8 % 2;

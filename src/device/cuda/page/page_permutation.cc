@@ -16,9 +16,9 @@ PageSide device_side(Side side) {
   return side == Side::key ? PageSide::key : PageSide::value;
 }
 
-// Neighbouring bits of one byte that are neighbours in one byte on the device, too.
+// A run of bits within one byte that are also adjacent within one byte on the device.
 struct Move {
-  std::uint32_t canonical, device;  // the first bit's number
+  std::uint32_t canonical, device;  // index of the first bit
   std::uint8_t n;
 
   bool goes_on(std::uint32_t to_canonical, std::uint32_t to_device) const {
@@ -28,10 +28,10 @@ struct Move {
 };
 using Moves = std::vector<Move>;
 
-// Of the codes of a page.
+// Returns the moves of a page's codes.
 Moves make_moves(const CodeLayout& layout, Side side, int d) {
   Moves moves;
-  const int codes = d / layout.channels;  // of a token
+  const int codes = d / layout.channels;  // per token
   for (int token = 0; token < kPageTokens; ++token) {
     for (int code = 0; code < codes; ++code) {
       for (int bit = 0; bit < layout.bits; ++bit) {
@@ -49,7 +49,7 @@ Moves make_moves(const CodeLayout& layout, Side side, int d) {
   return moves;
 }
 
-// Made once for each layout: to work out a bit's place takes ten times as long as to move it.
+// The moves are cached for each layout, because computing a bit's place takes ten times as long as moving it.
 const Moves& moves_of(const CodeLayout& layout, Side side, int d) {
   static std::mutex mutex;
   static std::map<std::tuple<CodeOrder, int, int, Side, int>, Moves> made;
@@ -59,7 +59,7 @@ const Moves& moves_of(const CodeLayout& layout, Side side, int d) {
   return place->second;
 }
 
-// The n bits from bit `from` on to where all are 0 yet.
+// Copies n bits starting at bit `from` to bits that are still 0.
 void move_bits(const std::byte* source, std::uint32_t from, std::byte* target, std::uint32_t to, int n) {
   const unsigned bits = std::to_integer<unsigned>(source[from / 8]) >> (from % 8) & ((1U << n) - 1);
   target[to / 8] |= static_cast<std::byte>(bits << (to % 8));

@@ -9,14 +9,16 @@
 
 namespace kvant::cuda {
 
-// How the codes of the format called `name` are ordered, or nothing when no kernel reads that format.
+// The order of the codes of the format called `name`; find_device_format returns false if no kernel reads
+// that format.
 struct DeviceFormat {
   CodeLayout layout{};
   bool plain = false;  // bf16: no codes, elements are placed by plain_index
 };
 bool find_device_format(const std::string& name, DeviceFormat& format);
 
-// page_bytes: of the canonical page. The device page has round_up_16(page_bytes) bytes, all of them written.
+// Convert a page. page_bytes: size of the canonical page. All round_up_16(page_bytes) bytes of the device
+// page are written.
 void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,
                     const std::byte* canonical, std::byte* device);
 void page_from_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,

@@ -23,7 +23,7 @@ std::vector<std::byte> random_bytes(std::size_t n, std::uint32_t seed) {
   return bytes;
 }
 
-// Calls check(name, device format, side, d, page bytes) for everything that a kernel reads.
+// Calls check(name, device format, side, d, page bytes) for every format that a kernel reads.
 template <class Check>
 void for_each_case(const Check& check) {
   int cases = 0;
@@ -54,9 +54,9 @@ TEST(PagePermutation, ReturnsTheSameBytesAfterThereAndBack) {
   });
 }
 
-// Every bit of a page is told from all others by its number: page i of a series holds digit i of its bits'
-// numbers, the last page ones alone, which show where bits lie at all. What a place on the device holds in
-// the series is then the number of the bit that came there.
+// A series of pages identifies every bit of a page by its number. Page i holds digit i of the numbers of its
+// bits; the last page holds only ones, which show where bits lie at all. The contents of a device position
+// over the series are then the number of the bit that was moved there.
 TEST(PagePermutation, MovesEveryBitToAPlaceOfItsOwn) {
   std::set<std::tuple<bool, CodeOrder, int, int, Side, int>> done;  // formats of one layout move alike
   for_each_case([&](const DeviceFormat& format, Side side, int d, std::size_t n) {
@@ -91,7 +91,7 @@ TEST(PagePermutation, MovesEveryBitToAPlaceOfItsOwn) {
   });
 }
 
-// Their pages could be read, but who reads them could seal them, too, and no kernel clips.
+// Their pages could be read, but readers could then seal them too, and no kernel clips.
 TEST(PageFormats, OfClippedTokensAreNotRead) {
   PageFormat page;
   EXPECT_TRUE(find_page_format("tok2g128", 128, page));

@@ -1,4 +1,4 @@
-// A row of head_dim numbers in the registers of a warp: how it is read, rotated and written.
+// A row of head_dim numbers in the registers of a warp: how to read, rotate and write it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@ namespace kvant::cuda {
 
 inline constexpr int kRowAlignment = 16;
 
-// Where a row lies, and as what. is_wide: rows begin where kRowAlignment bytes fit.
+// Describes the numbers and the alignment of a row. is_wide: rows start at multiples of kRowAlignment bytes.
 struct RowType {
   NumberType number;
   int is_wide;
@@ -37,13 +37,13 @@ inline bool is_wide(const void* rows, std::int64_t row_stride, std::int64_t head
          head_stride % kChannels == 0;
 }
 
-// CTAs of so many threads for so many rows, a warp each; 0: too many.
+// Returns the number of CTAs for `rows` rows with a warp each; 0: too many.
 inline unsigned ctas_for(std::int64_t rows, int threads) {
   const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
   return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
 }
 
-// What load_channels and store_channels do with numbers of 16 bits.
+// The part of load_channels and store_channels for 16-bit numbers.
 template <class Number, int N>
 __device__ __forceinline__ void load_short_channels(const void* rows, bool is_wide, std::int64_t at,
                                                     float (&x)[N]) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void store_short_channels(void* rows, bool is_wide, s
   }
 }
 
-// N neighbouring channels from number `at` on: several at a time where they lie well.
+// Loads N neighbouring channels starting at number `at`, several at a time if aligned.
 template <int N>
 __device__ __forceinline__ void load_channels(const void* rows, RowType type, std::int64_t at,
                                               float (&x)[N]) {
@@ -123,9 +123,9 @@ __device__ __forceinline__ void scale_channels(const float* factors, std::int64_
   for (int j = 0; j < N; ++j) x[j] *= factors[at + j];
 }
 
-// The orthonormal Walsh-Hadamard matrix of N * Lanes channels, those of a row in any order in which the bits
-// of a channel's number are those of its lane and its place in the lane: the matrix's signs go by the bits
-// that two numbers have in common. Lanes: neighbours of a warp that have a row.
+// Multiplies a row of N * Lanes channels by the orthonormal Walsh-Hadamard matrix. Channels may be in any
+// order in which the bits of a channel's number are those of its lane and its place in the lane, because
+// signs depend only on the common bits of two numbers. Lanes: neighbouring lanes of a warp that share a row.
 template <int Lanes = kLanes, int N>
 __device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {
   const unsigned of_row = Lanes == kLanes ? ~0U : ((1U << Lanes % kLanes) - 1) << lane / Lanes * Lanes;

@@ -27,7 +27,7 @@ __device__ __forceinline__ int half_of_page() {
   return part_of_page<2>();
 }
 
-// Returns the key codes of a half page, positioned so that for_each_fragment_of_block finds them as block 0.
+// Returns the key codes of a half page, positioned, so for_each_fragment_of_block finds them as block 0.
 __device__ __forceinline__ const unsigned char* key_codes_of_half(const unsigned char* page) {
   constexpr int kBlockBytes = kHalfTiles / 4 * kLanes * 16;  // of a contraction tile
   return page + half_of_page() * kBlockBytes;

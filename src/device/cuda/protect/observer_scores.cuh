@@ -1,9 +1,9 @@
 // Scores that the queries of observers give tokens, by products of warps (mma.sync) of 16 rows and 8 tokens.
 // A row is a query and one of its heads: row r is head r % group of query r / group.
 //
-// Fragments are read from where rows and keys lie, 16 bytes at a time, and the contraction goes over channels
-// in an order of its own: of 32 of them, lane t of a quad has 8 t to 8 t + 7, which are two steps of 16.
-// Queries are two BF16 numbers each, 16 bits, since keys are BF16.
+// Fragments are read directly from rows and keys, 16 bytes at a time, so the contraction visits channels in
+// its own order. Of each 32 channels, lane t of a quad has 8 t to 8 t + 7, which are two steps of 16. Queries
+// are split into two BF16 numbers, 16 bits, because keys are BF16.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ namespace kvant::cuda {
 
 struct TokenWeightsArgs {
   int n_queries, n_tokens, n_visible, group;
-  float softmax_scale, softcap;  // softcap: 0: none
+  float softmax_scale, softcap;  // softcap 0: none
   NumberType q_type;
   const void *q, *keys;  // keys: BF16
   std::int64_t q_token_stride, q_head_stride, key_token_stride, key_head_stride;
@@ -31,23 +31,23 @@ inline constexpr int kScoredRows = 16, kScoredTokens = 8;
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr int kBlockChannels = 32;
 
-// How many tokens a row sees.
+// Returns how many tokens a row sees.
 __device__ __forceinline__ int tokens_seen(const TokenWeightsArgs& args, int row) {
   const int query = row / args.group;
   return query < args.n_queries ? min(args.n_visible + query, args.n_tokens) : 0;
 }
-// Where a row's log-sum-exp lies.
+// Returns the address of a row's log-sum-exp.
 __device__ __forceinline__ float* lse_of(const TokenWeightsArgs& args, int head, int row) {
   return args.lse + row / args.group * args.lse_token_stride +
          (head * args.group + row % args.group) * args.lse_head_stride;
 }
 
-// Of 16 rows and 32 channels: two steps of the A operand.
+// 16 rows and 32 channels: two steps of the A operand.
 struct RowBlock {
   std::uint32_t high[2][4], low[2][4];
 };
 
-// Rows first_row to first_row + 15, of which a lane has two; zeros behind the last one.
+// Loads rows first_row to first_row + 15, of which a lane has two; rows after the last are zeros.
 __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int head, int first_row,
                                               int block, int lane) {
   RowBlock rows;
@@ -72,7 +72,7 @@ __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int 
   return rows;
 }
 
-// This lane's channels of 8 tokens' keys: two steps of the B operand. Zeros behind the last token.
+// Loads this lane's channels of 8 tokens' keys: two steps of the B operand. Tokens after the last are zeros.
 __device__ __forceinline__ uint4 load_keys(const TokenWeightsArgs& args, int head, int first_token, int block,
                                            int lane) {
   const int token = first_token + lane / 4;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void add_products(float (&score)[4], const RowBlock& 
   add(rows.low[1], keys.z, keys.w);
 }
 
-// Of a product: in units of log 2.
+// Converts a product to a score in units of log 2.
 __device__ __forceinline__ float score_of(const TokenWeightsArgs& args, float product) {
   const float score = product * args.softmax_scale;
   return (args.softcap > 0 ? args.softcap * tanhf(score / args.softcap) : score) * kLog2E;

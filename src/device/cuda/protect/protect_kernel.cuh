@@ -1,4 +1,4 @@
-// Copies rows of the tail into protected pages. A CTA is one token of one KV head and side, a thread one
+// Copies rows of the tail into protected pages. A CTA handles one token of one KV head and side, a thread one
 // channel.
 #pragma once
 

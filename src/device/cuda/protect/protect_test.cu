@@ -1,4 +1,5 @@
-// The weights of tokens against the definition in double precision, and rows that become protected ones.
+// Compares the weights of tokens with their definition in double precision, and checks rows that are copied
+// to protected pages.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +36,7 @@ std::vector<std::uint16_t> as_bf16(const std::vector<float>& numbers) {
   return out;
 }
 
-// Queries of the last tokens of a sequence: query i is of token kTokens - kQueries + i.
+// Queries of the last tokens of a sequence: query i belongs to token kTokens - kQueries + i.
 struct Observation {
   static constexpr int kTokens = 300, kQueries = 19, kKvHeads = 3;
   int d, group;
@@ -86,7 +87,7 @@ class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float,
     weights_ = std::make_unique<DeviceArray<float>>(std::vector<float>(kKvHeads * kTokens));
   }
 
-  // Of some queries and some keys.
+  // Returns the call for some queries and some keys.
   kvant_token_weights weights_of(int first_query, int end_query, int first_key, int end_key) const {
     const int d = expected_->d;
     const std::int64_t q_stride = std::int64_t{n_heads_} * d, key_stride = std::int64_t{kKvHeads} * d;
@@ -134,7 +135,7 @@ class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float,
   std::unique_ptr<DeviceArray<std::uint16_t>> keys_;
 };
 
-// The first queries, then the others; keys in parts of any length.
+// The first queries are weighed, then the others; keys come in parts of any length.
 TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
   for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
     for (const auto& [first_key, end_key] : {std::pair{0, 128}, {128, 256}, {256, 290}, {290, kTokens}})
@@ -156,7 +157,7 @@ TEST_P(TokenWeights, FindTheLogSumExpsOfTheirQueries) {
   for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected_->lse[i], 1e-4) << i;
 }
 
-// The first two see nothing.
+// The first two queries see nothing.
 TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
   const DeviceArray<float> found(std::vector<float>(4 * n_heads_, NAN));
   kvant_token_weights w = weights_of(0, 4, 0, 40);
@@ -180,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
 
 class Protection : public ::testing::TestWithParam<int> {};
 
-// Pages [head][side][page] of two sequences, of which the second one's rows are moved.
+// Pages [head][side][page] belong to two sequences; the second one's rows are copied.
 TEST_P(Protection, CopiesRowsOfTheTail) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const int d = GetParam();

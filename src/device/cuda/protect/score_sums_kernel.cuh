@@ -1,13 +1,13 @@
-// The log-sum-exps of the scores that rows give all tokens that they see. A CTA has 32 rows of a KV head;
-// each 16 are four warps', which take the tokens in turn.
+// Computes the log-sum-exps of the scores that rows give all tokens that they see. A CTA has 32 rows of a KV
+// head; four warps share 16 of them and take turns with the tokens.
 #pragma once
 
 #include "device/cuda/protect/observer_scores.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kRowSets = 2;      // of a CTA
-inline constexpr int kTokenShares = 4;  // that tokens are divided into
+inline constexpr int kRowSets = 2;      // per CTA
+inline constexpr int kTokenShares = 4;  // parts into which tokens are divided
 inline constexpr int kScoreSumThreads = kRowSets * kTokenShares * 32;
 
 // A sum of 2^(score - top).
@@ -21,11 +21,11 @@ struct ScoreSum {
   }
 };
 
-// Grid: sets of 32 rows, KV heads.
+// The grid is sets of 32 rows x KV heads.
 template <int D>
 __global__ void __launch_bounds__(kScoreSumThreads, 1)
     score_sums_kernel(const __grid_constant__ TokenWeightsArgs args) {
-  constexpr int kTogether = 4;  // sets of 8 tokens, whose keys are read before they are used
+  constexpr int kTogether = 4;  // sets of 8 tokens whose keys are loaded before they are used
   constexpr int kBlocks = D / kBlockChannels;
   __shared__ ScoreSum sums[kTokenShares][kRowSets * kScoredRows];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,5 +1,5 @@
-// Values of a sealed page in shared memory, eight neighbouring channels of a token at a time, by the
-// arithmetic of src/format.
+// Decodes values of a sealed page in shared memory, eight neighbouring channels of a token at a time, with
+// the arithmetic of src/format.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -12,12 +12,12 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kOctet = 8;  // channels that are decoded together: 16 bytes of BF16
+inline constexpr int kOctet = 8;  // channels decoded together: 16 bytes of BF16
 
-// A sealed page, and its decoding with what is better looked up near by.
+// A sealed page and its decoding, with copies of what is looked up often.
 struct SealedPage {
   const std::uint32_t* words;  // in shared memory
-  const float* levels;         // likewise
+  const float* levels;         // in shared memory
   const PageDecoding& decoding;
   const __half* centroids;  // of this head
 
@@ -41,7 +41,7 @@ struct HalfOctet {
   }
 };
 
-// The codes of an octet: one for each channel, or for each `layout.channels` of them.
+// Reads the codes of an octet: one per channel, or one for each `layout.channels` of them.
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_octet(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void read_octet(const std::uint32_t* words, const Cod
   }
 }
 
-// The same with what the compiler may know of a layout.
+// Does the same with compile-time constants where the layout is common.
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_codes(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void decode_vectors(const SealedPage& page, int token
   }
 }
 
-// What the codes of a trellis-coded page stand for beside their levels, of an octet's channels.
+// What decoding a trellis-coded page needs in addition to levels, for an octet's channels.
 template <int D>
 struct TrellisOctet {
   float means[kOctet];
@@ -195,8 +195,8 @@ struct TrellisOctet {
   }
 };
 
-// An octet's codes of B bits are B bytes of its token's stream, and the states of its first values begin in
-// the byte before.
+// Decodes an octet. Its codes of B bits are B bytes of its token's stream, and the states of its first values
+// begin in the byte before.
 template <PageSide Side, int D>
 __device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout,
                                                const TrellisOctet<D>& around, int token, int octet,
@@ -251,11 +251,11 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
   }
 }
 
-// What decodes octets of one page, with all that is common to a thread's tokens looked up beforehand: of any
-// format, and of some of 2 to 4 bits.
+// Decoders of octets of one page, with everything that a thread's tokens share looked up beforehand: one for
+// any format, and others for some formats of 2 to 4 bits.
 template <PageSide Side, int D>
 struct AnyOctets {
-  static constexpr int kTogether = 1;  // tokens, of which instructions may be interleaved
+  static constexpr int kTogether = 1;  // tokens whose instructions may be interleaved
   const SealedPage& page;
   int octet;
   __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
@@ -263,8 +263,8 @@ struct AnyOctets {
   }
 };
 
-// Codes of 2 or 4 bits in planes (page_layout.h) as numbers: a word has those of one fragment or two. The
-// octet is 4 codes each of two fragments in sequence (keys), or 2 codes each of four (values).
+// Reads codes of 2 or 4 bits in planes (page_layout.h) as numbers; a word has the codes of one or two
+// fragments. The octet is 4 codes each of two consecutive fragments (keys), or 2 codes each of four (values).
 template <PageSide Side, int D, int Bits>
 __device__ __forceinline__ void read_numbers(const std::uint32_t* words, int token, int octet,
                                              float (&numbers)[kOctet]) {
@@ -284,7 +284,7 @@ __device__ __forceinline__ void read_numbers(const std::uint32_t* words, int tok
     const unsigned shift = j % 2 * 16 + j / 2 * 8 + (fragment % kWordFragments * 2 + row) * Bits;
     const std::uint32_t code =
         words[(word / 4 * kLanes + first.lane) * 4 + word % 4] >> shift & ((1U << Bits) - 1);
-    numbers[i] = __uint_as_float(code | 0x4b000000) - 0x1p23F;  // 2^23 + code, less 2^23
+    numbers[i] = __uint_as_float(code | 0x4b000000) - 0x1p23F;  // 2^23 + code, minus 2^23
   }
 }
 
@@ -321,7 +321,7 @@ struct TokenGridOctets {  // one group for all channels
   }
 };
 
-// prog: a grid by channel and block of 64 tokens, of integers that have a scale.
+// prog: a grid by channel and block of 64 tokens, for integers that have a scale.
 template <PageSide Side, int D, int Bits>
 struct ProgressiveOctets {
   static constexpr int kTogether = 2;
@@ -338,7 +338,7 @@ struct ProgressiveOctets {
     read_numbers<Side, D, Bits>(page.words, token, octet, values);
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) {
-      // Bytes become numbers as codes do; signed ones with 128 added.
+      // Bytes become numbers as codes do; signed bytes are stored plus 128.
       const auto number = [&](std::uint32_t word) {
         return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i % 4));
       };
@@ -362,7 +362,7 @@ struct TrellisOctets {
   }
 };
 
-// Calls use(octets) for what decodes the page.
+// Calls use(octets) with the decoder of the page.
 template <PageSide Side, int D, class Use>
 __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, const Use& use) {
   const PageDecoding& decoding = page.decoding;

@@ -1,4 +1,4 @@
-// What the dequantization kernel shares with the code that launches it.
+// What the dequantization kernel shares with the host code that launches it.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,22 +15,22 @@ struct PageDecoding {
   CodeLayout layout;
   int page_bytes;            // in GPU memory
   int group;                 // channel_grid: tokens, token_grid: channels that share a scale
-  float levels[kMaxLevels];  // lloyd_max: of values with a variance of 1 / d
+  float levels[kMaxLevels];  // lloyd_max: for values with a variance of 1 / d
   TrellisCode trellis;
-  const __half* codebooks;  // vectors
+  const __half* codebooks;  // for vectors
   std::int64_t codebook_stride;
 };
 
-// What is done to the rows of a side before they are stored: by the orthonormal Walsh-Hadamard matrix if
-// `hadamard`, then channels times factors, [n_kv_heads][D], or null.
+// The transform of a side's rows before they are stored: the orthonormal Walsh-Hadamard matrix if `hadamard`,
+// then channels times factors, [n_kv_heads][D], or null.
 struct RowBasis {
   int hadamard;
   const float* factors;
 };
 
 struct DequantizeArgs {
-  const std::int32_t* seqs;  // or null: 0, 1, ...
-  // Of each sequence of those chosen, or null: its first page, how many it has, and its first row.
+  const std::int32_t* seqs;  // null: 0, 1, ...
+  // For each chosen sequence, or null: its first page, its number of pages, and its first row.
   const std::int32_t *first_pages, *page_counts, *row_begins;
   int first_page, first_head;
   const std::int32_t *sealed_pages, *tail_tokens;
@@ -39,12 +39,12 @@ struct DequantizeArgs {
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
-  void* rows[2];  // of keys and of values; null: not wanted
-  int channels;   // that rows have: a multiple of 8
+  void* rows[2];  // of keys and of values; null: not requested
+  int channels;   // channels that rows have: a multiple of 8
   NumberType type;
   RowBasis bases[2];
   std::int64_t seq_stride, token_stride, head_stride;
-  // Whether rows of a side are BF16 as they are decoded.
+  // Whether rows of a side are BF16 exactly as they are decoded.
   __host__ __device__ bool are_as_decoded(int side) const {
     return type == NumberType::bf16 && bases[side].hadamard == 0 && bases[side].factors == nullptr;
   }

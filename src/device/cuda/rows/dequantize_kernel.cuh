@@ -1,5 +1,5 @@
-// Low-bit pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV head and
-// side; a thread writes 16 bytes at a time.
+// Turns quantized pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV
+// head and side; a thread writes 16 bytes at a time.
 #pragma once
 
 #include <type_traits>
@@ -10,29 +10,30 @@
 namespace kvant::cuda {
 
 inline constexpr int kDequantizeThreads = 256;
-// Of a page with codes: 8 bits, and a scale and a zero for every 32 values.
+// Returns the largest size of a page with codes: 8 bits, and a scale and a zero for every 32 values.
 constexpr int max_page_bytes(int d) {
   return kPageTokens * d * 9 / 8;
 }
 
 template <int D>
 struct DequantizeShared {
-  // And a piece more: where a code could straddle two words, the second is read even behind the last code.
+  // It has an extra piece: where a code could straddle two words, the second word is read even after the last
+  // code.
   alignas(16) std::uint32_t page[(max_page_bytes(D) + 16 * kLanes) / 4];
   float levels[kMaxLevels];
-  std::uint32_t masked[kPageTokens / 32];  // tokens of the page that lie in protected pages, sink aside
-  int first_masked;                        // the place of the first of them among the protected tokens
+  std::uint32_t masked[kPageTokens / 32];  // tokens of the page that lie in protected pages, except the sink
+  int first_masked;                        // index of the first of them among the protected tokens
   bool has_protected_tokens;
 };
 
-// The page, KV head and side that a CTA works on, and which of its tokens become rows.
+// The page, KV head and side of a CTA, and which of its tokens become rows.
 struct DequantizedPage {
   int seq, head, page, n_tokens;
   bool sealed;
   int first_token = 0, end_token = kPageTokens;
 };
 
-// Eight channels of a token of an unquantized page, as BF16.
+// Returns eight channels of a token of an unquantized page as BF16.
 template <PageSide Side, int D>
 __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int token, int octet) {
   const auto* numbers = reinterpret_cast<const std::uint16_t*>(page);
@@ -46,14 +47,14 @@ __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int toke
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Which tokens of a page are masked, and how many of the pages before are: protected pages hold them in
+// Finds which tokens of a page are masked, and how many of earlier pages are: protected pages hold them in
 // order.
 template <int D>
 __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
                             DequantizeShared<D>& shared) {
   const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
                                                              at.head * args.mask_head_stride);
-  const auto behind_sink = [&](int word) {  // of all pages: bits of its tokens that are not in the sink
+  const auto behind_sink = [&](int word) {  // for any page: bits of its tokens that are not in the sink
     const int sink = min(max(args.sink - 32 * word, 0), 32);
     return sink == 32 ? 0 : masks[word] & ~0U << sink;
   };
@@ -72,7 +73,7 @@ __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& a
   if (before != 0) atomicAdd(&shared.first_masked, before);
 }
 
-// The place of a token among its sequence's protected tokens; negative: it lies in its sealed page.
+// Returns the index of a token among its sequence's protected tokens; negative: it lies in its sealed page.
 template <int D>
 __device__ __forceinline__ int protected_token(const DequantizeArgs& args, const DequantizeShared<D>& shared,
                                                int page, int token) {
@@ -93,12 +94,12 @@ __device__ void load_page(const unsigned char* from, const PageDecoding& decodin
   if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-// Where the rows of a page go, from its token `first` on: this thread's octet of each, if rows have it. Of
-// several of a thread: the first, and others follow kOctets octets later.
+// Writes the rows of a page starting at its token `first`: this thread's octet of each row, if rows have it.
+// If a thread has several octets, they are kOctets octets apart.
 template <int D, int OfThread = 1>
 struct RowWriter {
   static constexpr int kOctets = D / kOctet / OfThread;
-  static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes at a time
+  static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes together
   unsigned char* rows;
   std::int64_t token_bytes;
   int octet, first_token;
@@ -136,7 +137,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
     }
   });
   if (!shared.has_protected_tokens) return;
-  // The same thread has just written what codes of these tokens stand for.
+  // The same thread has just written the decoded codes of these tokens.
   for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
@@ -157,13 +158,13 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
-// Rows of a page in another basis than they are stored in, or as other numbers than BF16. Any format's tokens
-// are decoded one by one.
+// Makes rows of a page in another basis than the stored one, or of other types than BF16. Tokens of any
+// format are decoded one by one.
 template <PageSide Side, int D>
 __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                           DequantizeShared<D>& shared) {
   const auto side = static_cast<int>(Side);
-  // Lanes of a warp turn a row together, those of channels that it doesn't have too.
+  // Lanes of a warp rotate a row together, including lanes of channels that the row doesn't have.
   constexpr int kOfThread = D / kOctet > kLanes ? D / kOctet / kLanes : 1;  // octets
   using Writer = RowWriter<D, kOfThread>;
   const Writer writer(rows, args.token_stride, at.first_token, D);
@@ -228,7 +229,7 @@ __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at,
   }
 }
 
-// The way in which rows of a side are wanted.
+// Selects the function for the form in which rows of a side are requested.
 template <PageSide Side, int D>
 __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {
@@ -236,7 +237,7 @@ __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPag
   turn_page<Side, D>(args, at, rows, shared);
 }
 
-// Of heads of 512 what a CTA has in shared memory is more than is allowed without being asked for.
+// With heads of 512, a CTA's shared memory exceeds the limit of static shared memory.
 template <int D>
 inline constexpr bool kIsDynamic = sizeof(DequantizeShared<D>) > 48 * 1024;
 template <int D>
@@ -253,7 +254,7 @@ __device__ __forceinline__ DequantizeShared<D>& dequantize_memory() {
   }
 }
 
-// Grid: pages, KV heads, sequences times sides.
+// The grid is pages x KV heads x (sequences times sides).
 template <int D>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_kernel(const __grid_constant__ DequantizeArgs args) {

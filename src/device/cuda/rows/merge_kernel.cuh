@@ -1,5 +1,5 @@
-// Two attention outputs over different tokens become that over all of them: each counts as much as the sum of
-// its exponentials. A warp merges a row.
+// Merges two attention outputs over different tokens into the output over all of them; each counts in
+// proportion to its sum of exponentials. A warp merges a row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,7 +19,7 @@ struct PartialRows {
 
 struct MergeArgs {
   int n_tokens, n_heads;
-  std::int64_t n_rows;  // of all sequences
+  std::int64_t n_rows;  // over all sequences
   PartialRows into, other;
 };
 
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   };
   const float sums[2] = {*sum_of(args.into), *sum_of(args.other)};
   const float maximum = fmaxf(sums[0], sums[1]);
-  if (maximum == -INFINITY) return;  // neither has any token
+  if (maximum == -INFINITY) return;  // neither has any tokens
   const float masses[2] = {expf(sums[0] - maximum), expf(sums[1] - maximum)};
   const float mass = masses[0] + masses[1];
   const auto first_of = [&](const PartialRows& rows) {

@@ -1,4 +1,4 @@
-// How the pages of a layer are decoded, and where they lie, for the kernels that turn them back into rows.
+// How the pages of a layer are decoded and where they lie, for kernels that turn them back into rows.
 #pragma once
 
 #include "device/cuda/api/head_groups.h"
@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// False if pages of the format are not known, or have no codes.
+// Returns false if pages of the format are not known or have no codes.
 inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
   *decoding = {};
   PageFormat& stored = decoding->stored;
@@ -23,7 +23,7 @@ inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding
   return decoding->page_bytes > 0 && decoding->page_bytes <= max_page_bytes(head_dim);
 }
 
-// How the pages of every head are decoded.
+// Sets how the pages of every head are decoded.
 inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& groups,
                                   const kvant_decode_layer& layer, DequantizeArgs* args) {
   for (int i = 0; i < groups.n; ++i) {

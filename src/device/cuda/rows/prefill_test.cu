@@ -1,5 +1,5 @@
-// Dequantizing pages into rows against what the formats decode on the host from the same bytes; merging parts
-// of attention, and transforming rows, against double precision.
+// Compares dequantized pages with what the formats decode on the host from the same bytes. Merged parts of
+// attention, and transformed rows, are compared with double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ class Dequantization : public ::testing::TestWithParam<std::tuple<FormatPair, in
   }
 };
 
-// All pages [first, first + n) of all sequences.
+// Checks all pages [first, first + n) of all sequences.
 void expect_dequantizes(const PageTestCache& cache, std::size_t n_seqs, int d, int first, int n) {
   for (int side = 0; side < 2; ++side) {
     const std::vector<std::uint16_t> out = cache.dequantized(side, first, n);
@@ -72,14 +72,14 @@ TEST_P(Dequantization, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_dequantizes(cache, 3, d, 3, 6);
 }
 
-// How rows are wanted, besides as they are stored.
+// Describes how rows are requested other than in their stored form.
 struct WantedRows {
   kvant_type type;
   bool turned;   // by the Hadamard matrix, then channels times factors
   int channels;  // 0: all
 };
 
-// Pages of their own of each sequence, whose rows follow one another. Sequences are chosen in another order.
+// Each sequence has its own pages, whose rows are consecutive; sequences are chosen in another order.
 void expect_packs(const PageTestCache& cache, int d, const WantedRows& wanted) {
   struct Range {
     int seq, first, n;
@@ -195,7 +195,7 @@ TEST(DequantizationOf, OneSequenceAndHead) {
         << i;
 }
 
-// Attention of one query row to some rows, in double precision.
+// The attention of one query row to some rows, in double precision.
 struct HostPart {
   std::vector<double> out;
   double log_sum_exp = -INFINITY;
@@ -229,7 +229,7 @@ struct DevicePart {
     out = std::make_unique<DeviceArray<std::uint8_t>>(as_bytes(numbers, type));
     lse = std::make_unique<DeviceArray<float>>(sums);
   }
-  // One sequence, one head: rows are tokens.
+  // Returns it as one sequence with one head, whose rows are tokens.
   kvant_partial partial() const {
     kvant_partial result{};
     result.struct_size = sizeof result;
@@ -253,7 +253,8 @@ struct DevicePart {
   std::unique_ptr<DeviceArray<float>> lse;
 };
 
-// A block of 20 tokens behind 3 sealed pages and a tail of 9: the prefix in chunks of two pages.
+// A block of 20 tokens follows 3 sealed pages and a tail of 9 tokens; the prefix comes in chunks of two
+// pages.
 void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_type, kvant_type other_type,
                                 double tolerance) {
   constexpr int kBlock = 20;
@@ -355,7 +356,8 @@ TEST(Transforming, RoundsF32RowsToBf16) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(there[i], bf16_from_float(rows[i]));
 }
 
-// Scores of appended keys and transformed queries are those of the rows before, and outputs come back.
+// Scores of appended keys and transformed queries must equal those of the original rows, and outputs must be
+// transformed back.
 TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kHeads = 4;
@@ -399,13 +401,13 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   }
 }
 
-// In place, out of rows elsewhere, and out of rows that don't lie well: bit for bit the same.
+// Transforming in place, from rows elsewhere, and from unaligned rows must give the same bits.
 TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 7;
   constexpr int kHeads = 3;
   for (const int d : kHeadDims) {
-    const int width = kHeads * d + 1;  // of the rows that don't
+    const int width = kHeads * d + 1;  // of the unaligned rows
     std::mt19937 random(4);
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(kRows) * kHeads * d);
@@ -442,7 +444,7 @@ TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
   }
 }
 
-// What is rotated in F32 out of BF16 is what F32 copies of the same numbers become.
+// Rotating BF16 rows to F32 must give the same as rotating F32 copies of the same numbers.
 TEST(Transforming, MakesF32RowsOfBf16) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 5;
@@ -480,7 +482,7 @@ TEST(Transforming, MakesF32RowsOfBf16) {
   }
 }
 
-// Rows of heads of 80 and 96 become those of heads of 128, and back; and as other numbers.
+// Rows of heads of 80 and 96 become those of heads of 128 and back, also with other types.
 TEST(Transforming, PadsRowsAndCutsThem) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 5, kHeads = 3;

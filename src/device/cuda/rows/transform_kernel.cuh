@@ -1,5 +1,5 @@
-// Rows of queries into the basis of transformed keys, or of outputs back from that of transformed values. A
-// warp transforms a row.
+// Transforms rows of queries into the basis of transformed keys, or rows of outputs back from that of
+// transformed values. A warp transforms a row.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -8,12 +8,12 @@
 
 namespace kvant::cuda {
 
-// Where rows lie: head h of row i at i * row_stride + h * head_stride.
+// Describes the location of rows: head h of row i lies at i * row_stride + h * head_stride.
 template <class Memory>
 struct TransformRows {
   Memory* rows;
   std::int64_t row_stride, head_stride;
-  int channels;  // that rows have, a multiple of 8: of the others zeros are read, and nothing is stored
+  int channels;  // channels that rows have, a multiple of 8; others are read as zeros and not stored
   RowType type;
 };
 
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kTransformThreads)
     transform_kernel(const __grid_constant__ TransformArgs args) {
   wait_for_predecessors();
   admit_successors();
-  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
+  constexpr int kOwn = D / kLanes;  // neighbouring channels per lane
   const std::int64_t i =
       static_cast<std::int64_t>(blockIdx.x) * (kTransformThreads / kLanes) + threadIdx.x / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;

@@ -95,8 +95,8 @@ struct PairRange {
   }
 };
 
-// Each thread has found the range of a part of channels or tokens, of N: part thread / N of number thread %
-// N. The first N threads get all of theirs; parts lie behind the grids that are made of them.
+// Merges ranges of N channels or tokens, of which each thread has a part: part thread / N of number thread %
+// N. The first N threads get their merged ranges. Parts are stored after the grids that are made from them.
 template <int N, int D>
 __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRange own) {
   static_assert(SealShared<D>::kMaxGrids >= kMaxHeadDim + kSealThreads);

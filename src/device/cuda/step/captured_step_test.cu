@@ -1,6 +1,6 @@
-// A step whose lengths the device alone knows, captured once into a CUDA graph and replayed while sequences
-// grow over page ends, are replaced, cut back and rest: it leaves what a cache leaves whose lengths the host
-// knows, byte for byte.
+// A step whose lengths only the device knows is captured once in a CUDA graph. It is replayed while sequences
+// grow across page ends, are replaced, are cut back, and rest. It must leave the same bytes as a cache whose
+// lengths the host knows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr int kRequests = 5;
 constexpr int kSteps = 300;
 constexpr double kTolerance = .01;  // relative RMS error
 
-// Whatever lies on the device, and the graph of a step.
+// The device's memory, and the graph of a step.
 class CapturedStep {
  public:
   CapturedStep(const StepModel& model, const Codebooks& codebooks)
@@ -67,7 +67,7 @@ class CapturedStep {
     const kvant_decode_shape shape = model.shape(n_seqs_, rules_.max_queries);
     EXPECT_EQ(kvant_decode_workspace(&shape, &workspace_bytes_), KVANT_OK);
     workspace_.emplace(workspace_bytes_);
-    launch_step(shape);  // of padding alone: kernels are loaded
+    launch_step(shape);  // padding only, which loads the kernels
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     cudaGraph_t graph;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
@@ -83,8 +83,8 @@ class CapturedStep {
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  // lens: with new tokens; new_tokens: of each request; sequences: whose rows they are, the first `right` of
-  // them, and others behind these.
+  // lens: lengths including new tokens. new_tokens: per request. sequences: whose rows they are; the first
+  // `right` rows come from them, the rest from others.
   void run(const Ids& lens, const Ids& new_tokens, const Ids& sequences, const Ids& right) {
     Ids begins = {0};
     for (const int n : new_tokens) begins.push_back(begins.back() + n);
@@ -100,7 +100,8 @@ class CapturedStep {
         for (int i = 0; i < kRequests; ++i) {
           const int first = rules_.max_new == 1 ? i : begins[i];
           for (int t = 0; t < new_tokens[i]; ++t) {
-            const int sequence = t < right[i] ? sequences[i] : 100000 + sequences[i];  // a wrong draft's
+            // wrong drafts come from another sequence
+            const int sequence = t < right[i] ? sequences[i] : 100000 + sequences[i];
             for (int head = 0; head < n_heads; ++head) {
               const std::uint16_t* row = model_.row(sequence, layer, static_cast<Model::Kind>(kind), head,
                                                     lens[i] - new_tokens[i] + t);
@@ -120,14 +121,14 @@ class CapturedStep {
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     for (int layer = 0; layer < Model::kLayers; ++layer) last_out_[layer] = out_[layer].read();
   }
-  // Of new token t of a request: [heads][d].
+  // Returns the output of new token t of a request: [heads][d].
   std::vector<float> out(int layer, int i, int t) const {
     const std::ptrdiff_t size = std::ptrdiff_t{Model::kHeads} * rules_.d;
     const int row = (rules_.max_new == 1 ? i : first_rows_[i]) + t;
     return {last_out_[layer].begin() + row * size, last_out_[layer].begin() + (row + 1) * size};
   }
 
-  // Between steps, as a server has it: rows of a page, into the ring; and pages that stay sealed.
+  // Writes to the ring between steps, as a server does: rows of a page, and pages that stay sealed.
   void append_to_ring(int i, int page, int n, const LayerRows& rows) {
     const Ids blocks = tail_blocks_.read();
     Ids ids, tokens;
@@ -161,10 +162,11 @@ class CapturedStep {
   }
 
  private:
-  static constexpr int kEntries = 2 * Model::kKvHeads;  // of a tail page
+  static constexpr int kEntries = 2 * Model::kKvHeads;  // in a tail page
 
   static Ids zeros(int n) { return Ids(n); }
-  static Ids block_numbers(int of_request) {  // of all requests, in disorder (7 divides none of these)
+  // of all requests, in mixed order (7 divides none of these counts)
+  static Ids block_numbers(int of_request) {
     Ids numbers;
     for (int i = 0; i < kRequests * of_request; ++i)
       numbers.push_back((i * 7 + 3) % (kRequests * of_request));
@@ -181,7 +183,7 @@ class CapturedStep {
            rules_.d;
   }
 
-  // A layer has sealed pages, tails and sinks one behind another; layers lie at uneven distances.
+  // A layer has sealed pages, tails and sinks one after another; layers are unevenly spaced.
   static constexpr std::int64_t kUneven = 4096;
   std::int64_t tail_begin() const {
     return std::int64_t{kRequests} * Model::kMaxPages * model_.sealed_bytes();
@@ -367,7 +369,7 @@ class CapturedStep {
   std::array<std::vector<float>, Model::kLayers> last_out_;
 };
 
-// Sequences that come, grow, are cut back and go, in both caches.
+// Sequences that start, grow, are cut back and end, in both caches.
 class Session {
  public:
   explicit Session(const StepCase& of)
@@ -378,7 +380,7 @@ class Session {
         random_(11) {}
 
   void run() {
-    // A window's pages are sealed later.
+    // With a window, pages are sealed later.
     const int n_steps = model_.rules.window > 0 ? 2 * kSteps : kSteps;
     for (int step = 0; step < n_steps && !::testing::Test::HasFailure(); ++step) {
       for (int i = 0; i < kRequests; ++i) change(i, step);
@@ -395,7 +397,7 @@ class Session {
 
  private:
   bool one_in(int n) { return random_() % n == 0; }
-  // A page that a window has left behind can't come back.
+  // A page that a window has left cannot come back.
   bool can_cut() const { return model_.rules.sliding_window == 0; }
 
   void change(int i, int step) {
@@ -432,7 +434,7 @@ class Session {
       const bool rests = !is_there_[i] || one_in(15);
       new_tokens[i] = rests ? 0 : 1 + static_cast<int>(random_() % model_.rules.max_new);
       right[i] = rests ? 0 : 1 + static_cast<int>(random_() % new_tokens[i]);
-      lens[i] = rests ? 77 : host_.length(i) + new_tokens[i];  // padding is known by its slots
+      lens[i] = rests ? 77 : host_.length(i) + new_tokens[i];  // padding is recognized by its slots
     }
     captured_.run(lens, new_tokens, sequence_, right);
     for (int t = 0; t < model_.rules.max_new; ++t) {
@@ -465,7 +467,7 @@ class Session {
     ASSERT_LE(worst_sealing_, .6);
   }
 
-  // Every page that is sealed, before it is given up.
+  // Compares every sealed page before it is freed.
   void compare_pages(int i) {
     for (int page = host_.first_page(i); page < host_.n_sealed(i); ++page, ++n_compared_)
       for (int layer = 0; layer < Model::kLayers; ++layer)

@@ -1,5 +1,5 @@
-// What a step's calls read, made of lengths that lie on the device (kvant_plan_step). A CTA is a request: all
-// of its threads work out the same numbers, one writes them, and all write rows and tables.
+// Makes the inputs of a step's calls from lengths that lie on the device (kvant_plan_step). A CTA handles a
+// request: all of its threads compute the same numbers, one writes them, and all write rows and tables.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@ namespace kvant::cuda {
 
 inline constexpr int kPlanThreads = 128;
 
-// kvant_step_table.
+// The device form of kvant_step_table.
 struct StepTable {
   const std::int32_t* blocks;
   std::int64_t block_stride;
   const std::int32_t* places;  // or null
   int ring, n_entries, units, n_pages;
   int pages_of_block, page_units;
-  std::int32_t* table;  // null: it isn't wanted
+  std::int32_t* table;  // null: not requested
 };
 
-// kvant_step.
+// The device form of kvant_step.
 struct StepArgs {
   int n_requests, max_new_tokens, n_parts, n_rows;
   StepRules rules;
@@ -34,7 +34,8 @@ struct StepArgs {
   StepTable sealed, tail, protected_pages;
 };
 
-// The table of a sequence that is a part of a request: n pages from the request's page first_page on.
+// Writes the table of a sequence that is part of a request: n pages starting at the request's page
+// first_page.
 __device__ inline void write_table(const StepTable& to, int request, int seq, int first_page, int n) {
   if (to.table == nullptr) return;
   n = min(n, to.n_pages);
@@ -52,11 +53,11 @@ __device__ inline void write_table(const StepTable& to, int request, int seq, in
   }
 }
 
-// A request as the plan finds it.
+// A request in the form that the plan uses.
 struct PlannedRequest {
   int number;
   int first_row;
-  StepTokens tokens;  // of padding: n_tokens is 0
+  StepTokens tokens;  // padding has n_tokens 0
 };
 
 __device__ inline PlannedRequest planned_request(const StepArgs& args, int number) {
@@ -93,7 +94,7 @@ __device__ inline void write_part(const StepArgs& args, const PlannedRequest& re
   }
   if (tokens.n_tokens == 0 || part.n == 0) return;
   write_table(args.sealed, request.number, seq, part.first_page, part.sealed_pages);
-  // As far as tokens behind this part are: what is due may lie there.
+  // It extends to the tokens after this part, because due pages may lie there.
   const int n_tail_pages = pages_for(tokens.n_tokens) - part.first_tail_page();
   write_table(args.tail, request.number, seq, part.first_tail_page(), n_tail_pages);
   write_table(args.protected_pages, request.number, seq, 0, 1);
@@ -117,7 +118,7 @@ __device__ inline void write_due(const StepArgs& args, const PlannedRequest& req
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
   const PlannedRequest request = planned_request(args, static_cast<int>(blockIdx.x));
   for (int nth = 0; nth < args.n_parts; ++nth) write_part(args, request, nth);
-  __syncthreads();  // all have read sealed_before
+  __syncthreads();  // all threads have read sealed_before
   write_due(args, request);
   if (request.number + 1 < args.n_requests) return;
   const int end = args.query_begins == nullptr ? args.n_rows : args.query_begins[args.n_requests];

@@ -1,4 +1,4 @@
-// Attention of a query in double precision: what the tests of the decode kernels expect.
+// Computes the attention of a query in double precision, which the tests of the decode kernels expect.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,10 @@ namespace kvant::cuda {
 
 enum class Softmax { exact, sas };
 
-inline constexpr float kSharpest = 24;  // at which rounded queries cost more than other errors are allowed to
+// above this, rounded queries cost more than the tolerance of other errors
+inline constexpr float kSharpest = 24;
 
-// TurboAttention's exponential, of x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
+// Computes TurboAttention's exponential for x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
 inline double sas_exponential(double x) {
   if (x < -6) return 0;
   const double whole = std::floor(-x);
@@ -33,13 +34,13 @@ struct AttentionOracle {
   Softmax softmax;
   bool rises_by_tiles;  // SAS is relative to the largest score up to the end of a token's tile of 16
 
-  // The logit that joins the denominators of a query head: of some far above all scores.
+  // Returns the logit that joins the denominators of a query head; some are far above all scores.
   static float sink_logit(int head) {
     constexpr float kLogits[] = {0, 2, -INFINITY, 30, -40};
     return kLogits[head % 5];
   }
 
-  // The output of a query, [d], and its log-sum-exp. tokens: one at least.
+  // Returns the output of a query, [d], and its log-sum-exp. tokens: at least one.
   std::vector<double> attend(const float* q, const std::vector<Token>& tokens, int head,
                              double* log_sum_exp) const {
     std::vector<double> scores;
@@ -67,8 +68,9 @@ struct AttentionOracle {
   }
 
  private:
-  // The score that SAS takes a token's relative to: of a cache without sealed pages, the largest up to the
-  // end of the token's tile of 16; of others the largest of all, which tests with SAS keep within reach.
+  // Returns the score to which SAS relates each token. In a cache without sealed pages it is the largest up
+  // to the end of the token's tile of 16. Otherwise it is the largest of all, which tests with SAS keep
+  // within reach.
   std::vector<double> largest_so_far(const std::vector<double>& scores, double max) const {
     constexpr std::size_t kTile = 16;
     std::vector<double> largest(scores.size(), max);

@@ -1,5 +1,5 @@
-// K, V and queries that two KV heads of a model got, channels side by side: the bytes of data/captured, in
-// the order in which scripts/capture-heads.cc writes them.
+// K, V and queries that two KV heads of a model produced, with channels side by side: the bytes of
+// data/captured, in the order in which scripts/capture-heads.cc writes them.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,14 @@ namespace cuda {
 
 inline constexpr int kCapturedPages = 2, kCapturedQueries = 48, kCapturedChannels = 128;
 
-// The first channels of a row of bfloat16 numbers, kCapturedChannels at most; 64: those of the first head.
+// Returns a row of bfloat16 numbers, of which at most kCapturedChannels may be used; the first 64 belong to
+// the first head.
 inline const std::uint16_t* captured_row(int row) {
   return reinterpret_cast<const std::uint16_t*>(kCapturedHeads) +
          static_cast<std::ptrdiff_t>(row) * kCapturedChannels;
 }
 
-// One of the pages, [kPageTokens][d].
+// Returns one of the pages, [kPageTokens][d].
 inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
   const int first =
       (static_cast<int>(side) * kCapturedPages + static_cast<int>(seed % kCapturedPages)) * kPageTokens;
@@ -36,7 +37,7 @@ inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
   return values;
 }
 
-// The d numbers of query i, of as many as are needed.
+// Returns the d numbers of query i; queries repeat cyclically.
 inline const std::uint16_t* captured_query(int i) {
   return captured_row(2 * kCapturedPages * kPageTokens + i % kCapturedQueries);
 }

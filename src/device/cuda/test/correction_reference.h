@@ -1,4 +1,4 @@
-// KVLinC's feature maps in double precision.
+// Computes KVLinC's feature maps in double precision.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kMapColumns = 128;  // features of a softmax
+inline constexpr int kMapColumns = 128;  // features per softmax
 
 inline std::vector<float> normal_numbers(std::size_t n, float deviation, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -19,7 +19,7 @@ inline std::vector<float> normal_numbers(std::size_t n, float deviation, std::ui
   return numbers;
 }
 
-// [softmax(x W1), softmax(x W2)]. maps: [2][d][kMapColumns].
+// Returns [softmax(x W1), softmax(x W2)]. maps: [2][d][kMapColumns].
 inline std::vector<double> features_of(const float* maps, const std::vector<double>& x) {
   std::vector<double> features;
   for (int half = 0; half < 2; ++half) {

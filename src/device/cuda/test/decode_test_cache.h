@@ -1,5 +1,5 @@
 // Caches for the tests of the decode kernels: pages of any formats in GPU memory, and attention in double
-// precision over what the same bytes stand for.
+// precision over the values of the same bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ inline bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Whether every head and side has page table entries of its own, or an entry stands for all of them: then
-// pages are equally far apart, or sealed ones take as much as they have bytes (packed_entry.h).
+// Whether every head and side has page table entries of its own, or one entry serves all of them. In the
+// latter case pages are equally far apart, or sealed pages are packed by size (packed_entry.h).
 enum class Tables { own, shared, packed };
 
 // Formats of keys and values.
@@ -44,13 +44,13 @@ struct FormatPair {
   const char* key;
   const char* value;
 };
-// Everything is in the tail then.
+// All tokens are then in the tail.
 inline bool is_unquantized(const FormatPair& pair) {
   return pair.key == std::string("bf16") && pair.value == std::string("bf16");
 }
 
-// A cache of some sequences: pages in random places of the pools, and what they stand for. KV heads have the
-// pairs of formats in turn. Values are `loudness` times as large as page_values() makes them.
+// A cache of several sequences: pages in random places of the pools, and their decoded values. KV heads take
+// the pairs of formats in turn. Values are `loudness` times as large as page_values() makes them.
 class TestCache {
  public:
   TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
@@ -80,31 +80,31 @@ class TestCache {
     add_plain(protected_, [](const SequenceLengths& l) { return l.n_protected; });
   }
 
-  // As in kvant_decode_shape.
+  // See kvant_decode_shape.
   void skip_below(float threshold) { skip_threshold_ = threshold; }
-  // Pages that calls so far came to, and those whose values were skipped.
+  // Returns the pages that calls have processed so far, and those whose values were skipped.
   std::vector<std::uint64_t> skip_counts() const { return skip_counts_; }
 
-  // Scores become cap * tanh(score / cap).
+  // Makes scores cap * tanh(score / cap).
   void cap_scores(float cap) { softcap_ = cap; }
-  // A logit for each query head joins the denominators, of which some are far above all scores.
+  // Adds a logit for each query head to the denominators; some are far above all scores.
   void add_sink_logits() { has_sink_logits_ = true; }
-  // Of each sequence, so many tokens of its first page are masked out. Sequences without masked tokens.
+  // Masks this many tokens of each sequence's first page. Requires sequences without masked tokens.
   void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
 
-  // Queries are numbers of this type, that BF16 has no place for.
+  // Makes queries numbers of this type that BF16 cannot represent.
   void use_queries(kvant_type type) { q_type_ = type; }
-  // Rows of queries and outputs have only the first channels; the others of queries are zeros.
+  // Limits rows of queries and outputs to the first n channels; other channels of queries are zeros.
   void keep_channels(int n) { channels_ = n; }
-  // Outputs are rotated, and their channels multiplied by factors of their KV head.
+  // Makes calls rotate outputs and multiply their channels by factors of their KV head.
   void rotate_outputs() { rotates_ = true; }
 
-  // Calls say how many tail tokens and sealed pages there are: the kernels for short sequences then serve
-  // some of them. Sequences without sealed pages have no protected tokens.
+  // Makes calls give the numbers of tail tokens and sealed pages, so the kernels for short sequences serve
+  // some of them. Sequences without sealed pages then have no protected tokens.
   void say_lengths() { says_lengths_ = true; }
-  // Whether one of these has served the calls so far.
+  // Whether such a kernel has served the calls so far.
   bool was_short() const { return was_short_; }
-  // The last token of each tail comes with the call, as F32 rows or as BF16. Rotated: rows, and queries, are
+  // Makes the last token of each tail come with the call, as F32 or BF16 rows. rotated: rows and queries are
   // multiplied by factors and a Hadamard matrix on the way.
   void append_last(kvant_type type, bool rotated) {
     appends_ = true;
@@ -112,17 +112,17 @@ class TestCache {
     rotates_rows_ = rotated;
   }
 
-  // Sequences have so many queries, the last of which sees all tokens. counts: of each, where they have as
-  // many at most.
+  // Gives sequences up to max_queries queries, the last of which sees all tokens. counts: the number per
+  // sequence, if it varies.
   void ask(int max_queries, std::vector<int> counts = {}) {
     max_queries_ = max_queries;
     query_counts_ = std::move(counts);
   }
 
-  // Scores are multiplied by this.
+  // Multiplies scores by this factor.
   void sharpen(float factor) { sharpness_ = factor; }
 
-  // Largest relative RMS error of a sequence's outputs, against attention with `expected`.
+  // Returns the largest relative RMS error of a sequence's outputs, compared with attention with `expected`.
   double worst_error(int group, kvant_type out_type, Softmax softmax = Softmax::exact,
                      Softmax expected = Softmax::exact) {
     softmax_ = softmax;
@@ -247,7 +247,7 @@ class TestCache {
       if (appends_) expect_rows(tail_pages.pool->read(), tail_.bytes);
       return out.read();
     };
-    for (int run = 0; run < 3; ++run) {  // each finds what the one before has left
+    for (int run = 0; run < 3; ++run) {  // each run finds what the previous one has left
       layer.settled = run == 2 ? 1 : 0;
       start();
     }
@@ -263,9 +263,10 @@ class TestCache {
   struct Pool {
     std::vector<std::byte> bytes;
     std::vector<std::int32_t> table;  // [seq][head][side][page], or [seq][page] for all heads and sides
-    int pages = 0;                    // of the table's last dimension
+    int pages = 0;                    // last dimension of the table
     std::size_t entry_bytes = 0;
-    std::vector<std::int64_t> offsets;  // [head][side]: of pages in an entry for all of them
+    // [head][side]: offsets of pages within an entry that serves all of them
+    std::vector<std::int64_t> offsets;
     bool is_packed = false;
   };
   struct Uploaded {
@@ -275,8 +276,8 @@ class TestCache {
   };
   using Token = AttentionOracle::Token;
 
-  // Pages after rows were appended. Numbers that are the small difference of large ones may be rounded to a
-  // neighbour.
+  // Compares pages after rows were appended. Numbers that are small differences of large ones may be rounded
+  // to a neighbour.
   static void expect_rows(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
     ASSERT_EQ(found.size(), expected.size());
     const auto number = [](const std::vector<std::byte>& bytes, std::size_t at) {
@@ -289,8 +290,8 @@ class TestCache {
       EXPECT_NEAR(number(found, at), number(expected, at), 1e-5) << "byte " << at;
     }
   }
-  // Rows that come with a call, and its queries: so that what becomes of them on the way is what the cache
-  // has.
+  // Rows and queries that come with a call. They are inversely transformed, so the call's transformation
+  // gives the cache's contents.
   struct LastRows {
     kvant_new_rows rows{};
     std::vector<std::uint8_t> source[3];  // of keys, values and queries
@@ -321,11 +322,11 @@ class TestCache {
       rows.query_head_stride = d;
       rows.query_factors = inverses.get();
     }
-    // A call may leave anything in the queries' place.
+    // Restores the queries, since a call may leave anything in their place.
     void restore() const { const_cast<DeviceArray<std::uint8_t>&>(queries).write(source[2]); }
   };
 
-  // [kKvHeads][d]
+  // Returns factors [kKvHeads][d].
   std::vector<float> row_factors(bool inverse) const {
     std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d_);
     for (std::size_t i = 0; i < factors.size(); ++i) {
@@ -334,7 +335,7 @@ class TestCache {
     }
     return factors;
   }
-  // Rows [..][heads of kKvHeads groups][d] as bytes, of which the call makes these.
+  // Returns, as bytes, the rows from which the call makes the given ones, [..][heads of kKvHeads groups][d].
   std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
                                             bool of_queries) const {
     if (!rotates_rows_) return as_bytes(rows, row_type_);
@@ -356,7 +357,8 @@ class TestCache {
     return begins;
   }
 
-  // Of all sequences, the rows of as many last tokens as they have queries; zeros where a tail has none.
+  // Returns, for all sequences, the rows of as many last tokens as they have queries; zeros if a tail has
+  // none.
   std::vector<std::uint8_t> last_rows(int side) const {
     std::vector<float> rows;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -375,7 +377,7 @@ class TestCache {
     }
     return before_rotation(rows, /*group=*/1, /*of_queries=*/false);
   }
-  // The tails before their last tokens are there.
+  // Returns the tails without their last tokens.
   Pool without_last() const {
     Pool before = tail_;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -404,7 +406,7 @@ class TestCache {
     return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F / loudness_of(Side::key);
   }
 
-  // A page's values, [kPageTokens][d].
+  // Returns a page's values, [kPageTokens][d].
   std::vector<float> values(Side side, std::uint32_t seed) const {
     std::vector<float> values =
         values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
@@ -425,10 +427,10 @@ class TestCache {
       if (static_cast<int>(i % d_) >= channels()) q[i] = 0;
     return q;
   }
-  // Of rows of queries and outputs.
+  // Returns the channels in rows of queries and outputs.
   int channels() const { return channels_ == 0 ? d_ : channels_; }
 
-  // Of channel i of all KV heads.
+  // Returns the factor of channel i, counted over all KV heads.
   static float out_factor(std::size_t i) { return 0.5F + static_cast<float>(i % 7); }
   std::vector<double> rotated(const std::vector<double>& x, int kv_head) const {
     std::vector<double> y = cuda::rotated(x, d_);
@@ -436,7 +438,7 @@ class TestCache {
     return y;
   }
 
-  // Pages of all heads and sides that a table entry stands for.
+  // Returns the number of pages that a table entry covers.
   int pages_of_entry() const { return tables_ == Tables::own ? 1 : kKvHeads * 2; }
 
   // page_bytes: [head][side].
@@ -552,7 +554,7 @@ class TestCache {
     }
   }
 
-  // The tokens of a sequence and KV head that a query sees; behind: it, the last one.
+  // Returns the tokens of a sequence and KV head that a query sees. behind: the number of queries after it.
   std::vector<Token> visible(std::size_t seq, int kv_head, int behind) const {
     const std::size_t of_head = seq * kKvHeads + kv_head;
     std::vector<Token> tokens = tokens_[of_head];
@@ -588,7 +590,7 @@ class TestCache {
     return worst;
   }
 
-  // Of a query; behind: it, those of its sequence.
+  // Returns the error of a query. behind: the number of queries after it in its sequence.
   double error_of(std::size_t seq, int row, int behind, const std::vector<float>& q,
                   const std::vector<std::uint8_t>& out, const std::vector<float>& lse, int group,
                   kvant_type out_type) const {
@@ -599,7 +601,7 @@ class TestCache {
       const std::size_t first = of_row * d_;
       const std::vector<Token> tokens = visible(seq, head / group, behind);
       double log_sum_exp = -INFINITY;
-      std::vector<double> expected(d_);  // of a query that sees nothing
+      std::vector<double> expected(d_);  // zeros for a query that sees nothing
       if (tokens.empty()) {
         if (tokens_[seq * kKvHeads + head / group].empty()) continue;
         EXPECT_FLOAT_EQ(lse[of_row], has_sink_logits_ ? AttentionOracle::sink_logit(head) : -INFINITY);
@@ -650,8 +652,8 @@ class TestCache {
   std::vector<std::uint32_t> mask_;
   std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
   std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
-  std::vector<std::vector<Token>> tokens_;  // [seq][head]: sealed ones, the tail's, protected ones
-  std::vector<std::size_t> tail_begins_;    // [seq][head]: among them
+  std::vector<std::vector<Token>> tokens_;  // [seq][head]: sealed tokens, the tail's, protected ones
+  std::vector<std::size_t> tail_begins_;    // [seq][head]: index of the tail's first token
   Pool sealed_, tail_, protected_;
 };
 

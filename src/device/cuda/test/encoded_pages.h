@@ -1,5 +1,4 @@
-// Pages for the tests and the benchmark of the kernels: encoded by the formats themselves, in both byte
-// orders.
+// Pages for the tests and benchmarks of the kernels, encoded by the formats themselves, in both byte orders.
 #pragma once
 
 #include <cmath>
@@ -16,7 +15,7 @@
 namespace kvant::cuda {
 
 struct EncodedPage {
-  std::vector<float> values;      // [kPageTokens][d]: what the page's bytes stand for
+  std::vector<float> values;      // [kPageTokens][d]: the decoded values
   std::vector<std::byte> device;  // bytes in GPU memory
 };
 
@@ -24,7 +23,7 @@ struct EncodedPage {
 struct Codebooks {
   Constants constants;
   std::vector<std::uint16_t> packed[2];  // [side][n_heads][size]
-  std::int64_t size[2] = {0, 0};         // numbers of a head
+  std::int64_t size[2] = {0, 0};         // per head
 
   Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads,
             std::uint32_t seed) {
@@ -48,10 +47,10 @@ struct Codebooks {
   }
 };
 
-// What tests attend to; `captured` is what a model made (captured_heads.h).
+// The values that tests attend to; `captured` ones come from a model (captured_heads.h).
 enum class Values { normal, outliers, captured };
-// The others: Gaussian values [kPageTokens][d]; keys with offsets and scales that differ by channel, values
-// with a common part, so that outputs don't vanish.
+// Returns Gaussian values [kPageTokens][d]. Keys have offsets and scales that differ by channel. Values have
+// a common part, which keeps outputs from vanishing.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -65,8 +64,8 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
   if (kind == Values::outliers) {
-    // As models have them: a channel of keys far from the others, tokens whose values are large or nearly
-    // vanish.
+    // The outliers resemble those of models: a channel of keys far from the others, and tokens whose values
+    // are large or nearly vanish.
     for (int token = 0; token < kPageTokens; ++token) {
       float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
       if (side == Side::key) row[5] = 40 + 3 * row[5];
@@ -77,7 +76,7 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   return values;
 }
 
-// A page of `values`, [kPageTokens][d].
+// Encodes a page of `values`, [kPageTokens][d].
 inline EncodedPage encode_page(const std::string& name, Side side, int d, const TokenMask& left_out,
                                const Codebooks& codebooks, int head, std::vector<float> values) {
   const Format& format = *find_format(name);

@@ -1,4 +1,4 @@
-// Pairs of formats that between them take every decode kernel.
+// Pairs of formats that together exercise every decode kernel.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"prog3", "prog3"},
                                         {"prog5", "prog5"},
                                         {"nvq-d4b8", "nvq-d4b8"},
-                                        // By the generic kernel:
+                                        // The generic kernel serves these:
                                         {"fp8", "fp8"},
                                         {"tok8g32s", "lm3"},
                                         {"tcq4", "ch4g64"},
@@ -48,15 +48,16 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"nvq-d8b12", "pq-d4b8"},
                                         {"prog2-paper", "f16"}};
 
-// Of what there is for these heads alone.
+// The sizes of heads for tests that exclude heads of 512.
 inline constexpr int kHeadDimsUpTo256[] = {64, 128, 256};
 
-// Sealed pages of 16 bits: those of heads of 512 are 128 KB, of which shared memory has no room for two.
+// Whether sealed pages have 16 bits. With heads of 512 these are 128 KB, two of which do not fit in shared
+// memory.
 inline bool has_16_bits(const std::string& format) {
   return format == "bf16" || format == "f16";
 }
 
-// Every pair at every head size.
+// Returns every pair at every head size.
 inline std::vector<std::tuple<FormatPair, int>> pairs_by_head_dim() {
   std::vector<std::tuple<FormatPair, int>> cases;
   for (const int d : kHeadDims) {
@@ -68,7 +69,7 @@ inline std::vector<std::tuple<FormatPair, int>> pairs_by_head_dim() {
   return cases;
 }
 
-// A name of a test.
+// Returns the name of a test.
 inline std::string name_of(const FormatPair& pair, int d) {
   std::string name = std::string(pair.key) + "_" + pair.value + "_d" + std::to_string(d);
   for (char& c : name)

@@ -1,5 +1,5 @@
-// A cache whose lengths the host knows: a ledger for each sequence says which pages there are and what is
-// due, and the library's calls get tables and counts that are made of it for every token.
+// A cache whose lengths the host knows. A ledger for each sequence says which pages exist and which are due,
+// and the library's calls get tables and counts made from it for every token.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace kvant::cuda {
 
 using Ids = std::vector<std::int32_t>;
 
-// Entries as numbers.
+// Represents entries by numbers.
 class NumberedEntries final : public EntryStore {
  public:
   NumberedEntries(int n_sealed, int n_tails) {
@@ -92,7 +92,7 @@ class HostDrivenCache {
   int length(int i) const { return seqs_[i].ledger->length(); }
   int n_sealed(int i) const { return seqs_[i].ledger->n_sealed(); }
 
-  // The first tokens of a sequence, which fill no page; nobody attends.
+  // Appends the first tokens of a sequence, which fill no page; nothing attends.
   LayerRows append_prompt(int i, int n_tokens) {
     PageLedger& ledger = *seqs_[i].ledger;
     ledger.begin();
@@ -104,7 +104,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // One more token of each of these sequences, which attends. out(): its outputs.
+  // Appends one more token to each of these sequences, which attends. out() returns its outputs.
   void step(const std::vector<bool>& takes_part) {
     std::fill(host_tables_.begin(), host_tables_.end(), 0);
     for (int i = 0; i < n_seqs_; ++i) {
@@ -121,13 +121,14 @@ class HostDrivenCache {
     for (int i = 0; i < n_seqs_; ++i)
       if (takes_part[i]) seqs_[i].ledger->commit();
   }
-  // Of sequence i: [heads][d].
+  // Returns the output of sequence i: [heads][d].
   std::vector<float> out(int layer, int i) const {
     const auto size = static_cast<std::ptrdiff_t>(Model::kHeads) * model_.rules.d;
     return {last_out_[layer].begin() + i * size, last_out_[layer].begin() + (i + 1) * size};
   }
 
-  // Keeps the first tokens. Rows of the page that was sealed and is now the tail's last; empty: none is.
+  // Keeps the first n_tokens tokens. Returns the rows of the page that was sealed and is now the tail's last,
+  // or nothing if there is none.
   LayerRows truncate(int i, int n_tokens) {
     LayerRows rows;
     const int page = n_tokens / kPageTokens;
@@ -139,14 +140,14 @@ class HostDrivenCache {
     return rows;
   }
 
-  // The bytes of a sealed page of a layer.
+  // Returns the bytes of a sealed page of a layer.
   std::vector<std::byte> sealed_page(int layer, int i, int page) const {
     return bytes_of(layer, seqs_[i].ledger->sealed(page));
   }
   int first_page(int i) const { return seqs_[i].ledger->first_page(); }
 
-  // Attention of the token of the last step in double precision, from the rule of visibility, the bytes of
-  // sealed pages and the rows that were given: [heads][d].
+  // Returns the attention of the last step's token in double precision, from the rule of visibility, the
+  // bytes of sealed pages and the given rows: [heads][d].
   std::vector<double> expected(int layer, int i) const {
     const int d = model_.rules.d;
     const AttentionOracle oracle{.d = d,
@@ -174,7 +175,7 @@ class HostDrivenCache {
     return out;
   }
 
-  // How far sealed pages are from the rows that they were made of: relative RMS error.
+  // Returns the distance of sealed pages from the rows from which they were made: relative RMS error.
   double sealing_error(int layer, int i) const {
     double error = 0, energy = 1e-30;
     for (int page = first_page(i); page < n_sealed(i); ++page) {
@@ -193,9 +194,9 @@ class HostDrivenCache {
   }
 
  private:
-  struct Seen {  // by the token of the last step
+  struct Seen {  // what the last step's token sees
     int token = 0, first_token = 0, sealed = 0;
-    std::vector<PageEntry> entries;  // [sealed], those from the first visible page on
+    std::vector<PageEntry> entries;  // [sealed], starting at the first visible page
   };
   struct Seq {
     int sequence = 0;
@@ -203,19 +204,20 @@ class HostDrivenCache {
     std::vector<std::vector<float>> truth;  // [layer][side][head]: rows [tokens][d] as they were appended
     Seen last;
   };
-  // What the calls of a step read: numbers of each sequence, and page tables with kMaxPages entries each.
+  // The data that the calls of a step read: numbers for each sequence, and page tables with kMaxPages entries
+  // each.
   enum Part {
     sealed_pages,
     tail_tokens,
     n_protected,
     hidden,
-    due_tail_page,  // from page 0, as due_sealed_page
+    due_tail_page,  // starting at page 0, like due_sealed_page
     due_sealed_page,
     n_due,
     appended,  // tokens, -1: none
     n_numbers,
-    sealed = n_numbers,  // from page 0
-    sealed_seen,         // from the first that is seen
+    sealed = n_numbers,  // starting at page 0
+    sealed_seen,         // starting at the first visible page
     tail,
     tail_seen,
     n_parts
@@ -238,7 +240,7 @@ class HostDrivenCache {
     EXPECT_TRUE(ledger.reserve(1, /*is_prompt=*/false));
     int seen = before;  // page j is sealed for token t if 128 (j + 1) + window <= t
     while (kPageTokens * (seen + 1) + rules.window <= token) ++seen;
-    EXPECT_GE(ledger.end_sealed(), seen);  // a page that this token fills is sealed behind it
+    EXPECT_GE(ledger.end_sealed(), seen);  // a page that this token fills is sealed after it
     const int first_token = rules.sliding_window == 0 ? 0 : std::max(0, token + 1 - rules.sliding_window);
     const int first_page = first_token / kPageTokens, first_tail = std::max(seen, first_page);
     number(sealed_pages, i) = std::max(0, seen - first_page);
@@ -320,7 +322,7 @@ class HostDrivenCache {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 
-  // Of each sequence the row of the last step's token: [n_seqs][heads][d].
+  // Returns the row of the last step's token for each sequence: [n_seqs][heads][d].
   std::vector<std::uint16_t> last_rows(int layer, Model::Kind kind) const {
     std::vector<std::uint16_t> rows;
     for (const Seq& seq : seqs_) {
@@ -386,7 +388,7 @@ class HostDrivenCache {
     EXPECT_EQ(kvant_append(&shape, &at, &rows, nullptr), KVANT_OK) << kvant_last_error();
   }
 
-  // Of tokens of a model's sequence.
+  // Returns rows of tokens of a model's sequence.
   LayerRows rows_of(int i, int first_token, int n) const {
     LayerRows rows;
     for (int layer = 0; layer < Model::kLayers; ++layer) {
@@ -404,7 +406,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // The first n rows, into a page of the tail from a token on.
+  // Appends the first n rows to a page of the tail, starting at a token.
   void append(PageEntry entry, int first_token, int n, const LayerRows& rows) {
     Ids tokens;
     for (int t = 0; t < n; ++t) tokens.push_back(first_token + t);
@@ -475,7 +477,7 @@ class HostDrivenCache {
     return bytes;
   }
 
-  // What a sealed page stands for: [kPageTokens][d].
+  // Returns the decoded values of a sealed page: [kPageTokens][d].
   std::vector<float> decoded(int layer, PageEntry entry, int side, int head) const {
     const std::vector<std::byte> bytes = bytes_of(layer, entry);
     const std::int64_t at = head * (model_.key_bytes() + model_.value_bytes()) + side * model_.key_bytes();
@@ -493,7 +495,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Rows that the token of the last step sees: [tokens][d].
+  // Returns the rows that the last step's token sees: [tokens][d].
   std::vector<float> visible_rows(int i, int layer, int side, int head) const {
     const Seen& seen = seqs_[i].last;
     const int d = model_.rules.d, first_page = seen.first_token / kPageTokens;
@@ -520,8 +522,8 @@ class HostDrivenCache {
   DeviceArray<std::uint16_t> key_codebooks_, value_codebooks_;
   Ids host_tables_;
   DeviceArray<std::int32_t> tables_, numbers_;
-  std::deque<DeviceArray<std::uint16_t>> rows_;  // of a layer: keys, values and queries of each sequence
-  DeviceArray<float> out_;                       // of a layer
+  std::deque<DeviceArray<std::uint16_t>> rows_;  // per layer: keys, values and queries of each sequence
+  DeviceArray<float> out_;                       // per layer
   std::vector<float> last_out_[Model::kLayers];
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> sealed_, tails_, sinks_;  // [layers]
   std::size_t workspace_bytes_ = 0;

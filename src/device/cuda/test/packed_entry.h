@@ -1,4 +1,4 @@
-// Tests only: pages of unlike sizes in one entry.
+// For tests only: pages of different sizes in one entry.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace kvant::cuda {
 
-// Pages of all heads and sides that a table's entry stands for, side by side in an order of their own: from
-// the last head to the first the values, then so the keys.
+// The pages of all heads and sides that a table's entry covers, side by side in a particular order: values
+// from the last head to the first, then the keys likewise.
 struct PackedEntry {
-  std::vector<std::int64_t> offsets;  // [heads][2], as kvant_decode_layer::sealed_offsets
+  std::vector<std::int64_t> offsets;  // [heads][2], like kvant_decode_layer::sealed_offsets
   std::int64_t bytes = 0;
 
   // page_bytes: [heads][2].

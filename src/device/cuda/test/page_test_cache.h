@@ -1,4 +1,5 @@
-// Caches in GPU memory for the tests of what turns pages into rows, and the rows that their bytes stand for.
+// Caches in GPU memory for tests of kernels that turn pages into rows, and the rows that their bytes
+// represent.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ class TestPagePool {
   std::byte* page(std::size_t seq, int head, int side, int page) {
     return bytes_.data() + table_[((seq * n_heads_ + head) * 2 + side) * n_pages_ + page] * page_bytes_;
   }
-  // Valid as long as the pool is.
+  // Uploads the pages; the result is valid as long as the pool.
   kvant_pages upload() {
     device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
     device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
@@ -69,7 +70,7 @@ class PackedPagePool {
   std::byte* page(std::size_t seq, int head, int side, int page) {
     return bytes_.data() + table_[seq * n_pages_ + page] * entry_.bytes + entry_.offsets[2 * head + side];
   }
-  // Of a layer. Valid as long as the pool is.
+  // Sets the pages of a layer, valid as long as the pool.
   void upload(kvant_decode_layer& layer) {
     device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
     device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
@@ -90,8 +91,8 @@ class PackedPagePool {
   std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
 };
 
-// Sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads have the
-// pairs of formats in turn; where there are more than one, sealed pages take the room that each needs.
+// Sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads take the
+// pairs of formats in turn; with more than one pair, sealed pages are packed by size.
 class PageTestCache {
  public:
   static constexpr int kKvHeads = 3;
@@ -137,18 +138,18 @@ class PageTestCache {
   }
 
   int tokens(std::size_t seq) const { return lengths_[seq].sealed * kPageTokens + lengths_[seq].tail; }
-  // What a token's row stands for.
+  // Returns the values of a token's row.
   const float* row(std::size_t seq, int head, int side, int token) const {
     return rows_[(seq * kKvHeads + head) * 2 + side].data() + static_cast<std::ptrdiff_t>(token) * d_;
   }
 
-  // As the library's calls take them.
+  // Return the arguments of the library's calls.
   const kvant_decode_shape& shape() const { return shape_; }
   const kvant_decode_layer& layer() const { return layer_; }
   const kvant_decode_lengths& lengths() const { return device_lengths_; }
 
-  // Pages [first, first + n) of all sequences and heads: BF16 [seq][n * kPageTokens][head][d]; 0xffff where
-  // no token is.
+  // Returns pages [first, first + n) of all sequences and heads: BF16 [seq][n * kPageTokens][head][d], with
+  // 0xffff where there is no token.
   std::vector<std::uint16_t> dequantized(int side, int first, int n) const {
     const std::size_t size = lengths_.size() * n * kPageTokens * kKvHeads * d_;
     const DeviceArray<std::uint16_t> out(std::vector<std::uint16_t>(size, 0xffff));
@@ -166,7 +167,7 @@ class PageTestCache {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     return out.read();
   }
-  // The same of one sequence and head: [n * kPageTokens][d].
+  // Returns the same for one sequence and head: [n * kPageTokens][d].
   std::vector<std::uint16_t> dequantized_alone(int side, int seq, int head, int first, int n) const {
     const DeviceArray<std::int32_t> seqs(std::vector<std::int32_t>{seq});
     const DeviceArray<std::uint16_t> out(
@@ -215,7 +216,7 @@ class PageTestCache {
     rows_.push_back(rows);
   }
 
-  // A random row, in place `token` of the pool's pages.
+  // Adds a random row at position `token` of the pool's pages.
   void add_plain(TestPagePool& pool, std::size_t seq, int head, int side, int token, float* row) {
     auto* page = reinterpret_cast<std::uint16_t*>(pool.page(seq, head, side, token / kPageTokens));
     for (int i = 0; i < d_; ++i) {
@@ -273,7 +274,7 @@ class PageTestCache {
   std::vector<std::uint32_t> mask_words_;
   std::vector<std::vector<float>> rows_;  // [seq][head][side], [tokens][d]
   std::unique_ptr<TestPagePool> sealed_, tail_, protected_;
-  std::unique_ptr<PackedPagePool> packed_;  // in the place of sealed_
+  std::unique_ptr<PackedPagePool> packed_;  // replaces sealed_
   std::unique_ptr<DeviceArray<std::int32_t>> device_sealed_, device_tail_;
   std::unique_ptr<DeviceArray<std::uint32_t>> device_masks_;
   std::unique_ptr<DeviceArray<std::uint16_t>> device_codebooks_[2];

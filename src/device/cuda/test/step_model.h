@@ -1,4 +1,4 @@
-// A small model's rows and shapes, for the tests of whole steps.
+// The rows and shapes of a small model, for tests of whole steps.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace kvant::cuda {
 
-// What a test of steps runs with: formats and the step's rules.
+// The parameters of a test of steps: formats and the step's rules.
 struct StepCase {
   const char *key, *value;
   int d;
   int max_new, max_queries;
   int window, sliding_window, sink;
-  bool says_lengths = false;  // of the longest sequences that there may be
+  bool says_lengths = false;  // gives the lengths of the longest possible sequences
 };
 
 struct StepModel {
@@ -38,9 +38,9 @@ struct StepModel {
   std::int64_t value_bytes() const {
     return static_cast<std::int64_t>(kvant_page_bytes(rules.value, rules.d));
   }
-  std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }  // of a layer
+  std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }  // per layer
 
-  // A row of d BF16 numbers.
+  // Returns a row of d BF16 numbers.
   const std::uint16_t* row(int sequence, int layer, Kind kind, int head, int token) const {
     std::uint64_t hash = 0;
     for (const int x : {sequence, layer, static_cast<int>(kind), head, token})
@@ -61,7 +61,7 @@ struct StepModel {
     shape.max_queries = max_queries;
     return shape;
   }
-  // n rows of one layer; seq and token: as kvant_new_rows has them.
+  // Returns n rows of one layer; seq and token: see kvant_new_rows.
   kvant_new_rows new_rows(int n, const std::int32_t* seq, const std::int32_t* token, const void* keys,
                           const void* values) const {
     kvant_new_rows rows{};
@@ -78,7 +78,7 @@ struct StepModel {
   float softmax_scale() const { return rules.d == 64 ? 0.125F : 0.09F; }
 
  private:
-  static constexpr int kRows = 1021;  // that there are
+  static constexpr int kRows = 1021;  // number of distinct rows
   std::vector<std::uint16_t> rows_;
 };
 

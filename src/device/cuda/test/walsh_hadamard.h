@@ -1,4 +1,4 @@
-// What tests expect of rotated rows.
+// Computes what tests expect of rotated rows.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// Rows [n][d] by the orthonormal Walsh-Hadamard matrix.
+// Multiplies rows [n][d] by the orthonormal Walsh-Hadamard matrix.
 template <class T>
 std::vector<double> rotated(const std::vector<T>& rows, int d) {
   std::vector<double> result(rows.size());
