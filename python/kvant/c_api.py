@@ -1,4 +1,4 @@
-"""The structures and functions of include/kvant/kvant.h. Members are described there; names are the same."""
+"""The structures and functions of include/kvant/kvant.h, under the same names. The header describes the members."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pathlib
 
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 11  # of KVANT_VERSION: libraries of a later minor one will do
+MAJOR_VERSION, MINOR_VERSION = 1, 11  # of KVANT_VERSION; libraries with a later minor version work, too
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
 
 
 def _fields(*groups):
-    """(type, "names of members") in turn, as ctypes lists them."""
+    """Takes a type and "names of members" in turn, and returns the pairs that ctypes wants."""
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
@@ -22,18 +22,19 @@ _PLAIN = frozenset((int, float, bool, bytes, type(None)))  # types that ctypes t
 
 
 class Struct(ctypes.Structure):
-    """A structure whose `struct_size`, where it has one, is set."""
+    """A structure that sets its own `struct_size` if it has one."""
 
     c_name: str
-    _kinds: dict[str, type]  # of members
+    _kinds: dict[str, type]  # types of the members
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         cls._kinds = dict(cls._fields_)
 
     def __init__(self, **members):
-        """Members by name. Whatever has an address (a tensor's `data_ptr`, a structure) is taken for it, and lives as long as
-        this. (Layers make a dozen of these in each step: it is worth being quick.)"""
+        """Takes members by name. For anything that has an address (a tensor's `data_ptr`, a structure), the address is
+        stored, and the object lives as long as this one. Layers make a dozen of these in each step, so speed counts
+        here."""
         kinds, values = self._kinds, members.copy()
         for name, x in members.items():
             if name not in kinds:
@@ -200,7 +201,8 @@ STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, N
 
 
 class KvantError(RuntimeError):
-    """A call of the library failed: its name, the status as a number, and why: the argument and what it must be."""
+    """A call of the library failed. The error has the call's name, the status as a number and the reason: which
+    argument is wrong, and what it must be."""
 
     def __init__(self, function: str, status: int, reason: str):
         super().__init__(f"{function}: {reason}")
@@ -208,7 +210,8 @@ class KvantError(RuntimeError):
 
 
 def library_candidates() -> list[pathlib.Path]:
-    """Where the library is looked for: in the package, then in the build folders of the source tree around it."""
+    """Returns where the library is looked for: in the package, then in the build folders of the source tree around
+    it."""
     package = pathlib.Path(__file__).resolve().parent
     root = package.parents[1]
     return [package / "lib" / "libkvant_cuda.so", root / "build" / "cuda" / "libkvant_cuda.so",
@@ -225,10 +228,10 @@ def find_library() -> pathlib.Path:
 
 
 class Library:
-    """The functions of libkvant_cuda. Streams are cudaStream_t as numbers."""
+    """The functions of libkvant_cuda. A stream is the number of its cudaStream_t."""
 
     def __init__(self, path: str | pathlib.Path | None = None):
-        """path: of the library, or None: see library_candidates."""
+        """`path` is the library's file, or None for the first of library_candidates."""
         self._library = ctypes.CDLL(str(path or find_library()))
         version = getattr(self._library, "kvant_version", None)
         if version is None:
@@ -242,39 +245,39 @@ class Library:
         self._library.kvant_decode_kernel.restype = ctypes.c_char_p
 
     def check_device(self) -> None:
-        """Raises KvantError, with the reason, where the kernels don't run on the current device."""
+        """Raises KvantError with the reason if the kernels do not run on the current device."""
         self._check("check_device", self._library.kvant_check_device())
 
     def page_bytes(self, format: str, head_dim: int) -> int:
-        """Bytes of a page of one KV head and side; 0 if no kernel reads the format at this head size."""
+        """Returns the bytes of a page of one KV head and side, or 0 if no kernel reads the format at this head size."""
         return self._library.kvant_page_bytes(ctypes.c_char_p(format.encode()), head_dim)
 
     def can_seal(self, format: str) -> bool:
         return bool(self._library.kvant_can_seal(ctypes.c_char_p(format.encode())))
 
     def can_seal_rows(self, format: str) -> bool:
-        """Whether pages can be made of rows that aren't in the tail."""
+        """Returns whether pages of the format can be made of rows that are not in the tail."""
         return bool(self._library.kvant_can_seal_rows(ctypes.c_char_p(format.encode())))
 
     def decode_kernel(self, shape: Shape) -> str | None:
-        """The name of the kernel that serves a shape, such as cuda/sm90/tcq4+tcq4; None: there is none."""
+        """Returns the name of the kernel that serves a shape, such as cuda/sm90/tcq4+tcq4, or None if there is none."""
         name = self._library.kvant_decode_kernel(ctypes.byref(shape))
         return name.decode() if name else None
 
     def workspace_bytes(self, shape: Shape) -> int:
-        """Bytes of workspace for a shape, on the current device."""
+        """Returns the bytes of workspace that a shape needs on the current device."""
         size = ctypes.c_size_t()
         self._check("decode_workspace", self._library.kvant_decode_workspace(ctypes.byref(shape), ctypes.byref(size)))
         return size.value
 
     def prompt_workspace_bytes(self, shape: PromptShape) -> int:
-        """Bytes of workspace for prompts of a shape."""
+        """Returns the bytes of workspace that prompts of a shape need."""
         size = ctypes.c_size_t()
         self._check("prompt_workspace", self._library.kvant_prompt_workspace(ctypes.byref(shape), ctypes.byref(size)))
         return size.value
 
     def launch(self, name: str, stream: int, *arguments) -> None:
-        """kvant_`name`(arguments..., stream): structures by reference; numbers and addresses as they are."""
+        """Calls kvant_`name`(arguments..., stream). Structures go by reference, numbers and addresses as they are."""
         converted = [ctypes.byref(x) if isinstance(x, ctypes.Structure) else x for x in arguments]
         self._check(name, getattr(self._library, "kvant_" + name)(*converted, ctypes.c_void_p(stream)))
 

@@ -1,7 +1,7 @@
-"""GGUF models on low-bit KV caches, on the CPU or a GPU: the engine of the program `kvant`, as Python objects.
+"""Runs GGUF models on low-bit KV caches, on the CPU or a GPU: the engine of the program `kvant` as Python objects.
 
-Arrays are NumPy's. What a user can get wrong raises `Error`, with the program's sentence, or ValueError. Ctrl-C ends
-what runs. Several threads may share a model: they take turns."""
+Arrays are NumPy's. A user's mistake raises `Error`, with the program's sentence, or ValueError. Ctrl-C ends what runs.
+Threads that share a model take turns."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _number(name: str, value: float) -> float:
 
 
 def _several(values: Any) -> list[Any]:
-    """Of one thing or several."""
+    """Returns a list, whether one value or several were given."""
     return [values] if isinstance(values, (str, bytes, os.PathLike, int, np.integer)) else list(values)
 
 
 def _text(name: str, value: Any) -> str:
-    """What the engine takes as UTF-8."""
+    """Returns a text that the engine can take as UTF-8."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a str")
     try:
@@ -77,9 +77,11 @@ def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
 
 
 class Answer(Iterator[str]):
-    """An answer while it is made: iterate over it for its text, in pieces of whole characters, as it comes.
+    """A completion that is being generated. Iterating over it gives its text as it is generated, in pieces of whole
+    characters.
 
-    `text`, `tokens`, `logprobs` and `end` are those of the whole answer: asking for one of them makes the rest of it."""
+    `text`, `tokens`, `logprobs` and `end` describe the whole completion, so asking for one of them generates the
+    rest."""
 
     def __init__(self, answer: _engine.Answer, has_logprobs: bool, process: int):
         self._answer, self._has_logprobs, self._process = answer, has_logprobs, process
@@ -108,14 +110,14 @@ class Answer(Iterator[str]):
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
-        """[n]: of the answer, without the one by which the model ended it."""
+        """The completion's tokens [n], without the token by which the model ended it."""
         self._finish()
         return self._answer.tokens()
 
     @property
     def logprobs(self) -> npt.NDArray[np.float64]:
-        """[n]: natural logarithms of the tokens' probabilities, before temperature and cuts. (Those of a stop text are left
-        out.) Needs `logprobs=True`."""
+        """Natural logarithms [n] of the tokens' probabilities, before temperature and cuts. Tokens of a stop text are
+        left out. Needs `logprobs=True`."""
         if not self._has_logprobs:
             raise ValueError("the answer has no log-probabilities: ask for it with logprobs=True")
         self._finish()
@@ -123,13 +125,14 @@ class Answer(Iterator[str]):
 
     @property
     def end(self) -> str:
-        """"finished" (the model has ended it, or a stop text), "length" (max_tokens) or "context_full"."""
+        """Why the completion ended: "finished" (by the model or a stop text), "length" (max_tokens) or
+        "context_full"."""
         self._finish()
         return self._answer.end or ""
 
     @property
     def stop(self) -> str:
-        """The stop text that has ended it; empty: none has."""
+        """The stop text that ended the completion; empty if none did."""
         self._finish()
         return self._answer.stop
 
@@ -139,7 +142,7 @@ class Answer(Iterator[str]):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the KV cache now."""
+        """Current size of the KV cache in bytes."""
         return self._answer.cache_bytes
 
     def __repr__(self) -> str:
@@ -147,25 +150,25 @@ class Answer(Iterator[str]):
 
 
 class Tokenizer:
-    """A model's own."""
+    """The model's own tokenizer."""
 
     def __init__(self, model: _engine.Model):
         self._model = model
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> npt.NDArray[np.int32]:
-        """Tokens of a text, int32 [n]. add_special: with the token that the model's texts begin with, if they do;
-        parse_special: "<|im_start|>" in the text becomes that token."""
+        """Returns the tokens of a text, int32 [n]. With add_special they start with the token that begins the model's
+        texts, if it has one. With parse_special, "<|im_start|>" in the text becomes that token."""
         return self._model.encode(_text("the text", text), bool(add_special), bool(parse_special))
 
     def decode(self, tokens: npt.ArrayLike) -> str:
-        """The text of tokens [n]; what is no whole character becomes U+FFFD."""
+        """Returns the text of tokens [n]. Bytes that form no whole character become U+FFFD."""
         array = _token_array(tokens)
         if array.size and array.max() >= self.n_vocab:
             raise ValueError(f"token {array.max()} is not in the model's vocabulary of {self.n_vocab}")
         return self._model.decode(array).decode("utf-8", "replace")
 
     def ends_generation(self, token: int) -> bool:
-        """Whether the model ends a text or a turn by this token."""
+        """Returns whether the model ends a text or a turn by this token."""
         return self._model.ends_generation(_checked("the token", token, 0, self.n_vocab - 1))
 
     @property
@@ -180,14 +183,18 @@ class Model:
                  calibration: str | os.PathLike[str] = "", device: str = "cpu", threads: int | None = None,
                  backend: str | None = None, strict: bool = False, chat_template: str | os.PathLike[str] = "",
                  draft_max: int = 15):
-        """kv: a recipe, as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
-        ("k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4") or a file. context: the most tokens of a text; 0: what the model was
-        trained for, or what is needed. calibration: a file of `kvant calibrate -o`; empty: what is found in the user's cache
-        folder, or made now where the recipe can't do without. device: "cpu", "cuda", or "cuda:1" for the second GPU, which
-        then has the model and its caches (docs/guide/gpu.md). backend: how the CPU attends; None: "cpu", by the fastest code.
-        strict: a fall-back to something slower is an error. chat_template: a file with a Jinja template, instead of the model's
-        own. draft_max: the most tokens that a step verifies of a draft (docs/guide/speculative-decoding.md); 0: nothing is
-        drafted."""
+        """kv: a recipe as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
+        ("k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4") or a file.
+        context: the maximum number of tokens of a text; 0: the trained context, or more if a text needs it.
+        calibration: a file of `kvant calibrate -o`. If it is empty, the file in the user's cache folder is used; a
+        recipe that cannot work without calibration makes one now.
+        device: "cpu", "cuda", or "cuda:1" for the second GPU, which then holds the model and its caches
+        (docs/guide/gpu.md).
+        backend: how the CPU attends; None: "cpu", the fastest code.
+        strict: makes a fall-back to something slower an error.
+        chat_template: a file with a Jinja template, instead of the model's own.
+        draft_max: the most tokens of a draft that a step verifies (docs/guide/speculative-decoding.md); 0: no
+        speculative decoding."""
         self._opened = _engine.Model.open(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                           os.fsdecode(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
                                           bool(strict), os.fsdecode(chat_template),
@@ -208,7 +215,7 @@ class Model:
 
     @property
     def recipe(self) -> str:
-        """The recipe in full."""
+        """The recipe with all of its values."""
         return self._model.recipe
 
     @property
@@ -223,13 +230,17 @@ class Model:
                  temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05, seed: int = 0,
                  presence_penalty: float = 0.0, frequency_penalty: float = 0.0, repeat_penalty: float = 1.0,
                  logprobs: bool = False) -> Answer:
-        """What follows a text, or tokens [n]. The prompt is read at once; the answer is made as it is asked for.
+        """Continues a text, or tokens [n]. The prompt is read at once; the completion is generated as it is asked for.
 
-        max_tokens: -1: until the model ends. stop: texts that end the answer and don't belong to it. temperature: 0: always the
-        likeliest token; otherwise one of the top_k likeliest (0: all), of the smallest set with the probability top_p, of
-        those at least min_p times as likely as the likeliest; the same seed draws the same. presence_penalty and
-        frequency_penalty are subtracted from the logit of a token that the answer has, once and for each time that it has it;
-        repeat_penalty divides the positive logits of the last 64 tokens of prompt and answer, and multiplies negative ones."""
+        max_tokens: -1: until the model ends.
+        stop: texts that end the completion and do not belong to it.
+        temperature: 0: always the likeliest token. Otherwise a token is drawn from the top_k likeliest (0: all), from
+        the smallest set with the probability top_p, and from those at least min_p times as likely as the likeliest. The
+        same seed draws the same tokens.
+        presence_penalty, frequency_penalty: subtracted from the logit of a token in the completion, once and for each
+        occurrence.
+        repeat_penalty: divides the positive logits of the last 64 tokens of prompt and completion, and multiplies
+        negative ones."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_array(prompt)
         stops = [] if stop is None or stop == "" else [_text("a stop text", x) for x in _several(stop)]
         if "" in stops:
@@ -243,8 +254,8 @@ class Model:
                                      _checked("seed", seed, 0, 2**32 - 1)), bool(logprobs), self._process)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Answer:
-        """The model's answer in a conversation, in its chat template. messages: the user's one, or a list of
-        {"role": "system" | "user" | "assistant", "content": TEXT}; options: those of `generate`."""
+        """Generates the model's answer in a conversation, in its chat template. messages: the user's message, or a list
+        of {"role": "system" | "user" | "assistant", "content": TEXT}. The options are those of `generate`."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, Sequence):
@@ -260,8 +271,8 @@ class Model:
         return self.generate(self._model.chat_prompt(turns), **options)
 
     def score(self, text: str | npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """How likely the model finds a text, or tokens [n]: the natural logarithm of each token's probability after those
-        before it, float64 [n - 1], on the cache that decoding would have."""
+        """Scores a text, or tokens [n]: the natural logarithm of each token's probability given those before it,
+        float64 [n - 1]. The cache is filled as in decoding."""
         return self._model.score(self.tokenizer.encode(text) if isinstance(text, str) else _token_array(text))
 
     def plan(self, context: int = 0, batch: int = 1) -> dict[str, Any]:
@@ -275,8 +286,8 @@ class Model:
 
 def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0, batch: int = 1,
          calibration: str | os.PathLike[str] = "", device: str = "cpu", backend: str | None = None) -> dict[str, Any]:
-    """What a model's cache takes, and what fits into memory, as `kvant info --json` writes it (docs/reference/json.md), for
-    `batch` sequences of `context` tokens (0: as many as the model was trained for). device: where they would lie."""
+    """Returns the size of a model's cache and what fits into memory, as `kvant info --json` writes it
+    (docs/reference/json.md). It is for `batch` sequences of `context` tokens (0: the trained context) on `device`."""
     return json.loads(_engine.plan(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                    _checked("batch", batch, 1, 1 << 20), os.fsdecode(calibration), device,
                                    _backend(device, backend, "cpu"), _threads(None)))
@@ -289,14 +300,16 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
              calibrate_on: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), calibration: str | os.PathLike[str] = "",
              weights: str = "f32", device: str = "cpu", threads: int | None = None, backend: str | None = None,
              strict: bool = False) -> Any:
-    """What caches cost in quality, as `kvant eval --json` writes it (docs/reference/json.md): a dictionary, or a list of one
-    for each context where several are given. The options are the program's (docs/reference/commands.md).
+    """Measures what caches cost in quality, as `kvant eval --json` writes it (docs/reference/json.md). The result is a
+    dictionary, or a list with one per context if several are given. The options are the program's
+    (docs/reference/commands.md).
 
-    text: not a file's name. kv: recipes, or "llama.cpp:TYPE"; several in a list or separated by commas; None: kvant-4bit, or
-    the suite's alone. Without `layers`,
-    `retrieval` and `greedy`, each of "results" (the reference first) has arrays of all scored positions beside its means:
-    "kld_positions", float64 [positions], in nats, "same_top", bool [positions], and "kld_blocks", float64, of the units of
-    the bootstrap."""
+    text: the text itself, not a file's name.
+    kv: recipes, or "llama.cpp:TYPE", in a list or separated by commas; None: kvant-4bit, or only the suite's.
+
+    Without `layers`, `retrieval` and `greedy`, each of "results" (the reference first) also has arrays for all scored
+    positions: "kld_positions", float64 [positions], in nats; "same_top", bool [positions]; and "kld_blocks", float64,
+    for the units of the bootstrap."""
     if sum((layers, retrieval, greedy)) > 1 or (compare_backend and (retrieval or greedy)):
         raise ValueError("layers, retrieval, greedy and compare_backend exclude each other")
     if calibrate_on and calibration:

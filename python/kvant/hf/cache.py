@@ -1,4 +1,4 @@
-"""The pages of a batch of sequences, as a cache of transformers."""
+"""A cache of transformers that keeps a batch of sequences in low-bit pages."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ from kvant.torch.library import current
 
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
-# Model types whose RoPE turns neighbouring channels together; others turn those of two halves.
+# For these model types RoPE rotates neighbouring channels together; for others, channel i and channel i + half.
 TURNS_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
 SPARE_PAGES = 8  # of each sequence, at least, when a cache grows: room for 1024 tokens
 GROWTH = 8  # or one of so many
 
 
 class KvantCache(Cache):
-    """The KV cache of a batch in low-bit pages, for `generate(..., past_key_values=KvantCache(model.config))` of a model with
-    attn_implementation="kvant". With another attention, keys and values are dequantized for it in every step: slow, and a
-    warning says so.
+    """Keeps the KV cache of a batch in low-bit pages, for `generate(..., past_key_values=KvantCache(model.config))` of
+    a model with attn_implementation="kvant". For another attention, keys and values are dequantized in every step; this
+    is slow, and a warning says so.
 
     Padding on the left takes no room. A cache serves one batch; beams and crops (assisted generation) are refused."""
 
     def __init__(self, config, kv: str = "uniform-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
                  library: TorchLibrary | None = None):
-        """config: the model's. kv: uniform-4bit, uniform-3bit, uniform-2bit, or another recipe as docs/guide/vllm.md describes them; with
-        prompt=flashq behind it prompts are attended to in INT8. `recipe.name` is what serves. constants: the file that
-        `kvant.hf.calibrate` has made of this model, which recipes with codebooks or smoothed keys can't do without, or the one that
-        `kvant calibrate` has made of its GGUF file, with which kvant-4bit and its like have bits by layer, KV head and side.
-        max_tokens: of a sequence, for which room is made at once; 0: room is made when it is needed."""
+        """config: the model's configuration.
+        kv: uniform-4bit, uniform-3bit, uniform-2bit, or another recipe from docs/guide/vllm.md; prompt=flashq in the
+        recipe lets prompts attend in INT8. `recipe.name` is the recipe that serves.
+        constants: the file that `kvant.hf.calibrate` made for this model; recipes with codebooks or smoothed keys need
+        it. The file of `kvant calibrate` for the model's GGUF file gives kvant-4bit and its like bits by layer, KV head
+        and side.
+        max_tokens: tokens per sequence for which memory is taken at once; 0: memory is taken when it is needed."""
         if not hasattr(config, "get_text_config"):
             raise TypeError(f"KvantCache takes a model's configuration, model.config, not a {type(config).__name__}")
         if not isinstance(max_tokens, int) or max_tokens < 0:
@@ -88,35 +90,35 @@ class KvantCache(Cache):
 
     def _forget(self) -> None:
         self.n_sequences, self._n_pages = 0, 0
-        self._device: torch.device | None = None  # of all layers
-        self._n_padded = 0  # tokens of a sequence, padding included, behind the step
+        self._device: torch.device | None = None  # device of all layers
+        self._n_padded = 0  # tokens per sequence after the step, padding included
         self._lens = np.zeros(0, np.int64)
-        self._seq_lens: torch.Tensor | None = None  # int32 [batch]: behind the step
+        self._seq_lens: torch.Tensor | None = None  # int32 [batch]: lengths after the step
         self._step: Step | None = None
         self._attention: PieceAttention | None = None
-        self._graphs_here: DecodeGraphs | None = None  # of the blocks as they are
-        self._graphs: DecodeGraphs | None = None  # where the step is run by them
-        self._rows: torch.Tensor | None = None  # int64: of the step's [batch * new], those that are no padding; None: all
+        self._graphs_here: DecodeGraphs | None = None  # graphs for the present blocks
+        self._graphs: DecodeGraphs | None = None  # set if the graphs run this step
+        self._rows: torch.Tensor | None = None  # int64: rows among the step's [batch * new] that are not padding; None: all
         for layer in self.layers:
             layer.kv_cache, layer.n_padded = torch.empty(0, dtype=torch.uint8), 0
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sequence."""
+        """Number of tokens of each sequence."""
         return self._lens.tolist()
 
     @property
     def kernel(self) -> str | None:
-        """Of decoding, such as cuda/sm90/tcq4+tcq4; None before the first step."""
+        """Name of the decode kernel, such as cuda/sm90/tcq4+tcq4; None before the first step."""
         return self._state.cache.kernel if self._state.cache else None
 
     @property
     def bytes(self) -> int:
-        """That are allocated now, of all layers."""
+        """Bytes that are allocated now, for all layers."""
         return sum(layer.kv_cache.numel() for layer in self.layers)
 
     def planned_bytes(self, n_sequences: int, n_tokens: int) -> int:
-        """That sequences of n_tokens take in all layers, their unquantized newest tokens included."""
+        """Returns the bytes that sequences of n_tokens take in all layers, with their newest, unquantized tokens."""
         beside = self.layout.of_sequences(n_sequences).sealed_begin * len(self.layers)
         return beside + n_sequences * -(-n_tokens // PAGE) * sum(self._block_bytes)
 
@@ -125,7 +127,7 @@ class KvantCache(Cache):
         return self._config._attn_implementation == "kvant"
 
     def on(self, device: torch.device) -> contextlib.AbstractContextManager:
-        """The library's calls of a layer, whose rows lie there."""
+        """Makes the GPU of a layer's rows the current one for the library's calls."""
         if device != self._device:
             if self._device is not None:
                 raise NotImplementedError(f"KvantCache keeps all layers on one GPU, and this model has some on {self._device} and some on "
@@ -137,9 +139,12 @@ class KvantCache(Cache):
 
     def attend(self, layer: KvantLayer, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
                mask: torch.Tensor | None, softmax_scale: float) -> torch.Tensor:
-        """Adds new tokens to a layer, and attends. q: [batch, n_heads, n, head_dim]; keys, values: [batch, n_kv_heads, n,
-        head_dim]; mask: [batch, all tokens so far], 0 for padding, or None: there is none. The output, [batch, n, n_heads,
-        head_dim], of q's type. Prompts attend in BF16. Single tokens give their queries in F32, so that rotating them rounds nothing."""
+        """Adds new tokens to a layer, and attends.
+
+        q: [batch, n_heads, n, head_dim]. keys, values: [batch, n_kv_heads, n, head_dim]. mask: [batch, all tokens so
+        far], 0 for padding, or None. Returns [batch, n, n_heads, head_dim] of q's type.
+
+        Prompts attend in BF16. Single tokens give their queries in F32, because rotating those rounds nothing."""
         if softmax_scale != self._state.softmax_scale:
             raise NotImplementedError(f"kvant: the model scales scores by {softmax_scale}, not by {self._state.softmax_scale}")
         n_sequences, n_heads, n_new, head_dim = q.shape
@@ -161,8 +166,8 @@ class KvantCache(Cache):
 
     def rows_for_other_attention(self, layer: KvantLayer, keys: torch.Tensor,
                                  values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds new tokens to a layer; all keys and values, [batch, n_kv_heads, tokens, head_dim]: earlier ones dequantized,
-        the new ones as they are."""
+        """Adds new tokens to a layer and returns all keys and values, [batch, n_kv_heads, tokens, head_dim]. Earlier
+        tokens are dequantized, new ones are as they are."""
         warnings.warn("KvantCache: the model's attention is not \"kvant\": keys and values are dequantized in every step, which "
                       "is slow and takes memory (attn_implementation=\"kvant\")", stacklevel=4)
         self._check_heads(keys, self._state.n_heads)
@@ -185,7 +190,8 @@ class KvantCache(Cache):
                              "KvantCache(model.config) of the model that runs".format(*mine, *found))
 
     def _dequantize(self, layer: KvantLayer, n_tokens: int, rows: torch.Tensor) -> None:
-        """All sequences' first n_tokens, before the step. rows: BF16 [2, batch, tokens of whole pages, n_kv_heads, head_dim]."""
+        """Dequantizes the first n_tokens of all sequences, as they were before the step. rows: BF16 [2, batch, tokens
+        of whole pages, n_kv_heads, head_dim]."""
         cache, blocks, n = self._state.cache, layer.kv_cache, self.n_sequences
         sealed = torch.full((n,), n_tokens // PAGE, dtype=torch.int32, device=rows.device)
         tail = torch.full_like(sealed, n_tokens % PAGE)
@@ -202,7 +208,7 @@ class KvantCache(Cache):
 
     def _step_of(self, layer: KvantLayer, n_sequences: int, n_new: int, mask: torch.Tensor | None,
                  device: torch.device) -> Step:
-        """The step that a layer takes part in: begun by the layer that comes first."""
+        """Returns the step that a layer takes part in. The first layer begins it."""
         if layer.n_padded > self._n_padded:
             self._begin(n_sequences, n_new, mask, device)
         return self._step
@@ -248,7 +254,7 @@ class KvantCache(Cache):
             self._graphs.begin()
 
     def _make_room(self, n_tokens: int, device: torch.device) -> None:
-        """Page p of sequence s lies in block p * n_sequences + s: blocks stay where they are as a cache grows."""
+        """Page p of sequence s lies in block p * n_sequences + s, so blocks keep their place as a cache grows."""
         n_pages = -(-n_tokens // PAGE)
         if n_pages <= self._n_pages:
             return
@@ -282,7 +288,7 @@ class KvantCache(Cache):
 
 
 class KvantLayer(CacheLayerMixin):
-    """One layer's memory: uint8, as SequenceLayout divides it."""
+    """One layer's memory, uint8, which SequenceLayout divides."""
 
     is_sliding = False
 
@@ -290,7 +296,7 @@ class KvantLayer(CacheLayerMixin):
         super().__init__()
         self._cache = cache
         self.kv_cache = torch.empty(0, dtype=torch.uint8)
-        self.n_padded = 0  # tokens of a sequence, padding included
+        self.n_padded = 0  # tokens per sequence, padding included
         self.is_initialized = True
 
     def lazy_initialization(self, key_states, value_states) -> None:
@@ -301,7 +307,7 @@ class KvantLayer(CacheLayerMixin):
         if not self._cache.uses_kvant_attention:
             with self._cache.on(key_states.device):
                 return self._cache.rows_for_other_attention(self, key_states, value_states)
-        key_states.kvant_layer = self  # how the attention function, which is called next, finds this
+        key_states.kvant_layer = self  # the attention function, which is called next, finds the cache here
         return key_states, value_states
 
     def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
@@ -326,7 +332,7 @@ class KvantLayer(CacheLayerMixin):
 
 
 def shape_of(config) -> ModelShape:
-    """Of a text model's configuration. NotImplementedError: one that KvantCache doesn't support."""
+    """Reads a text model's configuration. NotImplementedError: KvantCache does not support it."""
     heads = _heads_of(config)
     return ModelShape(config.num_hidden_layers, heads.n_heads, heads.n_kv_heads, heads.head_dim, heads.softmax_scale,
                       config.max_position_embeddings, config.vocab_size, config.model_type in TURNS_NEIGHBOURS)

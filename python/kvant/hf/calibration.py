@@ -1,4 +1,4 @@
-"""Constants for a checkpoint of transformers: `kvant calibrate`, of a model that PyTorch runs."""
+"""Makes calibration files for checkpoints of transformers, as `kvant calibrate` does for GGUF files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ PROBED_TOKENS = 32
 
 def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", *, text: str = "",
               path: str | os.PathLike[str] | None = None, seed: int = 0, threads: int | None = None) -> pathlib.Path:
-    """Finds out what a recipe should know about a model, once, and returns the file with it: for KvantCache(constants=...) and the
-    vLLM plug-in. A file that is there is returned at once.
+    """Learns what a recipe should know about a model and returns the file with it, for KvantCache(constants=...) and
+    the vLLM plug-in. If the file exists, it is returned at once.
 
-    model: a causal language model of transformers, on any device; for trellis formats one of which PyTorch knows gradients. kv: as
-    KvantCache has it; one file serves recipes whose constants are the same. tokenizer: its tokenizer, or
-    the tokens of a text, whole numbers [n]. text: to learn from; empty: the one that ships with kvant. path: of the file; None: in
-    the user's cache folder, under the checkpoint's fingerprint. It takes the memory of a pass over 1024 tokens and back, beside
-    the model. ValueError: there is a file of another checkpoint at that path."""
+    model: a causal language model of transformers, on any device. Trellis formats need a model whose gradients PyTorch
+    knows.
+    kv: a recipe as KvantCache takes it. One file serves all recipes with the same constants.
+    tokenizer: the model's tokenizer, or the tokens of a text, whole numbers [n].
+    text: the text to learn from; empty: the one that ships with kvant.
+    path: the file; None: in the user's cache folder, under the checkpoint's fingerprint.
+
+    It takes the memory of a forward and backward pass over 1024 tokens, in addition to the model. ValueError: the path
+    has a file of another checkpoint."""
     from kvant.engine import _engine
 
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
@@ -47,7 +51,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
         if not callable(tokenizer):
             raise ValueError("kvant.hf.calibrate: with tokens of your own, name the file: path=...")
         path = _engine.calibration_path(text_of_recipe, shape.geometry(), fingerprint, text)
-        with contextlib.suppress(_engine.Error):  # none, or one of an earlier version
+        with contextlib.suppress(_engine.Error):  # the file is missing, or an earlier version wrote it
             found = read_constants(path, recipe, shape, serves_by_head=True)
     elif os.path.exists(path):
         found = read_constants(path, recipe, shape, serves_by_head=True)
@@ -66,7 +70,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Before what takes minutes."""
+    """Checks the path before the work, which takes minutes."""
     folder = path.absolute().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +81,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _tokens_of(tokenizer: Any, text: str, n_vocab: int) -> tuple[npt.NDArray[np.int32], int]:
-    """Tokens of the text, and the one that texts begin with for the model, or -1."""
+    """Returns the tokens of the text, and the token that begins texts for this model, or -1."""
     if not callable(tokenizer):
         tokens = np.asarray(tokenizer)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
@@ -159,12 +163,12 @@ class _Calibration:
 
 
 def _rows_of_heads(x: torch.Tensor) -> npt.NDArray[np.float32]:
-    """Of [heads, n, head_dim]: F32 [n, heads * head_dim]."""
+    """Turns [heads, n, head_dim] into F32 [n, heads * head_dim]."""
     return x.transpose(0, 1).flatten(1).float().cpu().contiguous().numpy()
 
 
 class _Progress:
-    """A line on a terminal."""
+    """Prints progress in one line of a terminal."""
 
     def __init__(self, n_steps: int):
         self._n_steps, self._done = n_steps, 0

@@ -1,5 +1,6 @@
-"""Steps of one new token for each sequence as CUDA graphs: one for what the layers share, and one for each layer's attention.
-A layer's few launches take the host longer to describe than the GPU to run, and transformers has the host's time already."""
+"""Runs steps of one new token per sequence as CUDA graphs: one graph for what the layers share, and one for each
+layer's attention. Without graphs, the host needs longer to describe a layer's few launches than the GPU to run them,
+and transformers keeps the host busy."""
 
 from __future__ import annotations
 
@@ -13,34 +14,35 @@ from kvant.paged.model_cache import ModelCache
 
 
 class DecodeGraphs:
-    """For a cache whose blocks and tables stay where they are. `begin` in each step; then `attend` for its layers."""
+    """Graphs for a cache whose blocks and tables keep their place. Each step calls `begin`, then `attend` for each
+    layer."""
 
     def __init__(self, cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_table: torch.Tensor):
-        """seq_lens: int32 [n_seqs], changed in place from step to step: the new token included."""
+        """seq_lens: int32 [n_seqs], new token included. It is changed in place from step to step."""
         self._cache, layout = cache, cache.layout
         n_seqs, device = len(seq_lens), seq_lens.device
-        # In F32, as the library rotates them where they lie.
+        # F32, because the library rotates them in place.
         self._q = torch.zeros(n_seqs, cache.n_heads, layout.head_dim, device=device, dtype=torch.float32)
         self._keys, self._values = torch.zeros(2, n_seqs, layout.n_kv_heads, layout.head_dim, device=device, dtype=torch.float32)
         self._out: torch.Tensor | None = None
         self._pool = torch.cuda.graph_pool_handle()
         self._layers: dict[int, torch.cuda.CUDAGraph] = {}
-        decode.prepare(cache, seq_lens, block_table, tail_table)  # once outside: CUDA loads kernels when they are first used
+        decode.prepare(cache, seq_lens, block_table, tail_table)  # once outside the capture, because CUDA loads kernels on first use
         self._shared, self._step = self._captured(lambda: decode.prepare(cache, seq_lens, block_table, tail_table))
 
     def begin(self) -> None:
         self._shared.replay()
 
     def attend(self, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """blocks: a layer's; q: [n_seqs, n_heads, head_dim], of one type in all steps; keys, values: [n_seqs, n_kv_heads, head_dim]. The
-        output, [n_seqs, n_heads, head_dim] of q's type, until the next layer's."""
+        """blocks: the layer's. q: [n_seqs, n_heads, head_dim], of one type in all steps. keys, values: [n_seqs,
+        n_kv_heads, head_dim]. Returns [n_seqs, n_heads, head_dim] of q's type, which the next layer overwrites."""
         if self._out is None:
             self._out = torch.zeros_like(q, memory_format=torch.contiguous_format)
         for ours, new in ((self._q, q), (self._keys, keys), (self._values, values)):
             ours.copy_(new)
         graph = self._layers.get(blocks.data_ptr())
         if graph is None:
-            # Runs it for this step, too; writing a token twice is writing it once.
+            # Runs the attention for this step, too. Writing a token twice changes nothing.
             self._attend(blocks)
             self._layers[blocks.data_ptr()], _ = self._captured(lambda: self._attend(blocks))
         else:
@@ -51,8 +53,8 @@ class DecodeGraphs:
         decode.attend(self._cache, self._step, blocks, self._q, self._keys, self._values, self._out)
 
     def _captured(self, launches: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-        """The graph of what a function launches, and what it returns. (torch.cuda.graph would empty PyTorch's memory first, which
-        is too much for one a layer.)"""
+        """Captures what a function launches, and returns the graph and the function's result. torch.cuda.graph would
+        first empty PyTorch's memory, which is too slow once per layer."""
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

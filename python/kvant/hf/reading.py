@@ -1,5 +1,5 @@
-"""What calibration reads of a model of transformers: its queries, keys and values, by the attention `kvant` and a cache that keeps
-nothing."""
+"""Shows calibration the queries, keys and values of a model of transformers, by the attention `kvant` and a cache that
+keeps nothing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvant import PAGE
 
-SINK_TOKENS = 4  # at the start of a text: calibration leaves errors of them out (kSinkTokens in src/calibrate)
+SINK_TOKENS = 4  # at the start of a text; calibration leaves out their errors (kSinkTokens in src/calibrate)
 
-# Of a layer: queries [n_heads, n, head_dim], keys and values [n_kv_heads, n, head_dim], and the factor of scores.
+# Takes a layer, queries [n_heads, n, head_dim], keys and values [n_kv_heads, n, head_dim], and the factor of the
+# scores.
 Visitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
-# Of a layer, in the backward pass: queries, and F32 [n_heads, n], how much each counts.
+# Takes, in the backward pass, a layer, its queries and F32 [n_heads, n], how much each query counts.
 QueryVisitor = Callable[[int, torch.Tensor, torch.Tensor], None]
-# Likewise: queries, keys, values, and the derivative by the attention's output [n_heads, n, head_dim].
+# Takes, in the backward pass, a layer, queries, keys, values and the loss's derivative by the attention's output
+# [n_heads, n, head_dim].
 GradientVisitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class ReadingCache(Cache):
-    """Takes part in one forward pass of one text: attention is to the text itself, in float32. Each layer is shown to `visit`, and
-    in a backward pass to `visit_back` and `visit_gradient`."""
+    """Takes part in one forward pass of one text, whose attention is to the text itself, in float32. It shows each
+    layer to `visit`, and in a backward pass to `visit_back` and `visit_gradient`."""
 
     def __init__(self, n_layers: int, visit: Visitor | None = None, visit_back: QueryVisitor | None = None,
                  visit_gradient: GradientVisitor | None = None):
@@ -43,11 +45,11 @@ class _ReadingLayer(CacheLayerMixin):
 
     def update(self, key_states, value_states, *args, **kwargs):
         self._n_tokens += key_states.shape[-2]
-        key_states.kvant_layer = self  # how the attention function, which is called next, finds this
+        key_states.kvant_layer = self  # the attention function, which is called next, finds the cache here
         return key_states, value_states
 
     def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
-        """As KvantCache.attend."""
+        """Attends as KvantCache.attend does."""
         if self._visit is not None:
             self._visit(self._number, q[0].detach(), keys[0].detach(), values[0].detach(), softmax_scale)
         visitors = [None if visit is None else functools.partial(visit, self._number) for visit in (self._visit_back, self._visit_gradient)]
@@ -67,8 +69,8 @@ class _ReadingLayer(CacheLayerMixin):
 
 
 class _Attention(torch.autograd.Function):
-    """Causal attention of q [n_heads, n, d] to keys and values [n_kv_heads, n, d], a page of queries at a time; backwards
-    it computes weights anew, so that it takes little memory."""
+    """Causal attention of q [n_heads, n, d] to keys and values [n_kv_heads, n, d], one page of queries at a time. The
+    backward pass computes the weights again, which saves memory."""
 
     @staticmethod
     def forward(ctx, q, keys, values, scale, visit_back, visit_gradient=None):
@@ -83,8 +85,11 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """With P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS K, dK = dS^T Q. A query counts
-        as much as the derivative by its scores of tokens that it reads from sealed pages is long, without the sink's."""
+        """Computes gradients with P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS
+        K, dK = dS^T Q.
+
+        A query counts by the norm of the derivative by its scores of tokens in quantized pages, without those of the
+        sink."""
         q, keys, values = ctx.saved_tensors
         if ctx.visit_gradient is not None:
             ctx.visit_gradient(q, keys, values, gradient)
@@ -106,7 +111,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _grouped(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """F32 [n_kv_heads, queries of each, n, d]."""
+    """Groups queries by their KV head: F32 [n_kv_heads, queries per KV head, n, d]."""
     return q.float().unflatten(0, (len(keys), -1))
 
 
@@ -115,7 +120,7 @@ def _pages(n: int) -> list[slice]:
 
 
 def _weights(q: torch.Tensor, k: torch.Tensor, rows: slice, scale: float) -> torch.Tensor:
-    """Of the queries `rows`: F32 [n_kv_heads, group, rows, all tokens up to the last of them]."""
+    """Returns the weights of the queries `rows`: F32 [n_kv_heads, group, rows, all tokens up to the last row's]."""
     scores = q @ k[:, None, :rows.stop].transpose(2, 3) * scale
     behind = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(rows.start + 1)
     return scores.masked_fill_(behind, float("-inf")).softmax(-1)
@@ -123,7 +128,7 @@ def _weights(q: torch.Tensor, k: torch.Tensor, rows: slice, scale: float) -> tor
 
 @contextlib.contextmanager
 def reading(model: torch.nn.Module) -> Iterator[None]:
-    """Makes a model readable: by the attention `kvant`, without dropout, and without gradients of its weights."""
+    """Makes a model readable: it uses the attention `kvant`, no dropout and no gradients of its weights."""
     config = model.config.get_text_config(decoder=True)
     before, was_training = config._attn_implementation, model.training
     had_gradients = [x for x in model.parameters() if x.requires_grad]
@@ -142,21 +147,23 @@ def reading(model: torch.nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def read(model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, n_layers: int, visit: Visitor) -> None:
-    """A text's tokens [n] at positions [n]."""
+    """Runs a text's tokens [n] at positions [n]."""
     device = model.get_input_embeddings().weight.device
     model(tokens.to(device)[None], position_ids=positions.to(device)[None], **_as_cache(model, ReadingCache(n_layers, visit)),
           use_cache=True, logits_to_keep=1)
 
 
 def _as_cache(model: torch.nn.Module, cache: Cache) -> dict[str, Cache]:
-    """The argument of a forward pass: transformers 5.24 has renamed it, and 5.40 is to know no other name."""
+    """Returns the name of the cache argument of a forward pass. transformers 5.24 renamed it; 5.40 will drop the old
+    name."""
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     return {name: cache}
 
 
 def drawn_scores(logits: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
-    """A random vector u for each prediction [n, n_vocab], of the mean 0 and with E u u^T = diag(p) - p p^T for probabilities p: squares of
-    its products with small changes of the logits are what these cost (src/calibrate/score_gradient.h)."""
+    """Draws a random vector u for each prediction [n, n_vocab], with mean 0 and E u u^T = diag(p) - p p^T for
+    probabilities p. The square of its product with a small change of the logits is, on average, what the change costs
+    (src/calibrate/score_gradient.h)."""
     signs = torch.empty(logits.shape, dtype=torch.int8).random_(0, 2, generator=rng).to(logits.device) * 2 - 1
     masses = logits.softmax(-1)
     roots = masses.sqrt() * signs
@@ -165,7 +172,7 @@ def drawn_scores(logits: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
 
 def read_back(model: torch.nn.Module, tokens: torch.Tensor, first_scored: int, rng: torch.Generator, n_layers: int,
               visit: QueryVisitor, visit_gradient: GradientVisitor | None = None) -> None:
-    """A text's tokens [n], with the derivative of the drawn scores of each prediction from the one of token first_scored on."""
+    """Runs a text's tokens [n] and derives the drawn scores of the predictions from token first_scored on."""
     embeddings = model.get_input_embeddings()
     device = embeddings.weight.device
     hook = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())

@@ -1,9 +1,10 @@
-"""Attention of prompts' rows to pages, by PyTorch's own FlashAttention, which knows sequences but no page tables: what
-kvant.paged.prefill asks of an attention.
+"""Lets prompts' rows attend to pages by PyTorch's own FlashAttention, which knows sequences but no page tables. It is
+the attention that kvant.paged.prefill asks for.
 
-A page's rows attend to their own page, causally, and to all pages of their step before it. These are taken in turns: in
-turn L, pages are grouped by 2^(L+1), and the rows of the second half of each group attend to the first half, without a mask.
-Two pages are in the halves of one group in exactly one turn, that of the highest bit in which their numbers differ."""
+A page's rows attend to their own page, causally, and to all pages of their step before it. The earlier pages are taken
+in turns. In turn L, pages are grouped by 2^(L+1), and the rows in the second half of each group attend to the first
+half, without a mask. Any two pages are in opposite halves of one group in exactly one turn: that of the highest bit in
+which their numbers differ."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from kvant.paged.step_rules import PrefillPlan
 
 @dataclass(frozen=True)
 class Turn:
-    """Sequences of rows, each of which attends to a sequence of tokens."""
+    """Sequences of rows that each attend to a sequence of tokens."""
 
-    rows: torch.Tensor | None  # int64: of the step; None: all
-    tokens: torch.Tensor  # int64: of all pages, the pages' tokens one after another
+    rows: torch.Tensor | None  # int64: rows of the step; None: all
+    tokens: torch.Tensor  # int64: tokens, counted through all pages
     row_bounds: torch.Tensor  # int32 [n + 1]
     token_bounds: torch.Tensor
     most_rows: int
@@ -32,15 +33,16 @@ class Turn:
 
 def flash(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row_bounds: torch.Tensor, token_bounds: torch.Tensor,
           most_rows: int, most_tokens: int, scale: float, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """q: BF16 [n_rows, n_heads, head_dim]; keys, values: BF16 [n_tokens, n_kv_heads, head_dim]. A causal mask is aligned to
-    the last row and token. The output, and F32 [n_heads, n_rows], the logarithms of the sums of exponentials."""
+    """q: BF16 [n_rows, n_heads, head_dim]. keys, values: BF16 [n_tokens, n_kv_heads, head_dim]. A causal mask is
+    aligned to the last row and token. Returns the output, and F32 [n_heads, n_rows], the logarithms of the sums of
+    exponentials."""
     out, lse, *_ = torch.ops.aten._flash_attention_forward(q, keys, values, row_bounds, token_bounds, most_rows, most_tokens,
                                                            0.0, causal, False, scale=scale)
     return out, lse
 
 
 class PieceAttention:
-    """Of one step's plan; called as prefill.VarlenAttention is."""
+    """The attention of one step's plan, called as prefill.VarlenAttention is."""
 
     def __init__(self, plan: PrefillPlan, device: torch.device, attention: Callable = flash):
         self._attention = attention
@@ -53,7 +55,8 @@ class PieceAttention:
 
     def __call__(self, q, keys, values, *, softmax_scale, causal, out=None, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
                  cu_seqlens_k=None, **others) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values are rows with cu_seqlens_k, or the pages of the step's plan, [pages, 128, n_kv_heads, head_dim]."""
+        """Takes keys and values as rows with cu_seqlens_k, or as the pages of the step's plan, [pages, 128, n_kv_heads,
+        head_dim]."""
         if cu_seqlens_k is not None:
             return self._attention(q, keys, values, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale,
                                    causal)
@@ -76,7 +79,7 @@ class PieceAttention:
                                turn.row_bounds, turn.token_bounds, turn.most_rows, turn.most_tokens, scale, causal)
 
 
-# Pairs of (rows of the step, tokens of its pages): one for each sequence of a turn.
+# Pairs of (rows of the step, tokens of its pages), one for each sequence of a turn.
 _Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 
