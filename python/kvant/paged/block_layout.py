@@ -19,7 +19,7 @@ from kvant.paged.sink_layout import SinkLayout
 
 SIDES = 2
 BF16_BYTES = 2
-ALIGNMENT = 512  # bytes: tail pages are found and copied in units of at least this size
+ALIGNMENT = 512  # bytes; tail pages are found and copied in units of this size or larger ones
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BlockLayout:
     key_page_bytes: int  # of one KV head
     value_page_bytes: int
     sink_tokens: int = 0
-    tail_pages: int = 1  # of a head and side
+    tail_pages: int = 1  # pages per head and side
 
     @cached_property
     def sink(self) -> SinkLayout:
@@ -37,21 +37,22 @@ class BlockLayout:
 
     @property
     def head_bytes(self) -> int:
-        """K and V page of one head."""
+        """Bytes of the K page and the V page of one head."""
         return self.key_page_bytes + self.value_page_bytes
 
     @property
     def tail_page_bytes(self) -> int:
-        """128 tokens of one head and side, unquantized."""
+        """Bytes of 128 unquantized tokens of one head and side."""
         return PAGE * self.head_dim * BF16_BYTES
 
     @cached_property
     def block_bytes(self) -> int:
-        """At least one tail page has to fit: with few heads, blocks are larger than their sealed pages."""
+        """Bytes of a block. At least one tail page has to fit, so blocks with few heads are larger than their sealed
+        pages."""
         sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
         return max(sealed, self.tail_page_bytes)
 
-    # A block is what tails and sinks have one of, too, and pages are found from its beginning.
+    # Tails and sinks also count in whole blocks, and their pages are found from a block's beginning.
     tail_block_bytes = sink_block_bytes = property(lambda self: self.block_bytes)
     tail_begin = property(lambda self: 0)
 
@@ -60,7 +61,7 @@ class BlockLayout:
         return self.sink.bytes
 
     def tail_units(self, blocks):
-        """uint8 [units, unit_bytes], of a layer's blocks."""
+        """Views a layer's blocks as uint8 [units, unit_bytes]."""
         return blocks.view(-1, self.unit_bytes)
 
     @property
@@ -69,31 +70,31 @@ class BlockLayout:
 
     @property
     def tail_blocks(self) -> int:
-        """Of a request."""
+        """Number of tail blocks of a request."""
         return -(-self.tail_pages * SIDES * self.n_kv_heads // self.tail_pages_per_block)
 
     @cached_property
     def unit_bytes(self) -> int:
-        """The largest size that divides blocks and tail pages: tables of tail pages count in it."""
+        """The largest size that divides blocks and tail pages. Tables of tail pages count in it."""
         return math.gcd(self.block_bytes, self.tail_page_bytes)
 
     def tail_place(self, head: int, side: int, turn: int = 0) -> tuple[int, int]:
-        """Which of a request's tail blocks a page lies in, and where in it, in units. turn: the page's number modulo
-        `tail_pages`."""
+        """Returns which of a request's tail blocks holds a page, and where in it, in units. turn: the page's number
+        modulo `tail_pages`."""
         index = SIDES * (turn * self.n_kv_heads + head) + side
         block, within = divmod(index, self.tail_pages_per_block)
         return block, within * (self.tail_page_bytes // self.unit_bytes)
 
     @property
     def bf16_block_bytes(self) -> int:
-        """128 tokens of a layer in BF16."""
+        """Bytes of 128 tokens of a layer in BF16."""
         return SIDES * self.n_kv_heads * self.tail_page_bytes
 
     def tokens_that_fit(self, n_blocks: int, tokens_per_request: int) -> int:
-        """In requests of that length, tails counted."""
+        """Returns the capacity in tokens for requests of that length, tails counted."""
         of_request = -(-tokens_per_request // PAGE) + self.tail_blocks
         return n_blocks * tokens_per_request // of_request
 
     def bf16_tokens_that_fit(self, n_blocks: int) -> int:
-        """In the same memory."""
+        """Returns how many BF16 tokens fit into the same memory."""
         return n_blocks * self.block_bytes * PAGE // self.bf16_block_bytes

@@ -1,7 +1,8 @@
-"""Which checkpoint a model is: so that constants of another one are refused.
+"""Identifies checkpoints, because constants of another checkpoint must be refused.
 
-A fingerprint is that of the model's numbers, a hyphen, and that of weights that a checkpoint's files have as the model in memory
-has them: the layers' norms and, where weights are not quantized, the first rows of each layer's key projection, as bfloat16."""
+A fingerprint has two parts, joined by a hyphen. The first is of the model's numbers. The second is of weights that are
+equal in a checkpoint's files and in memory, as bfloat16: the layers' norms and, where weights are not quantized, the
+first rows of each layer's key projection."""
 
 from __future__ import annotations
 
@@ -14,22 +15,22 @@ import torch
 
 _NORM = re.compile(r"(?:^|\.)(layers\.\d+\..*norm\.weight)$")
 _KEYS = re.compile(r"(?:^|\.)(layers\.\d+\..*(?:k_proj|qkv_proj|query_key_value)\.weight)$")
-_ROWS = 4  # of a projection
+_ROWS = 4  # rows of a projection
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _NUMBERS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size")
 
-# A weight's name, and what reads its first rows (all of them: None).
+# Names of weights, each with a function that reads its first rows (None: all rows).
 Weights = Iterable[tuple[str, Callable[[int | None], torch.Tensor]]]
 
 
 def of_config(config) -> str:
-    """The part of a fingerprint that a configuration of transformers has: of its text model."""
+    """Returns the part of a fingerprint that the configuration of a text model in transformers determines."""
     text = ",".join(f"{name}={getattr(config, name, None)}" for name in _NUMBERS)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def fingerprint(config, weights: Weights) -> str:
-    """ValueError: there is no layer's norm among the weights."""
+    """Returns the fingerprint. ValueError: the weights have no layer norm."""
     hashed = hashlib.sha256()
     is_quantized = getattr(config, "quantization_config", None) is not None
     patterns = {_NORM: None} if is_quantized else {_NORM: None, _KEYS: _ROWS}
@@ -46,12 +47,12 @@ def fingerprint(config, weights: Weights) -> str:
 
 
 def of_model(model: torch.nn.Module, config) -> str:
-    """Of a model in memory. config: of its text model."""
+    """Returns the fingerprint of a model in memory. config: the configuration of its text model."""
     return fingerprint(config, ((name, lambda n, x=x: x[:n]) for name, x in model.named_parameters()))
 
 
 def of_files(folder: str | pathlib.Path, config) -> str:
-    """Of a checkpoint's safetensors files."""
+    """Returns the fingerprint of a checkpoint's safetensors files."""
     from safetensors import safe_open
 
     files = sorted(pathlib.Path(folder).glob("*.safetensors"))
@@ -63,7 +64,8 @@ def of_files(folder: str | pathlib.Path, config) -> str:
 
 
 def check_fingerprint(ours: str, theirs: str, model: str, path) -> None:
-    """ours: of the model, or the part of it that is known; theirs: of constants, with the name of their model."""
+    """Compares fingerprints. ours: the model's, or the known part of it. theirs: that of the constants, with the name
+    of their model."""
     if not theirs.startswith(ours):
         raise ValueError(f"kvant: the constants '{path}' are of another checkpoint ({model}, fingerprint {theirs}, not {ours}): "
                          "kvant.hf.calibrate makes those of this one, in a file of their own")

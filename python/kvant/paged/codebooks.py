@@ -1,5 +1,5 @@
-"""Codebooks of vector formats (vq...), which calibration has learned, as the library reads them wherever pages are sealed or read
-(kvant_decode_layer.key_codebooks)."""
+"""Holds the codebooks of vector formats (vq...), which calibration learns. The library reads them wherever pages are
+sealed or read (kvant_decode_layer.key_codebooks)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-ALIGNMENT = 128  # numbers that a head's codebook begins at a multiple of
-LARGEST = 65504.0  # of half precision
+ALIGNMENT = 128  # each head's codebook begins at a multiple of this many numbers
+LARGEST = 65504.0  # largest number in half precision
 
 
 @dataclass(frozen=True)
 class Codebooks:
-    """Of all layers, in their order: centroids, F16 [n_layers, n_kv_heads, numbers of a codebook], those of keys and of values, which
-    need not have as many; None: the side's format has none."""
+    """Codebooks of all layers in order: centroids, F16 [n_layers, n_kv_heads, numbers of a codebook]. Keys and values
+    may have codebooks of different sizes. None: the side's format has no codebook."""
 
     keys: torch.Tensor | None
     values: torch.Tensor | None
@@ -31,11 +31,11 @@ class Codebooks:
         return Codebooks(*(x if x is None else x.to(device) for x in (self.keys, self.values)))
 
     def of_heads(self, heads: slice) -> Codebooks:
-        """Those of some KV heads: a rank's of tensor parallelism."""
+        """Returns the codebooks of some KV heads, for a rank of tensor parallelism."""
         return Codebooks(*(x if x is None else x[:, heads].contiguous() for x in (self.keys, self.values)))
 
     def of_layer(self, layer: int) -> dict[str, Any]:
-        """Members of the library's Layer."""
+        """Returns the codebooks of a layer as members of the library's Layer."""
         members: dict[str, Any] = {}
         for side, books in (("key", self.keys), ("value", self.values)):
             if books is not None:
@@ -44,7 +44,8 @@ class Codebooks:
 
 
 def stacked(books: Sequence[Sequence[npt.NDArray[np.float32]]]) -> torch.Tensor:
-    """Centroids of each layer and KV head, all as many, as Codebooks has them. ValueError: some don't fit into half precision."""
+    """Packs the centroids of each layer and KV head, which are all of one size. ValueError: some do not fit into half
+    precision."""
     all_books = torch.from_numpy(np.array(books, np.float32))
     if not bool((all_books.abs() <= LARGEST).all()):
         raise ValueError(f"kvant: a codebook has centroids beyond {LARGEST:.0f}, and kernels read them in half precision: the model's keys "

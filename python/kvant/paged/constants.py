@@ -1,4 +1,4 @@
-"""What calibration has found out about a model, from a file of `kvant.hf.calibrate` or `kvant calibrate`, as the cache takes it."""
+"""Reads what calibration found out about a model from a file of `kvant.hf.calibrate` or `kvant calibrate`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 
 # Names of arrays.
 PAGE_METRIC = "page-metric"  # [head_dim][RANK] directions, then [head_dim][2] turns: src/format/page_metric.h
-CODEBOOK = "codebook/"  # and the format; centroids, one after another: src/format/vq.cc
+CODEBOOK = "codebook/"  # followed by the format; the array holds the centroids one after another (src/format/vq.cc)
 SMOOTH = "smooth"  # [head_dim]: src/transform/smooth.cc
-KEY_FACTORS = "key-factors"  # [head_dim]: where the engine balances norms of queries and keys (src/model/query_key_balance.h)
+KEY_FACTORS = "key-factors"  # [head_dim], where the engine balances norms of queries and keys (src/model/query_key_balance.h)
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Of a model whose layers are alike and see all tokens."""
+    """The shape of a model whose layers are alike and see all tokens."""
 
     n_layers: int
     n_heads: int
@@ -37,7 +37,7 @@ class ModelShape:
     turns_neighbours: bool = False  # RoPE turns channels 2 i and 2 i + 1 together, not i and i + half of what is turned
 
     def geometry(self):
-        """The engine's."""
+        """Returns the engine's description of the shape."""
         from kvant.engine import _engine
 
         return _engine.Geometry(self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.softmax_scale,
@@ -46,19 +46,21 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Constants:
-    """Of one recipe. `recipe` is it with them."""
+    """The constants of one recipe. `recipe` is the recipe that has them."""
 
     recipe: Recipe
-    fingerprint: str  # of the checkpoint
-    model: str  # for messages
+    fingerprint: str  # fingerprint of the checkpoint
+    model: str  # the model's name in messages
     of_model: ModelConstants
-    is_of_gguf: bool = False  # made by `kvant calibrate`: of a GGUF file, whose fingerprint is of another kind
+    is_of_gguf: bool = False  # `kvant calibrate` made them for a GGUF file, whose fingerprint is of another kind
 
 
 def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool = False) -> Constants:
-    """serves_by_head: whether the cache can have formats by layer and head; a recipe that was asked for by such a name has them if the
-    file knows what they are worth. kvant.Error, ValueError: a file that is no calibration, is damaged, or has no constants for the recipe
-    and as many layers and heads."""
+    """Reads the constants. serves_by_head: whether the cache can have formats by layer and head. A recipe that was
+    asked for by such a name gets them if the file has their sensitivities.
+
+    kvant.Error, ValueError: the file is no calibration, is damaged, or lacks constants for this recipe, number of
+    layers or number of heads."""
     from kvant.engine import _engine
 
     recipe, geometry = calibrated(recipe), shape.geometry()
@@ -75,7 +77,7 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
     is_of_gguf = "-" not in file.fingerprint
 
     def of_heads(name: str, side: int = KEY) -> list[list[np.ndarray]]:
-        """Of each layer and KV head."""
+        """Returns the arrays of each layer and KV head."""
         return [[arrays[name, side, layer, head] for head in range(shape.n_kv_heads)] for layer in range(shape.n_layers)]
 
     def books(format: str, side: int) -> torch.Tensor | None:
@@ -106,7 +108,7 @@ def _metrics(arrays: Sequence[Sequence[np.ndarray]], recipe: Recipe, d: int) -> 
 
 
 def heads_of_rank(n_kv_heads: int, rank: int, n_ranks: int) -> slice:
-    """KV heads that a rank of tensor parallelism has, as vLLM deals them out: where there are fewer than ranks, several have the
-    same."""
+    """Returns the KV heads of a rank of tensor parallelism, as vLLM distributes them. If there are fewer heads than
+    ranks, several ranks have the same head."""
     first = rank * n_kv_heads // n_ranks
     return slice(first, first + max(1, n_kv_heads // n_ranks))

@@ -1,4 +1,4 @@
-"""What the host knows of a step, on its way to the device."""
+"""Collects what the host knows of a step and copies it to the device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 class DeviceArrays:
-    """Copies int32 arrays to the device, all at once."""
+    """Copies int32 arrays to the device in one transfer."""
 
     def __init__(self, arrays: dict[str, np.ndarray], device: torch.device):
         flat = torch.from_numpy(np.concatenate([np.ascontiguousarray(x, np.int32).reshape(-1) for x in arrays.values()]))

@@ -1,5 +1,5 @@
-"""Smoothing (VecInfer, section 3.2): channels of keys are divided by what calibration has found to be the square root of their largest
-value, and those of queries multiplied by it, so that scores stay what they are."""
+"""Smooths keys (VecInfer, section 3.2): it divides channels of keys by the square root of their largest value, which
+calibration found, and multiplies those of queries by it. Scores stay the same."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-SMALLEST_SHARE = 1e-3  # of a head's largest scale, so that a dead channel isn't blown up: as the engine has it
+SMALLEST_SHARE = 1e-3  # of a head's largest scale; otherwise a dead channel would be blown up. The engine does the same.
 
 
 @dataclass(frozen=True)
 class KeyScales:
-    """Of all layers, in their order, F32 [n_layers, n_kv_heads, head_dim]: keys are multiplied by the first, queries by the second,
-    before either is rotated."""
+    """Scales of all layers in order, F32 [n_layers, n_kv_heads, head_dim]. Keys are multiplied by the first, queries by
+    the second, before they are rotated."""
 
     of_keys: torch.Tensor
     of_queries: torch.Tensor
@@ -29,12 +29,12 @@ class KeyScales:
         return KeyScales(self.of_keys.to(device), self.of_queries.to(device))
 
     def of_heads(self, heads: slice) -> KeyScales:
-        """Those of some KV heads: a rank's of tensor parallelism."""
+        """Returns the scales of some KV heads, for a rank of tensor parallelism."""
         return KeyScales(self.of_keys[:, heads].contiguous(), self.of_queries[:, heads].contiguous())
 
 
 def smoothing(roots: Sequence[Sequence[npt.NDArray[np.float32]]]) -> KeyScales:
-    """roots: [n_layers][n_kv_heads] of [head_dim], what calibration calls `smooth`. A head of nothing but zeros is left as it is."""
+    """roots: [n_layers][n_kv_heads] of [head_dim], calibration's `smooth`. A head of only zeros stays as it is."""
     scales = torch.from_numpy(np.array(roots, np.float32))
     largest = scales.amax(-1, keepdim=True)
     scales = torch.where(largest > 0, torch.maximum(scales, SMALLEST_SHARE * largest), torch.ones_like(scales))

@@ -1,4 +1,4 @@
-"""All that the cache knows of a model by calibration, and reads while it runs."""
+"""Holds all that calibration tells the cache about a model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kvant.paged.key_scales import KeyScales
 
 @dataclass(frozen=True)
 class ModelConstants:
-    """Of as many layers each; None: the recipe has no use for it."""
+    """The constants of all layers. A member is None if the recipe does not use it."""
 
-    metrics: KeyMetrics | None = None  # what errors of keys cost, in trellis formats
-    codebooks: Codebooks | None = None  # of vector formats
-    key_scales: KeyScales | None = None  # of smoothed keys
+    metrics: KeyMetrics | None = None  # what errors of keys cost, for trellis formats
+    codebooks: Codebooks | None = None  # for vector formats
+    key_scales: KeyScales | None = None  # for smoothed keys
 
     @property
     def n_layers(self) -> int:
@@ -27,5 +27,5 @@ class ModelConstants:
         return ModelConstants(*(x if x is None else x.to(device) for x in (self.metrics, self.codebooks, self.key_scales)))
 
     def of_heads(self, heads: slice) -> ModelConstants:
-        """Those of some KV heads: a rank's of tensor parallelism."""
+        """Returns the constants of some KV heads, for a rank of tensor parallelism."""
         return ModelConstants(*(x if x is None else x.of_heads(heads) for x in (self.metrics, self.codebooks, self.key_scales)))

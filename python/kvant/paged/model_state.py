@@ -1,4 +1,4 @@
-"""What the layers of a model and the steps of its requests share."""
+"""Holds what the layers of a model and the steps of its requests share."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kvant.paged.sequence_layout import SequenceLayout
 
 @dataclass
 class Step:
-    """One step, for all layers. `sealed` and `tail` are vLLM's CommonAttentionMetadata of either kind of blocks; decoded
-    requests come first."""
+    """One step, for all layers. `sealed` and `tail` are vLLM's CommonAttentionMetadata for the two kinds of blocks.
+    Decoded requests come first."""
 
     cache: ModelCache
     sealed: Any = None
@@ -34,14 +34,14 @@ class Step:
     n_rows: int = 0
     has_drafts: bool = False  # decoded requests may have several rows
     prefill: prefill.PrefillStep | None = None
-    check: Check | None = None  # of the quality guard
-    checked: int = 0  # the address of the blocks of the layer that it is of
-    # Made by the first layer, so that a captured step makes it anew in each replay.
+    check: Check | None = None  # the quality guard's check in this step
+    checked: int = 0  # address of the blocks of the layer to check
+    # The first layer makes it, so a captured step makes it anew in each replay.
     _decode: decode.DecodeStep | None = field(default=None, repr=False)
 
     @property
     def decoding(self):
-        """The module for decoded requests."""
+        """The module that handles decoded requests."""
         return draft_rows if self.has_drafts else decode
 
     def decode(self) -> decode.DecodeStep:
@@ -55,19 +55,19 @@ class Step:
 
 
 class ModelState:
-    """vLLM describes a step twice, once for sealed pages and once for tails, in no certain order: it is complete with the
-    second."""
+    """Collects the metadata of a step. vLLM describes a step twice, for sealed pages and for tails, in no certain
+    order; the step is complete with the second description."""
 
     def __init__(self, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
                  constants: ModelConstants | None = None, softcap: float = 0.0):
-        """max_drafts: behind a request's newest token; with drafts, tails need room for two pages. constants: of as
-        many layers as there will be. softcap: see ModelCache."""
+        """max_drafts: draft tokens after a request's newest token; with drafts, tails need room for two pages.
+        constants: of as many layers as the model will have. softcap: see ModelCache."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
         self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
-        self.is_all = True  # or there are others, which have blocks of the pool as well
+        self.is_all = True  # False if other layers use blocks of the pool, too
         self.cache: ModelCache | None = None
-        self.watcher: Callable[[GuardReport], None] | None = None  # whom the quality guard reports to; None: there is no guard
+        self.watcher: Callable[[GuardReport], None] | None = None  # receives the quality guard's reports; None: no guard
         self._guard: QualityGuard | None = None
         self._filled: FilledPages | None = None
         self._step: Step | None = None
@@ -76,7 +76,7 @@ class ModelState:
         self._has_checked_blocks = False
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
-        """Before the first step, and again whenever vLLM lays out the cache anew."""
+        """Prepares the cache before the first step, and again whenever vLLM lays it out anew."""
         if self.constants is not None and self.constants.n_layers != len(self.layers):
             raise ValueError(f"kvant: the constants are of {self.constants.n_layers} layers, and the model has {len(self.layers)} "
                              "with kvant's cache")
@@ -90,7 +90,8 @@ class ModelState:
         self._has_checked_blocks = False
 
     def add(self, kind: str, common) -> Step:
-        """kind: "sealed" or "tail"; common: vLLM's CommonAttentionMetadata."""
+        """Takes the metadata of one kind of blocks. kind: "sealed" or "tail"; common: vLLM's
+        CommonAttentionMetadata."""
         if self._step is None or getattr(self._step, kind) is not None:
             self._step = Step(self.cache)
         step = self._step
@@ -101,7 +102,7 @@ class ModelState:
         return step
 
     def start_up_line(self) -> str | None:
-        """Once, when there are blocks."""
+        """Announces the cache once, when its blocks exist."""
         if self._is_announced or self._step is not None:
             return None
         self._is_announced = True
@@ -121,7 +122,7 @@ class ModelState:
         step.n_rows = common.num_actual_tokens
         starts = common.query_start_loc_cpu.numpy()
         query_lens = (starts[1:] - starts[:-1])[:common.num_reqs]
-        # Exact but for requests with drafts.
+        # The upper bound is exact except for requests with drafts.
         seq_lens = common.seq_lens_cpu_upper_bound.numpy()[:common.num_reqs]
         longer = np.flatnonzero(query_lens > 1 + self.max_drafts)
         n = step.n_decodes = step.n_decode_rows = int(longer[0]) if len(longer) else common.num_reqs
@@ -138,8 +139,8 @@ class ModelState:
                 step.checked = self.layers[step.check.layer].kv_cache.data_ptr() if step.check else 0
 
     def _check_blocks(self, layers: list[torch.Tensor]) -> None:
-        """layers: the blocks of each. Kernels compute addresses from block_bytes alone, so another stride would reach into the
-        blocks of other layers."""
+        """Checks the layers' blocks. Kernels compute addresses from block_bytes alone, so another stride would reach
+        into other layers' blocks."""
         for number, blocks in enumerate(layers):
             block_bytes, stride = blocks[:1].nbytes, blocks.stride(0) * blocks.element_size()
             if block_bytes != self.layout.block_bytes or stride != block_bytes or not blocks[:1].is_contiguous():
@@ -151,12 +152,12 @@ class ModelState:
     def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
         n = step.n_decodes
         behind = query_lens[n:]
-        if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():  # their lengths are known on the device alone
+        if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():  # only the device knows their lengths
             raise RuntimeError("kvant: requests with drafts must come before those with longer steps")
         step.has_drafts, step.n_decode_rows = True, int(query_lens[:n].sum())
 
     def _add_filled(self, seq_lens: np.ndarray, table: torch.Tensor, tail_table: torch.Tensor) -> None:
-        """seq_lens: of requests with one new token."""
+        """Notes the pages that requests with one new token fill. seq_lens: the lengths of these requests."""
         seqs, pages = step_rules.filled_pages(seq_lens)
         if len(seqs):
             where = DeviceArrays({"seqs": seqs, "pages": pages}, self.cache.device)
@@ -165,7 +166,7 @@ class ModelState:
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """A layer of a step without its attention; see `attend`."""
+    """Runs a layer of a step without its attention; see `attend`."""
     n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:
         prefill.append_and_seal(step.cache, step.prefill, blocks, keys[n:end], values[n:end])
@@ -175,12 +176,14 @@ def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.T
 
 def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor,
            attention: prefill.VarlenAttention | None, sink_logits: torch.Tensor | None = None) -> None:
-    """A layer of a step. blocks: uint8 [n_blocks, block_bytes], the layer's; q, out: BF16 or F16 [at least n_rows, n_heads, head_dim];
-    keys, values: likewise [at least n_rows, n_kv_heads, head_dim]; attention: of prompts, the same in all layers of a step; None: the
-    library's, which scores with a cap and sink logits need; sink_logits: F32 [n_heads], attention sinks of the layer: logits that join the
-    denominator of a query's softmax; None: there are none."""
+    """Runs a layer of a step.
+
+    blocks: uint8 [n_blocks, block_bytes], the layer's. q, out: BF16 or F16 [at least n_rows, n_heads, head_dim]. keys,
+    values: likewise [at least n_rows, n_kv_heads, head_dim]. attention: the attention of prompts, the same in all
+    layers of a step; None: the library's, which scores with a cap and sink logits need. sink_logits: F32 [n_heads], the
+    layer's attention sinks, logits that join the denominator of a query's softmax; None: there are none."""
     n, end = step.n_decode_rows, step.n_rows
-    if step.prefill is not None:  # first: what it seals may be another request's prefix
+    if step.prefill is not None:  # prefill comes first, because what it seals may be another request's prefix
         check = step.check if step.check is not None and step.checked == blocks.data_ptr() else None
         prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention, check,
                        sink_logits)

@@ -1,4 +1,4 @@
-"""Formats of a layer's sealed pages by KV head, as the library takes them."""
+"""Describes the formats of a layer's sealed pages by KV head to the library."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from kvant.c_api import Shape
 from kvant.paged.block_layout import SIDES
 
-Pair = tuple[str, str]  # of K and of V
+Pair = tuple[str, str]  # formats of K and of V
 
 
 class PageFormats:
-    """Of a layer, or of all that have the same."""
+    """The formats of one layer, or of all layers with the same ones."""
 
     def __init__(self, heads: Sequence[Pair], page_bytes: Callable[[str], int]):
-        """heads: of each KV head; page_bytes: of a format at the model's head size."""
+        """heads: the formats of each KV head. page_bytes: gives a format's page size at the model's head size."""
         self._heads, self._are_mixed = heads, len(set(heads)) > 1
         sizes = [page_bytes(format) for pair in heads for format in pair]
-        self.block_bytes = sum(sizes)  # 128 tokens of all heads
-        # How far the pages of heads and sides are apart, where that is the same throughout.
+        self.block_bytes = sum(sizes)  # bytes of 128 tokens of all heads
+        # These are the distances between pages of heads and sides, where they are constant.
         self.offsets = {} if self._are_mixed else dict(head_offset=sum(sizes[:SIDES]), side_offset=sizes[0])
-        # Structures point to these, so they live as long as this object.
+        # Structures point to these arrays, which therefore live as long as this object.
         self._begins = (ctypes.c_int64 * len(sizes))(*(sum(sizes[:i]) for i in range(len(sizes))))
         self._names = [(ctypes.c_char_p * len(heads))(*(pair[side].encode() for pair in heads)) for side in range(SIDES)]
 
@@ -36,5 +36,5 @@ class PageFormats:
 
     @property
     def of_sealed(self) -> dict[str, int]:
-        """What a Layer with sealed pages has: where they lie in a block."""
+        """Returns the members of a Layer with sealed pages that say where pages lie in a block."""
         return dict(sealed_offsets=ctypes.addressof(self._begins)) if self._are_mixed else {}

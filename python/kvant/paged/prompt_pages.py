@@ -1,6 +1,7 @@
-"""Attention of prompts by the library (kvant_prompt_attention), which reads sealed pages and new rows as they are, in scratch pages or
-where the model left them: every row sees what the rule says, whatever else is in the call. Products are in half precision or, with
-prompt=flashq in the recipe, in 8-bit integers, whose scales are made of the tokens that a call reads."""
+"""Attention of prompts by the library (kvant_prompt_attention). It reads sealed pages and new rows in place, in scratch
+pages or where the model left them. Each row sees what the visibility rule says, whatever else is in the call. Products
+are in half precision or, with prompt=flashq in the recipe, in 8-bit integers whose scales depend on the tokens that a
+call reads."""
 
 from __future__ import annotations
 
@@ -17,26 +18,27 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import ModelRows, PrefillStep, ScratchPages
 
-# Of earlier steps, in a call: the library makes tiles of them, as large as BF16 rows, or half as large in integers.
+# Limits the pages of earlier steps in a call. The library unpacks them into tiles as large as BF16 rows, or half as
+# large for integers.
 MOST_PAGES = 512
-WORKSPACE_BYTES = 32 << 20  # beside tiles
+WORKSPACE_BYTES = 32 << 20  # in addition to tiles
 
 
 @dataclass(frozen=True)
 class Call:
-    """The same for all layers. Arrays are on the device, int32."""
+    """What all layers share. Arrays are int32 and on the device."""
 
     rows: slice  # of the step's prefilled rows
     shape: PromptShape
     table: torch.Tensor  # [n_seqs, pages]: blocks of the sealed pages
-    scratch: torch.Tensor  # [n_seqs, pieces]: numbers of the scratch pages
+    scratch: torch.Tensor  # [n_seqs, pieces]: numbers of scratch pages
     query_begins: torch.Tensor  # [n_seqs + 1]
     token_begins: torch.Tensor
     sealed_begins: torch.Tensor
-    query_pages: torch.Tensor | None  # [rows]: how many of the sealed pages each sees; None: all
-    first_tokens: torch.Tensor | None  # [n_seqs]: of the unquantized rows; None: there are none
+    query_pages: torch.Tensor | None  # [rows]: number of sealed pages that each row sees; None: all
+    first_tokens: torch.Tensor | None  # [n_seqs]: first unquantized token; None: there are no unquantized rows
     sink_ids: torch.Tensor | None  # [n_seqs, 2 * n_kv_heads]
-    is_first: bool  # of the calls for its rows
+    is_first: bool  # first of the calls for its rows
     is_last: bool
 
 
@@ -85,8 +87,8 @@ def _host_arrays(plan: step_rules.PrefillPlan, call: step_rules.PromptCall) -> d
 
 
 def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
-    """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments: in half
-    precision, which takes no less than integers."""
+    """Returns about the most memory that the attention of so many rows takes, with scratch pages but without its
+    arguments. It assumes half precision, which takes at least as much as integers."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
     return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (2 + 4 + 4) + WORKSPACE_BYTES
@@ -94,13 +96,13 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]; sink_logits: see model_state.attend, in half precision alone."""
+    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]. sink_logits: see model_state.attend; half precision only."""
     if step.attention is None:
         step.attention = prepare(cache, step)
     in_integers = cache.recipe.has_integer_prompts
-    if in_integers:  # which takes and gives BF16
+    if in_integers:  # integer attention takes and returns BF16
         q = q.bfloat16()
-    if cache.has_key_scales:  # the kernel rotates, and no more
+    if cache.has_key_scales:  # the kernel only rotates
         q = cache.queries(q, blocks)
     part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
@@ -110,7 +112,7 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
             continue
         part = torch.empty(mine.shape, dtype=part_type, device=out.device)
         lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
-        _attend(cache, call, rows, blocks, q, part, lse, sink_logits if call.is_first else None)  # which are merged, too
+        _attend(cache, call, rows, blocks, q, part, lse, sink_logits if call.is_first else None)  # they count once
         if call.is_first:
             total, total_lse = part.float(), lse
         else:
@@ -121,7 +123,7 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
 
 def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
             out: torch.Tensor, lse: torch.Tensor | None = None, sink_logits: torch.Tensor | None = None) -> None:
-    """out: of q's type or F32 [rows of the call, n_heads, head_dim]; lse: F32 [rows, n_heads]."""
+    """out: of q's type or F32 [rows of the call, n_heads, head_dim]. lse: F32 [rows, n_heads]."""
     q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)

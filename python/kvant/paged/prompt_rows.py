@@ -1,9 +1,10 @@
-"""Attention of prompts by someone else's kernel, FlashAttention as vLLM has it, on rows that pages are dequantized into:
+"""Attention of prompts by another library's kernel (FlashAttention as vLLM has it), on rows that pages are dequantized
+into:
 
-1. one causal attention of all pieces, each to the pages that the step has sealed before it in its request, and to its own,
-   unquantized;
-2. for requests with pages from earlier steps: these are dequantized a stretch at a time, attended to without a mask, and
-   merged."""
+1. One causal attention covers all pieces. Each attends to its own page, unquantized, and to the pages of its request
+that the step sealed before it.
+2. For requests with pages from earlier steps, these pages are dequantized some at a time, attended to without a mask,
+and merged."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import PrefillStep, ScratchPages
 
-STRETCH = 256  # pages that are dequantized at a time
+STRETCH = 256  # pages to dequantize at a time
 
-# vLLM's flash_attn_varlen_func: (out [n_rows, n_heads, head_dim], log-sum-exp F32 [n_heads, n_rows])
+# The signature of vLLM's flash_attn_varlen_func, which returns (out [n_rows, n_heads, head_dim], log-sum-exp F32
+# [n_heads, n_rows]).
 VarlenAttention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Pages of a request's prefix, and the rows of the step that attend to them."""
+    """Some pages of a request's prefix, and the rows of the step that attend to them."""
 
     first_row: int
     end_row: int
@@ -38,21 +40,21 @@ class Stretch:
     table: torch.Tensor  # int32 [n_pages of the request]
     row_bounds: torch.Tensor  # int32 [2]: 0, rows
     token_bounds: torch.Tensor  # int32 [2]: 0, tokens
-    sink_ids: torch.Tensor | None  # int32 [1, 2 * n_kv_heads]: of the stretch that begins with a sink
+    sink_ids: torch.Tensor | None  # int32 [1, 2 * n_kv_heads], for the stretch that begins with a sink
 
 
 @dataclass(frozen=True)
 class VisibleRows:
-    """The same for all layers. Arrays are on the device, as PrefillPlan describes them."""
+    """What all layers share. Arrays are on the device, as PrefillPlan describes them."""
 
     first_rows: torch.Tensor
     n_tokens: torch.Tensor
     visible: torch.Tensor
     n_visible_tokens: torch.Tensor
-    seen_blocks: torch.Tensor  # int32: where those full pieces are that later ones see
-    ones: torch.Tensor  # int32, as many
-    first: torch.Tensor  # int64: pieces with sinks that later ones see, as they are,
-    first_seen: torch.Tensor  # int64: and sealed
+    seen_blocks: torch.Tensor  # int32: blocks of the full pieces that later pieces see
+    ones: torch.Tensor  # int32, as many as seen_blocks
+    first: torch.Tensor  # int64: pieces with sinks that later pieces see, unquantized,
+    first_seen: torch.Tensor  # int64: and quantized
     stretches: tuple[Stretch, ...]
 
 
@@ -82,7 +84,8 @@ def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
 
 
 def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
-    """About the most memory that the attention of so many rows takes, with their scratch pages, beside its arguments."""
+    """Returns about the most memory that the attention of so many rows takes, with scratch pages but without its
+    arguments."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
     return row * (3 * (n_rows + 2 * PAGE) + STRETCH * PAGE) + queries * (2 + 4 + 2)
@@ -105,12 +108,12 @@ def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: 
 
 def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor,
                   dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [pages, 128, n_kv_heads, head_dim], in the order of `visible`."""
+    """Returns keys and values [pages, 128, n_kv_heads, head_dim], in the order of `visible`."""
     layout, library, plan, mine = cache.layout, cache.library, step.plan, step.attention
     n_seen = len(plan.seen)
     rows = torch.empty((SIDES, n_seen + plan.n_pieces, PAGE, layout.n_kv_heads, layout.head_dim), dtype=dtype,
                        device=blocks.device)
-    if len(plan.leaving):  # what lies behind the last token of a page has no weight, but must be finite
+    if len(plan.leaving):  # tokens after the last one of a page have no weight, but must be finite
         rows.index_fill_(1, step.leaving + n_seen, 0)
     if n_seen:
         library.dequantize(cache.shape(n_seen, blocks=blocks), Lengths(sealed_pages=mine.ones),

@@ -1,7 +1,9 @@
-"""Watches what quantization does to attention while a server runs, as `kvant run --guard` does. In some of the steps that begin
-prompts, another layer each time, the last token of a prompt attends to its sink, to the newest two sealed pages and to what isn't
-sealed twice: to keys and values as they were, which the step still has, and to what the cache gives back. Nothing waits for it:
-sums stay on the device until someone asks, and are read a step later."""
+"""Measures what quantization does to attention while a server runs, as `kvant run --guard` does.
+
+In some steps that begin prompts, each time in another layer, the last token of a prompt attends twice to its sink, to
+the newest two sealed pages and to the unquantized tokens. It attends once to the original keys and values, which the
+step still has, and once to the cache's. Nothing waits for it: sums stay on the device until they are asked for, and are
+read one step later."""
 
 from __future__ import annotations
 
@@ -21,25 +23,25 @@ from kvant.paged.step_rules import PrefillPlan
 from kvant.torch import Layer, Lengths
 
 WATCHED_PAGES = 2
-FIRST_CHECKS = 4  # of each layer, in every step that has one; later in one of RARELY
+FIRST_CHECKS = 4  # per layer, in every step that can check one; later in one of RARELY
 RARELY = 16
 REPORT_SECONDS = 15.0
-# Where the engine's guard warns, too (docs/guide/tune.md).
+# The engine's guard warns at the same values (docs/guide/tune.md).
 BROKEN_ERROR, BROKEN_RATIO = 0.7, 4.0
 NATS_PER_SQUARED_ERROR, MANY_NATS = 2.2, 1.0
-CHECKS_TO_WARN = 3  # of each layer
+CHECKS_TO_WARN = 3  # checks of each layer
 
 
 @dataclass(frozen=True)
 class GuardReport:
-    """Of the layers that have been checked."""
+    """The findings for the layers that have been checked."""
 
-    errors: dict[int, float]  # by layer: of attention outputs, relative
-    checks: int  # the fewest of a layer; 0: some layers haven't been checked so far
+    errors: dict[int, float]  # relative error of attention outputs by layer
+    checks: int  # the fewest checks of a layer; 0: some layers have not been checked
 
     @property
     def error(self) -> float:
-        """Root mean square over layers."""
+        """Root mean square of the errors over layers."""
         return float(np.sqrt(np.mean(np.square(list(self.errors.values())))))
 
     @property
@@ -48,7 +50,7 @@ class GuardReport:
 
     @property
     def nats(self) -> float:
-        """About what the recipe costs in KL divergence: an order of magnitude."""
+        """The recipe's approximate cost in KL divergence, accurate to an order of magnitude."""
         return NATS_PER_SQUARED_ERROR * self.error ** 2
 
     @property
@@ -66,35 +68,36 @@ class GuardReport:
 
 @dataclass(frozen=True)
 class Check:
-    """Of one layer in one step."""
+    """The check of one layer in one step."""
 
     guard: QualityGuard
     layer: int
-    row: int  # the prompt's last, of the step's prefilled rows
-    plain_pages: torch.Tensor  # int32 [1, pages]: numbers of scratch pages: those watched, the one that isn't full, the sink's
+    row: int  # the prompt's last row among the step's prefilled rows
+    plain_pages: torch.Tensor  # int32 [1, pages]: scratch pages of the watched pages, of the page that is not full, and of the sink
     sealed_blocks: torch.Tensor  # int32 [1, watched]
     plain_tokens: torch.Tensor  # int32 [1]
     sealed_pages: torch.Tensor  # int32 [1]
-    first: int  # of the watched tokens: those before are the sink's
-    end: int  # of those that aren't sealed, behind the watched
+    first: int  # first watched token; those before it are the sink's
+    end: int  # end of the unquantized tokens after the watched pages
 
     def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, sink_logits: torch.Tensor | None) -> None:
-        """blocks: the layer's; q: BF16 or F16 [n_rows, n_heads, head_dim]; sink_logits: see model_state.attend."""
+        """Runs the check. blocks: the layer's. q: BF16 or F16 [n_rows, n_heads, head_dim]. sink_logits: see
+        model_state.attend."""
         self.guard.measure(self, scratch, blocks, q, sink_logits)
 
 
 class QualityGuard:
     def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None]):
-        """report: is told every quarter of a minute, if there is news."""
+        """report: is called every 15 seconds if there is news."""
         self._cache, self._n_layers, self._report = cache, n_layers, report
         self._sums = torch.zeros(n_layers, 3, dtype=torch.float32, device=cache.device)  # squared differences, squares, checks
         self._n_steps = self._n_checks = self._n_reported = 0
         self._last = time.monotonic()
-        self._copy: torch.Tensor | None = None  # on its way
+        self._copy: torch.Tensor | None = None  # on its way to the host
         self._arrived: torch.cuda.Event | None = None
 
     def choose(self, plan: PrefillPlan, block_table: torch.Tensor) -> Check | None:
-        """What to check in a step. block_table: int32 [prefilled requests, pages]."""
+        """Chooses what to check in a step. block_table: int32 [prefilled requests, pages]."""
         n_full = (plan.computed + plan.query_lens) // PAGE
         request = int(np.argmax(np.where(plan.computed == 0, n_full, 0)))
         if plan.computed[request] > 0 or n_full[request] == 0:
@@ -138,11 +141,11 @@ class QualityGuard:
             outputs.append(scores.softmax(-1)[..., :values.shape[1]] @ values)
         was, found = outputs
         sums = torch.stack([(found - was).square().sum(), was.square().sum(), was.new_ones(())])
-        # A step that vLLM makes up to warm up may have any numbers.
+        # Steps with which vLLM warms up may contain any numbers.
         self._sums[check.layer] += sums.where(sums.isfinite().all(), 0)
 
     def tell(self) -> None:
-        """Before every step: reports, if it is time to."""
+        """Reports, if it is time to. It is called before every step."""
         if self._copy is None:
             now = time.monotonic()
             if self._n_checks == self._n_reported or now < self._last + REPORT_SECONDS:

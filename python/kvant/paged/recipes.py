@@ -1,5 +1,5 @@
-"""What the cache keeps: recipes of kvant's registry (kvant/recipes.json, which scripts/reference.py writes from it), as far as all layers
-and heads have the same formats. Some need constants of the model, some have use for them."""
+"""Says what the cache keeps: recipes of kvant's registry (kvant/recipes.json, which scripts/reference.py writes), as
+far as all layers and heads have the same formats. Some recipes need constants of the model, others can use them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
-CODEBOOK_FORMATS = ("vq", "pq", "nvq")  # beginnings of their names
-# Keys by which formats differ among layers or heads.
+CODEBOOK_FORMATS = ("vq", "pq", "nvq")  # first letters of formats with codebooks
+# Recipes with these keys differ by layer or head.
 BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|mix_metric|[kv]@.*)")
 _SIDE = re.compile(r"(?:([a-z0-9+]+):)?([a-z][a-z0-9_-]*)")
 _STEPS = {"k": ([], ["hadamard"], ["smooth"], ["smooth", "hadamard"]), "v": ([], ["hadamard"])}
-# Names from before there was one registry, and what they stand for.
+# Maps names from before the common registry to recipes.
 OTHER_NAMES = {
     "kvant-fast4": "k=ch4g128,v=tok4g128,sink=1",
     "kvant-kivi-4bit": "kivi-4bit,window=0",
@@ -37,17 +37,18 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    name: str  # for messages: of the registry, with what differs, or the text
+    name: str  # the recipe's name in messages: the registry's, with what differs, or the text
     key_format: str
     value_format: str
     key_hadamard: bool = False
     value_hadamard: bool = False
     sink: int = 0  # tokens
-    is_shaped: bool = False  # errors of K go where queries, by calibration, read least
-    prompt: str = EXACT  # how prompts attend: exactly, or by FlashQ, with q, K, V and weights in INT8
-    key_smooth: bool = False  # channels of K are divided by what calibration says, before they are rotated
-    asked: str = field(default="", compare=False)  # as it was asked for
-    # Formats (K, V) of each layer and KV head, where calibration has found out what each is worth; empty: key_format and value_format.
+    is_shaped: bool = False  # calibration moves errors of K to where queries read least
+    prompt: str = EXACT  # prompts attend exactly, or by FlashQ with q, K, V and weights in INT8
+    key_smooth: bool = False  # channels of K are divided by calibrated factors before they are rotated
+    asked: str = field(default="", compare=False)  # the text that asked for the recipe
+    # Formats (K, V) of each layer and KV head, if calibration measured their sensitivities; empty: key_format and
+    # value_format.
     by_head: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     @property
@@ -56,41 +57,42 @@ class Recipe:
 
     @property
     def formats(self) -> set[str]:
-        """Of all layers, heads and sides."""
+        """All formats of layers, heads and sides."""
         if not self.by_head:
             return {self.key_format, self.value_format}
         return {format for layer in self.by_head for pair in layer for format in pair}
 
     @property
     def asked_name(self) -> str:
-        """As it was asked for, as the engine takes it."""
+        """The recipe as the user asked for it, in a form that the engine takes."""
         first, comma, others = self.asked.partition(",")
         return first.replace("_", "-") + comma + others
 
     @property
     def may_be_allocated(self) -> bool:
-        """Whether it was asked for by the name of a recipe with bits by layer and head."""
+        """Whether the user named a recipe with bits by layer and head."""
         _, recipes = _registry()
         return "uncalibrated" in recipes.get(self.asked_name.split(",")[0], {})
 
     @property
     def can_be_shaped(self) -> bool:
-        """Whether the search for codes of K weighs errors by calibration: that of trellis formats, in one basis for all layers."""
+        """Whether calibration can weigh errors in the search for K's codes. That needs a trellis format and one basis
+        for all layers."""
         return self.key_format.startswith("tcq") and not self.key_smooth
 
     @property
     def needs_constants(self) -> bool:
-        """Whether it can't do without calibration."""
+        """Whether the recipe cannot work without calibration."""
         return self.key_smooth or has_codebook(self.key_format) or has_codebook(self.value_format)
 
     @property
     def takes_constants(self) -> bool:
-        """Whether calibration has something for it."""
+        """Whether calibration has something for the recipe."""
         return self.can_be_shaped or self.needs_constants
 
     @property
     def text(self) -> str:
-        """As `kvant eval --kv` takes it: the same cache in the engine."""
+        """The recipe as `kvant eval --kv` takes it, for the same cache in the engine."""
         if self.by_head:
             return self.name
         steps = "+".join(name for name, is_there in (("smooth", self.key_smooth), ("hadamard", self.key_hadamard)) if is_there)
@@ -106,7 +108,8 @@ def has_codebook(format: str) -> bool:
 
 
 def without_constants(recipe: Recipe, how: str) -> Recipe:
-    """A recipe as it is without any. how: the file with them is named. ValueError: it can't do without."""
+    """Returns a recipe that works without constants. how: says how to name a file of constants. ValueError: the recipe
+    needs them."""
     if recipe.needs_constants:
         raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) needs constants of the model, which kvant.hf.calibrate makes: "
                          f"{how}")
@@ -114,7 +117,7 @@ def without_constants(recipe: Recipe, how: str) -> Recipe:
 
 
 def calibrated(recipe: Recipe) -> Recipe:
-    """A recipe as it is with constants. ValueError: it takes none."""
+    """Returns a recipe with constants. ValueError: it takes none."""
     if not recipe.takes_constants:
         raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: those there are are of recipes "
                          "whose keys are in a trellis format (tcq...), such as uniform-4bit, or that have codebooks or smoothed keys, such "
@@ -124,23 +127,25 @@ def calibrated(recipe: Recipe) -> Recipe:
 
 @functools.cache
 def _registry() -> tuple[dict[str, str], dict[str, dict]]:
-    """Defaults of all keys, and recipes by their names."""
+    """Returns the defaults of all keys, and the recipes by name."""
     table = json.loads((pathlib.Path(__file__).resolve().parent.parent / "recipes.json").read_text(encoding="utf-8"))
     return table["defaults"], {recipe["name"]: recipe for recipe in table["recipes"]}
 
 
 @dataclass(frozen=True)
 class _Written:
-    """A recipe before it is known whether it can be served."""
+    """A recipe, before it is known whether the cache can serve it."""
 
-    name: str  # empty: it has none
-    values: Mapping[str, str]  # that are not defaults
+    name: str  # empty: the recipe has no name
+    values: Mapping[str, str]  # only those that differ from the defaults
 
 
 def parse_recipe(text: str) -> Recipe:
-    """A recipe by name with what differs, or by its keys, as `kvant run --kv` takes it. Where the name is that of a recipe with bits by
-    layer and head, the registry's recipe for models without calibration is served, under its own name. ValueError: a sentence for users.
-    Whether there are kernels for the formats, the library knows."""
+    """Reads a recipe, given by its name and what differs, or by its keys, as `kvant run --kv` takes it. If the name is
+    that of a recipe with bits by layer and head, the registry's recipe for uncalibrated models is served, under its own
+    name.
+
+    ValueError: a sentence for users. Only the library knows whether it has kernels for the formats."""
     if not isinstance(text, str):
         raise TypeError(f"kvant: a recipe is a text such as \"uniform-4bit\", not {text!r}")
     written = _read(text)
@@ -156,7 +161,7 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def _read(text: str) -> _Written:
-    """Of a text, with all values that its name stands for."""
+    """Reads a text into a recipe with all values that its name stands for."""
     first, *others = text.replace(" ", "").split(",")
     if "=" in first:
         named, others = _Written("", {}), [first, *others]
@@ -192,7 +197,7 @@ def _named(name: str) -> _Written:
 
 
 def _refuse_others(text: str, values: Mapping[str, str]) -> None:
-    """Values of keys that the cache has no code for."""
+    """Refuses values of keys that the cache does not implement."""
     refused = [key for key in values if key not in ("k", "v", "sink", "prompt") and (key, values[key]) != ("tail", "bf16")]
     if values.get("prompt", EXACT) not in (EXACT, FLASHQ):
         refused.append("prompt")
@@ -203,7 +208,7 @@ def _refuse_others(text: str, values: Mapping[str, str]) -> None:
         why = ": all layers and heads have the same formats, as blocks of all layers are equally large; `kvant run` has bits by layer"
     else:
         defaults, _ = _registry()
-        without = ",".join((text, *(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)))  # only the tail's is no word
+        without = ",".join((text, *(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)))  # only the tail has a default
         with contextlib.suppress(ValueError):
             parse_recipe(without)
             why = f": \"{without}\" is"
@@ -211,7 +216,7 @@ def _refuse_others(text: str, values: Mapping[str, str]) -> None:
 
 
 def _side(text: str, side: str, value: str) -> tuple[list[str], str]:
-    """Transforms and format."""
+    """Splits a side into its transforms and its format."""
     match = _SIDE.fullmatch(value)
     steps = (match[1] or "").split("+") if match and match[1] else []
     if not match or steps not in _STEPS[side]:
@@ -228,8 +233,8 @@ def _sink(text: str, values: Mapping[str, str]) -> int:
 
 
 def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str, Sequence[str], str]]]) -> Recipe:
-    """A recipe by its own name, with what the engine's plan gives each layer and KV head: transforms and format of K, then of V.
-    ValueError: transforms differ from those that the recipe has without calibration."""
+    """Gives a recipe the transforms and formats of K and V that the engine planned for each layer and KV head.
+    ValueError: the transforms differ from those of the uncalibrated recipe."""
     steps = ([name for name, is_there in (("smooth", recipe.key_smooth), ("hadamard", recipe.key_hadamard)) if is_there],
              ["hadamard"] if recipe.value_hadamard else [])
     if any((list(of_key), list(of_value)) != steps for layer in heads for of_key, _, of_value, _ in layer):
@@ -239,8 +244,8 @@ def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str,
 
 
 def resolved_line(recipe: Recipe, serves_by_head: bool = False) -> str | None:
-    """For users whose recipe is served under another name than they asked for; None: it is not. serves_by_head: whether the cache can
-    have formats by layer and head."""
+    """Tells users that their recipe is served under another name; None: it is not. serves_by_head: whether the cache
+    can have formats by layer and head."""
     first = recipe.asked.split(",")[0]
     if not first or "=" in first or recipe.by_head or recipe.asked == recipe.name:
         return None

@@ -1,6 +1,6 @@
-"""New rows of prompts on their way into pages. The tokens are cut at page borders into pieces (step_rules.PrefillPlan). A layer's
-keys and values go into scratch pages, one a piece, of which full ones are sealed and others go on to tails; or, where nothing is to be
-done to rows before that, full pieces are sealed and attended to where the model left them."""
+"""Moves new rows of prompts into pages. The tokens are cut at page borders into pieces (step_rules.PrefillPlan). A
+layer's keys and values go into scratch pages, one per piece; full ones are sealed and others go on to tails. If rows
+need no change before that, full pieces are sealed and attended to where the model left them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvant.paged.step_rules import PrefillPlan
 
 @dataclass
 class PrefillStep:
-    """The same for all layers. Arrays are on the device, as PrefillPlan describes them."""
+    """What all layers share. Arrays are on the device, as PrefillPlan describes them."""
 
     plan: PrefillPlan
     block_table: torch.Tensor  # int32 [prefilled requests, pages]
@@ -27,28 +27,28 @@ class PrefillStep:
     row_piece: torch.Tensor
     row_token: torch.Tensor
     full: torch.Tensor
-    full_table: torch.Tensor  # int32 [n, 2]: where full pieces go,
-    full_place: torch.Tensor  # int32 [n]: in the first column if they are the first page of their request (0), or the second (1),
-    full_page: torch.Tensor  # int32 [n]: their numbers in it,
-    full_sinks: torch.Tensor | None  # int32 [n, 2 * n_kv_heads]: and where their sinks would, in the first case
+    full_table: torch.Tensor  # int32 [n, 2]: the blocks of full pieces,
+    full_place: torch.Tensor  # int32 [n]: their column: 0 for the first page of a request, else 1
+    full_page: torch.Tensor  # int32 [n]: their page numbers in the request
+    full_sinks: torch.Tensor | None  # int32 [n, 2 * n_kv_heads]: where their sinks go if they are a first page
     zeros: torch.Tensor  # int32, as many as there are full pieces
     entering: torch.Tensor  # int64
-    entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: where they are in the layer's blocks
+    entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: their places in the layer's blocks
     leaving: torch.Tensor
     leaving_units: torch.Tensor
-    in_place: InPlace | None  # None: a request's first new token is within a page, or rows must be changed or read more than once
-    attention: Any = field(default=None, repr=False)  # what the first layer's attention leaves for the others'
+    in_place: InPlace | None  # None: a request starts within a page, or rows must be changed or read several times
+    attention: Any = field(default=None, repr=False)  # kept by the first layer's attention for the other layers
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """How rows go into pages from where the model left them."""
+    """Describes how rows go into pages from where the model left them."""
 
     full_rows: torch.Tensor  # int32 [n]: the first rows of full pieces
     leaving_rows: torch.Tensor  # int64 [rows of leaving pieces]
-    leaving_row_piece: torch.Tensor  # int32, as many: which of the leaving pieces each is in,
+    leaving_row_piece: torch.Tensor  # int32, one per row: the leaving piece that it is in,
     leaving_row_token: torch.Tensor  # and its place in the page
-    leaving_ids: torch.Tensor  # int32 [n leaving, 2 * n_kv_heads]: where their tail pages lie
+    leaving_ids: torch.Tensor  # int32 [n leaving, 2 * n_kv_heads]: their tail pages
 
 
 def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> PrefillStep:
@@ -86,7 +86,7 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
 
 
 def _rows_in_place(cache: ModelCache, plan: PrefillPlan) -> dict[str, np.ndarray]:
-    """Arrays of InPlace; none if rows have to go into scratch pages."""
+    """Returns the arrays of InPlace, or none if rows have to go into scratch pages."""
     if not cache.seals_rows or len(plan.entering):
         return {}
     which = np.full(plan.n_pieces, -1)
@@ -98,20 +98,20 @@ def _rows_in_place(cache: ModelCache, plan: PrefillPlan) -> dict[str, np.ndarray
 
 @dataclass(frozen=True)
 class ScratchPages:
-    """A layer's."""
+    """The scratch pages of a layer."""
 
     pool: torch.Tensor  # uint8 [n_pieces, 2 * n_kv_heads, units of a page, bytes of a unit]
     page_bytes: int
 
     def pages(self, table: torch.Tensor) -> Pages:
-        """table: int32 [n_seqs] or [n_seqs, n_pages], numbers of pieces."""
+        """table: int32 [n_seqs] or [n_seqs, n_pages], the numbers of pieces."""
         return Pages(table=table, seq_stride=table.stride(0), pool=self.pool, page_stride=self.pool.stride(0),
                      head_offset=SIDES * self.page_bytes, side_offset=self.page_bytes)
 
 
 @dataclass(frozen=True)
 class ModelRows:
-    """A layer's, as they are stored: BF16 [n_rows, n_kv_heads, head_dim]."""
+    """The rows of a layer as they are stored: BF16 [n_rows, n_kv_heads, head_dim]."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -119,8 +119,8 @@ class ModelRows:
 
 def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
                     in_pages: bool = False) -> ScratchPages | ModelRows:
-    """New rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], into sealed pages, sinks and tails. What is returned has all of them;
-    in_pages: scratch pages are asked for."""
+    """Stores new rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], in sealed pages, sinks and tails. Returns all of the
+    rows; with in_pages as scratch pages."""
     if step.in_place is not None and not in_pages and all(map(_can_be_read_in_place, (keys, values))):
         _seal_in_place(cache, step, step.in_place, blocks, keys, values)
         return ModelRows(keys, values)
@@ -128,7 +128,7 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
 
 
 def _can_be_read_in_place(rows: torch.Tensor) -> bool:
-    """By kvant_prompt_attention: BF16, in pieces of 16 bytes."""
+    """Whether kvant_prompt_attention can read the rows: BF16, in pieces of 16 bytes."""
     return (rows.dtype == torch.bfloat16 and rows.stride(2) == 1 and rows.stride(0) % 8 == rows.stride(1) % 8 == 0
             and rows.data_ptr() % 16 == 0)
 

@@ -21,8 +21,8 @@ class SequenceLayout:
     head_dim: int
     sink_tokens: int = 0
     n_sequences: int = 1
-    tail_pages: int = 1  # of a head and side
-    tail_blocks: int = 1  # of a sequence: it has the number of the sequence
+    tail_pages: int = 1  # pages per head and side
+    tail_blocks: int = 1  # tail blocks per sequence; the block has the sequence's number
 
     def of_sequences(self, n: int) -> SequenceLayout:
         return replace(self, n_sequences=n)
@@ -33,17 +33,17 @@ class SequenceLayout:
 
     @property
     def tail_page_bytes(self) -> int:
-        """128 tokens of one head and side, unquantized."""
+        """Bytes of 128 unquantized tokens of one head and side."""
         return PAGE * self.head_dim * BF16_BYTES
 
     @property
     def unit_bytes(self) -> int:
-        """Tables of tail pages count in it."""
+        """Bytes in which tables of tail pages count."""
         return self.tail_page_bytes
 
     @property
     def sink_block_bytes(self) -> int:
-        """From a sequence's sink to the next one's."""
+        """Bytes from a sequence's sink to the next one's."""
         return self.sink.bytes
 
     @property
@@ -59,9 +59,9 @@ class SequenceLayout:
         return self.tail_begin + self.n_sequences * self.tail_block_bytes
 
     def tail_place(self, head: int, side: int, turn: int = 0) -> tuple[int, int]:
-        """As BlockLayout has it."""
+        """Returns the block and the place in it, as BlockLayout does."""
         return 0, SIDES * head + side
 
     def tail_units(self, memory):
-        """uint8 [units, unit_bytes], of a layer's memory."""
+        """Views the tails in a layer's memory as uint8 [units, unit_bytes]."""
         return memory[self.tail_begin:self.sealed_begin].view(-1, self.unit_bytes)

@@ -1,9 +1,9 @@
-"""Where the sink, the first tokens of a sequence, lies unquantized: at the beginning of the sequence's first block.
+"""Keeps the sink, the first tokens of a sequence, unquantized at the beginning of the sequence's first block.
 
-The library reads unquantized pages in tiles of 16 tokens of one head and side, in an order for tensor cores: a tile is
-head_dim / 16 pieces of 512 bytes. Of every piece, a token's keys have 64 bytes side by side, and the values of two tokens
-16 of every 64. All else in the tile of a page with few tokens is read but has no weight, so pages of several heads lie one in
-another: eight of keys in the place of a tile, or four of values, if the sink is one token."""
+The library reads unquantized pages in tiles of 16 tokens of one head and side, ordered for tensor cores. A tile has
+head_dim / 16 pieces of 512 bytes. In each piece, a token's keys take 64 contiguous bytes, and the values of two tokens
+take 16 of every 64. The rest of a tile with few tokens is read but has no weight. So pages of several heads overlap:
+with a sink of one token, eight key pages or four value pages share a tile."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kvant.c_api import KEY
 MAX_SINK = 4  # tokens
 TILE_TOKENS = 16
 PIECE_BYTES = 512
-KEY_BYTES = 64  # of a token in a piece
-VALUE_BYTES = 16  # of a pair of tokens, in every VALUE_PERIOD
+KEY_BYTES = 64  # bytes of a token in a piece
+VALUE_BYTES = 16  # bytes of a pair of tokens in each VALUE_PERIOD
 VALUE_PERIOD = 64
-UNIT_BYTES = 16  # pages begin at multiples of it
+UNIT_BYTES = 16  # pages begin at multiples of this
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,12 @@ class SinkLayout:
 
     @cached_property
     def bytes(self) -> int:
-        """Of keys, then values, of all heads. (The last page's tile ends behind them, with bytes of no weight.)"""
+        """Bytes of keys, then values, of all heads. The last page's tile ends after them, in bytes that have no
+        weight."""
         return (self._tiles(0) + self._tiles(1)) * self.tile_bytes if self.n_tokens else 0
 
     def place(self, head: int, side: int) -> int:
-        """Where the page of a head and side begins, in bytes from the block's beginning."""
+        """Returns where the page of a head and side begins, in bytes from the block's beginning."""
         tile, within = divmod(head, self._pages_per_tile(side))
         first_tile, distance = (0, self._key_distance) if side == KEY else (self._tiles(KEY), self._value_distance)
         return (first_tile + tile) * self.tile_bytes + within * distance

@@ -1,9 +1,10 @@
-"""What a step has to do, from the lengths of its requests alone. n: tokens computed before the step; q: its new tokens.
+"""Decides what a step has to do, from the lengths of its requests alone. n: tokens computed before the step. q: its new
+tokens.
 
-A token sees the pages before its own sealed, but for the sink, and its own page unquantized, however a prompt is cut into
-steps. Requests with one new token are decoded: the token goes into the tail, is attended to there, and a page that it
-fills is sealed before the next step. Requests with more are prefilled: their full pages are sealed first, and pages are
-then attended to by the new tokens behind them."""
+A token sees the pages before its own quantized, except for the sink, and its own page unquantized, however a prompt is
+cut into steps. Requests with one new token are decoded: the token goes into the tail and is attended to there, and a
+page that it fills is sealed before the next step. Requests with more new tokens are prefilled: their full pages are
+sealed first, and the new tokens after them attend to the sealed pages."""
 
 from __future__ import annotations
 
@@ -16,46 +17,47 @@ from kvant import PAGE
 
 
 def filled_pages(seq_lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of sequences with one new token: those whose page it fills, and the number of that page."""
+    """Returns the sequences with one new token whose page it fills, and the number of that page."""
     seqs = np.flatnonzero((seq_lens > 0) & (seq_lens % PAGE == 0))
     return seqs, seq_lens[seqs] // PAGE - 1
 
 
 def bounds(counts: np.ndarray) -> np.ndarray:
-    """int32 [n + 1]: where each of n begins, and the end."""
+    """Returns int32 [n + 1]: where each of n ranges begins, and the end."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """What was sealed before the step, and by which new tokens it is seen."""
+    """The part of a request that was sealed before the step, and the new tokens that see it."""
 
-    request: int  # of those that are prefilled
-    first_row: int  # of the step's prefilled rows
+    request: int  # number among the prefilled requests
+    first_row: int  # among the step's prefilled rows
     end_row: int
     n_pages: int
 
 
 @dataclass(frozen=True)
 class PrefillPlan:
-    """The new tokens of all prefilled requests, cut at page borders. A *piece* is the part in one page; arrays are int32, with
-    one number a piece where nothing else is said. Each piece has a page in scratch memory, which gets the piece's number."""
+    """The new tokens of all prefilled requests, cut at page borders. A *piece* is the part in one page. Arrays are
+    int32 with one number per piece, unless their comment says otherwise. Each piece has a scratch page with the piece's
+    number."""
 
     computed: np.ndarray  # [requests]: n
     query_lens: np.ndarray  # [requests]: q
     request: np.ndarray
-    page: np.ndarray  # of the request
+    page: np.ndarray  # number of the page in its request
     n_rows: np.ndarray
-    n_tokens: np.ndarray  # of the page, behind the step
+    n_tokens: np.ndarray  # tokens of the page after the step
     row_piece: np.ndarray  # [n_rows]: the piece of each row
-    row_token: np.ndarray  # [n_rows]: its place in the page
+    row_token: np.ndarray  # [n_rows]: the place of each row in its page
     full: np.ndarray  # pieces that fill their page
-    seen: np.ndarray  # of these, those that later tokens of the step see sealed
-    first: np.ndarray  # of `full`, those that fill the first page of their request
-    first_seen: np.ndarray  # [n first]: their numbers among `seen`, -1: no later token of the step sees them
+    seen: np.ndarray  # those of `full` that later tokens of the step see sealed
+    first: np.ndarray  # those of `full` that fill the first page of their request
+    first_seen: np.ndarray  # [n first]: their numbers in `seen`; -1: no later token of the step sees them
     entering: np.ndarray  # pieces whose page has tokens in the tail
-    leaving: np.ndarray  # pieces whose page stays unquantized, and goes to the tail
-    n_visible_tokens: np.ndarray  # in the pages that a piece attends to, its own included
+    leaving: np.ndarray  # pieces whose page stays unquantized and goes to the tail
+    n_visible_tokens: np.ndarray  # tokens in the pages that a piece attends to, its own included
     prefixes: tuple[Prefix, ...]
 
     @property
@@ -64,11 +66,12 @@ class PrefillPlan:
 
     @cached_property
     def visible(self) -> np.ndarray:
-        """[n_pieces, most]: pages that a piece attends to: `seen` ones by number, then its own as n_seen + piece."""
+        """Returns [n_pieces, most], the pages that a piece attends to: `seen` ones by number, then its own as n_seen +
+        piece."""
         first_page = self.computed // PAGE
         place = np.full(self.n_pieces, -1)
         place[self.seen] = np.arange(len(self.seen))
-        earlier = self.page - first_page[self.request]  # pieces of the request
+        earlier = self.page - first_page[self.request]  # number of earlier pieces of the request
         visible = np.zeros((self.n_pieces, int(earlier.max(initial=-1)) + 1), np.int32)
         for piece, n in enumerate(earlier):
             visible[piece, :n] = place[piece - n:piece]
@@ -87,19 +90,19 @@ class PrefillPlan:
 
     @property
     def seen_pages(self) -> np.ndarray:
-        """[requests]: pages that a request's last token sees sealed."""
+        """[requests]: number of pages that a request's last token sees sealed."""
         return (self.computed + self.query_lens - 1) // PAGE
 
 
 def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
-    """computed, query_lens: n and q of each prefilled request, q >= 1; rows are theirs in turn."""
+    """computed, query_lens: n and q of each prefilled request, q >= 1. Rows are in the requests' order."""
     computed, query_lens = np.asarray(computed, np.int64), np.asarray(query_lens, np.int64)
     ends = computed + query_lens
     first_page, last_page = computed // PAGE, (ends - 1) // PAGE
     n_pieces = last_page - first_page + 1
     request = np.repeat(np.arange(len(computed)), n_pieces)
     first_piece = np.cumsum(n_pieces) - n_pieces
-    within = np.arange(len(request)) - first_piece[request]  # which of its request's pieces
+    within = np.arange(len(request)) - first_piece[request]  # number of the piece in its request
     page = first_page[request] + within
     begin = np.maximum(computed[request], page * PAGE)
     end = np.minimum(ends[request], (page + 1) * PAGE)
@@ -124,8 +127,9 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
 
 @dataclass(frozen=True)
 class PromptCall:
-    """New tokens of requests [first_request, end_request), and what they attend to at once: sealed pages from `first_page` to
-    `end_page`, or, if that is None, all from there on and the unquantized rows behind them."""
+    """New tokens of requests [first_request, end_request) and the sealed pages that they attend to in one call: from
+    `first_page` to `end_page`. If `end_page` is None, they attend to all pages from there on and the unquantized rows
+    after them."""
 
     first_request: int
     end_request: int
@@ -134,8 +138,8 @@ class PromptCall:
 
 
 def prompt_calls(plan: PrefillPlan, most_pages: int) -> list[PromptCall]:
-    """So that a call has no more than so many sealed pages of earlier steps: requests with more take several, one after
-    another."""
+    """Divides a step into calls with at most so many sealed pages of earlier steps. Requests with more pages take
+    several calls, one after another."""
     calls, first, n_pages = [], 0, 0
     seen, before = plan.seen_pages, plan.computed // PAGE
 

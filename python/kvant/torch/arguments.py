@@ -1,5 +1,5 @@
-"""What operators refuse before the library reads tensors by their addresses, where a wrong type, shape or device would show as an
-error of the GPU, if at all."""
+"""Checks the arguments of operators. The library reads tensors by their addresses, so a wrong type, shape or device
+would show as a GPU error, if at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvant.torch.library import TorchLibrary, current
 
 
 def on_one_gpu(library: TorchLibrary, **tensors: torch.Tensor) -> contextlib.AbstractContextManager:
-    """Makes the GPU on which all of them lie the current one."""
+    """Makes the GPU that holds all of the tensors the current one."""
     device = next(iter(tensors.values())).device
     for name, x in tensors.items():
         if not library.serves(x.device):
@@ -22,7 +22,7 @@ def on_one_gpu(library: TorchLibrary, **tensors: torch.Tensor) -> contextlib.Abs
 
 
 def shaped(**tensors: tuple[torch.Tensor, tuple[int | None, ...]]) -> None:
-    """Each with the sizes that it must have; None: any."""
+    """Checks each tensor's sizes; None: any size."""
     for name, (x, sizes) in tensors.items():
         if x.dim() != len(sizes) or any(size is not None and size != n for size, n in zip(sizes, x.shape)):
             wanted = ", ".join("any" if size is None else str(size) for size in sizes)
@@ -36,7 +36,7 @@ def typed(dtype: torch.dtype, **tensors: torch.Tensor) -> None:
 
 
 def dense(**tensors: torch.Tensor) -> None:
-    """With neighbours in the last dimension side by side."""
+    """Checks that neighbours in the last dimension are contiguous."""
     for name, x in tensors.items():
         if x.shape[-1] > 1 and x.stride(-1) != 1:
             raise ValueError(f"kvant: {name} has gaps in its last dimension (strides {list(x.stride())}): {name}.contiguous()")

@@ -1,4 +1,4 @@
-"""The library's operations with tensors as arguments."""
+"""The library's operations, with tensors as arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvant.torch.step_plan import StepPlan
 
 
 def type_of(x: torch.Tensor) -> int:
-    """kvant_type of a tensor."""
+    """Returns the kvant_type of a tensor."""
     if x.dtype == torch.bfloat16:
         return BF16
     if x.dtype == torch.float32:
@@ -24,20 +24,20 @@ def type_of(x: torch.Tensor) -> int:
 
 
 def _memory(x: torch.Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
-    """A uint8 tensor's address and size."""
+    """Returns a uint8 tensor's address and size."""
     return ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.numel())
 
 
 def _partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
-    """Of out [n_tokens, n_heads, head_dim] and lse [n_tokens, n_heads]."""
+    """Describes out [n_tokens, n_heads, head_dim] and lse [n_tokens, n_heads]."""
     return Partial(out=out, out_type=type_of(out), token_stride=out.stride(0), head_stride=out.stride(1), lse=lse,
                    lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
 
 
 def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
              **members) -> NewRows:
-    """Of keys and values: [n_rows, n_kv_heads, up to head_dim channels: the others are zeros], of one type, the last dimension without
-    gaps. `_hadamard`: they are to be rotated."""
+    """Describes keys and values [n_rows, n_kv_heads, channels] of one type, contiguous in the last dimension. Channels
+    may be fewer than head_dim; the others are zeros. `_hadamard`: whether they are to be rotated."""
     if keys.dtype != values.dtype:
         raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant takes rows of one type")
     return NewRows(n_rows=keys.shape[0], keys=keys, key_row_stride=keys.stride(0), key_head_stride=keys.stride(1), values=values,
@@ -47,27 +47,27 @@ def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = Fals
 
 
 def current(device: torch.device) -> contextlib.AbstractContextManager:
-    """Makes a GPU the current one, on whose stream the library is called."""
+    """Makes a GPU the current one, because the library is called on its current stream."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 class TorchLibrary(Library):
     def call(self, name: str, *arguments) -> None:
-        """kvant_`name` on the current stream."""
+        """Calls kvant_`name` on the current stream."""
         self.launch(name, torch.cuda.current_stream().cuda_stream, *arguments)
 
     def serves(self, device: torch.device) -> bool:
-        """Whether tensors there can be arguments."""
+        """Whether tensors on the device can be arguments."""
         return device.type == "cuda"
 
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
                queries: torch.Tensor | None = None, key_factors: torch.Tensor | None = None,
                query_factors: torch.Tensor | None = None) -> None:
-        """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows], of which a negative tail_token leaves
-        its row out; keys, values: as new_rows has them; queries: likewise [n_rows, n_heads, head_dim], which become as keys are
-        stored where they lie. key_factors, query_factors: F32 [n_kv_heads, head_dim], by which channels are multiplied before
-        they are rotated; None: they aren't."""
+        """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows]; a negative tail_token leaves its
+        row out. keys, values: as new_rows takes them. queries: likewise [n_rows, n_heads, head_dim], which are
+        transformed in place like stored keys. key_factors, query_factors: F32 [n_kv_heads, head_dim], factors for
+        channels before they are rotated; None: there are none."""
         if tail_token.shape[0] == 0:
             return
         of_queries = {}
@@ -83,11 +83,14 @@ class TorchLibrary(Library):
                    n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
                    layer_offsets: torch.Tensor | None = None, keep_sink: bool = False, rows: NewRows | None = None,
                    first_rows: torch.Tensor | None = None) -> None:
-        """Encodes full tail pages. All int32 [n_seqs]: the first page of the tail (negative: none is due), where it goes, and
-        how many pages (None: max_pages). metrics: what errors of keys cost, in trellis formats. layer_offsets: int64 [n_layers],
-        where the same pages of several layers lie: so many bytes (multiples of 16) behind the layer's. keep_sink: the layer's sink
-        is copied into its protected pages from each first page. rows: those that pages are made of, the first page of sequence i of
-        first_rows[i] (int32; negative: its pages are in the tail) and those behind it; for formats that can_seal_rows."""
+        """Encodes full tail pages. The first page of the tail (negative: none is due), its destination and the number
+        of pages (None: max_pages) are int32 [n_seqs].
+
+        metrics: the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if the same pages of
+        several layers are sealed: their distances in bytes (multiples of 16) from the layer's. keep_sink: copies the
+        layer's sink into its protected pages from each first page. rows: for formats that can_seal_rows, the rows that
+        pages are made of. The first page of sequence i begins at first_rows[i] (int32; negative: its pages are in the
+        tail)."""
         n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
@@ -95,42 +98,44 @@ class TorchLibrary(Library):
                             first_rows=first_rows))
 
     def plan_step(self, step: Step) -> None:
-        """Makes lengths, tables, places and due pages of lengths that lie on the device: see kvant.torch.StepPlan."""
+        """Computes lengths, tables, places and due pages from lengths on the device; see kvant.torch.StepPlan."""
         self.call("plan_step", step)
 
     def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
-        """Encodes what is due by a plan, of all layers at once, and keeps sinks."""
+        """Encodes what a plan says is due, for all layers at once, and keeps sinks."""
         self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, layer_offsets=layer_offsets,
                         keep_sink=True)
 
     def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
                 protected_token: torch.Tensor) -> None:
-        """Copies rows of both sides out of the layer's tail into its protected pages. All int32 [n_rows]: whose sequence and KV
-        head, which token of the tail, and where it goes."""
+        """Copies rows of both sides from the layer's tail into its protected pages. The sequence, KV head, token of the
+        tail and destination of each row are int32 [n_rows]."""
         self.call("protect", shape, layer, ProtectedRows(n_rows=len(seq), seq=seq, head=head, tail_token=tail_token,
                                                          protected_token=protected_token))
 
     def new_workspace(self, shape: Shape, device: torch.device | str = "cuda") -> torch.Tensor:
-        """uint8 [bytes that the shape needs]."""
+        """Returns uint8 [bytes that the shape needs]."""
         return torch.empty(self.workspace_bytes(shape), dtype=torch.uint8, device=device)
 
     def decode_schedule(self, shape: Shape, lengths: Lengths, workspace: torch.Tensor) -> None:
-        """Divides a step's work: once a step, before the layers."""
+        """Divides a step's work. It is called once per step, before the layers."""
         self.call("decode_schedule", shape, lengths, *_memory(workspace))
 
     def decode_attention(self, shape: Shape, lengths: Lengths, layer: Layer, workspace: torch.Tensor) -> None:
-        """Attention of one query token of each sequence, or of several (`max_queries`): the layer's `q` into its `out`."""
+        """Attends with one query token of each sequence, or several (`max_queries`): it reads the layer's `q` and
+        writes its `out`."""
         self.call("decode_attention", shape, lengths, layer, *_memory(workspace))
 
     def prompt_attention(self, shape: PromptShape, prompt: Prompt, device: torch.device | str = "cuda") -> None:
-        """Attention of prompts, whole or in parts, with a workspace of its own on the device."""
+        """Attends with the tokens of prompts, whole or in parts. The workspace is allocated here."""
         workspace = torch.empty(self.prompt_workspace_bytes(shape), dtype=torch.uint8, device=device)
         self.call("prompt_attention", shape, prompt, *_memory(workspace))
 
     def dequantize(self, shape: Shape, lengths: Lengths, layer: Layer, first_page: int, n_pages: int, keys: torch.Tensor,
                    values: torch.Tensor, seqs: torch.Tensor | None = None) -> None:
-        """Pages first_page to first_page + n_pages of sequences (seqs, int32; None: all) as rows: keys, values, BF16 or
-        F16 [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows behind a sequence's last token are left as they are."""
+        """Dequantizes pages first_page to first_page + n_pages of sequences (seqs, int32; None: all) into rows: keys,
+        values, BF16 or F16 [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows after a sequence's last token keep
+        their values."""
         self.call("dequantize", shape, lengths, layer,
                   Dequantization(n_seqs=keys.shape[0], seqs=seqs, first_page=first_page, n_pages=n_pages,
                                  n_heads=keys.shape[2], keys=keys, values=values, seq_stride=keys.stride(0),
@@ -140,9 +145,9 @@ class TorchLibrary(Library):
                           page_counts: torch.Tensor, max_pages: int, row_begins: torch.Tensor, keys: torch.Tensor,
                           values: torch.Tensor, seqs: torch.Tensor | None = None, key_hadamard: bool = False,
                           value_hadamard: bool = False) -> None:
-        """Pages first_pages[i] to first_pages[i] + page_counts[i], max_pages at most, of sequence i (or seqs[i]) as rows from
-        row_begins[i] on: keys, values, BF16 or F16 [n_rows, n_kv_heads, channels], the first channels of heads. Hadamard: rows
-        that were rotated when they were appended come back. All int32 [sequences]."""
+        """Dequantizes pages first_pages[i] to first_pages[i] + page_counts[i], at most max_pages, of sequence i (or
+        seqs[i]) into rows from row_begins[i] on. keys, values: BF16 or F16 [n_rows, n_kv_heads, channels], the first
+        channels of heads. Hadamard: undoes the rotation of appended rows. The other arrays are int32 [sequences]."""
         self.call("dequantize", shape, lengths, layer,
                   Dequantization(n_seqs=len(first_pages), seqs=seqs, n_pages=max_pages, first_pages=first_pages,
                                  page_counts=page_counts, row_begins=row_begins, n_heads=keys.shape[1], keys=keys, values=values,
@@ -150,24 +155,24 @@ class TorchLibrary(Library):
                                  channels=keys.shape[2], key_hadamard=key_hadamard, value_hadamard=value_hadamard))
 
     def merge(self, into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
-        """Merges attention to other tokens into `into` [n_tokens, n_heads, head_dim]; log-sum-exps are F32
-        [n_tokens, n_heads], of which -infinity stands for no tokens. Any strides."""
+        """Merges attention to other tokens into `into` [n_tokens, n_heads, head_dim]. Log-sum-exps are F32 [n_tokens,
+        n_heads]; -infinity stands for no tokens. Any strides are allowed."""
         n_tokens, n_heads, head_dim = into.shape
         self.call("merge", 1, n_tokens, n_heads, head_dim, _partial(into, into_lse), _partial(other, other_lse))
 
     def rotate(self, rows: torch.Tensor, source: torch.Tensor | None = None) -> None:
-        """Writes into rows [n_rows, n_heads, head_dim] those of `source` (None: its own), of the same type, times the
-        orthonormal Walsh-Hadamard matrix, which is its own inverse."""
+        """Multiplies the rows of `source` (None: `rows`) by the orthonormal Walsh-Hadamard matrix, which is its own
+        inverse, and writes them into rows [n_rows, n_heads, head_dim] of the same type."""
         self.transform(rows, source)
 
     def transform(self, rows: torch.Tensor, source: torch.Tensor | None = None, hadamard: bool = True,
                   factors: torch.Tensor | None = None, factors_after: torch.Tensor | None = None) -> None:
-        """Likewise: channels times `factors`, then, if `hadamard`, times the matrix, then channels times `factors_after`. Factors: F32
-        [n_kv_heads, head_dim], of as many neighbouring heads each; None: all are 1."""
+        """Multiplies channels by `factors`, then, with `hadamard`, by the matrix, then by `factors_after`. Factors are
+        F32 [n_kv_heads, head_dim], each for as many neighbouring heads; None: all are 1."""
         n_rows, n_heads, head_dim = rows.shape
         if source is None:
             source = rows
-        elif source.stride(-1) != 1:  # the library's channels are neighbours
+        elif source.stride(-1) != 1:  # the library needs contiguous channels
             source = source.contiguous()
         if source.shape != rows.shape or source.dtype != rows.dtype:
             raise ValueError(f"rows {tuple(rows.shape)} of {rows.dtype} can't be those of a source {tuple(source.shape)} of "

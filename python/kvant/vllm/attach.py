@@ -1,8 +1,8 @@
-"""How vLLM's attention layers become kvant's: the same for all of its releases that are supported, each of which says what is
-its own as a `Release` (v026, v033).
+"""Turns vLLM's attention layers into kvant's. This part is the same for all supported releases of vLLM; each release
+describes its own part as a `Release` (v026, v033).
 
-vLLM has one KV layer for each attention layer, which holds sealed pages here. Another one, for tails, is added with it.
-Layers with a sliding window stay vLLM's: unquantized, on a backend that it chooses."""
+vLLM has one KV layer per attention layer, which holds sealed pages here. A second one, for tails, is added with it.
+Layers with a sliding window remain vLLM's: unquantized, on a backend that vLLM chooses."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ WINDOWED = "sliding_window"  # vLLM's name for such layers
 class Release:
     """What differs between vLLM's releases."""
 
-    sealed_spec: Callable[..., Any]  # of n_kv_heads, head_size, block_bytes, max_drafts
-    tail_spec: Callable[..., Any]  # of n_kv_heads, head_size, block_bytes, blocks_per_request
-    drafts_of: tuple[str, ...]  # methods of speculative decoding
+    sealed_spec: Callable[..., Any]  # takes n_kv_heads, head_size, block_bytes, max_drafts
+    tail_spec: Callable[..., Any]  # takes n_kv_heads, head_size, block_bytes, blocks_per_request
+    drafts_of: tuple[str, ...]  # supported methods of speculative decoding
 
 
 class TailLayer(AttentionLayerBase):
-    """The KV layer of an attention layer's tails."""
+    """The KV layer for the tails of an attention layer."""
 
     def __init__(self, state, backend, release: Release):
         self.kvant, self._backend, self._release = state, backend, release
-        self.kv_cache = torch.tensor([])  # until vLLM binds the blocks
+        self.kv_cache = torch.tensor([])  # replaced when vLLM binds the blocks
 
     def get_attn_backend(self):
         return self._backend
@@ -77,7 +77,7 @@ def wrap_attention(release: Release) -> None:
 
 
 def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
-    """arguments: those of a layer that is being made, changed if it has a window and kvant's cache type."""
+    """Changes the arguments of a layer that is being made if it has a sliding window and kvant's cache type."""
     cache = arguments.get("cache_config")
     if cache is None or cache.cache_dtype not in CACHE_TYPES:
         return
@@ -85,12 +85,12 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
         return
     arguments["cache_config"] = copy.copy(cache)
     arguments["cache_config"].cache_dtype = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
-    vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)  # None: vLLM chooses
+    vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)  # None lets vLLM choose
 
 
 def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
-    """arguments: those of a layer that is being made. ValueError: it has kvant's cache type and no backend of kvant's, of which vLLM
-    would say that no other takes that type."""
+    """Checks the arguments of a layer that is being made. ValueError: it has kvant's cache type but no backend of
+    kvant's; vLLM would only say that no other backend takes the type."""
     cache, config = arguments.get("cache_config"), vllm_config.attention_config
     chosen = config.backend_per_kind.get("full_attention", config.backend)
     if cache is not None and cache.cache_dtype in CACHE_TYPES and getattr(chosen, "name", chosen) != "CUSTOM":
@@ -98,7 +98,7 @@ def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
 
 
 def windowed_spec(original_spec: Callable[..., Any], vllm_config):
-    """The specification of a layer that is not kvant's, in blocks of the size that kvant's have."""
+    """Returns the specification of a layer that is not kvant's, in blocks of the size of kvant's."""
     state = _state(vllm_config)
     if state is None:
         if vllm_config.cache_config.cache_dtype in CACHE_TYPES:
@@ -111,7 +111,7 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     try:
         spec = original_spec(vllm_config)
         page_bytes = spec.page_size_bytes if spec is not None else block_bytes
-    except AssertionError:  # vLLM's answer to pages that don't fit
+    except AssertionError:  # vLLM raises this if pages do not fit
         page_bytes = None
     if page_bytes != block_bytes:
         raise NotImplementedError(f"kvant needs blocks of {block_bytes} bytes, in which layers that are not its own don't fit, "
@@ -120,13 +120,13 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
 
 
 def _state(vllm_config):
-    """That of the model's layers so far."""
+    """Returns the state that the model's layers share so far."""
     layers = vllm_config.compilation_config.static_forward_context.values()
     return next((x.kvant for x in layers if isinstance(x, TailLayer)), None)
 
 
 def _attach(layer, vllm_config, release: Release) -> None:
-    """Makes a layer one of kvant's: it joins the model's state, and gets a layer for its tails."""
+    """Makes a layer one of kvant's: it joins the model's state and gets a layer for its tails."""
     from kvant.vllm import backend
 
     refuse_unsupported(vllm_config, release.drafts_of)
@@ -173,7 +173,7 @@ def _new_state(layer, vllm_config):
 
 
 def _add_constants(state, vllm_config) -> None:
-    """Before the model's first layer has its blocks."""
+    """Loads the model's constants before its first layer gets its blocks."""
     if (path := constants_file(vllm_config.additional_config)) is None:
         without_constants(state.recipe, CONSTANTS_EXAMPLE)
     else:

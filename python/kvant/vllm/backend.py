@@ -1,4 +1,5 @@
-"""vLLM's attention interface: what the backend supports, the metadata of a step, and the forward pass of a layer."""
+"""Implements vLLM's attention interface: what the backend supports, the metadata of a step, and the forward pass of a
+layer."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ HEAD_SIZES = (64, 128, 256)
 ACTIVATIONS = (torch.bfloat16, torch.float16)
 MAX_GROUP = 16
 MAX_KV_HEADS = 64
-# Sentences of the base class, which says less.
+# Reasons of the base class that are replaced by clearer ones.
 REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_dtype not supported",
                     "block_size not supported", "compute capability not supported", "sliding window not supported")
 
 
 class KvantBackend(AttentionBackend):
-    """Sealed pages. Subclasses know their model's block size."""
+    """The backend for sealed pages. Subclasses know their model's block size."""
 
     supported_dtypes = list(ACTIVATIONS)
     supported_kv_cache_dtypes = list(CACHE_TYPES)
@@ -50,12 +51,12 @@ class KvantBackend(AttentionBackend):
 
     @classmethod
     def get_kv_cache_shape(cls, num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
-        """Up to vLLM 0.26."""
+        """Returns the cache's shape for vLLM up to 0.26."""
         return num_blocks, cls.block_bytes
 
     @classmethod
     def supported_kv_cache_layouts(cls):
-        """From vLLM 0.29 on. A layer's blocks lie side by side."""
+        """Returns the cache's layout for vLLM 0.29 and later. A layer's blocks are contiguous."""
         from vllm.v1.kv_cache_layout import KVCacheLayout
 
         return KVCacheLayout.LBNHC, KVCacheLayout.LBHNC
@@ -70,13 +71,13 @@ class KvantBackend(AttentionBackend):
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
-        """Steps are divided among their requests on the host."""
+        """False, because the host divides a step among its requests."""
         return False
 
     @classmethod
     def validate_configuration(cls, head_size, dtype, kv_cache_dtype, block_size, *, device_capability,
                                has_sliding_window=False, **others) -> list[str]:
-        """Sentences that say why a configuration is refused; none: it isn't."""
+        """Returns sentences that say why a configuration is refused; none if it is supported."""
         reasons = []
         if kv_cache_dtype not in CACHE_TYPES:
             reasons.append(f"kvant needs --kv-cache-dtype {', '.join(CACHE_TYPES)}, not {kv_cache_dtype}")
@@ -97,7 +98,7 @@ class KvantBackend(AttentionBackend):
 
 
 class KvantTailBackend(KvantBackend):
-    """Unquantized tails: memory only."""
+    """The backend for unquantized tails, which are only memory."""
 
     @staticmethod
     def get_builder_cls():
@@ -105,7 +106,7 @@ class KvantTailBackend(KvantBackend):
 
 
 class _Builder(AttentionMetadataBuilder[Step]):
-    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # of decoded requests that have as many drafts each
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # decoded requests must have equally many drafts
     kind = ""
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
@@ -142,12 +143,12 @@ class TailBuilder(_Builder):
 
 
 class KvantImpl(AttentionImpl[Step]):
-    """One layer."""
+    """The attention of one layer."""
 
     def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
                  kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
                  kv_sharing_target_layer_name=None, sinks=None, **others):
-        """sinks: of attention (gpt-oss), logits [num_heads], which are there when weights have been loaded."""
+        """sinks: attention sinks (gpt-oss), logits [num_heads], which exist when the weights are loaded."""
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype, self.softcap = kv_cache_dtype, float(logits_soft_cap or 0)
@@ -166,7 +167,7 @@ class KvantImpl(AttentionImpl[Step]):
     def process_weights_after_loading(self, act_dtype) -> None:
         if self.sinks is not None:
             logits = self.sinks.detach().float().contiguous()
-            # Loaded again, they stay where graphs read them.
+            # A second load copies them, because CUDA graphs read them in place.
             self._sink_logits = logits if self._sink_logits is None else self._sink_logits.copy_(logits)
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
@@ -174,7 +175,7 @@ class KvantImpl(AttentionImpl[Step]):
         """query, output: BF16 or F16 [n_tokens, num_heads, head_size]; key, value: likewise [n_tokens, num_kv_heads, head_size]."""
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("kvant does not support quantized attention outputs")
-        if attn_metadata is None:  # vLLM measures the memory that a step takes
+        if attn_metadata is None:  # vLLM is measuring the memory that a step takes
             return self._rehearse(layer, output)
         attention = None if self.softcap or self.sinks is not None else _prompt_attention(self.head_size)
         attend(attn_metadata, kv_cache, query, key, value, output, attention, self._sink_logits)
@@ -189,7 +190,7 @@ class KvantImpl(AttentionImpl[Step]):
 
 
 def _prompt_attention(head_size: int) -> prefill.VarlenAttention | None:
-    """None: the library's. On Hopper FlashAttention 3 is faster at heads of 256."""
+    """Returns the attention for prompts; None: the library's. On Hopper, FlashAttention 3 is faster at heads of 256."""
     return _flash_attention if head_size > 128 and torch.cuda.get_device_capability() == (9, 0) else None
 
 

@@ -1,4 +1,4 @@
-"""The constants of the model that is served, of the heads of one rank of tensor parallelism."""
+"""Finds the constants of the served model, for the heads of one rank of tensor parallelism."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvant.paged.recipes import Recipe
 
 
 def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: float) -> tuple[Recipe, ModelConstants]:
-    """The recipe as it is with them. ValueError, kvant.Error: a sentence for users."""
+    """Returns the recipe with the model's constants. ValueError, kvant.Error: a sentence for users."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     config, n_ranks = model.hf_text_config, parallel.tensor_parallel_size
     n_kv_heads = model.get_total_num_kv_heads()
@@ -23,7 +23,7 @@ def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: flo
 
 
 def _folder(vllm_config) -> str:
-    """Where the checkpoint's files are."""
+    """Returns the folder of the checkpoint's files."""
     model = vllm_config.model_config
     if os.path.isdir(model.model):
         return model.model

@@ -1,6 +1,7 @@
-"""What the quality guard finds on its way from vLLM's workers to its metrics. Workers are other processes than the one that answers
-/metrics, and vLLM carries no plug-in's figures between them: each worker writes a small file, into a folder that all of a server's
-processes know by their environment, and a Prometheus collector reads it when it is asked."""
+"""Carries the quality guard's findings from vLLM's workers to its metrics. Workers are other processes than the one
+that serves /metrics, and vLLM carries no plug-in's figures between them. So each worker writes a small file into a
+folder that all processes of a server know by their environment. A Prometheus collector reads the files when it is
+asked."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # registering the plug-in needs neither NumPy nor PyTorch
+if TYPE_CHECKING:  # registering the plug-in must not import NumPy or PyTorch
     from kvant.paged.quality_guard import GuardReport
 
-FOLDER = "KVANT_GUARD_FOLDER"  # set by the first of a server's processes
+FOLDER = "KVANT_GUARD_FOLDER"  # the first process of a server sets it
 METRICS = {
     "kvant_guard_attention_error": "Relative error of attention outputs by quantization, root mean square over layers",
     "kvant_guard_worst_layer_error": "That of the layer where it is largest",
@@ -26,19 +27,19 @@ METRICS = {
 
 
 def prepare() -> None:
-    """In each of vLLM's processes, as early as possible."""
+    """Runs in each of vLLM's processes, as early as possible."""
     if FOLDER not in os.environ:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="kvant-guard-")
         atexit.register(_remove, os.environ[FOLDER], os.getpid())
     try:
         from prometheus_client import REGISTRY
-    except ImportError:  # nobody asks here
+    except ImportError:  # this process serves no metrics
         return
     REGISTRY.register(Collector())
 
 
 def _remove(folder: str, creator: int) -> None:
-    if os.getpid() == creator:  # not a process that was forked from it
+    if os.getpid() == creator:  # a forked process must not remove the folder
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -66,7 +67,8 @@ def _read() -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def reporter(rank: int, say: Callable[[str], None], warn: Callable[[str], None]) -> Callable[[GuardReport], None]:
-    """What a worker's guard reports to. rank: of tensor parallelism; say, warn: a line of the log, each at most once."""
+    """Returns the function that a worker's guard reports to. rank: of tensor parallelism. say, warn: print a line in
+    the log, each line at most once."""
     said = set()
 
     def once(how: Callable[[str], None], line: str) -> None:

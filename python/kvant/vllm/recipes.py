@@ -34,7 +34,7 @@ def _own(additional_config) -> Mapping[str, str]:
 
 
 def find_recipe(cache_type: str, additional_config) -> Recipe:
-    """cache_type: one of CACHE_TYPES; additional_config: vLLM's. ValueError: a sentence for users."""
+    """cache_type: one of CACHE_TYPES. additional_config: vLLM's. ValueError: a sentence for users."""
     text = _own(additional_config).get(_RECIPE)
     if cache_type != CUSTOM:
         if text is not None:
@@ -48,5 +48,5 @@ def find_recipe(cache_type: str, additional_config) -> Recipe:
 
 
 def constants_file(additional_config) -> str | None:
-    """Where the model's constants are; None: there are none. ValueError: as find_recipe."""
+    """Returns the file of the model's constants; None: there is none. ValueError: as find_recipe."""
     return _own(additional_config).get(_CONSTANTS)

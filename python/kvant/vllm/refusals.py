@@ -1,4 +1,4 @@
-"""What the plug-in does not support of vLLM's configuration: said at start, before a model is loaded."""
+"""Refuses configurations of vLLM that the plug-in does not support, before a model is loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kvant import PAGE
 
 
 def refuse_unsupported(config, drafts_of=()) -> None:
-    """config: a VllmConfig; drafts_of: the methods of speculative decoding that are supported."""
+    """config: a VllmConfig. drafts_of: supported methods of speculative decoding."""
     parallel, cache = config.parallel_config, config.cache_config
     speculative = config.speculative_config
     method = speculative.method if speculative is not None else None
@@ -22,7 +22,7 @@ def refuse_unsupported(config, drafts_of=()) -> None:
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
-        "microbatches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,  # two steps at once, of one workspace
+        "microbatches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,  # two steps would share one workspace
         "sleep mode": config.model_config.enable_sleep_mode,
         "--kv-cache-dtype-skip-layers": bool(cache.kv_cache_dtype_skip_layers),
         "prefix hits within a page (prefix_match_unit)": getattr(cache, "prefix_match_unit", None) not in (None, PAGE),
@@ -35,6 +35,6 @@ def refuse_unsupported(config, drafts_of=()) -> None:
 
 
 def n_drafts(config) -> int:
-    """The most behind a request's newest token."""
+    """The most draft tokens after a request's newest token."""
     speculative = config.speculative_config
     return speculative.num_speculative_tokens if speculative is not None else 0

@@ -1,7 +1,8 @@
-"""The seams of vLLM 0.26: all that its next version may want otherwise.
+"""Connects the plug-in to vLLM 0.26, with everything that another version may need differently:
 
 - cache types: `--kv-cache-dtype` is a closed list, which `register` extends;
-- specifications of both KV layers: a page's bytes are a property of theirs, and blocks of all layers are equally large."""
+- specifications of both KV layers: the bytes of a page are their property, and blocks of all layers are equally
+large."""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ def _add_cache_types() -> None:
     config.__annotations__["cache_dtype"] = names
     config.__dataclass_fields__["cache_dtype"].type = names
     pydantic.dataclasses.rebuild_dataclass(config, force=True)
-    pydantic.dataclasses.rebuild_dataclass(vllm.config.vllm.VllmConfig, force=True)  # which embeds its schema
+    pydantic.dataclasses.rebuild_dataclass(vllm.config.vllm.VllmConfig, force=True)  # it embeds the schema
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvantSealedSpec(FullAttentionSpec):
-    """Blocks of 128 tokens."""
+    """Specifies blocks of 128 tokens."""
 
     block_bytes: int = 0
     max_drafts: int = 0
@@ -58,14 +59,14 @@ class KvantSealedSpec(FullAttentionSpec):
 
     @classmethod
     def merge(cls, specs):
-        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way, and waits for this exception
+        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way and expects this exception
             raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
         return specs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvantTailSpec(AttentionSpec):
-    """A fixed number of blocks for each request."""
+    """Specifies a fixed number of blocks per request."""
 
     block_bytes: int = 0
     blocks_per_request: int = 0
@@ -88,11 +89,11 @@ def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_requ
                          block_bytes=block_bytes, blocks_per_request=blocks_per_request)
 
 
-# Its second model runner has no ngram drafts, and others have a model of their own.
+# The second model runner of vLLM 0.26 has no ngram drafts, and other methods need a draft model.
 RELEASE = Release(sealed_spec, tail_spec, drafts_of=())
 
 
 def add_specs() -> None:
-    KVCacheSpecRegistry._ensure_registered()  # it adds vLLM's own only to an empty list
+    KVCacheSpecRegistry._ensure_registered()  # vLLM registers its own only into an empty list, so it goes first
     KVCacheSpecRegistry.register(KvantSealedSpec, KvantSealedManager, uniform_type_base_spec=FullAttentionSpec)
     KVCacheSpecRegistry.register(KvantTailSpec, KvantTailManager, uniform_type_base_spec=KvantTailSpec)

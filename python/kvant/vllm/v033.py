@@ -1,5 +1,5 @@
-"""The seams of vLLM 0.33: cache types are registered, a specification says a block's bytes as those of one state of 128 tokens,
-and tails are the kind of ring that it knows: never shared, without slots for single tokens."""
+"""Connects the plug-in to vLLM 0.33. Cache types are registered. A specification gives a block's bytes as those of one
+state of 128 tokens. Tails are the kind of ring that vLLM knows: never shared, without slots for single tokens."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class _CacheType:
 
 @dataclass(frozen=True, kw_only=True)
 class KvantSealedSpec(FullAttentionSpec):
-    """Blocks of 128 tokens."""
+    """Specifies blocks of 128 tokens."""
 
     max_drafts: int = 0
 
     @classmethod
     def merge(cls, specs):
-        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way, and waits for this exception
+        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way and expects this exception
             raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
         return specs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvantTailSpec(CircularBufferSpec):
-    """A fixed number of blocks for each request."""
+    """Specifies a fixed number of blocks per request."""
 
     blocks_per_request: int = 0
 
@@ -86,6 +86,6 @@ RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"))
 
 
 def add_specs() -> None:
-    KVCacheSpecRegistry._ensure_registered()  # it adds vLLM's own only to an empty list
+    KVCacheSpecRegistry._ensure_registered()  # vLLM registers its own only into an empty list, so it goes first
     KVCacheSpecRegistry.register(KvantSealedSpec, KvantSealedManager, uniform_type_base_spec=FullAttentionSpec)
     KVCacheSpecRegistry.register(KvantTailSpec, KvantTailManager, uniform_type_base_spec=KvantTailSpec)
