@@ -5,7 +5,7 @@ import struct
 import numpy as np
 
 TEXT, ARRAY, I32, I64 = 8, 9, 5, 11  # types of GGUF's values
-F32 = 0  # of its tensors
+F32 = 0  # type of GGUF's tensors
 ALIGNMENT = 32
 VERSION, ALGORITHM = 2, 8
 
@@ -27,7 +27,7 @@ def _aligned(x):
 
 
 def _sealed(x):
-    """With FNV-1a of 64 bits behind it."""
+    """Appends the text's FNV-1a hash of 64 bits."""
     h = 0xCBF29CE484222325
     for byte in x:
         h = (h ^ byte) * 0x100000001B3 % 2**64

@@ -1,13 +1,15 @@
-"""What libkvant_cuda does, on the CPU and from addresses, as kvant.h describes it: an independent model of the interface,
-for tests of the code above it. Formats keep 4 bits a value and a scale a token; tcq1 to tcq3 use fewer levels, and tcq formats but tcq4
-have larger pages. Formats with a codebook (vq...) have the nearest of 256 centroids for each two channels. A sealed page's codes of the
-sink are not numbers, so that whoever reads them is found out."""
+"""Does on the CPU, from addresses, what kvant.h says of libkvant_cuda: an independent model of the interface for tests
+of the code above it.
+
+Formats keep 4 bits per value and a scale per token. tcq1 to tcq3 use fewer levels, and tcq formats other than tcq4 have
+larger pages. Formats with a codebook (vq...) have the nearest of 256 centroids for each two channels. A sealed page
+holds NaN codes for the sink's tokens, which exposes any reader of them."""
 
 import ctypes
 import functools
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are too small for more; NumPy asks when it is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are too small for more; NumPy reads this when it is imported
 
 import numpy as np
 import torch
@@ -22,16 +24,16 @@ torch.set_num_threads(1)
 SCALE_BYTES = 4 * PAGE
 
 
-LEVELS = {"tcq1": 1, "tcq2": 2, "tcq3": 4}  # on either side of 0; other formats: 7
+LEVELS = {"tcq1": 1, "tcq2": 2, "tcq3": 4}  # levels on either side of 0; other formats have 7
 
 
 def page_bytes(head_dim):
-    """What is read and written."""
+    """Bytes of a page that are read and written."""
     return PAGE * head_dim // 2 + SCALE_BYTES
 
 
 def unused_bytes(format):
-    """Behind it."""
+    """Unused bytes after the page."""
     return 256 * int(format[3]) if format.startswith("tcq") and format != "tcq4" else 0
 
 
@@ -42,7 +44,7 @@ def memory(address, dtype, count):
 
 
 def matrix(address, dtype, n_rows, row_stride, n_columns):
-    """A view of rows that begin so many numbers apart."""
+    """Returns a view of rows that begin row_stride numbers apart."""
     flat = memory(address, dtype, (n_rows - 1) * row_stride + n_columns)
     return np.lib.stride_tricks.as_strided(flat, (n_rows, n_columns), (row_stride * flat.itemsize, flat.itemsize))
 
@@ -63,7 +65,7 @@ def to_f16(x):
     return np.asarray(x, np.float16).view(np.uint16)
 
 
-# Of a kvant_type: a NumPy type of as many bits, and what makes F32 of it and it of F32.
+# For each kvant_type: a NumPy type of as many bits, and the conversions to F32 and from F32.
 NUMBERS = {BF16: (np.uint16, from_bf16, to_bf16), F16: (np.uint16, from_f16, to_f16), F32: (np.float32, np.array, np.array)}
 
 
@@ -81,7 +83,8 @@ def hadamard(d):
 
 @functools.cache
 def plain_order(d):
-    """[2, 128, d]: where numbers lie in an unquantized page, of keys and of values, as the GPU's tensor cores want them."""
+    """Returns [2, 128, d]: where numbers of keys and of values lie in an unquantized page, in the order for the GPU's
+    tensor cores."""
     token, channel = np.arange(PAGE)[:, None], np.arange(d)[None]
     tile, row, g = token // 16, token // 8 % 2, token % 8
     within, lane = channel % (d // 4), g * 4 + channel // (d // 4)
@@ -92,7 +95,8 @@ def plain_order(d):
 
 
 def encode(x, sink=0, book=None, levels=7):
-    """[128, d] into bytes: codes of two channels a byte, then the tokens' scales. book: [256, 2], or None: the format has none."""
+    """Encodes [128, d] into bytes: codes of two channels per byte, then the tokens' scales. book: [256, 2]; None: the
+    format has none."""
     if book is not None:
         scale = np.ones(PAGE, np.float32)
         scale[:sink] = np.nan
@@ -133,7 +137,7 @@ def format_of(shape, head, side):
 
 
 def book_of(shape, layer, head, side):
-    """F32 [256, 2], or None where the side's format has no codebook."""
+    """Returns the codebook, F32 [256, 2], or None if the side's format has none."""
     address, stride = ((layer.key_codebooks, layer.key_codebook_stride), (layer.value_codebooks, layer.value_codebook_stride))[side]
     if not has_codebook(format_of(shape, head, side)):
         return None
@@ -145,12 +149,12 @@ def counts(address, n):
 
 
 def in_bytes(x, axis):
-    """Whole numbers up to 127 and what they are to be multiplied with, a scale for all numbers along an axis."""
+    """Returns whole numbers up to 127 and their factors: one scale for all numbers along an axis."""
     scale = np.maximum(np.abs(x).max(axis, keepdims=True), 1e-20) / 127
     return np.rint(x / scale), scale
 
 
-TILE = 64  # tokens whose weights have a scale together
+TILE = 64  # number of tokens whose weights share a scale
 
 
 def capped(scores, softcap):
@@ -158,8 +162,8 @@ def capped(scores, softcap):
 
 
 def attend_in_bytes(q, keys, values, hidden, softmax_scale):
-    """Queries [rows, d] by FlashQ (TurboAttention, section 3; keys without their mean, values without theirs): outputs and
-    log-sum-exps [rows]. hidden: [rows, tokens]."""
+    """Attends with queries [rows, d] by FlashQ (TurboAttention, section 3), with keys and values less their means.
+    Returns outputs and log-sum-exps [rows]. hidden: [rows, tokens]."""
     centre, middle = (x.mean(0) if len(x) else 0 for x in (keys, values))
     (q8, of_q), (k8, of_k), (v8, of_v) = in_bytes(q, 1), in_bytes(keys - centre, 1), in_bytes(values - middle, 0)
     scores = np.where(hidden, -np.inf, softmax_scale * (q8 @ k8.T * of_q * of_k.T + (q @ centre)[:, None]))
@@ -174,7 +178,7 @@ def attend_in_bytes(q, keys, values, hidden, softmax_scale):
 
 
 def attend_exactly(q, keys, values, hidden, softmax_scale, softcap=0, sink_logit=None):
-    """sink_logit: joins the denominators."""
+    """sink_logit: a logit that joins the denominators."""
     scores = np.where(hidden, -np.inf, capped(softmax_scale * q @ keys.T, softcap))
     top = scores.max(1, keepdims=True)
     weights = np.exp(scores - top)
@@ -184,9 +188,9 @@ def attend_exactly(q, keys, values, hidden, softmax_scale, softcap=0, sink_logit
 
 class CpuLibrary(TorchLibrary):
     def __init__(self):
-        self.prompts_in_bytes = self.prompts_of_rows = 0  # calls
-        self.formats_sealed = set()  # of pages: their formats and sides
-        self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
+        self.prompts_in_bytes = self.prompts_of_rows = 0  # numbers of calls
+        self.formats_sealed = set()  # formats and sides of sealed pages
+        self.metrics_seen = {}  # for sealed pages of keys, by address: the head's first direction and the page's number
 
     def serves(self, device):
         return device.type == "cpu"
@@ -213,12 +217,12 @@ class CpuLibrary(TorchLibrary):
         getattr(self, "_" + name)(*arguments)
 
     def _plain(self, shape, pages, seq, head, side, page):
-        """An unquantized page's numbers, and where each lies."""
+        """Returns an unquantized page's numbers and where each lies."""
         words = memory(page_address(pages, seq, head, side, page), np.uint16, PAGE * shape.head_dim)
         return words, plain_order(shape.head_dim)[side]
 
     def _plain_rows(self, shape, pages, seq, head, side, n_tokens):
-        """F32 [n_tokens, head_dim]: the first tokens of a sequence's unquantized pages."""
+        """Returns F32 [n_tokens, head_dim], the first tokens of a sequence's unquantized pages."""
         rows = [np.zeros((0, shape.head_dim), np.float32)]
         for first in range(0, n_tokens, PAGE):
             words, order = self._plain(shape, pages, seq, head, side, first // PAGE)
@@ -226,7 +230,7 @@ class CpuLibrary(TorchLibrary):
         return np.concatenate(rows)
 
     def _stored(self, rows, d, first, n, head, side):
-        """BF16 [n, d]: rows from the first on, as they are stored."""
+        """Returns BF16 [n, d], rows from the first one on, as they are stored."""
         address, row_stride, head_stride, is_rotated, n_channels = (
             (rows.keys, rows.key_row_stride, rows.key_head_stride, rows.key_hadamard, rows.key_channels or d),
             (rows.values, rows.value_row_stride, rows.value_head_stride, rows.value_hadamard, rows.value_channels or d))[side]
@@ -291,7 +295,7 @@ class CpuLibrary(TorchLibrary):
 
     def _see_metrics(self, shape, layer, metrics, nth, seq, to, behind_first):
         d = shape.head_dim
-        if metrics.basis:  # queries keep their lengths
+        if metrics.basis:  # the basis keeps the lengths of queries
             basis = memory(metrics.basis, np.float32, d * d).reshape(d, d)
             assert np.abs(basis @ basis.T - np.eye(d)).max() < 1e-5
         number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + behind_first if metrics.first_pages else to
@@ -304,7 +308,7 @@ class CpuLibrary(TorchLibrary):
         return words[order]
 
     def _seal_page(self, shape, layer, seq, numbers, to, keep_sink):
-        """numbers: BF16 [PAGE, head_dim] of a head and side."""
+        """numbers: BF16 [PAGE, head_dim], a page of one head and side."""
         sink = layer.sink if to == 0 else 0
         for head in range(shape.n_kv_heads):
             for side in range(2):
@@ -318,7 +322,7 @@ class CpuLibrary(TorchLibrary):
                     copy[order[:sink]] = rows[:sink]
 
     def _plan_step(self, step):
-        """Request by request and token by token."""
+        """Plans request by request and token by token."""
         n, parts = step.n_requests, step.n_seqs // step.n_requests
         out = {name: memory(getattr(step, name), np.int32, size) for name, size in (
             *((name, step.n_seqs) for name in ("sealed_pages", "tail_tokens", "protected_tokens", "first_tokens")),
@@ -389,7 +393,8 @@ class CpuLibrary(TorchLibrary):
                     memory(at, np.int32, 1)[0] = block * table.units + offset
 
     def _rows(self, shape, lengths, layer, seq, head, side):
-        """All tokens of a sequence but for masked ones, F32 [n_tokens, head_dim]: sealed ones, then the tail's."""
+        """Returns all tokens of a sequence except masked ones, F32 [n_tokens, head_dim]: quantized ones, then the
+        tail's."""
         d = shape.head_dim
         sealed = counts(lengths.sealed_pages, seq + 1)[seq]
         tail = counts(lengths.tail_tokens, seq + 1)[seq]
@@ -399,7 +404,7 @@ class CpuLibrary(TorchLibrary):
         return np.concatenate(parts + [self._plain_rows(shape, layer.tail, seq, head, side, tail)])
 
     def _decoded(self, shape, layer, seq, head, side, page):
-        """F32 [128, head_dim]: a sealed page."""
+        """Decodes a sealed page into F32 [128, head_dim]."""
         at = sealed_address(layer, seq, head, side, page)
         return decode(memory(at, np.uint8, page_bytes(shape.head_dim)), shape.head_dim, book_of(shape, layer, head, side))
 
@@ -470,7 +475,7 @@ class CpuLibrary(TorchLibrary):
                     self._attend_rows(shape, prompt, head, rows[mine], keys, values, hidden)
 
     def _prompt_rows(self, prompt, shape, layer, seq, head, side, first, n_rows):
-        """F32 [n_rows, head_dim]: those of the prompt, which begin at row `first` of all, or those of the tail."""
+        """Returns F32 [n_rows, head_dim]: the prompt's rows, which begin at row `first` of all rows, or the tail's."""
         if not prompt.k:
             return self._plain_rows(shape, layer.tail, seq, head, side, n_rows)
         address, row_stride, head_stride = ((prompt.k, prompt.k_token_stride, prompt.k_head_stride),
@@ -479,7 +484,7 @@ class CpuLibrary(TorchLibrary):
         return from_bf16(matrix(at, np.uint16, n_rows, row_stride, shape.head_dim))
 
     def _sealed_rows(self, shape, layer, seq, head, side, n_pages):
-        """F32 [tokens of sealed pages, head_dim], the sink's from its page."""
+        """Decodes the sealed pages into F32 [tokens, head_dim]; the sink comes from its own page."""
         pages = [self._decoded(shape, layer, seq, head, side, page) for page in range(n_pages)]
         if pages and layer.sink:
             pages[0][:layer.sink] = self._plain_rows(shape, layer.protected_pages, seq, head, side, layer.sink)

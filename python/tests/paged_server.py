@@ -1,5 +1,5 @@
-"""A stand-in for vLLM: hands out blocks, and runs steps of several requests through the plug-in's own code on random queries,
-keys and values; and what attention by the rule alone gives for them."""
+"""Stands in for vLLM: it hands out blocks and runs steps of several requests through the plug-in's own code, on random
+queries, keys and values. It also computes the expected attention from the visibility rule alone."""
 
 import re
 import types
@@ -27,7 +27,8 @@ CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
 
 
 def constants_of(recipe, n_kv_heads=None):
-    """Random constants of a recipe with codebooks (vq-d2b8: 256 centroids of 2 channels), others in each layer and head."""
+    """Returns random constants for a recipe with codebooks (vq-d2b8: 256 centroids of 2 channels). They differ by layer
+    and head."""
     rng, n_kv_heads, books = np.random.default_rng(11), n_kv_heads or N_KV_HEADS, []
     for format in (recipe.key_format, recipe.value_format):
         dim, bits = map(int, re.fullmatch(r"vq-d(\d+)b(\d+)", format).groups())
@@ -46,7 +47,7 @@ class Request:
     def expected(self, layer, recipe, constants=None, softcap=0, sink_logits=None):
         """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is. constants: ModelConstants, or
         None; sink_logits: [n_heads], or None."""
-        of_model = N_LAYERS - 1 - layer  # Server's layers lie in memory the other way round
+        of_model = N_LAYERS - 1 - layer  # Server's layers lie in memory in reverse order
         h = cpu_library.hadamard(D)
         n = self.k.shape[1]
         out = np.zeros((n, N_HEADS, D), np.float32)
@@ -58,7 +59,7 @@ class Request:
                 if constants is not None and constants.codebooks is not None:
                     book = (constants.codebooks.keys, constants.codebooks.values)[side][of_model, kv_head].float().numpy().reshape(-1, 2)
                 x = x / roots
-                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))  # as a tail keeps it
+                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))  # the tail stores it in this form
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
@@ -81,11 +82,11 @@ class Request:
 
 
 class RankRequest:
-    """A request as a rank of tensor parallelism sees it, with its heads: where there are fewer KV heads than ranks, several have the
-    same."""
+    """A request as a rank of tensor parallelism sees it, with the rank's heads. If there are fewer KV heads than ranks,
+    several ranks have the same head."""
 
     def __init__(self, request, rank, n_ranks, n_found=0):
-        """request: with all heads; n_found: tokens whose pages another request has."""
+        """request: with all heads. n_found: number of tokens whose pages another request already has."""
         n_heads, n_kv_heads = request.q.shape[2], request.k.shape[2]
         heads = slice(rank * n_heads // n_ranks, (rank + 1) * n_heads // n_ranks)
         first = rank * n_kv_heads // n_ranks
@@ -100,7 +101,7 @@ class Server:
 
     def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None,
                  softcap=0.0, sink_logits=None):
-        """sink_logits: F32 [N_HEADS], of all layers; None: there are none."""
+        """sink_logits: F32 [N_HEADS], the same in all layers; None: there are none."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
@@ -116,14 +117,14 @@ class Server:
         return [self.free.pop() for _ in range(n)]
 
     def preempt(self, request):
-        """Takes a request's blocks; the next to ask for blocks get them first."""
+        """Takes a request's blocks back. The next request gets them first."""
         self.free += request.blocks + request.tail
         request.blocks, request.tail, request.computed = [], [], 0
 
     def step(self, work, padding=0, rejected={}, late=0):
-        """work: requests and how many tokens of each; those of decoded ones, drafts included, at most 1 + max_drafts. rejected:
-        how many of them were wrong drafts, by request. late: by how much the host overestimates the lengths of requests with
-        drafts."""
+        """work: requests and the number of tokens for each; a decoded request has at most 1 + max_drafts tokens, drafts
+        included. rejected: the number of wrong drafts by request. late: how much the host overestimates the lengths of
+        requests with drafts."""
         most = 1 + self.state.max_drafts
         work = sorted(work, key=lambda item: item[1] > most)
         for request, n in work:
@@ -157,7 +158,7 @@ class Server:
     def describe(self, kind, **metadata):
         return self.state.add(kind, types.SimpleNamespace(**metadata))
 
-    attention = None  # of prompts: the library's
+    attention = None  # prompts use the library's attention
 
     def attend(self, step, layer, q, k, v, out):
         model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention, self.sink_logits)
@@ -167,6 +168,6 @@ class Server:
         return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.int32, device=self.device)
 
     def _rows(self, x, first, n, n_wrong):
-        """Of a request's tokens; in the place of wrong drafts, others."""
+        """Returns rows of a request's tokens, with random ones in place of wrong drafts."""
         wrong = torch.from_numpy(self.rng.standard_normal((n_wrong, *x.shape[1:]))).to(x.dtype)
         return torch.cat([x[first:first + n - n_wrong], 3 * wrong])

@@ -14,7 +14,7 @@ try:
 except ImportError:
     plain_order = None
 
-CH4, TOK4 = 8704, 8704  # bytes of a page of 128 channels: 4 bits, and 32 for every 128 values
+CH4, TOK4 = 8704, 8704  # bytes of a page of 128 channels: 4 bits per value, and 32 bits per 128 values
 
 
 class Layout(unittest.TestCase):
@@ -41,7 +41,7 @@ class Layout(unittest.TestCase):
         layout = BlockLayout(8, 128, CH4, TOK4)
         self.assertEqual((layout.block_bytes, layout.tail_blocks), (139264, 4))
         self.assertEqual(layout.bf16_block_bytes, 8 * PAGE * 128 * 2 * 2)
-        # A request of 1024 tokens: 8 sealed blocks and 4 of its tail.
+        # A request of 1024 tokens takes 8 sealed blocks and 4 tail blocks.
         self.assertEqual(layout.tokens_that_fit(1200, 1024), 100 * 1024)
 
     def test_few_heads_pad_the_block(self):

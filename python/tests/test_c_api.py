@@ -1,4 +1,4 @@
-"""The structures of kvant.c_api are those of kvant.h: a C program says where each member lies."""
+"""Checks that the structures of kvant.c_api equal those of kvant.h: a C program prints where each member lies."""
 
 import ctypes
 import pathlib
@@ -17,7 +17,8 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def layout_in_c(header: str, structs) -> dict[str, tuple[int, int]]:
-    """Offset and size of every member, (0, size) of every structure, and enumerators, as the C compiler lays them out."""
+    """Returns offset and size of every member, (0, size) of every structure, and enumerators, as the C compiler lays
+    them out."""
     lines = []
     for struct in structs:
         lines.append(f'printf("{struct.c_name} 0 %zu\\n", sizeof({struct.c_name}));')

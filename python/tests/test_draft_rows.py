@@ -1,4 +1,5 @@
-"""Drafts: for every pattern of accepted and rejected ones, answers are those of the same tokens one by one, and of the rule."""
+"""Tests every pattern of accepted and rejected drafts: outputs equal those of the same tokens one by one, and those of
+the rule."""
 
 import itertools
 import unittest
@@ -24,14 +25,14 @@ class DraftRows(unittest.TestCase):
         self.rng = np.random.default_rng(5)
 
     def copies(self, request, n):
-        """Requests for the same tokens."""
+        """Makes requests for the same tokens."""
         same = [Request(1, self.rng) for _ in range(n)]
         for other in same:
             other.q, other.k, other.v, other.out = request.q, request.k, request.v, torch.full_like(request.out, float("nan"))
         return same
 
     def one_by_one(self, recipe, request, n_prompt, n_tokens, constants=None):
-        """Its answers without drafts."""
+        """Returns the request's outputs without drafts."""
         server = Server(recipe, constants=constants)
         if n_prompt:
             server.step([(request, n_prompt)])
@@ -45,7 +46,8 @@ class DraftRows(unittest.TestCase):
             self.assertLess(np.abs(error).max(), 0.03)
 
     def check_patterns(self, recipe, n_prompt, n_steps, late=0, constants=None):
-        """n_steps with three drafts each, of which all possible numbers are accepted; then all are, and a single token."""
+        """Runs n_steps with three drafts each, with all possible numbers of accepted ones. Then all are accepted, and a
+        single token follows."""
         whole = Request(n_prompt + 4 * (n_steps + 1) + 1, self.rng)
         patterns = list(itertools.product(range(MAX_DRAFTS + 1), repeat=n_steps))
         requests = self.copies(whole, len(patterns))
@@ -127,7 +129,7 @@ class DraftRows(unittest.TestCase):
         server.step([(a, 4)], rejected={a: 3})
         n = a.computed
         server.preempt(a)
-        server.step([(b, 126)])  # in blocks that were a's
+        server.step([(b, 126)])  # in blocks that belonged to a
         server.step([(b, 4), (a, n)], rejected={b: 1})
         for _ in range(3):
             server.step([(b, 4), (a, 4)], rejected={a: 1, b: 2})

@@ -1,4 +1,4 @@
-"""A small random model of transformers on the CPU model of the library."""
+"""Tests a small random model of transformers on the CPU model of the library."""
 
 import copy
 import unittest
@@ -68,7 +68,7 @@ class Generation(unittest.TestCase):
 
     @torch.no_grad()
     def logits(self, tokens, cache, steps=(), **more):
-        """F32 [batch, tokens, vocabulary], the tokens cut into steps."""
+        """Returns the logits, F32 [batch, tokens, vocabulary], with the tokens cut into steps."""
         parts = torch.split(tokens, [*steps, tokens.shape[1] - sum(steps)], dim=1)
         return torch.cat([self.model(part, past_key_values=cache, **more).logits for part in parts], 1).float()
 
@@ -88,7 +88,7 @@ class Generation(unittest.TestCase):
         self.assertTrue(own_page < later < 0.2, (own_page, later))
 
     def test_single_tokens_give_their_queries_in_f32(self):
-        """Against attention to keys and values in BF16, as tails have them, and in no other respect rounded."""
+        """Compares with attention to BF16 keys and values, as the tail has them, without any other rounding."""
 
         class Rounded(transformers.DynamicCache):
             def update(self, keys, values, *args, **kwargs):

@@ -1,4 +1,5 @@
-"""What calibration reads of a small random model of transformers, against autograd and hand-made sums; files need the engine."""
+"""Tests what calibration reads of a small random model of transformers against autograd and hand-made sums. Files need
+the engine."""
 
 import unittest
 from importlib.util import find_spec
@@ -161,7 +162,8 @@ class Slices(unittest.TestCase):
 
 
 def calibrate_for(cls, recipe: str):
-    """A test class's model, tokens, and the file that they give for a recipe, in a folder that is not there yet."""
+    """Prepares a test class's model, its tokens and the file that they give for a recipe, in a folder that does not
+    exist yet."""
     cls.folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(cls.folder.cleanup)
     cls.model = small_model()
@@ -180,7 +182,8 @@ class Files(unittest.TestCase):
         return constants.read_constants(self.path, parse_recipe(recipe), self.shape)
 
     def test_hold_the_directions_of_queries_before_rope(self):
-        """The largest direction of a head's metric is that of its queries' moments, which are added up here by autograd alone."""
+        """Checks that the largest direction of a head's metric is that of its queries' moments, which only autograd
+        adds up here."""
         rng, sums = torch.Generator().manual_seed(0), torch.zeros(N_LAYERS, N_KV_HEADS, D, D, dtype=torch.float64)
         from kvant import _engine
 
@@ -198,7 +201,7 @@ class Files(unittest.TestCase):
                     sums[layer, head * N_KV_HEADS // N_HEADS] += rows[head].T @ rows[head]
         found = self.constants().of_model.metrics
         self.assertEqual(found.directions.shape, (N_LAYERS, N_KV_HEADS, D, RANK))
-        slow = torch.arange(D) % (D // 2) >= D // 4  # channels that hardly turn keep their moments whatever the distance
+        slow = torch.arange(D) % (D // 2) >= D // 4  # channels that hardly turn keep their moments at any distance
         for layer, head in itertools.product(range(N_LAYERS), range(N_KV_HEADS)):
             v = found.directions[layer, head].double()
             m, metric = sums[layer, head][slow][:, slow], torch.eye(D).double() + v @ v.T
@@ -262,7 +265,7 @@ class Files(unittest.TestCase):
 
 @unittest.skipIf(find_spec("kvant._engine") is None, "no engine")
 class Sensitivities(unittest.TestCase):
-    """Of a model whose layer 1 doesn't read what its first KV head gives, and whose layer 0 hardly reads its second one."""
+    """Tests a model whose layer 1 ignores its first KV head, and whose layer 0 hardly reads its second one."""
 
     @classmethod
     def setUpClass(cls):
@@ -288,7 +291,7 @@ class Sensitivities(unittest.TestCase):
         for side in range(2):
             by_place = [found[layer, head, side][3] for layer, head in ((1, 0), (0, 1), (0, 0), (1, 1))]
             self.assertEqual(min(range(4), key=by_place.__getitem__), 0)
-            # Errors that are read a tenth as strongly cost a hundredth, and all places get 3 % of the mean.
+            # Errors that are read a tenth as strongly cost a hundredth, and every head and side gets 3 % of the mean.
             self.assertLess(by_place[1], 0.25 * by_place[2])
         floor = [0.03 * np.mean([values[bits] for values in found.values()]) / 1.03 for bits in range(6)]
         for side in range(2):
@@ -316,7 +319,7 @@ class Sensitivities(unittest.TestCase):
 
 @unittest.skipIf(find_spec("kvant._engine") is None, "no engine")
 class VecInfer(unittest.TestCase):
-    """Codebooks of 256 centroids of two channels, behind smoothing and a rotation."""
+    """Tests codebooks of 256 centroids of two channels, after smoothing and a rotation."""
 
     @classmethod
     def setUpClass(cls):
@@ -324,7 +327,8 @@ class VecInfer(unittest.TestCase):
         cls.found = constants.read_constants(cls.path, parse_recipe("vecinfer-4bit,window=0"), cls.shape).of_model
 
     def rows(self):
-        """Of texts that calibration has read, behind the sink: K and V of each layer, [n_kv_heads, n, d]."""
+        """Returns K and V of each layer, [n_kv_heads, n, d], for the tokens after the sink in the texts that
+        calibration read."""
         seen = {layer: ([], []) for layer in range(N_LAYERS)}
         from kvant import _engine
 

@@ -23,7 +23,7 @@ from kvant.paged.model_constants import ModelConstants
 
 
 class RowServer(Server):
-    """Prompts are attended to on rows."""
+    """Prompts attend on rows."""
 
     attention = staticmethod(cpu_library.varlen_attention)
 
@@ -108,7 +108,7 @@ class Steps(unittest.TestCase):
             for _ in range(4):
                 server.step([(a, 1)], padding=2)
             server.step([(a, 125)])
-            server.step([(a, 1)])  # fills a page,
+            server.step([(a, 1)])  # this fills a page,
             server.step([(b, 10)])  # which is sealed though its request waits
             server.step([(a, 4)])
             self.check(recipe, a, b)

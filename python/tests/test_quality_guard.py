@@ -1,5 +1,5 @@
-"""What the quality guard measures, against attention computed from a request's own rows; what it says; and that it disturbs
-nothing."""
+"""Tests the quality guard: its measurements against attention computed from a request's own rows, its messages, and
+that it does not disturb the server."""
 
 import tempfile
 import unittest
@@ -23,7 +23,8 @@ from kvant.vllm import guard_metrics
 
 
 def expected_error(request, layer, recipe, n, constants=None, softcap=0, sink_logits=None):
-    """Of the prompt's last token, all heads together: to the sink, the newest two full pages and the rest, as they were and as codes."""
+    """Computes the expected error of the prompt's last token, for all heads together. It attends to the sink, the
+    newest two full pages and the rest, once unquantized and once as codes."""
     first, end, sink = max(n // PAGE - 2, 0) * PAGE, n // PAGE * PAGE, recipe.sink
     difference = square = 0
     for head in range(harness.N_HEADS):
@@ -74,9 +75,9 @@ class Guard(unittest.TestCase):
                 server, rng = self.server(recipe, **known), np.random.default_rng(n)
                 requests = [Request(m, rng) for m in (n, 129, n)]
                 server.step([(requests[1], 100)])  # not long enough
-                server.step([(requests[0], n), (requests[1], 29)])  # of which the first is new
+                server.step([(requests[0], n), (requests[1], 29)])  # only the first request is new
                 server.step([(requests[2], n)])
-                server.step([(Request(3, rng), 3)])  # in which it reports
+                server.step([(Request(3, rng), 3)])  # it reports in this step
                 report = self.reports[-1]
                 self.assertEqual((sorted(report.errors), report.checks), ([0, 1], 1))
                 for checked, request in zip((0, 1), (requests[0], requests[2])):
@@ -112,7 +113,7 @@ class Guard(unittest.TestCase):
             server.free = list(range(1, 64))
             server.step([(request, 128)])
         server.step([(Request(3, rng), 3)])
-        self.assertEqual(self.reports[-1].checks, (4 * 2 + 2) // 2)  # 4 of each of 2 layers, then those of steps 16 and 32
+        self.assertEqual(self.reports[-1].checks, (4 * 2 + 2) // 2)  # 4 checks of each of 2 layers, then those of steps 16 and 32
 
     def test_warnings(self):
         sound = {i: 0.1 + 0.01 * i for i in range(5)}

@@ -1,7 +1,9 @@
-"""Requests that come, wait, share prefixes, are preempted and begin anew, in chunks of any size, with and without drafts: every
-token's answer is the rule's. A small scheduler does what vLLM's does: prefixes are found when a request is admitted, among
-pages that were published when steps were scheduled; whoever came last gives up its blocks when there are too few, and computes
-everything again that isn't found. (vLLM knows no other preemption: nothing is swapped out.)"""
+"""Tests requests that arrive, wait, share prefixes, are preempted and start again, in chunks of any size, with and
+without drafts. Every token's output must be the rule's.
+
+A small scheduler does what vLLM's does. It finds prefixes when a request is admitted, among pages that were published
+when steps were scheduled. When blocks run out, the request that came last gives up its blocks and later computes
+everything again that is not found. vLLM has no other preemption; it swaps nothing out."""
 
 import collections
 import unittest
@@ -16,15 +18,15 @@ import numpy as np
 
 from kvant import PAGE
 
-SHARED = 300  # tokens that requests for one document begin with
+SHARED = 300  # number of tokens at the start of all requests for one document
 
 
 class Scheduler:
     def __init__(self, server, chunk, max_drafts, late, rng):
         self.server, self.chunk, self.max_drafts, self.late, self.rng = server, chunk, max_drafts, late, rng
         self.waiting, self.running, self.events = collections.deque(), [], collections.Counter()
-        self.holders = collections.Counter()  # of each block
-        self.published, self.name_of = {}, {}  # blocks by what they hold, and the other way round
+        self.holders = collections.Counter()  # holders of each block
+        self.published, self.name_of = {}, {}  # blocks by their contents, and the reverse
 
     def submit(self, document, n_prompt, n_tokens, number):
         request = Request(n_tokens, self.rng)
@@ -39,7 +41,7 @@ class Scheduler:
         return (request.document, page) if (page + 1) * PAGE <= SHARED else (request.number, page, "own")
 
     def take(self, n):
-        """Blocks that nobody holds, the longest free first; what was published in them is gone."""
+        """Takes free blocks, the longest free first. What was published in them is lost."""
         blocks = [self.server.free.pop(0) for _ in range(n)]
         for block in blocks:
             self.published.pop(self.name_of.pop(block, None), None)
@@ -75,7 +77,7 @@ class Scheduler:
         return sum(self.n_missing(request, n)) <= len(self.server.free)
 
     def make_room(self, request, n):
-        """Others, that come later, may have to go for it, or the request itself."""
+        """Makes room for a request. Later requests may lose their blocks for it, or it may lose its own."""
         while not self.has_room(request, n):
             victim = self.running[-1]
             if victim in self.scheduled:
@@ -132,7 +134,7 @@ class Scheduler:
     def run(self):
         rejected = {}
         for request, n in self.scheduled.items():
-            if request.known - request.computed == 1:  # all behind the newest token are drafts
+            if request.known - request.computed == 1:  # all tokens after the newest one are drafts
                 rejected[request] = int(self.rng.integers(0, n))
         self.server.step(list(self.scheduled.items()), rejected=rejected, late=self.late)
         for request in self.scheduled:

@@ -1,5 +1,5 @@
-"""Steps that are planned where their lengths lie, against the rules and, whole, against the rule of visibility: here on the CPU model of
-the library."""
+"""Tests steps that are planned on the device, against the step rules and, as whole steps, against the visibility rule.
+Here the CPU model of the library is the device."""
 
 import unittest
 from importlib.util import find_spec
@@ -42,7 +42,7 @@ class Plans(unittest.TestCase):
         return torch.as_tensor(np.asarray(x), dtype=torch.int32).to(self.device)
 
     def tables(self, cache, plan, blocks, tail_blocks):
-        """Of tails and sinks, as the plug-in's blocks have them, and of sealed pages."""
+        """Returns the tables of tails and sinks, as the plug-in's blocks have them, and of sealed pages."""
         layout = cache.layout
         pages = [(head, side) for head in range(N_KV_HEADS) for side in range(SIDES)]
         tail_places = self.int32([[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)])
@@ -103,7 +103,7 @@ class Plans(unittest.TestCase):
                     seq = int(plan.row_seq[row])
                     self.assertEqual(seq // plan.n_parts, request)
                     self.assertTrue(part_begins[seq] <= row < part_begins[seq + 1])
-                    self.assertEqual(int(plan.sealed_pages[seq]), page)  # each query sees a token less than the one behind it
+                    self.assertEqual(int(plan.sealed_pages[seq]), page)  # each query sees one token less than the next one
                     self.assertEqual(int(plan.tail_tokens[seq]) - (part_begins[seq + 1] - 1 - row), place + 1)
                     self.assertEqual(int(plan.row_tail_token[row]), place)
                     tail_ids = cache.tail_ids(tail_blocks[request:request + 1], self.int32([page]))
@@ -146,14 +146,15 @@ class Plans(unittest.TestCase):
         self.assertFalse(torch.equal(together[:, 1:], random.bfloat16().to(self.device).view(torch.uint8)[:, 1:]))
 
     def test_whole_steps_show_tokens_what_the_rule_says(self):
-        """Requests that grow over page ends, rest, are cut back within a page, and are replaced; arrays keep their place."""
+        """Tests requests that grow over page ends, rest, are cut back within a page, and are replaced. Arrays keep
+        their place."""
         n, n_steps = 3, 330
         server = harness.Server(harness.SINK, self.library, self.device, max_seqs=n)
         steps = PlannedSteps(server, n, MAX_PAGES)
         requests, slots = [harness.Request(300, self.rng) for _ in range(n + 1)], list(range(n))
         for step in range(n_steps):
             if step == 165:
-                slots[1] = n  # another one in its place, and its tail
+                slots[1] = n  # another request takes its place and its tail
                 steps.lens[1] = 0
             if step in (100, 135, 270):
                 steps.lens[0] -= 3
@@ -167,7 +168,8 @@ class Plans(unittest.TestCase):
 
 
 class PlannedSteps:
-    """Steps of requests with a token each: a plan, a call a layer, and one that seals what is due in all layers."""
+    """Runs steps of requests with one token each: a plan, a call per layer, and one call that seals what is due in all
+    layers."""
 
     def __init__(self, server, n, max_pages):
         self.cache, self.library, device = server.state.cache, server.state.cache.library, server.device
@@ -215,7 +217,7 @@ class PlannedSteps:
                 self.computed[id(request)] = n
 
     def rows(self, name, layer, requests):
-        """Of the newest tokens: BF16 [n, heads, d], zeros where there is none."""
+        """Returns rows of the newest tokens: BF16 [n, heads, d], zeros for requests without one."""
         n_heads = harness.N_HEADS if name == "q" else harness.N_KV_HEADS
         rows = torch.zeros(len(requests), n_heads, harness.D, dtype=torch.bfloat16)
         for i, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""The step rules against a simulation that moves single tokens."""
+"""Tests the step rules against a simulation that moves single tokens."""
 
 import unittest
 
@@ -12,14 +12,14 @@ from kvant.paged import step_rules
 
 
 class Simulation:
-    """One request, token by token: what is in the tail, what is sealed, what each token sees. A page is sealed with the
-    token that fills it, but that token still sees it unquantized."""
+    """Simulates one request token by token: what is in the tail, what is sealed, what each token sees. A page is sealed
+    with the token that fills it, but that token still sees it unquantized."""
 
     def __init__(self):
         self.tail, self.sealed = [], []
 
     def add(self, token):
-        """The pages (lists of tokens) that a new token sees sealed, and the tokens that it sees unquantized."""
+        """Returns the pages (lists of tokens) that a new token sees sealed, and the tokens that it sees unquantized."""
         self.tail.append(token)
         seen = [list(page) for page in self.sealed], list(self.tail)
         if len(self.tail) == PAGE:
@@ -45,7 +45,7 @@ class Decoding(unittest.TestCase):
 
 class Prefilling(unittest.TestCase):
     def check(self, computed, query_lens):
-        """That every row sees what the simulation shows it, and that pages are sealed and kept as there."""
+        """Checks that every row sees what the simulation shows it, and that the same pages are sealed and kept."""
         plan = step_rules.plan_prefill(np.array(computed), np.array(query_lens))
         np.testing.assert_array_equal(plan.first_rows[-1], sum(query_lens))
         row = 0
@@ -60,12 +60,12 @@ class Prefilling(unittest.TestCase):
                 self.assertEqual((plan.request[piece], plan.page[piece]), (i, position // PAGE))
                 self.assertEqual(plan.row_token[row], position % PAGE)
                 pages = plan.visible[piece][:-(-plan.n_visible_tokens[piece] // PAGE)]
-                # Pages in the order of the request: earlier ones by what was sealed in the step, then the row's own.
+                # Pages are in the request's order: earlier ones by what was sealed in the step, then the row's own.
                 earlier = [plan.page[plan.seen[p]] for p in pages[:-1]]
                 n_before = prefix[0].n_pages if prefix else 0
                 self.assertEqual(list(range(n_before)) + earlier, [p[0] // PAGE for p in sealed])
                 self.assertEqual(pages[-1], len(plan.seen) + piece)
-                # A causal mask ends at the piece's last row: the keys of this row are those up to itself.
+                # A causal mask ends at the piece's last row, so this row's keys are those up to itself.
                 behind = plan.first_rows[piece + 1] - 1 - row
                 keys_of_own_page = plan.n_visible_tokens[piece] - PAGE * len(earlier) - behind
                 self.assertEqual(keys_of_own_page, len(tail))

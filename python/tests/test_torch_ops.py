@@ -1,5 +1,5 @@
-"""The operators as PyTorch sees them (schemas, what they change, results by fakes, tracing), and what they give on the CPU model
-of the library."""
+"""Tests the operators as PyTorch sees them (schemas, what they change, results by fakes, tracing), and their results on
+the CPU model of the library."""
 
 import unittest
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ def int32(*numbers):
 
 
 class Cache:
-    """Three sequences: two pages sealed and 5 tokens; one page and 1; none and 127."""
+    """Three sequences have two sealed pages and 5 tokens, one page and 1 token, and no page and 127 tokens."""
 
     def __init__(self, n_seqs=N_SEQS):
         rng = torch.Generator().manual_seed(1)
@@ -72,7 +72,7 @@ class Operators(unittest.TestCase):
         self.assertTrue(torch.equal(ops.rotate(rows), ops.rotate(self.cache.q)))
 
     def arguments(self):
-        """Of each operator."""
+        """Returns arguments for each operator."""
         cache, n = self.cache, int32(0, 1, 2)
         out, lse = torch.randn(2, 5, N_HEADS, D), torch.randn(2, 5, N_HEADS)
         return {

@@ -1,5 +1,5 @@
-"""Each release of vLLM that the plug-in supports, as far as it needs no GPU: `vllm_checks`, `vllm_worker_checks` and
-`vllm_scheduler_checks` in processes of their own, since mocks would be in the way of other tests."""
+"""Tests each release of vLLM that the plug-in supports, as far as no GPU is needed. `vllm_checks`, `vllm_worker_checks`
+and `vllm_scheduler_checks` run in processes of their own, because their mocks would disturb other tests."""
 
 import importlib.metadata
 import os
@@ -41,7 +41,7 @@ class Releases(unittest.TestCase):
 
 class Registration(unittest.TestCase):
     def register(self, version):
-        """The release's file that registers itself."""
+        """Returns the release's file, which registers itself."""
         registered = []
         module = unittest.mock.Mock()
         with unittest.mock.patch.object(importlib.metadata, "version", lambda name: version), \

@@ -1,5 +1,6 @@
-"""One release of vLLM: its own planner and block managers on kvant's specifications (how many tokens fit, who shares what
-when), its attention layers as the plug-in changes them, and what is refused. `test_vllm` runs this for each release."""
+"""Checks one release of vLLM: its own planner and block managers on kvant's specifications (how many tokens fit, who
+shares what when), its attention layers as the plug-in changes them, and what is refused. `test_vllm` runs this for each
+release."""
 
 import hashlib
 import importlib
@@ -30,7 +31,7 @@ IS_026 = MINOR == "0.26"
 BLOCK = 128
 MEMORY = 100 << 30
 LAYERS, KV_HEADS, D = 32, 8, 128
-PAGE_BYTES = {4: 8704, 2: 4608}  # ch4g128 or tok4g128, ch2g128 or tok2g128, of 128 channels
+PAGE_BYTES = {4: 8704, 2: 4608}  # bytes of a page of 128 channels: ch4g128 or tok4g128, ch2g128 or tok2g128
 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
 release.add_specs()
@@ -49,7 +50,7 @@ def config():
 
 
 def plan(specs):
-    """vLLM's configuration, and the tokens that fit in requests of the greatest length."""
+    """Returns vLLM's configuration, and the tokens that fit in requests of the greatest length."""
     if IS_026:
         of_worker = kv_cache_utils.get_kv_cache_configs(config(), [specs], [MEMORY])[0]
     else:
@@ -60,7 +61,7 @@ def plan(specs):
 
 
 def kinds(planned):
-    """The type of each group's specification."""
+    """Returns the type of each group's specification."""
     return [type(group.kv_cache_spec) for group in planned.kv_cache_groups]
 
 
@@ -88,7 +89,7 @@ class Planner(unittest.TestCase):
             self.assertGreater(tokens / unquantized, ratio)
 
 class Request(types.SimpleNamespace):
-    """What managers read of a request."""
+    """The members of a request that managers read."""
 
     def __init__(self, name, tokens, hash_block=BLOCK):
         hashes, before = [], b""
@@ -115,7 +116,8 @@ class Managers(unittest.TestCase):
         self.sealed, self.tail = map(kinds(planned).index, (release.KvantSealedSpec, release.KvantTailSpec))
 
     def step(self, request, n):
-        """Schedules n tokens; new blocks of each kind. A request without blocks first looks for a prefix."""
+        """Schedules n tokens and returns the new blocks of each kind. A request without blocks first looks for a
+        prefix."""
         blocks, hit = None, 0
         if request.num_computed_tokens == 0:
             blocks, hit, *_ = self.manager.get_computed_blocks(request)
@@ -161,7 +163,7 @@ class Managers(unittest.TestCase):
         self.assertEqual(self.step(Request("c", list(range(1000))), 1000)[0], 896)
 
     def verify(self, request, n_drafts, n_accepted, late=False):
-        """A step with drafts; late: its result is known only when the next has been scheduled."""
+        """Runs a step with drafts. late: its result is known only after the next step has been scheduled."""
         known = request.num_tokens
         request.num_tokens = min(request.num_computed_tokens + 1, known)
         self.manager.allocate_slots(request, 1 + n_drafts)
