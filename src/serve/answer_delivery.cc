@@ -10,8 +10,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kHeartbeat = 5s;  // of silence before a stream says that it is there
-// How soon a stream finds out whether a client that has stopped sending is gone; longer each time.
+constexpr auto kHeartbeat = 5s;  // silence after which a stream shows that it is alive
+// A stream checks this soon whether a client that has stopped sending is gone, then at longer intervals.
 constexpr auto kFirstSign = 100ms;
 
 const char* end_name(GenerationEnd end) {
@@ -30,7 +30,7 @@ const char* end_name(GenerationEnd end) {
   return "";
 }
 
-// What a request's record says of its exchange. Nothing, where there is no record.
+// Fills in what a request's log record says of its exchange. Without a record it does nothing.
 class Record {
  public:
   Record(const RequestContext* context, const Exchange& exchange)
@@ -68,7 +68,7 @@ class Record {
   RequestRecord* record_;
 };
 
-// A stream of events on its way to the client.
+// A stream of events that is being sent to the client.
 class Delivery {
  public:
   Delivery(const RequestContext* context, std::shared_ptr<Exchange> exchange, AnswerEvents events)
@@ -83,7 +83,7 @@ class Delivery {
   Delivery(const Delivery&) = delete;
   Delivery& operator=(const Delivery&) = delete;
 
-  // Sends what there is to send, after a short while at most. False: the client has gone.
+  // Sends what is ready, after a short wait at most. Returns false if the client has gone.
   bool go_on(httplib::DataSink& sink) {
     int choice = 0;
     AnswerPart part;
@@ -107,8 +107,8 @@ class Delivery {
   }
 
  private:
-  // A client that has closed its connection looks like one that has only stopped sending, until its system
-  // refuses what is sent to it.
+  // A client that closed its connection looks like one that only stopped sending, until its system refuses
+  // what is sent to it.
   bool wants_heartbeat() {
     const Clock::time_point now = Clock::now();
     if (now - written_ >= kHeartbeat) return true;
@@ -163,13 +163,13 @@ void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>
                     AnswerEvents events) {
   response.set_header("Cache-Control", "no-cache");
   response.set_header("X-Accel-Buffering", "no");  // nginx passes events on as they come
-  // The exchange goes with this function, and what was asked with the exchange.
+  // The exchange ends with this function, and with it the requests to the scheduler.
   const auto delivery = std::make_shared<Delivery>(context_of(response), exchange, std::move(events));
   const auto provide = [delivery](std::size_t, httplib::DataSink& sink) { return delivery->go_on(sink); };
   const RequestContext* context = context_of(response);
   if (context == nullptr || context->knows_chunks)
     return response.set_chunked_content_provider("text/event-stream", provide);
-  context->connection->close_after_response();  // which ends the stream
+  context->connection->close_after_response();  // closing ends the stream
   response.set_content_provider("text/event-stream", provide);
 }
 

@@ -1,5 +1,5 @@
-// How the answers of an exchange go to its client, whole or as they come, in whatever format its API has.
-// Both ways write into the request's record, for the log.
+// Sends the completions of an exchange to its client, whole or as a stream, in the format of the client's
+// API. Both ways fill the request's log record.
 #pragma once
 
 #include <httplib.h>
@@ -12,21 +12,21 @@
 
 namespace kvant {
 
-// Calls add(choice, part) for every part until all answers have ended. False: the client has gone, which is
-// noticed within about a tenth of a second whatever is generated or read meanwhile.
+// Calls add(choice, part) for every part until all completions have ended. It returns false if the client has
+// gone, which it notices within about a tenth of a second, whatever runs meanwhile.
 bool read_answers(const httplib::Request& request, Exchange& exchange,
                   const std::function<void(int choice, const AnswerPart& part)>& add);
 
-// A comment of server-sent events: clients leave it aside.
+// A comment in a stream of server-sent events, which clients ignore.
 inline constexpr const char* kSseComment = ": still at work\n\n";
 
-// What is sent as it is, events with their separators; empty: nothing.
+// Functions that return what is to be sent: events with their separators, or an empty text for nothing.
 struct AnswerEvents {
-  std::function<std::string()> start;  // when the prompt begins to be read; null: nothing
+  std::function<std::string()> start;  // called when prefill begins; null: sends nothing
   std::function<std::string(int choice, const AnswerPart& part)> part;
-  std::function<std::string()> end;  // after the last one, or a failure
-  // Sent after `start` when nothing else has been sent for some seconds, so nobody on the way takes the
-  // connection for dead. Before `start` it is a comment.
+  std::function<std::string()> end;  // called after the last part or a failure
+  // Sent after `start` if nothing else was sent for some seconds, because a proxy could take the connection
+  // for dead. Before `start` a comment is sent.
   std::string heartbeat = kSseComment;
 };
 void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>& exchange,

@@ -1,5 +1,5 @@
-// What an answer may be, as requests say it: `response_format`, llama-server's `json_schema` and `grammar`,
-// and the formats of the Responses and the Messages API.
+// The formats that requests demand of completions: `response_format`, llama-server's `json_schema` and
+// `grammar`, and the formats of the Responses and the Messages API.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,18 @@
 namespace kvant {
 
 struct AnswerFormat {
-  std::string gbnf;            // the rules of the answer; empty: it may be any text
-  const char* parameter = "";  // of the request, that has asked for them
+  std::string gbnf;            // grammar of the completion; empty: any text is valid
+  const char* parameter = "";  // the request's parameter that demands the format
 };
 
-// What is wrong becomes the error of `fields`.
+// Reads the format. A mistake becomes the error of `fields`.
 AnswerFormat read_answer_format(JsonFields& fields);
-// A format whose schema stands beside its type: `text.format` and `output_config.format`. parameter: which of
-// them it is.
+// Reads a format whose schema is next to its type: `text.format` and `output_config.format`. `parameter` says
+// which of the two it is.
 AnswerFormat read_flat_format(const nlohmann::ordered_json& json, const char* parameter, JsonFields& fields);
 
-// Holds the answers to the format. A schema's rules may be more than can be followed, which is the error.
+// Restricts the completions to the format. The error says that a schema needs more rules than the server
+// allows.
 std::optional<ApiError> set_grammar(const AnswerFormat& format, const Tokenizer& tokenizer,
                                     GenerationRequest& request);
 

@@ -40,9 +40,9 @@ const Json kPersonSchema = Json::parse(R"({"type": "object", "properties": {
     "alive": {"type": "boolean"}},
     "required": ["name", "age", "tags"]})");
 
-// By hand, of kPersonSchema. The text is read by a parser that knows nothing of grammars.
+// Checks a text against kPersonSchema by hand. The parser knows nothing of grammars.
 void expect_person(const std::string& text) {
-  // As clients see it: bytes that are no UTF-8 are U+FFFD.
+  // Clients see bytes that are not UTF-8 as U+FFFD.
   const std::string shown = Json::parse(response_text(text)).get<std::string>();
   const Json json = Json::parse(shown, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(json.is_object()) << text;
@@ -118,7 +118,7 @@ TEST_F(AnswerFormatTest, ChangesNoAnswerBesideIt) {
     EXPECT_EQ(together[1].tokens[i].chosen.log_probability, alone.tokens[i].chosen.log_probability);
 }
 
-// A format says what may be drawn, not how likely the model finds it.
+// A format restricts which tokens may be drawn, but does not change the probabilities that the model reports.
 TEST_F(AnswerFormatTest, ProbabilitiesAreTheModelsOwn) {
   GenerationRequest held = request(held_to(kPersonSchema)), free = request({{"max_tokens", 1}});
   for (GenerationRequest* r : {&held, &free}) {
@@ -135,7 +135,7 @@ TEST_F(AnswerFormatTest, ProbabilitiesAreTheModelsOwn) {
         EXPECT_EQ(other.log_probability, token.chosen.log_probability);
       }
     }
-    EXPECT_NEAR(total, 1, 1e-5);  // over the whole vocabulary
+    EXPECT_NEAR(total, 1, 1e-5);  // summed over the whole vocabulary
   }
   const auto first = [](const ReadReply& reply) {
     std::vector<double> probabilities;

@@ -1,6 +1,5 @@
-// AnswerGuard: what the cache changes in one answer. A shadow of it, a sequence in an unquantized cache, gets
-// the same prompt and the tokens of the answer; what it would have gone on with is compared with what has
-// come.
+// AnswerGuard measures what the cache changes in one completion. A shadow sequence in an unquantized cache
+// gets the same prompt and the same tokens. The guard compares the shadow's next token with the completion's.
 #pragma once
 
 #include <memory>
@@ -17,24 +16,24 @@ namespace kvant {
 
 class AnswerGuard {
  public:
-  // shadow: its sequence, which is the caller's. sampling: the answer's. logits: the shadow's after the
-  // prompt.
+  // `shadow` is the shadow's sequence, which the caller owns; `logits` are its logits after the prompt.
+  // `sampling` is that of the completion.
   AnswerGuard(SequenceId shadow, const SamplerOptions& sampling, std::span<const std::int32_t> prompt,
               std::vector<float> logits);
 
   SequenceId shadow() const { return shadow_; }
-  // The shadow's, of the newest token.
+  // Takes the shadow's logits after the newest token.
   void set_logits(std::span<const float> logits) { logits_.assign(logits.begin(), logits.end()); }
 
-  // What the shadow goes on with, by the same draw, where the answer has these logits.
+  // Returns the shadow's next token, drawn with the same random number, when the completion has these logits.
   ShadowToken look(std::span<const float> logits);
-  // What the answer has gone on with, after look().
+  // Counts the token with which the completion went on. Call it after look().
   void count(std::int32_t token, const ShadowToken& shadow);
   const GuardTally& tally() const { return tally_; }
 
  private:
   SequenceId shadow_;
-  std::unique_ptr<Sampler> sampler_;  // draws as often as the answer's
+  std::unique_ptr<Sampler> sampler_;  // draws as often as the completion's sampler
   std::vector<float> logits_;
   GuardTally tally_;
 };

@@ -1,5 +1,5 @@
-// The way of a request that generates, which is the same in all APIs: it is parsed, goes to the recipe that
-// its model names, starts, and its answers are sent whole or as events.
+// Handles requests that generate, in the same way for all APIs: parses a request, finds the recipe that its
+// model name stands for, starts it, and sends its completions whole or as events.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@
 
 namespace kvant {
 
-// The answers to one request in the format of an API. They are sent whole, or as what the others return:
-// events with their separators.
+// The completions of one request in the format of an API. They are sent whole, or as the events that the
+// other functions return, with separators.
 class ApiAnswers {
  public:
   using Json = nlohmann::ordered_json;
@@ -25,9 +25,9 @@ class ApiAnswers {
   virtual ~ApiAnswers() = default;
 
   virtual void add(int choice, const AnswerPart& part) = 0;
-  virtual Json whole(const TokenUsage& usage) = 0;  // after the last part
+  virtual Json whole(const TokenUsage& usage) = 0;  // called after the last part
 
-  virtual std::string start_events(const TokenUsage& /*usage*/) { return ""; }  // of the prompt
+  virtual std::string start_events(const TokenUsage& /*usage*/) { return ""; }  // `usage` is the prompt's
   virtual std::string part_events(int choice, const AnswerPart& part) = 0;
   virtual std::string end_events(const TokenUsage& usage) = 0;
   virtual std::string failure_events(const ApiError& failure) = 0;
@@ -36,7 +36,8 @@ class ApiAnswers {
 
 struct AnswerRoute {
   std::function<ParsedRequest(const nlohmann::ordered_json& body)> parse;
-  // wanted: what was parsed, with the name of the model that answers. info: of that. request_id: for errors.
+  // `wanted` is the parsed request with the name of the model that answers, `info` describes that model, and
+  // `request_id` is for errors.
   std::function<std::unique_ptr<ApiAnswers>(const nlohmann::ordered_json& body, const ApiRequest& wanted,
                                             const ServerInfo& info, const std::string& request_id)>
       answers;
@@ -45,9 +46,9 @@ struct AnswerRoute {
 struct AcceptedRequest {
   nlohmann::ordered_json body;
   ApiRequest wanted;
-  int recipe = 0;  // that is to answer
+  int recipe = 0;  // number of the recipe that answers
 };
-// Nothing: the response says why not.
+// Returns nothing if it refuses the request; the response then says why.
 std::optional<AcceptedRequest> accept(const httplib::Request& request, httplib::Response& response,
                                       std::span<const ServerInfo> served,
                                       const decltype(AnswerRoute::parse)& parse);

@@ -1,4 +1,4 @@
-// The key that clients must show.
+// Checks the key that clients must show.
 #pragma once
 
 #include <string>
@@ -6,10 +6,11 @@
 
 namespace kvant {
 
-// Compares in a time that tells nothing about where texts differ, only about the length of `shown`.
+// Compares texts in a time that depends only on the length of `shown`, not on where they differ.
 bool equal_in_constant_time(std::string_view secret, std::string_view shown);
 
-// Whether the value of an Authorization header is "Bearer KEY"; the scheme's name in any letters.
+// Returns whether the value of an Authorization header is "Bearer KEY". The scheme's name is
+// case-insensitive.
 bool is_authorized(const std::string& key, std::string_view authorization);
 
 }  // namespace kvant

@@ -26,8 +26,8 @@ constexpr int kMaxAlternatives = 20;
 
 // --- what both endpoints have ---
 
-// Names of the longest completion, which OpenAI's API has changed and llama-server has its own for. -1: none
-// is given. lowest: the shortest that may be wanted.
+// Reads the maximum length under each of its names: OpenAI's API changed it, and llama-server has its own.
+// Returns -1 if none is given. `lowest` is the smallest valid value.
 int read_max_tokens(JsonFields& fields, int lowest) {
   std::optional<std::int64_t> wanted;
   for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
@@ -50,7 +50,8 @@ void read_stream_options(JsonFields& fields, ApiRequest& request) {
   fields.take(options);
 }
 
-// The options of all answers to one request. Reads all parameters but the prompt and `logprobs`.
+// Reads the options that all completions of a request share: every parameter except the prompt and
+// `logprobs`.
 GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                               ApiRequest& request) {
   GenerationRequest common = read_request_options(fields, "stop", tokenizer, limits, request);
@@ -64,8 +65,8 @@ GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, co
   return common;
 }
 
-// The text that a chat's completion may resemble, as in the OpenAI API: {"type": "content", "content": text,
-// or parts of text}. It is a hint: what its tokens are right about comes sooner.
+// Reads the text that a chat's completion may resemble, as in the OpenAI API: {"type": "content", "content":
+// text, or parts of text}. It is a hint for speculative decoding: matching tokens come sooner.
 std::vector<std::int32_t> read_prediction(JsonFields& fields, const Tokenizer& tokenizer) {
   const Json* json = fields.value("prediction");
   if (json == nullptr) return {};
@@ -107,8 +108,8 @@ void read_chat_probabilities(JsonFields& fields, ApiRequest& request, Generation
 
 // --- completions ---
 
-// How long completions may be and whether they repeat their prompt: to score a text, no token need be
-// generated.
+// Reads how long completions may be and whether they repeat their prompt. A request that only scores a text
+// generates no token.
 void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
   common.generation.max_tokens = read_max_tokens(fields, 0);
   fields.means_default("logprobs", {false});

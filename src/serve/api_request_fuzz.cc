@@ -1,6 +1,6 @@
-// libFuzzer target for the bodies of HTTP requests: any bytes give requests that a scheduler can take, or an
-// error that a client can read, for every endpoint that generates. See cmake/fuzz.cmake; the seeds are in
-// fuzz/seeds/api.
+// Fuzzes the bodies of HTTP requests with libFuzzer. For every endpoint that generates, any bytes must give
+// requests that a scheduler can take, or an error that a client can read. See cmake/fuzz.cmake; the seeds are
+// in fuzz/seeds/api.
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -25,7 +25,7 @@ void check(bool condition) {
   if (!condition) __builtin_trap();
 }
 
-// A token for each byte; with the vocabulary of a tiny model, for grammars.
+// Has a token for each byte, and the vocabulary of a tiny model for grammars.
 class ByteTokenizer final : public kvant::Tokenizer {
  public:
   ByteTokenizer() {
@@ -43,7 +43,7 @@ class ByteTokenizer final : public kvant::Tokenizer {
 
  private:
   std::unique_ptr<kvant::Tokenizer> vocabulary_;
-  std::shared_ptr<const kvant::GrammarVocabulary> grammars_;  // held: it would be made for each
+  std::shared_ptr<const kvant::GrammarVocabulary> grammars_;  // kept, because each input would make it again
 };
 
 void check_error(const kvant::ApiError& error) {

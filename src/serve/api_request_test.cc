@@ -16,7 +16,7 @@ const testing::FakeTokenizer kTokenizer;
 const testing::FakeChatTemplate kTemplate;
 const ApiLimits kLimits{.n_vocab = 64, .chat_template = &kTemplate, .max_prompts = 3};
 
-// Says how it was asked.
+// Remembers how it was called.
 class ToldTokenizer : public testing::FakeTokenizer {
  public:
   Result<std::vector<std::int32_t>> encode(const std::string&, bool add_special,
@@ -42,7 +42,7 @@ ApiRequest accepted(const ParsedRequest& parsed) {
   EXPECT_EQ(error, nullptr) << error->message;
   return error == nullptr ? std::get<ApiRequest>(parsed) : ApiRequest{.prompts = {{}}};
 }
-// The parameter that is named as wrong; "accepted" if none is.
+// Returns the name of the wrong parameter, or "accepted".
 std::string wrong_parameter(const ParsedRequest& parsed) {
   const auto* error = std::get_if<ApiError>(&parsed);
   if (error == nullptr) return "accepted";
@@ -92,7 +92,8 @@ TEST(ApiRequest, TakesWhatIsAskedFor) {
   EXPECT_TRUE(request.stream && request.include_usage && request.wants_probabilities);
   EXPECT_EQ(r.client, "me");
   EXPECT_EQ(request.model, "m");
-  EXPECT_EQ(accepted(chat({{"safety_identifier", "me"}})).prompts.at(0).client, "me");  // user's later name
+  EXPECT_EQ(accepted(chat({{"safety_identifier", "me"}})).prompts.at(0).client,
+            "me");  // the later name of `user`
 }
 
 TEST(ApiRequest, NamesTheParameterThatIsWrong) {
@@ -181,7 +182,7 @@ TEST(ApiRequest, TakesValuesThatMeanTheDefault) {
   EXPECT_EQ(accepted(chat({{"stop", {"", "a"}}})).prompts.at(0).generation.stops,
             std::vector<std::string>{"a"});
   EXPECT_NE(accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed,
-            accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed);  // any
+            accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed);  // any seed is valid
 }
 
 TEST(ApiRequest, TakesHintsWhateverTheySay) {
@@ -260,7 +261,8 @@ TEST(ApiRequest, ReadsMessagesOfText) {
   EXPECT_EQ(wrong_parameter(messages(
                 {{"role", "assistant"}, {"content", "x"}, {"refusal", nullptr}, {"tool_calls", nullptr}})),
             "accepted");
-  EXPECT_EQ(wrong_parameter(messages({{"role", "tool"}, {"content", "x"}})), "messages");  // has no tools
+  EXPECT_EQ(wrong_parameter(messages({{"role", "tool"}, {"content", "x"}})),
+            "messages");  // no tool was called
   EXPECT_EQ(wrong_parameter(messages({{"role", "king"}, {"content", "x"}})), "messages[0].role");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}})), "messages[0].content");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", 5}})), "messages[0].content");
@@ -318,7 +320,7 @@ TEST(ApiRequest, RefusesABodyThatIsNoObject) {
   }
 }
 
-// Each value is of another type than all these parameters.
+// Each value has a type that none of these parameters accepts.
 TEST(ApiRequest, TellsAWrongTypeFromAWrongValue) {
   const auto error = [](const ParsedRequest& parsed) {
     const auto* error = std::get_if<ApiError>(&parsed);

@@ -31,7 +31,7 @@ Json whole_call(const ToolCallPart& call) {
           {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
 }
 
-// In a stream: what names a call comes once.
+// In a stream, a call's name and id come only once.
 Json call_delta(const ToolCallPart& call) {
   Json json = {{"index", call.index}};
   if (!call.name.empty()) {
@@ -126,7 +126,7 @@ Json ApiResponse::chat_probabilities(std::span<const ReportedToken> tokens) cons
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// The prompt's first tokens may not be in its text: a token that the model begins all texts with, or a space.
+// The text of the prompt may lack its first tokens: a token that begins all texts of the model, or a space.
 void ApiResponse::start_echo(const AnswerPart& part, Choice& choice) const {
   if (!part.is_prompt) return;
   std::string spelled;

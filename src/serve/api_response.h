@@ -1,4 +1,4 @@
-// Answers in the format of the OpenAI API: whole, or as chunks of a stream.
+// Writes completions in the format of the OpenAI API, whole or as chunks of a stream.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,40 @@
 
 namespace kvant {
 
-// A name that no other answer has, after the prefix.
+// Returns the prefix followed by random characters, unique among completions.
 std::string random_id(const char* prefix);
-// What a guard has seen of an answer.
+// Returns what a guard measured in a completion.
 nlohmann::ordered_json guard_json(const GuardTally& tally);
-// The text of a JSON value; bytes that are not UTF-8 become U+FFFD.
+// Returns the text of a JSON value. Bytes that are not UTF-8 become U+FFFD.
 std::string response_text(const nlohmann::ordered_json& json);
-// An event of a stream (server-sent events, WHATWG HTML section 9.2).
+// Returns an event of a stream (server-sent events, WHATWG HTML section 9.2).
 std::string sse_event(const std::string& data);
 
 class ApiResponse {
  public:
-  // tokenizer outlives it. tool_format: null: answers are text.
+  // `tokenizer` must outlive the object. With a null tool_format, completions are plain text.
   ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities,
               std::shared_ptr<const ToolFormat> tool_format, std::string model, std::string fingerprint);
 
-  // What an answer's part adds, as a chunk; null: nothing yet. choice: its number among all answers.
+  // Returns the chunk for a part, or null if there is nothing to send yet. `choice` is the completion's
+  // number among all.
   nlohmann::ordered_json chunk(int choice, const AnswerPart& part);
-  // A stream's chunk without an answer.
+  // Returns the stream's chunk that reports the usage; it has no completion.
   nlohmann::ordered_json usage_chunk(const TokenUsage& usage) const;
 
-  // The same collected: add() all parts, then whole().
+  // For whole responses: add() every part, then call whole().
   void add(int choice, const AnswerPart& part);
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
  private:
   struct Choice {
     std::string thought, text;
-    std::vector<ToolCallPart> calls;     // whole: complete ones
-    std::unique_ptr<ToolAnswer> reader;  // null: the text is the answer
+    std::vector<ToolCallPart> calls;     // complete calls, for whole responses
+    std::unique_ptr<ToolAnswer> reader;  // null: completions are plain text
     std::vector<ReportedToken> tokens;
     GenerationEnd end = GenerationEnd::none;
-    bool started = false;     // in a stream: its first chunk was sent
-    std::int64_t offset = 0;  // characters before the tokens that come next (text_logprobs.h)
+    bool started = false;     // the stream's first chunk was sent
+    std::int64_t offset = 0;  // characters before the next tokens (text_logprobs.h)
   };
   Choice& choice(int number);
   static nlohmann::ordered_json finish_reason(const Choice& choice, GenerationEnd end);

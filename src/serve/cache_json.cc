@@ -77,7 +77,7 @@ Json sequence_json(const Geometry& geometry, const ServedSequence& s) {
   return json;
 }
 
-// Of pages and recurrent states.
+// Returns the bytes of a sequence's pages and recurrent states.
 std::int64_t page_bytes(const SequenceView& view) {
   return view.bytes.recurrent + std::accumulate(view.k_bytes.begin(), view.k_bytes.end(), std::int64_t{0}) +
          std::accumulate(view.v_bytes.begin(), view.v_bytes.end(), std::int64_t{0});
@@ -100,7 +100,7 @@ Json prefix_disk_json(const std::optional<PrefixDiskStatus>& disk) {
           {"failures", disk->failures}};
 }
 
-// Where layers differ: [KV heads, head size] of each.
+// Returns [KV heads, head size] of each layer, for models whose layers differ.
 Json heads_by_layer_json(const Geometry& g) {
   Json layers = Json::array();
   for (int layer = 0; layer < g.n_layers; ++layer) layers.push_back({g.kv_heads(layer), g.dim(layer)});

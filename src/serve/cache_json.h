@@ -1,4 +1,4 @@
-// The JSON of GET /cache: how the cache is stored, and what it holds.
+// Writes the JSON of GET /cache: how the cache is stored, and what it holds.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// As docs/reference/json.md has it (kvant.cache/1).
+// docs/reference/json.md describes the fields (kvant.cache/1).
 nlohmann::ordered_json cache_json(const ServerInfo& info, const SchedulerOptions& options,
                                   const CacheView& view);
 

@@ -1,4 +1,4 @@
-// CacheView: what a server's cache holds at one moment, sequence by sequence.
+// CacheView shows what a server's cache holds at one moment, sequence by sequence.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace kvant {
 
 struct CacheView {
-  double seconds = 0;  // of a clock that never goes back: rates are differences of counters by it
+  double seconds = 0;  // time of a monotonic clock, for rates of counters
   SchedulerStatus status;
   std::vector<ServedSequence> sequences;
-  std::int64_t page_bytes = 0;  // of pages in use, shared ones once
+  std::int64_t page_bytes = 0;  // bytes of pages in use; shared pages count once
 };
 
-// Between steps.
+// Call it between steps.
 CacheView view_cache(const Scheduler& scheduler);
 
 }  // namespace kvant

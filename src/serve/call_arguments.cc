@@ -13,11 +13,11 @@ bool is_blank(const std::string& text) {
   return text.find_first_not_of(" \t\r\n") == std::string::npos;
 }
 
-// The object that a text is the JSON of; nothing: the text is something else.
+// Parses a text as a JSON object. Returns nothing if it is something else.
 std::optional<Json> object_of(const std::string& text) {
   auto parsed = parse_json(text);
   if (!parsed.ok()) return std::nullopt;
-  // Some clients encode the text once more.
+  // Some clients encode the arguments twice.
   if (parsed->is_string()) parsed = parse_json(parsed->get<std::string>());
   if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
   return std::move(parsed).value();

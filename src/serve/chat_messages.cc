@@ -17,7 +17,7 @@ constexpr const char* kNoTemplate =
     "the model's file has no chat template: start the server with --chat-template FILE, or ask "
     "/v1/completions";
 
-// Reads what a template may ask for beside the messages.
+// Reads the values that a template may use in addition to the messages.
 void read_template_values(JsonFields& fields, ChatHistory& conversation) {
   constexpr const char* kKey = "chat_template_kwargs";
   const Json* values = fields.value(kKey);
@@ -37,14 +37,14 @@ Result<TemplatedChat> fill_template(const ChatHistory& conversation, const ChatT
   return chat_template->apply(conversation.json, tools, conversation.template_values, conversation.thinking);
 }
 
-// The grammar at the answer's start.
+// Returns the grammar in its state at the completion's start.
 Result<std::unique_ptr<Grammar>> answer_grammar(const TemplatedChat& chat, const Tokenizer& tokenizer) {
   auto grammar = Grammar::make(chat.grammar, tokenizer);
   if (!grammar.ok() || chat.grammar_start.empty()) return grammar;
   const auto start = tokenizer.encode(chat.grammar_start, /*add_special=*/false, /*parse_special=*/true);
   if (!start.ok()) return start.error();
   for (std::size_t i = 0; i < start->size(); ++i) {
-    // Some tokenizers begin with a space that the text doesn't have.
+    // Some tokenizers add a space at the beginning.
     const bool is_added =
         i == 0 && tokenizer.piece((*start)[i]).starts_with(' ') && !chat.grammar_start.starts_with(' ');
     if (!is_added) KVANT_RETURN_IF_ERROR((*grammar)->accept((*start)[i]));

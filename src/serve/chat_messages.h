@@ -1,4 +1,4 @@
-// The messages of a chat, as the OpenAI API has them, and the prompt that they become.
+// Reads the messages of a chat in the OpenAI API's format, and makes them a prompt.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,17 +12,18 @@
 
 namespace kvant {
 
-// Reads `messages` and `chat_template_kwargs`. What is wrong or not supported (anything but text and tools)
-// becomes the error of `fields`.
+// Reads `messages` and `chat_template_kwargs`. Mistakes, and content other than text and tools, become the
+// error of `fields`.
 ChatHistory read_messages(JsonFields& fields);
 
-// The request's prompt: the chat template of the messages and tools, as text and as tokens, and with tools
-// what the completion may be. Or why there is none. chat_template: null: the model has none.
+// Sets the request's prompt, as text and tokens, from the chat template, the messages and the tools. With
+// tools, it also restricts the completion. Returns an error if that is impossible; a null chat_template means
+// that the model has none.
 std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const ChatTools& tools,
                                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                                         ApiRequest& api_request, GenerationRequest& request);
 
-// The prompt's text alone.
+// Returns only the prompt's text.
 Result<std::string> chat_text(const ChatHistory& conversation, const ChatTools& tools,
                               const ChatTemplate* chat_template);
 

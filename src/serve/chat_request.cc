@@ -13,7 +13,7 @@ namespace kvant {
 ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, const Tokenizer& tokenizer,
                            const ApiLimits& limits) {
   const AnswerFormat& format = chat.format;
-  // A grammar of the client's may have thoughts. A format from a schema has none.
+  // A client's own grammar may allow thoughts; a format from a schema does not.
   chat.conversation.thinking.may_think =
       format.gbnf.empty() || std::string_view(format.parameter) == "grammar";
   if (!format.gbnf.empty() && chat.tools.may_be_called())

@@ -1,4 +1,4 @@
-// A chat of any API, from what its request has said to what the scheduler gets.
+// Turns a parsed chat of any API into a request for the scheduler.
 #pragma once
 
 #include "chat/chat_history.h"
@@ -17,8 +17,8 @@ struct Chat {
   GenerationRequest options;
 };
 
-// Adds the chat to `request`, as its prompt. The parameters that were not read follow the rule
-// (parameter_rule.h). The error is that of `fields`, or says why the chat has no prompt.
+// Adds the chat to `request` as its prompt. Unread parameters follow the rule in parameter_rule.h. The error
+// is that of `fields`, or says why the chat has no prompt.
 ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, const Tokenizer& tokenizer,
                            const ApiLimits& limits);
 

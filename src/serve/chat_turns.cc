@@ -30,7 +30,7 @@ Json read_turn_call(const Json& json, const std::string& where, JsonFields& mess
   return call_json(id, name, function.value("arguments"));
 }
 
-// The call of an assistant by the API's older name for one.
+// Reads an assistant's call under the API's older name, `function_call`.
 Json read_older_call(const Json& json, const std::string& where, JsonFields& message) {
   JsonFields function(json, where);
   const std::string name = function_name(function);
@@ -51,7 +51,7 @@ Json read_calls(JsonFields& message, const std::string& role, const std::string&
   return calls;
 }
 
-// The templates know four roles.
+// Maps a message's role to one of the four that templates know.
 std::string role_of(JsonFields& message) {
   const std::string role = message.text("role").value_or("");
   if (role == "developer") return "system";
@@ -59,7 +59,7 @@ std::string role_of(JsonFields& message) {
   return message.word("role", {"system", "user", "assistant", "tool"}, JsonFields::Missing::is_wrong);
 }
 
-// What a message has beside its text and changes its meaning.
+// Refuses members that change a message's meaning but are not text.
 void refuse_media(JsonFields& message, const std::string& where) {
   for (const char* key : {"audio", "images", "image", "video", "files"}) {
     const Json* media = message.value(key);

@@ -1,4 +1,4 @@
-// The messages of a chat as the OpenAI API has them, one by one.
+// Reads the messages of a chat in the OpenAI API's format, one by one.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,9 +9,9 @@
 
 namespace kvant {
 
-// Adds a message to the conversation. where: the message's name in errors, such as "messages[3]". A member
-// that doesn't change what the message means (`name`, `cache_control`, an empty `refusal`) is left aside; one
-// that does, such as `audio`, is an error of `fields`.
+// Adds a message to the conversation. `where` is its name in errors, such as "messages[3]". Members that do
+// not change the meaning (`name`, `cache_control`, an empty `refusal`) are ignored; others, such as `audio`,
+// become an error of `fields`.
 void read_chat_turn(const nlohmann::ordered_json& json, const std::string& where, JsonFields& fields,
                     ChatHistory& conversation);
 

@@ -8,7 +8,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Read {
-  Json json;  // of the conversation
+  Json json;  // the conversation
   std::string error, parameter;
   std::vector<std::string> hints;
 };
@@ -85,7 +85,7 @@ TEST(ChatTurns, MayHaveNothingToSay) {
   EXPECT_EQ(turn({{"role", "assistant"}, {"content", nullptr}, {"refusal", "no"}})["content"], "no");
 }
 
-// A call that was cut must not end the conversation.
+// A call that was cut off must not end the conversation.
 TEST(ChatTurns, TakeTheArgumentsOfCallsAsTheyAre) {
   EXPECT_EQ(called(R"({"city": "Ghent"})"), R"({"city": "Ghent"})");
   EXPECT_EQ(called({{"city", "Ghent"}}), R"({"city":"Ghent"})");

@@ -1,4 +1,4 @@
-// /v1/chat/completions and /v1/completions of the OpenAI API.
+// Routes /v1/chat/completions and /v1/completions of the OpenAI API.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ class Server;
 
 namespace kvant {
 
-// All but the limits' members outlive the server.
+// Everything except `limits` itself must outlive the server.
 void add_completion_routes(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                            const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -15,14 +15,13 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kStandingWorkers = 4;  // others come when they are needed, and go
-constexpr int kLookMilliseconds = 250;       // how often connections are looked at that are overdue
+constexpr std::size_t kStandingWorkers = 4;  // more workers start when they are needed, and end
+constexpr int kLookMilliseconds = 250;       // how often overdue connections are looked for
 constexpr std::size_t kRequestsOfAConnection = 100000;
 constexpr std::size_t kLongestId = 128;
-constexpr std::size_t kMostBuffered = 512 << 20;  // bytes of requests that are not whole yet
+constexpr std::size_t kMostBuffered = 512 << 20;  // bytes of incomplete requests
 
-// httplib hands accepted sockets to a task queue. Here the task only passes the socket on, which takes no
-// time.
+// httplib gives accepted sockets to a task queue. This task only passes the socket on, which takes no time.
 class AtOnce final : public httplib::TaskQueue {
  public:
   bool enqueue(std::function<void()> task) override {
@@ -32,7 +31,7 @@ class AtOnce final : public httplib::TaskQueue {
   void shutdown() override {}
 };
 
-// HTTP/1.1 keeps a connection unless somebody says "close", and HTTP/1.0 where both say "keep-alive".
+// HTTP/1.1 keeps a connection unless one side says "close"; HTTP/1.0 needs "keep-alive" from both.
 void say_whether_kept(const httplib::Request& request, httplib::Response& response) {
   const RequestContext* context = context_of(response);
   const bool is_old = request.version == "HTTP/1.0";
@@ -46,7 +45,7 @@ void say_whether_kept(const httplib::Request& request, httplib::Response& respon
   if (closes) response.headers.erase("Keep-Alive");
 }
 
-// The client's own id, where that is one, so a proxy's log and this one can be put side by side.
+// Takes the client's own id, if it sent one, so that id also appears in a proxy's log.
 std::string id_of(const httplib::Request& request) {
   const std::string given = request.get_header_value("x-request-id");
   const bool is_id = !given.empty() && given.size() <= kLongestId && std::ranges::all_of(given, [](char c) {
@@ -157,7 +156,7 @@ bool ConnectionServer::serve_request(HttpConnection& connection) {
   if (record.status == 0) record.status = connection.status();
   record.seconds = std::chrono::duration<double>(RequestRecord::Clock::now() - record.start).count();
   if (done_) done_(record);
-  // Where nothing was served, nobody knows where the next request would begin.
+  // If nothing was served, the start of the next request is unknown.
   return ok && served != nullptr && !is_last && !connection.said_close();
 }
 
@@ -220,7 +219,7 @@ void ConnectionServer::wait_for(ConnectionPointer connection) {
   waiting_[socket] = std::move(connection);
   epoll_event event{.events = EPOLLIN, .data = {.fd = socket}};
   epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event);
-  look_at(socket);  // epoll does not tell of bytes that have been taken
+  look_at(socket);  // epoll does not report bytes that were already read
 }
 
 void ConnectionServer::take(int socket) {
@@ -251,7 +250,7 @@ void ConnectionServer::close_overdue() {
     if (connection->deadline(limits_.keep_alive) <= now) overdue.push_back(socket);
   }
   for (const int socket : overdue) take(socket);
-  // Nobody has shown a key yet: bodies on their way must not fill the memory.
+  // These clients have shown no key yet, so their incomplete bodies must not fill the memory.
   const auto n_buffered = [](const auto& each) { return each.second->n_buffered(); };
   std::size_t sum = 0;
   for (const auto& each : waiting_) sum += n_buffered(each);

@@ -21,8 +21,8 @@ namespace kvant {
 
 struct ConnectionLimits {
   std::size_t workers = 64;             // requests that are served at the same time
-  std::size_t connections = 1000;       // when there are more, the one that is idle longest is closed
-  std::chrono::seconds keep_alive{75};  // that a connection without a request is kept
+  std::size_t connections = 1000;       // beyond this number, the connection that is idle longest is closed
+  std::chrono::seconds keep_alive{75};  // how long an idle connection is kept
   std::size_t max_body = 16 << 20;      // bytes
 };
 
@@ -33,18 +33,18 @@ class ConnectionServer final : public httplib::Server {
   explicit ConnectionServer(const ConnectionLimits& limits);
   ~ConnectionServer() override;
 
-  // What may change a request before it is routed: other spellings of the same path, say. Called by several
-  // threads, as `check` and `done` are.
+  // Sets a function that may change a request before it is routed, for example other spellings of a path.
+  // Several threads call it, and `check` and `done`, too.
   void set_normalizer(std::function<void(httplib::Request&)> normalize) { normalize_ = std::move(normalize); }
-  // Before a body is read (httplib's pre-routing handler).
+  // Sets a function that runs before a body is read (httplib's pre-routing handler).
   void set_check(HandlerWithResponse check) { check_ = std::move(check); }
-  // Writes the response to a request whose status alone says what is wrong, also where nothing of the request
+  // Sets the function that answers a request which only its status describes, even if nothing of the request
   // is known.
   void set_refusal(Handler refuse);
-  // After each response.
+  // Sets a function that runs after each response.
   void set_done(Done done) { done_ = std::move(done); }
 
-  // Serves what binds have prepared until stop(), and until the requests that are served then have been.
+  // Serves on the sockets of earlier binds until stop(), and then finishes the requests that run.
   void serve();
 
  private:
@@ -57,9 +57,9 @@ class ConnectionServer final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
   HandlerResponse begin(const httplib::Request& request, httplib::Response& response);
   void serve_requests(const ConnectionPointer& connection);
-  bool serve_request(HttpConnection& connection);  // false: it was the connection's last one
+  bool serve_request(HttpConnection& connection);  // false: it was the connection's last request
   bool refuse_head(HttpConnection& connection) const;
-  void give_back(ConnectionPointer connection);  // to the thread that waits
+  void give_back(ConnectionPointer connection);  // returns it to the thread that waits
 
   void wait_for_clients();
   void wait_for(ConnectionPointer connection);
@@ -81,8 +81,8 @@ class ConnectionServer final : public httplib::Server {
   int epoll_ = -1, wake_ = -1;
   std::atomic<std::size_t> n_connections_{0};
   std::mutex returned_mutex_;
-  std::vector<ConnectionPointer> returned_;             // to be waited for
-  std::unordered_map<int, ConnectionPointer> waiting_;  // by socket; the waiting thread's
+  std::vector<ConnectionPointer> returned_;             // connections that are to wait again
+  std::unordered_map<int, ConnectionPointer> waiting_;  // by socket; only the waiting thread uses it
   std::unique_ptr<httplib::ThreadPool> workers_;
   std::thread waiter_;
 };

@@ -1,4 +1,4 @@
-// Control tokens that a model says: what a client sees of them.
+// Tests what a client sees of control tokens that a model generates.
 #include <gtest/gtest.h>
 
 #include "serve/api_request.h"
@@ -17,7 +17,7 @@ constexpr const char* kWritten = "<s><s><s>";
 
 class ControlTokensSaid : public testing::TinyScheduler {
  protected:
-  // Three tokens, all of them the same control token.
+  // The completion has three tokens, all of them the same control token.
   testing::ReadReply said(Parse parse, const Json& more) {
     static const auto kTemplate = ChatTemplate::open(engine_->tokenizer(), "").value();
     Json body = {{"logit_bias", {{std::to_string(kStart), 1000}}}, {"temperature", 0}};

@@ -1,4 +1,5 @@
-// Cross-origin resource sharing: which web pages of other origins may ask this server from a browser.
+// Cross-origin resource sharing decides which web pages of other origins may reach this server from a
+// browser.
 #pragma once
 
 #include <string>
@@ -15,19 +16,19 @@ namespace kvant {
 
 class CorsPolicy {
  public:
-  // "https://a.example,http://localhost:3000", or "*" for all; empty: none. An origin has a scheme and a
-  // host, and a port where it is not the scheme's own.
+  // Parses "https://a.example,http://localhost:3000", or "*" for all origins; empty: none. An origin has a
+  // scheme, a host, and a port unless it is the scheme's default.
   static Result<CorsPolicy> parse(const std::string& origins);
 
-  // Says in the response's headers that the page that asks may read it, where that is so.
+  // Adds the headers by which a browser lets the web page read the response, if the policy allows it.
   void allow(const httplib::Request& request, httplib::Response& response) const;
-  // Whether a browser asks what a page may send, before it sends it. allow() has the answer then.
+  // Returns whether a browser asks what a web page may send. allow() then writes the answer.
   static bool is_preflight(const httplib::Request& request);
 
  private:
   bool allows(const std::string& origin) const;
 
-  std::vector<std::string> origins_;  // in small letters
+  std::vector<std::string> origins_;  // in lower case
   bool all_ = false;
 };
 

@@ -1,4 +1,4 @@
-// POST /v1/embeddings: texts as vectors.
+// Routes POST /v1/embeddings, which turns texts into vectors.
 #pragma once
 
 #include <span>
@@ -15,14 +15,14 @@ class Server;
 
 namespace kvant {
 
-// A prompt for each input.
+// Makes one prompt per input.
 ParsedRequest parse_embeddings_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                        const ApiLimits& limits = {});
 
-// The floats as they lie in memory, in base64 (RFC 4648), as clients of OpenAI read them.
+// Encodes the floats, as they lie in memory, in base64 (RFC 4648), as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);
 
-// All outlive the server, and so does what `limits` points to.
+// All arguments, and what `limits` points to, must outlive the server.
 void add_embeddings_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                           const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -1,4 +1,4 @@
-// Embeddings, from a request to their vectors.
+// Tests embeddings, from a request to its vectors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,7 @@ class Embeddings : public testing::TinyScheduler {
     wanted.embeds = true;
     return wanted;
   }
-  // The mean of what the engine shows of all tokens at once, of length 1.
+  // Returns the mean of the hidden states of all tokens, read in one step, scaled to length 1.
   std::vector<float> expected(const std::vector<std::int32_t>& prompt) {
     const auto plan = testing::plan_for("kvant-4bit", engine_->geometry(), nullptr, backend_->page_order());
     Cache cache(plan, 0);
@@ -83,7 +83,8 @@ class Embeddings : public testing::TinyScheduler {
 };
 
 TEST_F(Embeddings, AreTheMeanOfThePromptsHiddenStates) {
-  // The second begins as the first, whose pages are kept: what isn't read has no hidden states.
+  // The second text starts like the first, whose pages are kept; but tokens that are not read give no hidden
+  // states.
   std::vector<std::int32_t> longer = tokens(700, 1);
   longer.resize(650);
   const std::vector<std::vector<std::int32_t>> prompts = {tokens(700, 1), longer, tokens(5, 2)};

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{5};  // between two looks at the answers to several prompts
+constexpr std::chrono::milliseconds kPause{5};  // between two looks at the completions of several prompts
 
 ApiError api_error(const Refusal& refusal, const char* parameter) {
   switch (refusal.reason) {

@@ -1,4 +1,4 @@
-// Exchange: the answers to one request of the API, which may have several prompts.
+// Exchange holds the completions of one API request, which may have several prompts.
 #pragma once
 
 #include <chrono>
@@ -16,11 +16,11 @@
 
 namespace kvant {
 
-// How often a waiting thread looks whether its client is still there.
+// How often a waiting thread checks that its client is still there.
 inline constexpr std::chrono::milliseconds kPatience{50};
 
-// Sets whose the prompts are, which of the recipes that are served is to answer them, and the model's name as
-// the answers have it. Returns which recipe, or an error: none can.
+// Sets the client of the prompts, the recipe that serves them, and the model's name in the response. Returns
+// the recipe's number, or an error if no served model matches.
 std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
                                     const std::string& client);
 
@@ -31,24 +31,25 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Submits all prompts, or none: an error is the answer to the client then.
+  // Submits all prompts or none. An error is the client's answer.
   static std::variant<std::shared_ptr<Exchange>, ApiError> start(ServeLoop& loop, ApiRequest request);
 
-  // Waits for a part of any answer, about that long. part: `choice` is its number among all answers.
+  // Waits for a part of any completion, about `patience`. With `part`, `choice` is its number among all
+  // completions.
   AnswerStream::Next read(std::chrono::milliseconds patience, int& choice, AnswerPart& part);
 
-  const std::string& model() const { return model_; }  // that answers
+  const std::string& model() const { return model_; }  // name of the model that answers
 
-  // After `closed`.
+  // Valid after `closed`.
   std::optional<ApiError> failure() const;
-  TokenUsage usage() const;  // so far; of prompts from when they begin to be read
-  bool has_begun() const;    // whether all prompts have
+  TokenUsage usage() const;  // usage so far; prompts count from when prefill begins
+  bool has_begun() const;    // whether prefill has begun for all prompts
 
  private:
-  int n_answers_;  // to each prompt
+  int n_answers_;  // per prompt
   std::string model_;
   std::vector<std::shared_ptr<AnswerStream>> streams_;  // by prompt
-  std::size_t next_ = 0;                                // the stream to be asked first
+  std::size_t next_ = 0;                                // the stream to look at first
 };
 
 }  // namespace kvant
