@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-constexpr double kHardlyCounts = 0.005;  // nats; kvant-3bit, say
+// A difference in nats that hardly counts: about what kvant-3bit loses.
+constexpr double kHardlyCounts = 0.005;
 constexpr double kNearlyAsFast = 0.9;
 
 bool is_candidate(const AdviceRow& row) {
@@ -23,7 +24,8 @@ double least_divergence(const std::vector<AdviceRow>& rows) {
   return least;
 }
 
-// First what can be recommended, then what fits, then the rest; each by divergence, then by size.
+// Rows that can be recommended come first, then those that fit, then the rest; each group is sorted by
+// divergence, then by size.
 bool before(const AdviceRow& a, const AdviceRow& b) {
   if (a.fits != b.fits) return a.fits;
   if (a.measured != b.measured) return a.measured;
@@ -31,7 +33,7 @@ bool before(const AdviceRow& a, const AdviceRow& b) {
   return a.bytes < b.bytes;
 }
 
-// What is to be said of its divergence.
+// Returns a clause about the row's divergence.
 std::string closeness(const AdviceRow& row) {
   if (row.kld == 0) return "it loses nothing";
   if (row.kld <= kHardlyCounts) return fmt::format("its divergence of {:.2g} nats hardly counts", row.kld);

@@ -1,4 +1,4 @@
-// Which of several caches to use, in the light of what was measured of each.
+// Which of several caches to use, given what was measured of each.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,26 @@ namespace kvant {
 
 struct AdviceRow {
   std::string recipe;
-  std::int64_t bytes = 0;  // of all sequences
+  std::int64_t bytes = 0;  // the cache of all sequences
   bool fits = false;
-  bool measured = false;  // whether the figures below are there
+  bool measured = false;  // whether the figures below are valid
   double kld = 0;         // mean divergence from the unquantized cache, nats
   double top1 = 0;        // share of predictions whose likeliest token stays the same
   double decode_tps = 0;  // tokens a second
   std::string note;       // why it was not measured
-  std::string caveat;     // under which its figures stand: "in the place of kvant-4bit, ..."; empty: none
-  std::string asked;      // the recipe that was asked for, which differs where the uncalibrated one serves
+  // the condition that its figures depend on: "in the place of kvant-4bit, ..."; empty: none
+  std::string caveat;
+  std::string asked;  // the recipe that was asked for; it differs where the uncalibrated one is used
 };
 
 struct Advice {
-  std::vector<AdviceRow> rows;  // the recommended one first, then by divergence; those that don't fit last
-  bool recommends = false;      // whether the first is
-  std::string why;              // a sentence
+  std::vector<AdviceRow> rows;  // the recommended row first, then by divergence; those that don't fit last
+  bool recommends = false;      // whether the first row is a recommendation
+  std::string why;              // one sentence
 };
 
-// Recommends, of those that fit and were measured, the fastest whose divergence hardly counts (0.005 nats, or
-// twice the least there is); the closest one of those that are nearly as fast.
+// Considers the rows that fit and were measured, and whose divergence hardly counts: 0.005 nats, or twice the
+// least there is. Recommends the fastest of these, or rather the closest of those that are nearly as fast.
 Advice advise(std::vector<AdviceRow> rows);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// The attention benchmark: what attention of one token costs in each layer, all contenders in turn so that
-// machine noise hits all alike.
+// The attention benchmark: the time that attention of one token takes per layer. Contenders run in turn, so
+// that machine noise affects all of them alike.
 #pragma once
 
 #include <functional>
@@ -21,29 +21,29 @@ struct AttentionEntry {
 struct AttentionRow {
   std::string name;
   int context = 0;     // tokens in the cache
-  double bits = 0;     // of cache for each element
-  int n_layers = 0;    // attended over in turn
-  double seconds = 0;  // for each layer: the median
-  double bytes = 0;    // of cache read, for each layer
+  double bits = 0;     // cache bits per element
+  int n_layers = 0;    // layers that a run attends over in turn
+  double seconds = 0;  // per layer: the median
+  double bytes = 0;    // cache bytes read, per layer
   std::vector<std::string> kernels;
 };
 
-// Bytes of cache a second.
+// Returns the bytes of cache read per second.
 inline double read_speed(const AttentionRow& row) {
   return row.bytes / row.seconds;
 }
 
-// At each context all contenders are made, run once without being timed, and then `repeats` times in turn.
-// Rows by context, then by entry. advance(1) is called after each of attention_bench_units.
+// At each context all contenders are made, run once without being timed, and then run `repeats` times in
+// turn. Rows are ordered by context, then by entry. advance(1) is called after each of attention_bench_units.
 Result<std::vector<AttentionRow>> run_attention_bench(std::span<const AttentionEntry> entries,
                                                       std::span<const int> contexts, int repeats,
                                                       const std::function<void(int)>& advance);
 int attention_bench_units(std::size_t n_entries, std::size_t n_contexts, int repeats);
 
-// Whether a row is a rival's.
+// Returns whether a row belongs to a rival.
 bool is_rival(const AttentionRow& row);
-// The fastest rival at the context of `row` whose cache stores at least as many bits (which may be `row`
-// itself), or null.
+// Returns the fastest rival at the context of `row` whose cache stores at least as many bits (which may be
+// `row` itself), or null.
 const AttentionRow* fastest_rival(std::span<const AttentionRow> rows, const AttentionRow& row);
 
 }  // namespace kvant

@@ -8,19 +8,20 @@
 
 namespace kvant {
 
-// What holds for all rows.
+// Settings that all rows share.
 struct AttentionSettings {
   AttentionHeads shape;
   int n_threads = 1;
   int repeats = 1;
-  double read_bandwidth = 0;  // bytes a second
+  double read_bandwidth = 0;  // bytes per second
 };
 
 // {"schema":"kvant.bench.attention/2", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":.., "gbps":..,
-// "limit_us":.., "rival":.., "ratio":.., ..}]}. limit_us: what memory alone would take. ratio: how many times
-// faster the row is than "rival", the fastest one that stores at least as many bits; both null without one.
+// "limit_us":.., "rival":.., "ratio":.., ..}]}. limit_us: the time that reading from memory alone would take.
+// ratio: how many times faster the row is than "rival", the fastest one that stores at least as many bits.
+// Both are null if there is no such rival.
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings);
-// The same for a terminal.
+// The same figures as a table for a terminal.
 std::string attention_table(std::span<const AttentionRow> rows, const AttentionSettings& settings);
 
 }  // namespace kvant

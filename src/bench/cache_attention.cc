@@ -26,7 +26,7 @@ Geometry geometry_of(const AttentionHeads& shape, int n_layers) {
   return geometry;
 }
 
-// The layers that the recipe names, from the first on.
+// Returns the number of layers up to the last one that the recipe names.
 int layers_named(const Recipe& recipe) {
   int last = std::max({0, recipe.correction_layers.first, recipe.correction_layers.last});
   for (const SideOverride& override : recipe.overrides) last = std::max(last, override.last_layer);
@@ -113,7 +113,7 @@ double CacheAttention::bits() const {
 
 double CacheAttention::layer_bytes() const {
   const CacheBytes bytes = cache_.bytes(sequence_);
-  // Unsealed pages are read as far as they are filled.
+  // Unsealed pages are read only as far as they are filled.
   const int unsealed = page_counts(cache_.length(sequence_), cache_.plan().layers[0].window).tail_tokens;
   const int room = tail_room(unsealed);
   const double tail = room == 0 ? 0 : static_cast<double>(bytes.tail) * unsealed / room;

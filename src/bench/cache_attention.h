@@ -1,4 +1,4 @@
-// kvant's contender of the attention benchmark: an attention backend over a synthetically filled cache.
+// kvant's contender in the attention benchmark: an attention backend over a cache with synthetic contents.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,19 @@
 
 namespace kvant {
 
-// `recipe` for a model of this shape, with as many layers as fill working_set bytes at `context` tokens, or
-// as the recipe's layer ranges name. Constants that calibration would make are synthetic; bits that it would
-// spread over layers and heads are spread evenly. order: the one that the backend reads fast.
+// Resolves `recipe` for a model of this shape, with as many layers as fill working_set bytes at `context`
+// tokens, or as the recipe's layer ranges name. Constants that calibration would make are synthetic. Bits
+// that calibration would allocate to layers and heads are spread evenly. order: the page order that the
+// backend reads fast.
 Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionHeads& shape,
                                                        int context, std::int64_t working_set,
                                                        PageOrder order);
 
-// What is timed is what a decode step does in each layer: transform, append, attend. Opening and closing the
-// step, which are done once for all layers, are not.
+// The timed part is what a decode step does in each layer: transform, append, attend. Opening and closing the
+// step happen once for all layers and are not timed.
 class CacheAttention final : public AttentionContender {
  public:
-  // An error when memory is short.
+  // Returns an error if memory is short.
   static Result<std::unique_ptr<CacheAttention>> make(std::shared_ptr<const Plan> plan,
                                                       std::unique_ptr<AttentionBackend> backend, int context,
                                                       int n_threads);
@@ -33,7 +34,7 @@ class CacheAttention final : public AttentionContender {
   std::vector<std::string> kernels() const override;
 
   const HeadState& head(int layer, int kv_head) const { return cache_.head(sequence_, layer, kv_head); }
-  // The new token, and the output [n_heads * head_dim] of the layer that ran last.
+  // The new token, and the output [n_heads * head_dim] of the last layer.
   const AttentionValues& values() const { return values_; }
   std::span<const float> output() const { return output_; }
 

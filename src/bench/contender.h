@@ -12,9 +12,9 @@
 
 namespace kvant {
 
-// Whether a rival's cache stores at least as many bits as one of `bits`, so that their speeds may be
-// compared. A hundredth is the slots that a tail has free, no difference in kind; and nothing stores more
-// than 16 on purpose: an unquantized cache is compared with unquantized ones.
+// Returns whether a rival's cache stores at least as many bits as one of `bits`, so their speeds may be
+// compared. The tolerance of a hundredth allows for free slots of a tail. Caches of more than 16 bits count
+// as unquantized and are compared with unquantized ones.
 inline bool stores_as_many_bits(double rival_bits, double bits) {
   constexpr double kUnquantizedBits = 16;
   return rival_bits * 1.01 >= std::min(bits, kUnquantizedBits);
@@ -24,38 +24,38 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
-  // What it was asked for as: another name where the uncalibrated recipe serves.
+  // The name that was asked for. It differs where the uncalibrated recipe is used.
   virtual std::string asked() const { return name(); }
-  // Of cache for each element of K and V, at the depth filled last; 0 at depth 0.
+  // Cache bits per element of K and V at the depth filled last; 0 at depth 0.
   virtual double bits() const = 0;
-  // Makes the cache `depth` tokens deep, with a text or with synthetic contents. Depths must not fall.
+  // Fills the cache to `depth` tokens, with a text or with synthetic contents. Depths must not decrease.
   virtual Status fill(int depth) = 0;
-  // Runs a prompt of n tokens after the filled ones of one sequence, then forgets it. Seconds.
+  // Runs a prompt of n tokens after the filled ones of one sequence, then forgets it. Returns seconds.
   virtual Result<double> prompt_seconds(int n) = 0;
-  // Generates n tokens of each sequence one by one after the filled ones, then forgets them. Seconds of each
-  // step. What happens once at the start of decoding (the end of the prompt is sealed) is done before the
-  // clock starts.
+  // Generates n tokens of each sequence one by one after the filled ones, then forgets them. Returns the
+  // seconds of each step. Work done once at the start of decoding (sealing the end of the prompt) happens
+  // before the clock starts.
   virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
-// The tokens that fill contenders' caches and are run after them; null: synthetic contents, and any tokens. A
-// text decides what can be skipped (Sparse V), and nothing else about speed.
+// The tokens that fill the contenders' caches and are run after them. Null: synthetic contents and arbitrary
+// tokens. A text only affects speed by what can be skipped (Sparse V).
 using BenchText = std::shared_ptr<const std::vector<std::int32_t>>;
 
-// The same for all contenders of a run.
+// Options that all contenders of a run share.
 struct ContenderOptions {
   int prompt_step = 512;   // tokens of one step of a prompt, at most
   int parallel = 1;        // sequences that are decoded at a time, each filled to the depth
-  bool kv_offload = true;  // llama.cpp's cache lies where its model does; else the CPU attends
+  bool kv_offload = true;  // llama.cpp's cache is on the model's device; else the CPU attends
   BenchText text;
 };
 
-// Token i of those that are run at `depth`.
+// Returns token i of those that are run at `depth`.
 inline std::int32_t bench_token(const BenchText& text, int depth, int i, int n_vocab) {
   return text == nullptr ? (i * 7919 + 11) % n_vocab : (*text)[(depth + i) % text->size()];
 }
 
-// Calls run(i) for tokens 1 to n. Seconds of each.
+// Calls run(i) for tokens 1 to n and returns the seconds of each.
 template <class Run>
 Result<std::vector<double>> time_tokens(int n, const Run& run) {
   using Clock = std::chrono::steady_clock;
@@ -71,16 +71,16 @@ Result<std::vector<double>> time_tokens(int n, const Run& run) {
   return seconds;
 }
 
-// kvant's engine with `plan`. engine and backend outlive it. guard_every: watched by a QualityGuard that
-// checks each layer in one of so many steps; 0: not watched.
+// kvant's engine with `plan`. engine and backend must outlive it. guard_every: a QualityGuard checks each
+// layer in one of this many steps; 0: no guard.
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
                                                  std::shared_ptr<const Plan> plan,
                                                  ContenderOptions options = {}, int guard_every = 0);
 
-// llama.cpp with the cache types and graph of a row's name ("llama.cpp:f16-plain"), on the GGUF file as it is
-// stored. max_depth: tokens to make room for in each sequence, beyond max_new for prompts and generations.
+// llama.cpp with the cache types and graph that a row's name says ("llama.cpp:f16-plain"), on the GGUF file
+// as it is. max_depth: tokens to make room for in each sequence, beyond max_new for prompts and generations.
 class LlamaModelFile;
-// device: that runs all of it; null: the CPU.
+// device: runs all of the model; null: the CPU.
 Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path, const Geometry& geometry,
                                                          const ComputeDevice* device = nullptr);
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,

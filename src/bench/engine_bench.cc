@@ -13,7 +13,7 @@ namespace kvant {
 namespace {
 
 struct Times {
-  std::vector<double> prompt, decode;  // seconds of a run
+  std::vector<double> prompt, decode;  // seconds per run
   std::vector<double> tokens;          // seconds of every decoded token
 };
 
@@ -46,7 +46,7 @@ BenchRow row_of(const Contender& contender, int depth, const BenchOptions& optio
 }
 
 struct Comparison {
-  std::string rival;  // empty: there is nothing to compare with
+  std::string rival;  // empty: there is no rival
   double ratio = 0;
 };
 

@@ -65,12 +65,12 @@ class EngineContender : public Contender {
 
  private:
   int depth() const { return cache_.length(filled_[0]); }
-  // Of those after the filled ones.
+  // Returns token i of those after the filled ones.
   std::int32_t token(int i) const { return bench_token(options_.text, depth(), i, engine_.n_vocab()); }
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
-  // want_logits: of the last token.
+  // want_logits: whether to compute the logits of the last token.
   Status run_prompt(SequenceId sequence, int n, bool want_logits) {
     std::vector<std::int32_t> tokens(n);
     for (int i = 0; i < n; ++i) tokens[i] = token(i);

@@ -1,4 +1,4 @@
-// The rival in the attention benchmark: ggml on its own cache types, with flash attention and without.
+// The rival in the attention benchmark: ggml with its own cache types, with and without flash attention.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ struct ggml_threadpool;
 
 namespace kvant {
 
-// A cache of llama.cpp, by the types of K and V, and which of its two graphs attends to it. A quantized V
-// requires flash attention there.
+// A cache of llama.cpp: the types of K and V, and which of its two attention graphs is used. A quantized V
+// requires flash attention in llama.cpp.
 struct GgmlCache {
-  const char* name;  // the row's, after "ggml:"
+  const char* name;  // the row's name, after "ggml:"
   const char* k;
   const char* v;
   bool flash;
@@ -30,19 +30,23 @@ inline constexpr GgmlCache kGgmlCaches[] = {
     {"q4_0", "q4_0", "q4_0", true}, {"q4_0-f16-plain", "q4_0", "f16", false},
 };
 
-// Whether ggml can store heads of this size in both types: their blocks must divide them.
+// Returns whether ggml can store heads of this size in both types: their block sizes must divide it.
 bool ggml_stores(const GgmlCache& cache, int head_dim);
-// Bytes of one layer's K and V.
+// Returns the bytes of one layer's K and V.
 double ggml_layer_bytes(const GgmlCache& cache, const AttentionHeads& shape, int context);
 
-// Attention of one token as llama.cpp's decode graph has it (its build_attn_mha), accumulation in F32 where
-// ggml offers it. K is [context][n_kv_heads][head_dim]. With flash attention V is so too, and the mask F16;
-// without, V is kept transposed, [n_kv_heads][head_dim][context], the mask is F32, and there are three steps:
-// the product of K with q (rounded to K's partner type, F16 for F16), the softmax, the product of V with the
-// weights (rounded to F16). Intermediate results share memory as llama.cpp's do. Appending is not part of it.
+// Attention of one token as in llama.cpp's decode graph (its build_attn_mha), with F32 accumulation where
+// ggml offers it. K is [context][n_kv_heads][head_dim].
+//
+// With flash attention V has the same layout, and the mask is F16. Without it V is stored transposed,
+// [n_kv_heads][head_dim][context], and the mask is F32. There are then three steps: the product of K with q
+// (rounded to K's partner type, F16 for F16), the softmax, and the product of V with the weights (rounded to
+// F16).
+//
+// Intermediate results share memory as llama.cpp's do. Appending is not included.
 class GgmlAttention final : public AttentionContender {
  public:
-  // Requires that ggml stores the cache at this head size. An error when memory is short.
+  // Requires ggml_stores() at this head size. Returns an error if memory is short.
   static Result<std::unique_ptr<GgmlAttention>> make(const GgmlCache& cache, const AttentionHeads& shape,
                                                      const AttentionValues& values, int context, int n_layers,
                                                      int n_threads);
@@ -54,7 +58,7 @@ class GgmlAttention final : public AttentionContender {
   int n_layers() const override { return n_layers_; }
   std::vector<std::string> kernels() const override { return {cache_.flash ? "ggml/flash" : "ggml/plain"}; }
 
-  // [n_heads * head_dim], of the layer that ran last.
+  // [n_heads * head_dim]: the output of the last layer.
   std::span<const float> output() const;
 
  private:
@@ -71,9 +75,9 @@ class GgmlAttention final : public AttentionContender {
   GgmlCache cache_;
   AttentionHeads shape_;
   int context_, n_layers_, n_threads_;
-  ggml_context* inputs_ = nullptr;  // the caches, q and the mask
+  ggml_context* inputs_ = nullptr;  // holds the caches, q and the mask
   ggml_backend_buffer* memory_ = nullptr;
-  ggml_context* nodes_ = nullptr;  // of the graph
+  ggml_context* nodes_ = nullptr;  // the graph's nodes
   ggml_gallocr* node_memory_ = nullptr;
   ggml_threadpool* threads_ = nullptr;
   ggml_cgraph* graph_ = nullptr;

@@ -13,9 +13,9 @@ namespace {
 
 constexpr AttentionHeads kShape{6, 2, 64};
 
-// Values that every type stores exactly: multiples of 1/8 from -1 to 7/8, with a -1 in every block of 32
-// channels, so that q4_0's scale is 1/8; q8_0 rounds them by less than 1/250. Those of q are exact in q8_0,
-// in which ggml multiplies.
+// Values that every type stores exactly: multiples of 1/8 from -1 to 7/8. Each block of 32 channels contains
+// a -1, so q4_0's scale is 1/8; q8_0 rounds the values by less than 1/250. Values of q are exact in
+// q8_0, in which ggml multiplies.
 AttentionValues exact_values() {
   std::mt19937 random(3);
   const auto drawn = [&](std::size_t n, int first, int last, float unit) {
@@ -72,7 +72,7 @@ const GgmlCache& cache_called(std::string_view name) {
 }
 
 TEST(GgmlAttention, CountsBytesAndBits) {
-  // Blocks of 32: a scale of 2 bytes, and 32 or 16 bytes of codes.
+  // A block of 32 values has a scale of 2 bytes, and 32 or 16 bytes of codes.
   EXPECT_EQ(ggml_layer_bytes(cache_called("f16"), kShape, 100), 2 * 100 * 128 * 2);
   EXPECT_EQ(ggml_layer_bytes(cache_called("q8_0"), kShape, 100), 2 * 100 * 4 * 34);
   EXPECT_EQ(ggml_layer_bytes(cache_called("q4_0"), kShape, 100), 2 * 100 * 4 * 18);

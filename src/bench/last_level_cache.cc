@@ -24,7 +24,7 @@ int number_in(const fs::path& path) {
   return number;
 }
 
-// "32768K"; 0 when it says something else.
+// Parses a size such as "32768K"; 0 for anything else.
 std::int64_t size_in(const fs::path& path) {
   std::int64_t number = 0;
   char unit = 0;
@@ -32,7 +32,7 @@ std::int64_t size_in(const fs::path& path) {
   return unit == 'K' ? number << 10 : unit == 'M' ? number << 20 : 0;
 }
 
-// The caches of one level by the processors that share them: bytes.
+// Bytes of the caches of one level, by the list of processors that share them.
 using Caches = std::map<std::string, std::int64_t>;
 
 // Adds the caches of one processor, by level.

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTile = 512;  // tokens really run to fill the cache: their state is repeated
+constexpr int kTile = 512;  // tokens really run to fill the cache; their state is then repeated
 constexpr llama_seq_id kCopy = 1;
 
 class LlamaContender : public Contender {
@@ -36,8 +36,8 @@ class LlamaContender : public Contender {
   const std::string& name() const override { return name_; }
   double bits() const override { return depth_ == 0 ? 0 : bits_; }
 
-  // Several sequences have cells of their own, between which llama.cpp copies whole sequences only: the first
-  // runs all of the depth.
+  // Several sequences have separate cells, between which llama.cpp copies only whole sequences. The first
+  // sequence therefore runs the whole depth.
   Status fill(int depth) override {
     if (options_.parallel == 1 && options_.text == nullptr) return fill_with_tiles(depth);
     KVANT_RETURN_IF_ERROR(run_prompt(depth - depth_));
@@ -66,9 +66,9 @@ class LlamaContender : public Contender {
   }
 
  private:
-  // Runs up to kTile tokens, then repeats their keys and values at later positions: the state of sequence 0
-  // is loaded into sequence 1, moved on, and joined to sequence 0. llama.cpp rotates the keys of moved tokens
-  // to their new positions in its next decode, which the warming-up step pays for.
+  // Runs up to kTile tokens, then repeats their keys and values at later positions: sequence 0's state is
+  // loaded into sequence 1, shifted, and joined to sequence 0. llama.cpp rotates the keys of shifted tokens
+  // to their new positions in its next decode, which is the warm-up step.
   Status fill_with_tiles(int depth) {
     llama_memory_t memory = llama_get_memory(context_.get());
     llama_memory_clear(memory, /*data=*/false);
@@ -115,7 +115,7 @@ class LlamaContender : public Contender {
     llama_synchronize(context_.get());
     return {};
   }
-  // What was run after the filled tokens.
+  // Forgets the tokens that were run after the filled ones.
   Status forget() {
     for (llama_seq_id sequence = 0; sequence < options_.parallel; ++sequence) {
       if (!llama_memory_seq_rm(llama_get_memory(context_.get()), sequence, depth_, -1))
@@ -158,8 +158,8 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
   wanted.on_device = model->device != nullptr;
   wanted.kv_offload = options.kv_offload;
   wanted.n_threads = n_threads;
-  // Alone, a sequence has a second one in its cells, and room for one more tile, which is loaded whole before
-  // it is cut.
+  // A single sequence shares its cells with a second one. It needs room for one more tile, which is loaded
+  // whole before it is cut.
   wanted.shares_cells = options.parallel == 1;
   wanted.n_sequences = std::max(2, options.parallel);
   wanted.context = max_depth + std::max(max_new, kTile) + 8;

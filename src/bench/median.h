@@ -1,4 +1,4 @@
-// The median: the figure of a benchmark's repeated runs.
+// The median, which summarizes a benchmark's repeated runs.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// The middle one of `values`, or the mean of the middle two. Requires at least one.
+// Returns the middle one of `values`, or the mean of the middle two. Requires at least one value.
 inline double median(std::vector<double> values) {
   KVANT_CHECK(!values.empty(), "the median of nothing");
   std::sort(values.begin(), values.end());

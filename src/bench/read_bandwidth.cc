@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPasses = 15;
 
-// Plain, for the compiler to use the widest loads that there are.
+// This is a plain loop, so the compiler uses the widest available loads.
 KVANT_SIMD_CLONES
 std::uint64_t sum_of(const std::uint64_t* words, std::size_t n) {
   std::uint64_t sum = 0;
@@ -23,7 +23,8 @@ std::uint64_t sum_of(const std::uint64_t* words, std::size_t n) {
   return sum;
 }
 
-// One thread's share. Written by the thread that reads it, so that it lies in memory that is near to it.
+// Times one thread's share. The thread that reads a part also writes it first, so it lies in memory near
+// that thread (first touch).
 void time_passes(Team& team, std::uint64_t* part, std::size_t n_words, std::vector<double>& seconds) {
   std::fill_n(part, n_words, std::uint64_t{1});
   for (double& taken : seconds) {

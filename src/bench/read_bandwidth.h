@@ -1,4 +1,4 @@
-// How fast this machine reads memory: the limit of any attention over a cache.
+// Memory read bandwidth of this machine, which bounds the speed of any attention over a cache.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,9 @@
 
 namespace kvant {
 
-// Bytes a second that n_threads read together, each its own part of a buffer of `bytes`, which should be
-// much larger than the processor's caches: the best of several passes. An error when there is no memory.
+// Returns the bytes per second that n_threads read together, each its own part of a buffer of `bytes`; the
+// best of several passes. The buffer should be much larger than the processor's caches. Returns an error if
+// there is no memory.
 Result<double> measure_read_bandwidth(std::size_t bytes, int n_threads);
 
 }  // namespace kvant

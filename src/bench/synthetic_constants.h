@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// Stand-in constants, but with random codebooks: if all centroids were equal, so would be all codes, and a
-// kernel would look up one and the same entry of its tables, which is faster than what it meets in a model.
+// Stand-in constants, but with random codebooks. With equal centroids all codes would be equal, and a kernel
+// would look up the same table entry again and again, which is faster than real data.
 std::shared_ptr<const Constants> synthetic_constants(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant
