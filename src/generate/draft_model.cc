@@ -15,16 +15,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kPromptChunk = 512;      // tokens of a step: bounds the memory for activations
-constexpr std::size_t kMostKept = 16;  // sequences that have ended
-// Files of one family pad their vocabulary to different sizes.
+constexpr int kPromptChunk = 512;      // tokens of a step; this bounds the memory for activations
+constexpr std::size_t kMostKept = 16;  // ended sequences whose cache is kept
+// Files of one model family pad their vocabulary to different sizes.
 constexpr int kMostPadding = 1024;
-// What is drafted before anything is known of how often drafts are right, and, where drafting does not pay,
-// once in so many tokens, because the text changes.
+// Number of tokens drafted before the acceptance rate is known. Where drafting does not pay, one draft in so
+// many tokens tries again, because the text changes.
 constexpr int kTrialTokens = 4, kTrialEvery = 64;
 // A draft ends where the chance that all of it is right falls below this.
 constexpr double kLeastOdds = 0.2;
-// The averages of odds and times keep this share when a new value comes.
+// The moving averages of odds and times give old values this weight.
 constexpr double kOldShare = 0.95;
 
 std::size_t common_length(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
@@ -129,12 +129,12 @@ class ModelDraft : public DraftSource {
   }
 
   std::shared_ptr<DraftModel> model_;
-  Tokens tokens_;               // of the sequence
+  Tokens tokens_;               // the sequence's tokens
   Tokens drafted_;              // the newest draft
-  std::size_t n_compared_ = 0;  // tokens of the draft that the sequence has gone past
-  double odds_ = 0.8;           // that a drafted token is right if all before it are: an average
-  double seconds_ = 0;          // that drafting a token takes: an average; 0: not known
-  int n_skipped_ = 0;           // steps without a draft, since drafting does not pay
+  std::size_t n_compared_ = 0;  // tokens of the draft that the sequence has passed
+  double odds_ = 0.8;   // moving average of the chance that a drafted token is right if all before it are
+  double seconds_ = 0;  // moving average of the time to draft one token; 0: unknown
+  int n_skipped_ = 0;   // steps without a draft because drafting does not pay
   bool has_sequence_ = false, out_of_memory_ = false;
   DraftModel::Held held_;
 };
@@ -162,7 +162,7 @@ std::unique_ptr<DraftSource> DraftModel::source(std::shared_ptr<DraftModel> mode
   return std::make_unique<ModelDraft>(std::move(model));
 }
 
-// A kept sequence serves again where most of it is the beginning of the new one, as in the turns of a chat.
+// A kept sequence is reused if most of it is a prefix of the new one, as in the turns of a chat.
 DraftModel::Held DraftModel::take(std::span<const std::int32_t> tokens) {
   auto best = kept_.end();
   std::size_t most_common = 0;
@@ -201,7 +201,7 @@ bool DraftModel::catch_up(Held& held, std::span<const std::int32_t> tokens) {
   return true;
 }
 
-// Sequences that have ended make room, the oldest first.
+// If memory is short, kept sequences are dropped, the oldest first.
 bool DraftModel::step(Held& held, std::span<const std::int32_t> tokens, bool is_prompt, bool wants_logits) {
   const int n_logits = wants_logits ? 1 : 0;
   const EngineInput input{held.sequence, tokens, is_prompt, static_cast<int>(tokens.size()) - n_logits};

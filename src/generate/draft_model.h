@@ -1,5 +1,5 @@
 // DraftModel: a smaller model with the same tokenizer that drafts tokens for speculative decoding (Leviathan
-// et al. 2023). Its cache is unquantized: any number of tokens can be taken back.
+// et al. 2023). Its cache is unquantized, so any number of tokens can be rolled back.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ namespace kvant {
 
 class DraftModel {
  public:
-  // engine and backend outlive this. plan: unquantized, for the engine. byte_limit: of the cache; 0: none.
-  // Errors: a model with recurrent layers, whose state cannot be taken back; another tokenizer than target's.
+  // engine and backend must outlive this. plan: an unquantized plan for the engine. byte_limit: the cache's
+  // limit; 0: none. Errors: a model with recurrent layers, whose state cannot be rolled back; a tokenizer
+  // other than target's.
   static Result<std::shared_ptr<DraftModel>> make(Engine& engine, AttentionBackend& backend,
                                                   std::shared_ptr<const Plan> plan, const Engine& target,
                                                   std::int64_t byte_limit);
@@ -28,7 +29,7 @@ class DraftModel {
  private:
   friend class ModelDraft;
 
-  // Tokens that the cache holds, for a sequence that begins with the same ones.
+  // A sequence of the cache and the tokens that it holds, to be reused by sequences with the same prefix.
   struct Held {
     SequenceId sequence = 0;
     std::vector<std::int32_t> tokens;
@@ -39,7 +40,7 @@ class DraftModel {
 
   Held take(std::span<const std::int32_t> tokens);
   void keep(Held held);
-  // Makes the sequence hold `tokens` but for the last one. False: there is no memory.
+  // Makes the sequence hold all of `tokens` but the last. Returns false if there is no memory.
   bool catch_up(Held& held, std::span<const std::int32_t> tokens);
   bool step(Held& held, std::span<const std::int32_t> tokens, bool is_prompt, bool wants_logits);
 
@@ -47,8 +48,8 @@ class DraftModel {
   AttentionBackend& backend_;
   Cache cache_;
   int n_target_vocab_;
-  std::list<Held> kept_;       // of sequences that have ended, the newest first
-  std::vector<float> logits_;  // of the newest token
+  std::list<Held> kept_;       // ended sequences, the newest first
+  std::vector<float> logits_;  // logits of the newest token
 };
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// A model's drafts are the tokens that the model itself would generate, whatever was taken back before.
+// A model's drafts must be the tokens that the model itself would generate, whatever was rolled back before.
 #include "generate/draft_model.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Tokens = std::vector<std::int32_t>;
 
 using testing::random_tokens;
 
-// A pace that makes every draft worth its time: rows cost nothing, and a step takes an hour.
+// A pace that makes every draft worthwhile: rows cost nothing, and a step takes an hour.
 SpeculationPace patient_pace() {
   SpeculationPace pace;
   for (int i = 0; i < 4; ++i) {
@@ -40,7 +40,7 @@ class DraftModels : public ::testing::Test {
     return DraftModel::make(*engine_, *backend_, plan_, *engine_, byte_limit).value();
   }
 
-  // By a new sequence that reads all tokens: the likeliest next token, and its probability.
+  // Returns the likeliest next token and its probability, computed by a new sequence that reads all tokens.
   std::pair<std::int32_t, double> likeliest_after(const Tokens& tokens) {
     Cache cache(plan_, 0);
     std::vector<float> logits(engine_->n_vocab());
@@ -62,7 +62,8 @@ class DraftModels : public ::testing::Test {
     }
   }
 
-  // Granite's logits are divided by logit_scale: the model is sure of most tokens, and drafts several.
+  // Granite divides its logits by logit_scale. This makes the model sure of most tokens, so it drafts
+  // several.
   TinyModel model_{.architecture = "granite", .n_layers = 2, .numbers = {{"logit_scale", 0.05F}}};
   std::unique_ptr<TinyFile> file_;
   std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
@@ -81,7 +82,7 @@ TEST_F(DraftModels, ProposeWhatTheyWouldGenerate) {
     ASSERT_FALSE(draft.tokens.empty());
     expect_drafts_of_its_own(draft, sequence);
     longest = std::max(longest, static_cast<int>(draft.tokens.size()));
-    // The sequence takes a part of the draft, and every second time another token after that part.
+    // The sequence accepts a part of the draft; in every second turn another token follows that part.
     Tokens next(draft.tokens.begin(), draft.tokens.begin() + (turn % draft.tokens.size()));
     next.push_back(turn % 2 == 0 ? draft.tokens[next.size()] : random_tokens(1, turn).front());
     for (const std::int32_t token : next) source->generate(token);
@@ -112,7 +113,7 @@ TEST_F(DraftModels, ProposeNothingWhereDraftingTakesLongerThanSteps) {
   }
   const Tokens sequence = random_tokens(20, 4);
   source->read(sequence);
-  EXPECT_FALSE(source->propose(4, pace).tokens.empty());  // how long drafting takes is not known yet
+  EXPECT_FALSE(source->propose(4, pace).tokens.empty());  // the time of drafting is not known yet
   int n_drafts = 0;
   for (const std::int32_t token : random_tokens(60, 5)) {
     source->generate(token);
@@ -156,7 +157,7 @@ TEST_F(DraftModels, AreRefusedWithARecurrentStateOrAnotherTokenizer) {
   EXPECT_NE(refused.error().message.find("recurrent"), std::string::npos) << refused.error().message;
 
   TinyModel other = model_;
-  other.pre_tokenizer = "default";  // a vocabulary of byte pairs, where the same tokens are other texts
+  other.pre_tokenizer = "default";  // a byte-pair vocabulary, in which the same tokens stand for other texts
   const auto other_file = write_tiny_model(other);
   const auto target = Engine::load(other_file->path(), {.n_threads = 1}).value();
   const auto foreign = DraftModel::make(*engine_, *backend_, plan_, *target, 0);

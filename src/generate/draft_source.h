@@ -1,4 +1,4 @@
-// DraftSource: proposes how a sequence goes on, for speculative decoding.
+// DraftSource: proposes the continuation of a sequence for speculative decoding.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace kvant {
 
 class SpeculationPace;
 
-// Tokens that a sequence may go on with.
+// Proposed next tokens of a sequence.
 struct Draft {
   std::vector<std::int32_t> tokens;
   std::vector<double> odds;  // by token: the chance that it is right if all before it are
@@ -19,11 +19,12 @@ class DraftSource {
  public:
   virtual ~DraftSource() = default;
 
-  // More of the sequence that was not generated: its prompt.
+  // Adds tokens of the sequence that were not generated: its prompt.
   virtual void read(std::span<const std::int32_t> tokens) = 0;
-  // A token that was generated.
+  // Adds a generated token.
   virtual void generate(std::int32_t token) = 0;
-  // Up to `most` tokens; none: nothing is worth its time. pace: how long steps take that verify drafts.
+  // Proposes up to `most` tokens, or none if drafting is not worth its time. pace: how long steps that verify
+  // drafts take.
   virtual Draft propose(int most, const SpeculationPace& pace) = 0;
 };
 

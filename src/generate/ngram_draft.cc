@@ -6,15 +6,14 @@
 namespace kvant {
 namespace {
 
-// The longest match of each record but the last one.
+// Record i covers matches up to kLengths[i] tokens; the last record covers longer ones.
 constexpr int kLengths[] = {2, 3, 5, 8, 12};
-// What is assumed of a sequence before anything is known: the chances of each record, as if of so many
-// predictions.
+// Prior of each record: the chance that a prediction is right, weighted like this many predictions.
 constexpr double kFirstOdds[] = {0.2, 0.3, 0.4, 0.6, 0.75, 0.85};
 constexpr double kFirstPredictions = 4;
-// Of a record's weight, what a later prediction leaves of it: about the last 30 count.
+// Each prediction multiplies the weight of earlier ones by this factor, so about the last 30 count.
 constexpr double kFade = 1 - 1.0 / 30;
-// Stands behind an expected text, and is no token: no draft goes beyond it.
+// Marks the end of an expected text. It is not a token, and no draft extends beyond it.
 constexpr std::int32_t kTextEnd = -1;
 
 }  // namespace
@@ -51,7 +50,7 @@ void NgramDraft::generate(std::int32_t token) {
   match_ = index_.find(copied_to_);
 }
 
-// A match that reaches the sequence's end goes on with the draft's own tokens: a text that repeats itself.
+// A match that reaches the sequence's end continues with the draft's own tokens, as in a repeating text.
 Draft NgramDraft::propose(int most, const SpeculationPace& /*pace*/) {
   Draft draft;
   if (match_.length == 0) return draft;

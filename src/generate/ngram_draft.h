@@ -1,4 +1,5 @@
-// NgramDraft: proposes how a sequence goes on: as it did where its newest tokens occurred before.
+// NgramDraft: proposes the tokens that followed the newest tokens where these occurred before (prompt
+// lookup).
 #pragma once
 
 #include <array>
@@ -14,24 +15,25 @@ class NgramDraft : public DraftSource {
  public:
   NgramDraft();
 
-  // A text that the completion is expected to resemble. Before read().
+  // Adds a text that the completion is expected to resemble. Must be called before read().
   void expect(std::span<const std::int32_t> tokens);
   void read(std::span<const std::int32_t> tokens) override;
-  // The chances follow how often the index would have been right, whether its draft was used or not.
+  // Updates the chances by whether the index would have been right, even if its draft was not used.
   void generate(std::int32_t token) override;
-  // None where the newest tokens have not occurred before. A look-up takes no time that the pace would count.
+  // Returns an empty draft if the newest tokens have not occurred before. A lookup takes too little time for
+  // the pace to matter.
   Draft propose(int most, const SpeculationPace& pace) override;
 
  private:
-  // Predictions of the next token behind matches of one range of lengths. Old ones fade.
+  // Counts of predictions after matches of one range of lengths; old ones fade.
   struct Record {
     double right, all;
   };
   static std::size_t record_of(int length);
 
   NgramIndex index_;
-  NgramIndex::Match match_;  // of the newest tokens
-  int copied_to_ = -1;       // behind the last place whose token was right; -1: there was none
+  NgramIndex::Match match_;  // match of the newest tokens
+  int copied_to_ = -1;       // place after the last one whose token was right; -1: there was none
   std::array<Record, 6> records_;
 };
 

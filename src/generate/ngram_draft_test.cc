@@ -31,14 +31,15 @@ TEST(NgramDraft, GoesOnAsTheTextDidBefore) {
   const Draft proposed = draft.propose(5, SpeculationPace());
   EXPECT_EQ(proposed.tokens, range(12, 5));
   ASSERT_EQ(proposed.odds.size(), 5U);
-  for (std::size_t i = 1; i < 5; ++i) EXPECT_GE(proposed.odds[i], proposed.odds[i - 1]);  // longer matches
+  // longer matches have better odds
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_GE(proposed.odds[i], proposed.odds[i - 1]);
 }
 
-// As an edit of a text: one token of the copy is another one.
+// This resembles an edit of a text: one token of the copy differs.
 TEST(NgramDraft, GoesOnBehindAChangeWithinTwoTokens) {
   NgramDraft draft;
   Tokens text = range(0, 30);
-  text.insert(text.end(), {5, 6, 90, 91});  // a later place that begins as the one behind the change does
+  text.insert(text.end(), {5, 6, 90, 91});  // a later place that begins like the one after the change
   draft.read(text);
   for (const int token : {1, 2, 3, 200, 5, 6}) draft.generate(token);
   EXPECT_EQ(draft.propose(3, SpeculationPace()).tokens, range(7, 3));
@@ -63,7 +64,7 @@ TEST(NgramDraft, LearnsHowOftenItIsRight) {
   for (int i = 0; i < 40; ++i) {
     const Tokens pair = {1000, 1001};
     wrong.read(pair);
-    wrong.generate(i);  // another one every time
+    wrong.generate(i);  // a different token every time
     right.read(pair);
     right.generate(7);
   }

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// Whether token i of a prompt is read in a step of kMinPromptStep tokens or more.
+// Returns, for each token of a prompt, whether it is read in a step of kMinPromptStep tokens or more.
 std::vector<bool> in_large_steps(int first, int n, int wanted) {
   std::vector<bool> large;
   for (int read = first; read < n;) {

@@ -6,17 +6,19 @@
 namespace kvant {
 namespace {
 
-// What each more row is assumed to take of a step's time before larger steps were measured: little, so that
-// they are tried.
+// Share of a step's time that each more row is assumed to take before larger steps have been measured. It is
+// small, so larger steps are tried.
 constexpr double kAssumedRow = 0.05;
-// Sizes that have not been used for so many steps are tried anew: the text has grown, or others run beside.
+// Sizes that have not been used for this many steps are tried again, because the text has grown or other work
+// runs beside.
 constexpr long kForgotten = 1024;
 constexpr double kNewest = 0.2;  // weight of the newest step in the average
-constexpr int kFirstSteps = 2;   // of a size: the first one makes its graph, and does not count
-// Drafts have to promise so much more, since times and chances are estimates.
+// steps of each size before its mean counts: the first one builds its graph and is ignored
+constexpr int kFirstSteps = 2;
+// A draft must promise this much more speed, since times and chances are estimates.
 constexpr double kMargin = 1.05;
 
-// Steps of few sizes are measured soon, and their graphs are kept.
+// Few distinct sizes are used, so each is soon measured and its graph is kept.
 int next_size(int n_rows) {
   return n_rows < 4 ? n_rows + 1 : n_rows < 8 ? (n_rows / 2 + 1) * 2 : (n_rows / 4 + 1) * 4;
 }
@@ -35,7 +37,7 @@ void SpeculationPace::add(int n_rows, double seconds) {
   }
 }
 
-// Between sizes that are known, and beyond them, as along a line.
+// Interpolates linearly between measured sizes, and extrapolates beyond them.
 double SpeculationPace::seconds(int n_rows) const {
   int low = 0, below_low = 0;
   double of_low = 0, of_below_low = 0;
@@ -57,7 +59,7 @@ double SpeculationPace::seconds(int n_rows) const {
 std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most_rows) const {
   const int n_sequences = static_cast<int>(drafts.size());
   std::vector<int> chosen(drafts.size(), 0);
-  // Drafted tokens by the chance that they and all before them are right. It falls within a draft.
+  // Drafted tokens with the chance that they and all before them are right, which decreases within a draft.
   struct Candidate {
     double odds;
     int sequence;

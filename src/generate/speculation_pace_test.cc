@@ -35,7 +35,7 @@ TEST(SpeculationPace, TriesLargerStepsOnceItKnowsThePlainOne) {
 }
 
 TEST(SpeculationPace, TakesTheNumberWithMostTokensASecond) {
-  // tokens(k) / seconds(1 + k), over all k that make one of the measured sizes.
+  // Maximizes tokens(k) / seconds(1 + k) over all k that give one of the measured sizes.
   const auto seconds = [](int rows) { return 0.010 + 0.003 * (rows - 1); };
   const SpeculationPace pace = measured(seconds);
   for (const double odds : {0.2, 0.5, 0.7, 0.9, 0.99}) {
@@ -64,7 +64,7 @@ TEST(SpeculationPace, PrefersTheSequenceWhoseDraftIsLikelier) {
   EXPECT_LE(counts[0] + counts[1], 4);
 }
 
-// Whoever drafts nothing waits for the others' rows.
+// A sequence without a draft waits for the others' rows.
 TEST(SpeculationPace, DelaysOthersByAQuarterAtMost) {
   const auto seconds = [](int rows) { return 0.010 + 0.001 * rows; };
   const SpeculationPace pace = measured(seconds);

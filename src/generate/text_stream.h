@@ -1,4 +1,4 @@
-// TextStream: the text of an answer while its tokens come, up to the first stop text.
+// TextStream: the text of an answer while its tokens arrive, up to the first stop text.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@ namespace kvant {
 
 class TextStream {
  public:
-  // stops: texts that end the answer and don't belong to it; none may be empty.
+  // stops: texts that end the answer and are not part of it; none may be empty.
   explicit TextStream(std::vector<std::string> stops = {});
 
-  // Adds a token's bytes. Returns what can be shown now: whole characters (and bytes that no continuation can
-  // make one of), without an end that may be the beginning of a stop text. After a stop: nothing. hidden: the
-  // bytes are never shown. A stop text may have all of them, or none.
+  // Adds a token's bytes. Returns the text that can be shown now: whole characters (and bytes that can't
+  // become one), without an end that may begin a stop text. Returns nothing after a stop. hidden: the bytes
+  // are never shown; a stop text may contain all of them, or none.
   std::string add(std::string_view piece, bool hidden = false);
-  // The answer has ended: what was held back. Nothing after a stop.
+  // Ends the answer and returns the text that was held back; nothing after a stop.
   std::string finish();
 
   bool stopped() const { return !stop_.empty(); }
-  const std::string& stop() const { return stop_; }  // the text that has ended the answer; empty: none has
-  std::size_t shown() const { return shown_; }       // bytes that were returned so far, or are hidden
+  const std::string& stop() const { return stop_; }  // the text that ended the answer; empty: none
+  std::size_t shown() const { return shown_; }       // bytes returned so far, or hidden
 
  private:
   std::string take(std::size_t n);
@@ -35,7 +35,7 @@ class TextStream {
   std::string pending_;
   std::size_t shown_ = 0;
   std::deque<std::pair<std::size_t, std::size_t>>
-      hidden_;  // of what is pending: bytes of the answer, from and to
+      hidden_;  // hidden ranges of the pending text: bytes of the answer, from and to
   std::string stop_;
 };
 

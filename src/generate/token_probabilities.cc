@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// log(sum(exp(logits))).
+// Returns log(sum(exp(logits))).
 double log_sum(std::span<const float> logits) {
   const double max = *std::ranges::max_element(logits);
   double sum = 0;

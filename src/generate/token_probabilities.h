@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// Of the first token of a text, before which there is nothing.
+// Stands for the first token of a text, which nothing predicts.
 inline constexpr double kNoProbability = std::numeric_limits<double>::quiet_NaN();
 
 struct TokenProbability {
@@ -16,10 +16,11 @@ struct TokenProbability {
   double log_probability = 0;  // natural logarithm
 };
 
-// The token's log probability under softmax(logits): before temperature and cuts. logits [n_vocab].
+// Returns the token's log probability under softmax(logits), before temperature and truncation. logits
+// [n_vocab].
 double log_probability(std::span<const float> logits, std::int32_t token);
 
-// The n most likely tokens, the likeliest first, of equals the one with the lower number; at most n_vocab.
+// Returns the n most likely tokens, at most n_vocab, the likeliest first; ties are ordered by token number.
 std::vector<TokenProbability> likeliest_tokens(std::span<const float> logits, int n);
 
 }  // namespace kvant
