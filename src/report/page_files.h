@@ -1,4 +1,4 @@
-// The files of page/, put into the program by cmake/embedded_files.cmake.
+// The files of page/, embedded into the program by cmake/embedded_files.cmake.
 #pragma once
 
 namespace kvant {

@@ -1,4 +1,4 @@
-// The figures of a report as one JSON document: what the page draws, and what --json writes.
+// The figures of a report as one JSON document, which the page draws and --json writes.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace kvant {
 
-// Bytes of a recipe's cache.
+// The cache bytes of a recipe.
 struct MemoryRow {
   std::string name;
-  std::vector<std::int64_t> bytes;  // [contexts]
+  std::vector<std::int64_t> bytes;  // by context
 };
 
-// The command lines that measure each part alone.
+// The command lines that measure each part separately.
 struct ReportCommands {
   std::string report, quality, layers, limits, greedy, speed;
 };
 
 struct ReportFigures {
   std::string model, text;  // files
-  std::string description;  // of the model
+  std::string description;  // the model's description
   std::string date;         // "2026-11-21"
   int n_threads = 1;
   ReportCommands commands;

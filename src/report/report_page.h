@@ -1,4 +1,4 @@
-// The report as one HTML page that needs nothing else: its figures, style and program are inside.
+// The report as one self-contained HTML page, with its figures, style and program inside.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// SessionFile: a sequence of the cache on a disk, with the tokens that it holds (session_layout.h).
+// SessionFile: a sequence of the cache on disk, with the tokens that it holds (session_layout.h).
 #pragma once
 
 #include <cstddef>
@@ -17,33 +17,32 @@
 
 namespace kvant {
 
-// What a session is, apart from what it belongs to.
+// The contents of a session, without its identity.
 struct SessionContents {
-  std::vector<std::int32_t> tokens;  // that the sequence holds
-  std::string text;                  // theirs, as far as it is known; may end within a character
+  std::vector<std::int32_t> tokens;  // the tokens that the sequence holds
+  std::string text;                  // the tokens' text as far as it is known; may end within a character
   std::vector<std::byte> sequence;   // Cache::export_sequence
 };
 
-// The same, of a file.
+// The contents of a session read from a file.
 struct LoadedSession {
   std::vector<std::int32_t> tokens;
   std::string text;
   HugeBuffer sequence;
 };
 
-// Writes the file whole or not at all; when it returns, it is on the disk. Its bytes; errors: see
-// write_whole_file. coder: of the identity's plan, which codes the sequence compactly; null: it is written as
-// it is.
+// Writes the whole file or nothing; on return it is on disk. Returns its bytes; for errors see
+// write_whole_file. coder: compresses the sequence and belongs to the identity's plan; null: the sequence is
+// stored as it is.
 Result<std::int64_t> write_session(const std::string& path, const SessionIdentity& identity,
                                    const SessionContents& contents, const SequenceCoder* coder = nullptr);
 
-// A file that is read piece by piece, each piece checked. What is wrong with a file is an error, whatever its
-// bytes are: it can't be read, it is not a session, it is damaged or cut short, or it belongs to something
-// else.
+// A file that is read and checked piece by piece. No bytes can make it crash: a file is unreadable, not a
+// session, damaged, cut short or of another identity, and each of these is an error.
 class SessionFile {
  public:
-  // Reads the header. coder: of the wanted identity's plan, for files that were coded with its predictor;
-  // null: no compact file can be read.
+  // Reads the header. coder: decodes compact files of its predictor and belongs to the wanted identity's
+  // plan; null: compact files are refused.
   static Result<SessionFile> open(const std::string& path, const SessionIdentity& wanted,
                                   std::shared_ptr<const SequenceCoder> coder = nullptr);
   SessionFile(SessionFile&& other) noexcept;
@@ -52,7 +51,7 @@ class SessionFile {
 
   int n_tokens() const { return static_cast<int>(layout_.tokens.bytes / sizeof(std::int32_t)); }
   bool is_compact() const { return compact_.has_value(); }
-  // Of what sequence() gives.
+  // Bytes of the result of sequence().
   std::int64_t sequence_bytes() const {
     return static_cast<std::int64_t>(compact_ ? compact_->sequence_bytes : layout_.sequence.bytes);
   }
@@ -61,7 +60,7 @@ class SessionFile {
   Result<std::vector<std::int32_t>> tokens() const;
   Result<std::string> text() const;
   Result<HugeBuffer> sequence() const;
-  // All three.
+  // Returns all three.
   Result<LoadedSession> contents() const;
 
  private:
@@ -69,8 +68,8 @@ class SessionFile {
       : path_(std::move(path)), file_(file), coder_(std::move(coder)) {}
   Status read_header(const SessionIdentity& wanted);
   Status read(std::uint64_t at, void* to, std::uint64_t n) const;
-  // Some chunks of a part, or all of it, into room for the whole part. first_sum: of the part, among the
-  // checksums.
+  // Reads some chunks of a part, or all of it, into a buffer for the whole part. first_sum: index of the
+  // part's first checksum.
   Status read_chunks(const SessionLayout::Part& part, std::uint64_t first_sum, std::uint64_t first,
                      std::uint64_t end, std::byte* to) const;
   Status read_part(const SessionLayout::Part& part, std::uint64_t first_sum, void* to) const;
@@ -88,8 +87,8 @@ class SessionFile {
   std::vector<std::uint64_t> checksums_;
 };
 
-// The sequence of a file in a cache of the plan that it belongs to. An error: what is wrong with the file, or
-// out of memory.
+// Adds the file's sequence to a cache of the plan that the file belongs to. Errors: the file is invalid, or
+// there is no memory.
 Result<SequenceId> import_session(Cache& cache, const SessionFile& file);
 
 }  // namespace kvant

@@ -1,6 +1,7 @@
-// libFuzzer target for session files: any bytes give a session or an error, never a crash. Checksums stop
-// nearly all damage, and not somebody who computes them: so the header's parser gets the bytes as they are,
-// too, and what it takes must come out again. See cmake/fuzz.cmake; the seeds are in fuzz/seeds/session.
+// libFuzzer target for session files: any bytes must give a session or an error, never a crash. Checksums
+// stop nearly all random damage, but not an attacker who computes them. So the header's parser also gets the
+// raw bytes, and a header that it accepts must survive a round trip. See cmake/fuzz.cmake; the seeds are in
+// fuzz/seeds/session.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ void parse_header(std::string_view json) {
   if (!first.ok()) return check(!first.error().message.empty());
   if (first->identity.version != kvant::kSessionVersion) return;
   check(first->layout.bytes() == json.size());
-  // What it would have written is read back.
+  // The header written from the parsed values must parse again.
   const std::string made = kvant::session_header(first->identity, first->layout);
   const auto again = kvant::parse_session_header(std::string_view(made).substr(8), first->layout.bytes());
   check(again.ok() && again->layout.bytes() == first->layout.bytes());

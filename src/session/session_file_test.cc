@@ -35,7 +35,7 @@ SessionContents made_up(std::size_t n_tokens, std::size_t n_bytes) {
   return contents;
 }
 
-// The whole file, or what is wrong with it.
+// Reads the whole file, or returns its error.
 Result<LoadedSession> read_all(const std::string& path, const SessionIdentity& wanted = kIdentity) {
   const auto file = SessionFile::open(path, wanted);
   if (!file.ok()) return file.error();
@@ -75,7 +75,7 @@ TEST(SessionFile, GivesBackWhatWasWritten) {
   }
 }
 
-// As https://github.com/huggingface/safetensors describes the format.
+// The format is described at https://github.com/huggingface/safetensors.
 TEST(SessionFile, IsASafetensorsFile) {
   const TinyFile file("session");
   ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(3, 100)).ok());
@@ -190,7 +190,7 @@ TEST(SessionFile, WhatIsNotASessionIsRefused) {
   }
 }
 
-// A limit on file sizes stands for a full disk.
+// A limit on file sizes simulates a full disk.
 TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   const TinyFile file("session");
   ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());
@@ -206,7 +206,7 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   EXPECT_TRUE(std::ranges::equal(read_all(file.path())->sequence.bytes(), made_up(20, 300).sequence));
 }
 
-// A session of a real engine.
+// Uses sessions of a real engine.
 class RestoredSession : public testing::TinyEngines {
  protected:
   using Logits = std::vector<float>;
@@ -217,7 +217,7 @@ class RestoredSession : public testing::TinyEngines {
     EXPECT_TRUE(engine_->step(cache, *backend_, {&input, 1}, {logits.data(), 1, engine_->n_vocab()}).ok());
     return logits;
   }
-  // An answer of n tokens, always the likeliest.
+  // Generates an answer of n tokens, always the likeliest.
   std::vector<Logits> answer(Cache& cache, SequenceId s, Logits logits, int n,
                              std::vector<std::int32_t>* tokens) {
     std::vector<Logits> all;
@@ -259,7 +259,7 @@ TEST_P(RestoredSession, GoesOnBitForBit) {
   EXPECT_EQ(*opened->tokens(), contents.tokens);
   const auto restored = import_session(other, *opened);
   ASSERT_TRUE(restored.ok()) << restored.error().message;
-  for (const int n : {1, 140, 37}) {  // prompts; with an answer after each
+  for (const int n : {1, 140, 37}) {  // lengths of prompts; each is followed by an answer
     const Logits expected = step(cache, s, prompt(n), true), found = step(other, *restored, prompt(n), true);
     ASSERT_EQ(found, expected);
     ASSERT_EQ(answer(other, *restored, found, 5, nullptr), answer(cache, s, expected, 5, nullptr));
@@ -308,7 +308,7 @@ TEST(CompactSession, GivesBackWhatWasWritten) {
   EXPECT_EQ(read->tokens, example.contents.tokens);
   EXPECT_EQ(read->text, "text");
   EXPECT_TRUE(std::ranges::equal(read->sequence.bytes(), example.contents.sequence));
-  // And plain ones are read as ever.
+  // Plain files can be read with and without a coder.
   ASSERT_TRUE(write_session(example.file.path(), example.identity, example.contents).ok());
   EXPECT_TRUE(example.read(example.coder).ok());
   EXPECT_TRUE(example.read(nullptr).ok());
@@ -347,7 +347,7 @@ TEST(CompactSession, IsRefusedWhenItIsDamagedOrCutShort) {
     EXPECT_TRUE(refused(changed));
     EXPECT_TRUE(refused(bytes.substr(0, random() % bytes.size())));
   }
-  std::string later = bytes;  // of a version to come
+  std::string later = bytes;  // a future version
   later.replace(later.find("kvant.session/4"), 15, "kvant.session/9");
   write_bytes(path, later);
   const auto read = example.read(example.coder);
@@ -393,7 +393,8 @@ TEST(SessionIdentities, TellRecipesAndConstantsApart) {
   EXPECT_EQ(identity("bf16").recipe, identity("bf16").recipe);
   EXPECT_NE(identity("bf16").recipe, identity("f16").recipe);
   EXPECT_NE(identity("kvant-4bit").recipe, identity("kvant-4bit,sink=8").recipe);
-  EXPECT_EQ(identity("kvant-4bit").recipe, identity("kvant-4bit,encode=plain").recipe);  // read alike
+  // both are read alike
+  EXPECT_EQ(identity("kvant-4bit").recipe, identity("kvant-4bit,encode=plain").recipe);
   EXPECT_EQ(identity("bf16").constants, "none");
   const Recipe recipe = *parse_recipe("vecinfer-2bit");
   Constants changed = *testing::made_up_constants(recipe, g);

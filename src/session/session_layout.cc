@@ -15,7 +15,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxTokens = 1 << 30;
-constexpr std::uint64_t kMaxPart = std::uint64_t{1} << 44;  // bytes: sums of parts stay far from overflow
+// bytes; small enough that sums of parts can't overflow
+constexpr std::uint64_t kMaxPart = std::uint64_t{1} << 44;
 
 struct Tensor {
   const char* name;
@@ -57,7 +58,7 @@ std::string constants_checksum(const Constants* constants) {
   return fmt::format("{:016x}", checksum(bytes));
 }
 
-// Whether a tensor is of its type, and lies where the one before it ends.
+// Returns whether a tensor has the expected type and begins where the previous one ends.
 bool read_tensor(const Json& header, const Tensor& tensor, std::uint64_t first, SessionLayout::Part& part) {
   const auto found = header.find(tensor.name);
   if (found == header.end() || !found->is_object() || text_member(*found, "dtype") != tensor.type)
@@ -86,7 +87,7 @@ std::optional<CompactCoding> compact_coding(const Json& metadata) {
   return compact;
 }
 
-// A file's text for a message of one line.
+// Makes a file's text fit into a message of one line.
 std::string on_one_line(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
@@ -99,7 +100,8 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
   Recipe named = plan.recipe, usual = plan.recipe;
   named.tail = plan.tail->name();
   usual.tail.clear();
-  named.encode = usual.encode = Encode::plain;  // says how pages were made, which readers needn't know
+  // says only how pages were encoded, which readers needn't know
+  named.encode = usual.encode = Encode::plain;
   return {.model = std::move(fingerprint),
           .model_name = std::move(model_name),
           .recipe = to_string(named),
@@ -152,7 +154,7 @@ std::string session_header(const SessionIdentity& identity, const SessionLayout&
   metadata["version"] = compact ? kCompactSessionVersion : kSessionVersion;
   if (compact) {
     metadata["predictor"] = compact->predictor;
-    metadata["sequence_bytes"] = std::to_string(compact->sequence_bytes);  // all of them are texts
+    metadata["sequence_bytes"] = std::to_string(compact->sequence_bytes);  // all metadata values are strings
   }
   Json header = {{"__metadata__", std::move(metadata)}};
   for (const Tensor& tensor : kTensors) {
@@ -185,7 +187,7 @@ Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t 
     header.compact = compact_coding(*metadata);
     if (!header.compact) return error("its metadata don't say how it is coded");
   } else if (header.identity.version != kSessionVersion) {
-    return header;  // its tensors may be others
+    return header;  // its tensors may differ
   }
   std::uint64_t end = 0;
   for (const Tensor& tensor : kTensors) {

@@ -1,18 +1,17 @@
-// The layout of a session file: a safetensors container, so that any tool that reads those can look in.
+// The layout of a session file: a safetensors container, so any tool for that format can inspect it.
 //
 //   8 bytes         the length of the header, little-endian
-//   the header      JSON, filled up with spaces to a multiple of 8
-//     __metadata__  version, model, model_name, recipe, constants (SessionIdentity); of a compact file
-//                   predictor and sequence_bytes, too (CompactCoding)
+//   the header      JSON, padded with spaces to a multiple of 8
+//     __metadata__  version, model, model_name, recipe, constants (SessionIdentity); compact files
+//                   also have predictor and sequence_bytes (CompactCoding)
 //     tensors       one after another without gaps, in this order:
 //       checksums   U64 [1 + chunks]: of the first 8 bytes and the header, then of each chunk of the others
-//       tokens      I32 [n]: what the cache holds
-//       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc); of a compact
-//       file
-//                   as compact/sequence_coder.cc codes them
+//       tokens      I32 [n]: the tokens that the cache holds
+//       sequence    U8: the cache's rows, pages in canonical order (cache/sequence_image.cc); compact
+//                   files have them as coded by compact/sequence_coder.cc
 //       text        U8: the tokens' text, as far as it is known
 //
-// A chunk is 1 MiB of a tensor, its last one what is left (base/checksum.h).
+// A chunk is 1 MiB of a tensor; its last chunk is the remainder (base/checksum.h).
 #pragma once
 
 #include <cstdint>
@@ -27,34 +26,36 @@
 
 namespace kvant {
 
-inline constexpr const char* kSessionVersion = "kvant.session/3";  // before: another layout of tcq pages
+// earlier versions had another layout of tcq pages
+inline constexpr const char* kSessionVersion = "kvant.session/3";
 inline constexpr const char* kCompactSessionVersion = "kvant.session/4";
 inline constexpr std::size_t kSessionChunk = 1 << 20;
 inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 
-// What a session belongs to. A cache of anything else can't go on with it.
+// The identity of a session: a cache of another one can't continue it.
 struct SessionIdentity {
   std::string version = kSessionVersion;
   std::string model;       // Engine::fingerprint
-  std::string model_name;  // for people: not compared
-  std::string recipe;      // written out, with the format of the tail
-  std::string constants;   // checksum of the model's constants that the plan uses; "none"
-  // Not in the file: the same recipe as files had it where its tail is the usual one, before they named it;
-  // empty: its tail is another.
+  std::string model_name;  // for people; not compared
+  std::string recipe;      // the full recipe, including the format of the tail
+  std::string constants;   // checksum of the model's constants that the plan uses, or "none"
+  // Not stored: the recipe as older files name it, which left the usual tail out. Empty: the tail is another
+  // one.
   std::string recipe_with_usual_tail;
 };
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name);
 
 // How a compact file's sequence is coded.
 struct CompactCoding {
-  std::string predictor;             // the checksum, in 16 digits
+  std::string predictor;             // the predictor's checksum in 16 digits
   std::uint64_t sequence_bytes = 0;  // decoded
 };
 
-// Nothing, or an error that names the first field that differs. where: "'chat.session'".
+// Returns no error, or one that names the first field that differs. where: for the message, such as
+// "'chat.session'".
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where);
 
-// Where the tensors lie, in bytes from the header's end.
+// The positions of the tensors, in bytes from the header's end.
 struct SessionLayout {
   struct Part {
     std::uint64_t first = 0, bytes = 0;
@@ -66,7 +67,8 @@ struct SessionLayout {
 };
 SessionLayout session_layout(std::uint64_t n_tokens, std::uint64_t sequence_bytes, std::uint64_t text_bytes);
 
-// The first 8 bytes and the header. The identity's version is not looked at.
+// Returns the first 8 bytes and the header. The version that it states depends on `compact`, not on the
+// identity.
 std::string session_header(const SessionIdentity& identity, const SessionLayout& layout,
                            const std::optional<CompactCoding>& compact = std::nullopt);
 
@@ -75,8 +77,8 @@ struct SessionHeader {
   SessionLayout layout;
   std::optional<CompactCoding> compact;
 };
-// From the header without its first 8 bytes, of a file with data_bytes behind it. An error: anything else
-// than session_header() makes, but for the JSON's form.
+// Parses the header without its first 8 bytes, for a file with data_bytes after it. Everything that
+// session_header() would not write is an error, except for JSON formatting.
 Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t data_bytes);
 
 }  // namespace kvant
