@@ -19,7 +19,7 @@ void replace_root(std::string& gbnf, const std::string& root) {
   gbnf.replace(gbnf.find(old), old.size(), root);
 }
 
-// The root without the rules of the text that goes directly before a call.
+// Returns the root rule without the free text that may precede a call.
 std::string without_free_text(const std::string& root) {
   static const std::regex kFreeText(R"(until-\d+\?? (?=(space )?\S*tool))");
   return std::regex_replace(root, kFreeText, "");
@@ -47,7 +47,7 @@ CallGrammar required_call_grammar(const common_chat_params& required, const comm
     return grammar;
   }
   grammar.start = required.generation_prompt;
-  // Some prompts turn thoughts off by the tag that ends one, which is text to the grammar.
+  // Some prompts turn thoughts off by the end tag of a thought alone, which the grammar sees as text.
   const bool has_end_alone =
       required.generation_prompt.find(required.thinking_start_tag) == std::string::npos &&
       has_end(required, 0);

@@ -19,7 +19,8 @@ std::size_t after_space(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of(kSpace, at), text.size());
 }
 
-// Where the text that begins with a quotation mark ends, after the closing mark; nothing: it goes on.
+// Returns the position after the closing quotation mark of the string that begins at `at`; nothing: it is
+// incomplete.
 std::optional<std::size_t> string_end(std::string_view text, std::size_t at) {
   for (std::size_t i = at + 1; i < text.size(); ++i) {
     if (text[i] == '\\')
@@ -30,7 +31,7 @@ std::optional<std::size_t> string_end(std::string_view text, std::size_t at) {
   return std::nullopt;
 }
 
-// Where a value ends, which is a container, a text or a word; nothing: it may go on.
+// Returns where a value (container, string or bare word) ends; nothing: it may go on.
 std::optional<std::size_t> value_end(std::string_view text, std::size_t at) {
   int depth = 0;
   for (std::size_t i = at; i < text.size(); ++i) {
@@ -43,7 +44,7 @@ std::optional<std::size_t> value_end(std::string_view text, std::size_t at) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (c == '}' || c == ']') {
-      if (depth == 0) return i;  // of the container around a word
+      if (depth == 0) return i;  // it closes the container around a bare word
       if (--depth == 0) return i + 1;
     } else if (c == ',' && depth == 0) {
       return i;
@@ -67,13 +68,13 @@ bool CallJson::may_be_name(std::string_view beginning) const {
   });
 }
 
-// Looks at the members that are there so far, so that a long object that is no call is let go at its first
+// Checks the members that have arrived, so a long object that is not a call is released at its first
 // member.
 bool CallJson::may_be_call(std::string_view object) const {
   for (std::size_t at = 1;;) {
     at = after_space(object, at);
     if (at == object.size()) return true;
-    if (object[at] == '}') return true;  // the whole is looked at
+    if (object[at] == '}') return true;  // the complete object is checked elsewhere
     if (object[at] != '"') return false;
     const auto key_end = string_end(object, at);
     const std::string_view rest = object.substr(at + 1);

@@ -1,4 +1,4 @@
-// A tool call as JSON: {"name": ..., "arguments": {...}}, or a list of these.
+// A tool call as JSON: {"name": ..., "arguments": {...}}, or a list of such calls.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,22 +15,22 @@ struct WrittenCall {
 
 class CallJson {
  public:
-  // functions: the tools that are offered, as the OpenAI API has them.
+  // functions: the offered tools, as the OpenAI API has them.
   explicit CallJson(const nlohmann::ordered_json& functions);
 
   enum class Verdict {
-    no,       // no text that goes on like this is a call
-    unknown,  // more text decides
+    no,       // no continuation of this text is a call
+    unknown,  // more text is needed to decide
     yes,
   };
   struct Reading {
     Verdict verdict = Verdict::no;
-    std::size_t length = 0;               // yes: of the JSON value, in bytes
-    std::vector<WrittenCall> calls = {};  // yes: one at least
+    std::size_t length = 0;               // if yes: length of the JSON value in bytes
+    std::vector<WrittenCall> calls = {};  // if yes: at least one
   };
-  // What the text begins with. A call has the name of an offered tool, an object as `arguments` (or
-  // `parameters`), and nothing else but an `id` and a `type`; OpenAI's {"type": "function", "function": CALL}
-  // is one, too. A tool's own description is no call.
+  // Classifies the beginning of the text. A call has the name of an offered tool, an object as `arguments`
+  // (or `parameters`), and nothing else but an `id` and a `type`. OpenAI's {"type": "function", "function":
+  // CALL} is also a call. A tool's own description is not a call.
   Reading read(std::string_view text) const;
 
  private:
@@ -39,7 +39,8 @@ class CallJson {
   bool may_be_call(std::string_view object) const;
   bool add_call(const nlohmann::ordered_json& json, std::vector<WrittenCall>& calls) const;
 
-  nlohmann::ordered_json schemas_ = nlohmann::ordered_json::object();  // of the arguments, by the tool's name
+  // schemas of the arguments, by the tool's name
+  nlohmann::ordered_json schemas_ = nlohmann::ordered_json::object();
 };
 
 }  // namespace kvant

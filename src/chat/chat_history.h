@@ -10,8 +10,9 @@ namespace kvant {
 
 struct ChatHistory {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();  // messages, as the OpenAI API has them
-  bool calls_tools = false;                                       // some are calls or what they gave
-  nlohmann::ordered_json template_values = nlohmann::ordered_json::object();  // that the template may ask for
+  bool calls_tools = false;  // some messages are tool calls or their results
+  // variables that the template may ask for
+  nlohmann::ordered_json template_values = nlohmann::ordered_json::object();
 
   ThinkingOptions thinking;
 

@@ -18,9 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A model's file may have a second template, for chats with tools.
+// A model's file may have a second template for chats with tools.
 struct Programs {
-  std::shared_ptr<const TemplateProgram> chat, tools;  // tools: null: there is only one
+  std::shared_ptr<const TemplateProgram> chat, tools;  // tools: null if there is only one template
 
   const TemplateProgram& of(const ChatTools& offered) const {
     return tools != nullptr && !offered.functions.empty() ? *tools : *chat;
@@ -97,11 +97,11 @@ class LibraryTemplate : public ChatTemplate {
         chat.grammar_start = std::move(grammar.start);
       } else {
         chat.grammar = waiting_rules(params);
-        // A template whose calls have no mark: the library would take any bracket for a call.
+        // For a template whose calls have no mark the library would take any bracket for a call.
         inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
         if (params.grammar.empty()) params = common_chat_templates_apply(templates_.get(), inputs);
       }
-      // Without a grammar the model may write calls in its own way.
+      // Without a grammar the model may write calls in its own format.
       if (tools.choice == ChatTools::Choice::automatic || chat.grammar.empty())
         reading.untagged_functions = tools.functions;
       read_completions(params, reading, chat);
@@ -130,7 +130,8 @@ class LibraryTemplate : public ChatTemplate {
     }
   }
 
-  // The library wants to know whether completions think, which a template decides itself where nobody says.
+  // The library wants to know whether completions contain thoughts. If the request doesn't say, the template
+  // decides.
   bool thinks(const TemplateProgram& program, const ChatText& written, const Json& messages,
               const ChatTools& tools, const Json& values) const {
     constexpr const char* kSwitch = "enable_thinking";
@@ -150,7 +151,7 @@ class LibraryTemplate : public ChatTemplate {
     return all;
   }
 
-  // That hold where a call begins.
+  // Returns the rules that apply from the beginning of a call.
   GrammarRules waiting_rules(const common_chat_params& params) const {
     GrammarRules rules{.gbnf = params.grammar};
     rules.trigger.thought = {params.thinking_start_tag, params.thinking_end_tags, ends_in_thought(params)};
@@ -173,7 +174,7 @@ class LibraryTemplate : public ChatTemplate {
     return rules;
   }
 
-  // A word that is a token is found without looking through all of the text.
+  // A word that is a single token is found without searching all of the text.
   void add_word(const std::string& word, GrammarRules& rules) const {
     const auto tokens = tokenizer_.encode(word, /*add_special=*/false, /*parse_special=*/true);
     if (tokens.ok() && tokens->size() == 1) {
@@ -191,7 +192,7 @@ class LibraryTemplate : public ChatTemplate {
   TemplateWords words_;
 };
 
-// The text of a token; empty: the model has none.
+// Returns the text of a token; empty if the model has none.
 std::string token_text(const Tokenizer& tokenizer, llama_token token) {
   return token == LLAMA_TOKEN_NULL ? "" : tokenizer.piece(token);
 }

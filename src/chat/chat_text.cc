@@ -12,7 +12,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBlank = " \t\n\r\f\v";
 
-// Texts of digits that the conversation does not have: whatever a template does to texts, digits stay.
+// Strings of digits that don't occur in the conversation. They serve as marks, because templates leave digits
+// unchanged.
 class UnusedDigits {
  public:
   explicit UnusedDigits(const Json& conversation)
@@ -35,7 +36,7 @@ bool is_inside_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
 }
 
-// The text with the mark behind the first character of each control token, so the token can't be read there.
+// Inserts the mark after the first character of each control token, so the token can't be read there.
 std::string break_tokens(const std::string& text, const ControlTokens& control, const std::string& mark) {
   std::string broken;
   bool is_due = false;
@@ -65,7 +66,7 @@ void break_all(Json& json, const ControlTokens& control, const std::string& mark
   }
 }
 
-// A text whose marks are taken out again: the tokens that they broke are quoted.
+// Removes the marks from a text. The tokens that they broke are quoted.
 ChatText take_marks_out(const std::string& marked, const std::string& mark) {
   ChatText chat;
   std::size_t start = 0;
@@ -105,7 +106,7 @@ class TemplateInput {
     auto text = run(marked, /*begin_turn=*/false);
     if (!text.ok()) return text;
     if (cut(*text)) return text;
-    // The template leaves the message out, so the message begins the turn that comes.
+    // The template left the message out, so the message begins the next turn.
     marked.erase(marked.size() - 1);
     text = run(marked, /*begin_turn=*/true);
     if (!text.ok()) return text;
@@ -118,8 +119,8 @@ class TemplateInput {
     return found != message.end() && found->is_string() ? found->get<std::string>() : "";
   }
 
-  // Ends the text where the continued message ends. A template that trims the message has cut the space after
-  // the mark.
+  // Cuts the text where the continued message ends. A template that trims the message has removed the space
+  // after the mark.
   bool cut(std::string& text) const {
     const std::size_t at = text.rfind(end_mark_);
     if (at == std::string::npos) return false;
@@ -137,7 +138,7 @@ class TemplateInput {
     variables.update(values_);
     auto text = program_.render(variables);
     if (text.ok() || !variables["tools"].is_null()) return text;
-    // Templates that are for tools alone go through them without a look at whether there are any.
+    // Templates made only for chats with tools iterate over them without checking whether there are any.
     variables.erase("tools");
     auto without = program_.render(variables);
     return without.ok() ? without : text;
@@ -150,7 +151,8 @@ class TemplateInput {
   std::string end_mark_;
 };
 
-// The conversation's text with its quoted tokens marked. assistant: those in the assistant's messages, too.
+// Renders the conversation and records its quoted tokens. assistant: whether those in the assistant's
+// messages count too.
 std::optional<ChatText> render_marked(TemplateInput conversation, const ControlTokens& control,
                                       bool assistant) {
   const std::string mark = conversation.new_mark();
@@ -165,7 +167,7 @@ std::optional<ChatText> render_marked(TemplateInput conversation, const ControlT
 
 // --- tokens ---
 
-// Collects the tokens of a text in pieces.
+// Collects the tokens of a text that is encoded in pieces.
 class PieceEncoder {
  public:
   explicit PieceEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -186,7 +188,7 @@ class PieceEncoder {
 
 struct Fragment {
   std::size_t begin = 0, end = 0;
-  bool quotes = false;  // it has control tokens that are text
+  bool quotes = false;  // it has control tokens that count as text
 };
 
 }  // namespace
@@ -196,9 +198,9 @@ bool continues(const Json& messages) {
          !messages.back().contains("tool_calls");
 }
 
-// A template may look into its messages, and find other text where a token is broken. Then the assistant's
-// messages keep their tokens, whose marks a template looks for (such as the end of thoughts); if that is not
-// enough, the template reads all messages with their tokens broken.
+// A template may inspect its messages, and a broken token may change its decisions. Then the assistant's
+// messages keep their tokens, which templates search for (such as the end of thoughts). If that is not
+// enough, control tokens in all messages stay broken.
 Result<ChatText> write_chat(const TemplateProgram& program, const ControlTokens& control,
                             const Json& messages, const Json& tools, const Json& values) {
   const TemplateInput conversation(program, messages, tools, values);
@@ -218,9 +220,9 @@ Result<std::vector<std::int32_t>> encode_chat(const Tokenizer& tokenizer, const 
                                               const ChatText& chat, std::size_t from) {
   PieceEncoder pieces(tokenizer);
   const std::string& text = chat.text;
-  std::size_t written = from;  // up to where pieces are encoded
+  std::size_t written = from;  // end of the pieces encoded so far
   Fragment fragment{from, from};
-  bool strips_right = false;  // the token before the fragment
+  bool strips_right = false;  // whether the token before the fragment strips white space on its right
   const auto close = [&](bool strips_left) -> Status {
     if (!fragment.quotes) return {};
     KVANT_RETURN_IF_ERROR(pieces.add(text.substr(written, fragment.begin - written), /*parse_special=*/true));

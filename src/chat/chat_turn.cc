@@ -4,7 +4,7 @@
 
 namespace kvant {
 
-// A conversation is made up whose text before the turn is known.
+// Renders a made-up conversation, whose text before the turn is known.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message) {
   const std::string said = "a";
   ChatHistory history;

@@ -1,4 +1,4 @@
-// The next turn of a chat whose earlier turns are known as tokens only.
+// The next turn of a chat whose earlier turns are known only as tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ struct ChatTurn {
   std::vector<std::int32_t> tokens;
 };
 
-// What the chat template has between the text of a completion and the next one, with `message` as the user's:
-// the end of the assistant's turn, the user's turn, the beginning of the assistant's next. Errors: see
-// write_chat; or the template's text depends on more than the turns before, so that no turn can just go on.
+// Returns the template's text between a completion and the next one, with `message` as the user's: the end of
+// the assistant's turn, the user's turn, and the beginning of the assistant's next turn. Errors: see
+// write_chat; or the template's text depends on more than the earlier turns, so turns can't simply be
+// appended.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message);
 
 }  // namespace kvant

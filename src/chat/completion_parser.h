@@ -1,4 +1,4 @@
-// Reads a model's completion while it comes: what is a thought, what is text, and what is a call of a tool.
+// Parses a model's completion while it arrives into thoughts, text and tool calls.
 #pragma once
 
 #include <memory>
@@ -7,32 +7,32 @@
 
 namespace kvant {
 
-// More of a tool call.
+// The next part of a tool call.
 struct ToolCallPart {
-  int index = 0;          // of the call in its completion
-  std::string id, name;   // only with the first part of a call
-  std::string arguments;  // JSON; all parts together are an object
+  int index = 0;          // index of the call in its completion
+  std::string id, name;   // set only in the first part of a call
+  std::string arguments;  // a piece of JSON; all parts together form an object
 };
 
-// What more of a completion's text says.
+// What the newest text adds to an answer.
 struct AnswerDelta {
-  std::string thought = {};  // before the text
+  std::string thought = {};  // comes before the text
   std::string text = {};
   std::vector<ToolCallPart> calls = {};
 };
 
-// ToolAnswer: reads a completion that may call tools, while the completion comes.
+// ToolAnswer: parses one completion that may call tools, while it arrives.
 class ToolAnswer {
  public:
   virtual ~ToolAnswer() = default;
   virtual AnswerDelta add(const std::string& text) = 0;
-  virtual AnswerDelta finish() = 0;  // after the last text: what was held back
+  virtual AnswerDelta finish() = 0;  // after the last text: returns what was held back
   virtual bool has_calls() const = 0;
-  // Whether the only call that is wanted is whole: nobody is told what the completion goes on with.
+  // Whether only one call is wanted and it is complete. The rest of the completion is then ignored.
   virtual bool is_complete() const = 0;
 };
 
-// How completions of a request are read.
+// Parses the completions of a request.
 class ToolFormat {
  public:
   virtual ~ToolFormat() = default;

@@ -1,4 +1,4 @@
-// The control tokens of a vocabulary, such as <|im_start|>: a tokenizer reads their texts as these tokens
+// The control tokens of a vocabulary, such as <|im_start|>. A tokenizer reads their texts as these tokens
 // when it is told to.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace kvant {
 
 struct ControlToken {
   std::int32_t id = 0;
-  bool strips_left = false, strips_right = false;  // white space beside it is left out
+  bool strips_left = false, strips_right = false;  // white space on that side is removed
 };
 
 class ControlTokens {
@@ -24,7 +24,7 @@ class ControlTokens {
 
   void add(const std::string& text, const ControlToken& token);
 
-  // The longest control token that the text has at this byte; length 0: none.
+  // The longest control token at this byte of the text; its length is 0 if there is none.
   struct Match {
     std::size_t length = 0;
     ControlToken token;
@@ -34,7 +34,8 @@ class ControlTokens {
 
  private:
   std::unordered_map<std::string, ControlToken> tokens_;
-  std::unordered_map<char, std::vector<std::size_t>> lengths_;  // of the tokens that begin so, longest first
+  // lengths of the tokens that begin with this character, longest first
+  std::unordered_map<char, std::vector<std::size_t>> lengths_;
 };
 
 }  // namespace kvant

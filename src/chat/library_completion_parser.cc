@@ -32,9 +32,9 @@ std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
-// How deep brackets outside of strings are nested, so far. What is a string depends on where a call begins,
-// which is not known: a quotation mark before it, in a text, turns it round. So brackets are counted both
-// ways; the other way round up to a higher limit, as those within strings need not be closed.
+// The nesting depth of brackets outside of strings. It is unknown where a call begins, and a quotation mark
+// in the text before it inverts what is inside a string. So brackets are counted both ways. The inverted
+// count has a higher limit, since brackets within strings need not be closed.
 class BracketDepth {
  public:
   void add(const std::string& text) {
@@ -62,7 +62,7 @@ class BracketDepth {
   bool is_too_deep_ = false, in_string_ = false, after_backslash_ = false;
 };
 
-// What the library needs to read a completion.
+// The data that the library needs to parse a completion.
 struct LibraryFormat {
   common_chat_parser_params params;
   std::vector<std::string> thought_ends;
@@ -72,11 +72,11 @@ std::size_t after_spaces(const std::string& text, std::size_t at) {
   return std::min(text.find_first_not_of(" \t\r\n", at), text.size());
 }
 
-// Reads a completion by the library's parser of the template's format, which reads all of the text anew each
-// time.
+// Parses a completion with the library's parser for the template's format, which parses the whole text again
+// each time.
 class LibraryParse {
  public:
-  // What the prompt has of the message is no news.
+  // The part of the message that the prompt already contains is not reported.
   explicit LibraryParse(const LibraryFormat& format) : format_(format) {
     if (format.params.is_continuation) (void)advance(/*is_partial=*/true);
   }
@@ -88,8 +88,8 @@ class LibraryParse {
   std::vector<common_chat_msg_diff> finish() { return advance(/*is_partial=*/false); }
   bool has_calls() const { return !message_.tool_calls.empty(); }
 
-  // After finish(): the end of the text, where it does not have the template's form: the completion was cut,
-  // or the model has left the form.
+  // Valid after finish(): returns the end of the text that doesn't match the template's format. Either the
+  // completion was cut, or the model left the format.
   std::string unread() const {
     const std::string& begin = format_.params.generation_prompt;
     common_peg_parse_context context(begin + text_, COMMON_PEG_PARSE_FLAG_LENIENT);
@@ -102,7 +102,7 @@ class LibraryParse {
   }
 
  private:
-  // The text after what the message has of it, where that stands in the text as it is.
+  // Returns the text after the message's content, if that content occurs unchanged in the text.
   std::string after_content() const {
     std::size_t at = 0;
     if (!message_.reasoning_content.empty()) {
@@ -126,18 +126,18 @@ class LibraryParse {
       message_ = std::move(message);
       return diffs;
     } catch (const std::exception&) {
-      return {};  // so far it can't be read: more text may make it right
+      return {};  // it can't be parsed yet; more text may fix that
     }
   }
 
   const LibraryFormat& format_;
   std::string text_;
-  common_chat_msg message_;  // that it says so far
+  common_chat_msg message_;  // the message parsed so far
   std::vector<std::string> ids_;
 };
 
 struct Format {
-  std::optional<LibraryFormat> library;  // nothing: the text is the completion
+  std::optional<LibraryFormat> library;  // empty: the whole text is the completion
   bool has_thought_tags = false;
   CompletionReading reading;
 };
@@ -182,8 +182,8 @@ class Reader : public ToolAnswer {
     add_content_form(split.text, delta);
   }
 
-  // Text in the template's form. What reads calls, calls itself for each bracket: from where there are too
-  // many, all is text.
+  // Adds text in the template's format. The library's parser recurses for each bracket, so beyond a nesting
+  // limit everything is passed on as text.
   void add_content_form(const std::string& text, AnswerDelta& delta) {
     if (!parse_) return add_content(text, delta);
     const bool was_too_deep = depth_.is_too_deep();
@@ -243,8 +243,8 @@ class Reader : public ToolAnswer {
   std::optional<UntaggedCalls> untagged_;
   BracketDepth depth_;
   ThoughtEdges edges_;
-  int n_calls_ = 0;                // that have begun
-  std::optional<int> n_untagged_;  // calls before the first with the template's marks
+  int n_calls_ = 0;                // calls that have begun
+  std::optional<int> n_untagged_;  // calls before the first one with the template's marks
 };
 
 class SharedFormat : public ToolFormat {
@@ -256,7 +256,7 @@ class SharedFormat : public ToolFormat {
   std::shared_ptr<const Format> format_;
 };
 
-// Whether a text is its own completion in that format: then the library need not read it.
+// Returns whether the format leaves text unchanged; the library then need not parse it.
 bool is_plain(const LibraryFormat& format) {
   const std::string text = "text";
   try {

@@ -1,5 +1,5 @@
-// How completions to a request are read: by llama.cpp's parser of the template's own format, with what models
-// write beside it.
+// Parses completions of a request: with llama.cpp's parser for the template's own format, and with support
+// for what models write outside that format.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ struct common_chat_params;
 namespace kvant {
 
 struct CompletionReading {
-  bool splits_thoughts = true;  // else thoughts stay in the text, with their tags
-  bool one_call = false;        // clients aren't told of more
-  bool continues = false;       // the prompt has the message's beginning, which clients have
-  // The tools that may be called without the template's marks as well; empty: none.
+  bool splits_thoughts = true;  // if false, thoughts stay in the text with their tags
+  bool one_call = false;        // further calls are not reported
+  bool continues = false;  // the prompt contains the beginning of the message, which clients already have
+  // Tools that may also be called without the template's marks; empty: none.
   nlohmann::ordered_json untagged_functions = nlohmann::ordered_json::array();
 };
 
-// params: of the template that was filled in, with the same choice about thoughts.
+// params: of the rendered template, with the same choice about thoughts.
 std::shared_ptr<const ToolFormat> read_by_library(const common_chat_params& params,
                                                   CompletionReading reading);
 

@@ -33,7 +33,7 @@ void set_arguments(Json& call, bool as_object) {
   }
 }
 
-// Where thoughts are written under another name.
+// Moves thoughts to the name that the template uses.
 void rename_thoughts(Json& message, const TemplateProgram& program) {
   if (!message.contains(kThoughts) || mentions(program, {kThoughts})) return;
   const Json thoughts = message[kThoughts];

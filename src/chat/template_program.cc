@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The position in an engine's message, such as "line 3, column 5"; empty: the message names none.
+// Returns the position in an error message of the engine, such as "line 3, column 5"; empty if there is none.
 std::string position_in(const std::string& message) {
   const std::size_t at = message.find("line ");
   const std::size_t column = message.find(", column ", at);
@@ -20,7 +20,7 @@ std::string position_in(const std::string& message) {
   return message.substr(at, end == std::string::npos ? end : end - at);
 }
 
-// The engine shows the lines of the source around a fault. Users need the reason behind them alone.
+// The engine prints the source lines around an error. Users only need the reason after them.
 std::string reason_in(std::string message) {
   for (const std::string_view before : {"Error: ", "Jinja Exception: "}) {
     if (const std::size_t at = message.rfind(before); at != std::string::npos)

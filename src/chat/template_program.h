@@ -1,4 +1,4 @@
-// TemplateProgram: a chat template as the program that it is (Jinja), run by llama.cpp's engine.
+// TemplateProgram: a chat template as a Jinja program, run by llama.cpp's engine.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,19 @@
 
 namespace kvant {
 
-// What a template reads, as far as running the template shows.
+// Which features a template supports, as found by running it.
 struct TemplateAbilities {
   bool system_messages = true;
   bool tools = false;
   bool tool_calls = false;
   bool parallel_tool_calls = false;
-  bool text_content = true;       // else content must be a list of parts
-  bool object_arguments = false;  // a call's arguments are an object; else they are JSON in a text
+  bool text_content = true;       // if false, content must be a list of parts
+  bool object_arguments = false;  // arguments of calls are an object; if false, they are JSON text
 };
 
 class TemplateProgram {
  public:
-  // source: Jinja. name: for error messages, such as "the model's chat template". bos, eos: the texts of
+  // source: Jinja text. name: for error messages, such as "the model's chat template". bos, eos: the texts of
   // these tokens; empty: the model has none. Errors: the source is not Jinja.
   static Result<std::shared_ptr<const TemplateProgram>> parse(const std::string& source,
                                                               const std::string& name, const std::string& bos,
@@ -30,9 +30,9 @@ class TemplateProgram {
 
   virtual const std::string& source() const = 0;
   virtual const TemplateAbilities& abilities() const = 0;
-  // variables: an object; the template sees its members as variables, beside bos_token and eos_token. Errors:
-  // the template refuses the variables, or uses what the engine does not have; where and why, in one
-  // sentence.
+  // variables: an object whose members become template variables, beside bos_token and eos_token. Errors: the
+  // template rejects the variables, or uses what the engine does not support. The message gives place and
+  // reason in one sentence.
   virtual Result<std::string> render(const nlohmann::ordered_json& variables) const = 0;
 };
 

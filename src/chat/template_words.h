@@ -1,4 +1,4 @@
-// What a chat template's source names: to see which switches the template has.
+// The names that a chat template's source uses, which show the switches that it has.
 #pragma once
 
 #include <set>
@@ -7,11 +7,11 @@
 namespace kvant {
 
 struct TemplateWords {
-  std::set<std::string> variables;  // and functions, tests and filters; no members of values
-  std::set<std::string> literals;   // texts in quotes
+  std::set<std::string> variables;  // also functions, tests and filters, but no members of values
+  std::set<std::string> literals;   // string literals
 };
 
-// Empty for a source that is no template.
+// Returns empty sets for a source that is not a template.
 TemplateWords template_words(const std::string& source);
 
 }  // namespace kvant

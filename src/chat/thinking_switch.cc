@@ -14,14 +14,14 @@ constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", 
 constexpr std::array<const char*, 3> kEffortNames = {"reasoning_effort", "reasoning_strength",
                                                      "thinking_effort"};
 constexpr std::array<const char*, 3> kSwitchNames = {"enable_thinking", "thinking", "reasoning"};
-constexpr const char* kNoThought = "no_think";  // an effort of some templates
+constexpr const char* kNoThought = "no_think";  // the effort's name in some templates
 
 bool has(const std::set<std::string>& words, std::string_view word) {
   return words.contains(std::string(word));
 }
 
-// The effort as the template knows it; empty: the template's default is nearest. A template that names two
-// efforts at least knows no others.
+// Returns the effort under a name that the template knows; empty: the template's default is nearest. If a
+// template names at least two efforts, it is assumed to know no others.
 std::string known_effort(const std::string& effort, const TemplateWords& words) {
   if (has(words.literals, effort)) return effort;
   const auto names = std::ranges::count_if(kEfforts, [&](auto name) { return has(words.literals, name); });
@@ -40,7 +40,7 @@ void set_missing(const char* name, Json value, Json& values) {
   if (!values.contains(name)) values[name] = std::move(value);
 }
 
-// What the values that a client gives say already.
+// Reads the wish that the client's template values already express.
 void read_values(const Json& values, ThinkingWish& wish) {
   for (const char* name : kSwitchNames) {
     if (values.contains(name) && values[name].is_boolean()) wish.thinks = values[name].get<bool>();

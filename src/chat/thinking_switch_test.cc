@@ -32,7 +32,7 @@ TEST(ThinkingSwitch, HasTheNameThatTheTemplateHas) {
   EXPECT_EQ(values(on, kQwen3), R"({"enable_thinking":true})");
   EXPECT_EQ(values(on, kGranite), R"({"thinking":true})");
   EXPECT_EQ(values(off, kHunyuan), R"({"reasoning_effort":"no_think"})");
-  EXPECT_EQ(values(off, kGptOss), R"({"reasoning_effort":"low"})");  // it always thinks
+  EXPECT_EQ(values(off, kGptOss), R"({"reasoning_effort":"low"})");  // this template always thinks
   EXPECT_EQ(values(on, kGptOss), "{}");
   EXPECT_EQ(values(budget, kSeed), R"({"thinking_budget":512})");
   EXPECT_EQ(values(off, kSeed), R"({"thinking_budget":0})");
@@ -49,7 +49,7 @@ TEST(ThinkingSwitch, TakesAnEffort) {
   EXPECT_EQ(values(effort("none"), kGptOss), R"({"reasoning_effort":"low"})");
   EXPECT_EQ(values(effort("xhigh"), kGptOss), R"({"reasoning_effort":"high"})");
   EXPECT_EQ(values(effort("medium"), kHunyuan),
-            R"({"reasoning_effort":"low"})");  // others raise an exception
+            R"({"reasoning_effort":"low"})");  // this template raises an exception for others
   EXPECT_EQ(values(effort("none"), kHunyuan), R"({"reasoning_effort":"no_think"})");
   EXPECT_EQ(values(effort("low"), kQwen3), R"({"enable_thinking":true})");
   EXPECT_EQ(values(effort("none"), kQwen3), R"({"enable_thinking":false})");

@@ -1,18 +1,20 @@
-// Thoughts of models whose chat template doesn't know them: <think>...</think> at the start of a completion.
+// Splits off thoughts for models whose chat template doesn't handle them: <think>...</think> at the start of
+// a completion.
 #pragma once
 
 #include <string>
 
 namespace kvant {
 
-// Reads a text while it comes.
+// Processes a text while it arrives.
 class ThoughtTags {
  public:
   struct Split {
     std::string thought, text;
   };
   Split add(const std::string& text);
-  // After the last text: what was held back. A thought that has no end is a thought all the same.
+  // Returns the text that was held back, after the last add(). A thought without an end tag still counts as a
+  // thought.
   Split finish();
 
  private:
@@ -22,16 +24,16 @@ class ThoughtTags {
   std::string held_;
 };
 
-// Takes away the space that templates and models write around a thought.
+// Removes the white space that templates and models write around a thought.
 class ThoughtEdges {
  public:
-  // Both: what comes next. Returns what to show of it.
+  // Both take the next piece and return the part of it to show.
   std::string thought(const std::string& more);
   std::string text(const std::string& more);
 
  private:
   bool has_thought_ = false, has_text_ = false;
-  std::string space_;  // at the thought's end, so far
+  std::string space_;  // white space at the end of the thought so far
 };
 
 }  // namespace kvant

@@ -12,8 +12,7 @@ constexpr std::string_view kBlanks = " \t\r\n", kFence = "```";
 constexpr std::string_view kWordLetters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
 
-// Tags that models write around calls: other templates' marks, and the tags of the prompt that lists the
-// tools.
+// Tags that models write around calls: marks of other templates, and tags of the prompt's list of tools.
 constexpr std::array<std::string_view, 7> kOpeningTags = {
     "<tool_call>", "<tool_calls>", "<tools>", "<tool>", "<function_call>", "<function_calls>", "<function>"};
 constexpr std::array<std::string_view, 7> kClosingTags = {
@@ -30,7 +29,8 @@ std::vector<std::string> call_tags() {
 
 namespace {
 
-// Returns the length of the tag that begins the text, 0 without a tag, and nothing if more text decides.
+// Returns the length of the tag at the beginning of the text, 0 if there is none, and nothing if more text is
+// needed.
 template <std::size_t kCount>
 std::optional<std::size_t> tag_length(const std::array<std::string_view, kCount>& tags,
                                       std::string_view text) {
@@ -49,7 +49,7 @@ bool begins_json(char c) {
   return c == '{' || c == '[';
 }
 
-// Where the content of a fenced block begins: after the fence, the language and space.
+// Returns where the content of a fenced block begins: after the fence, the language and white space.
 std::size_t fence_content(std::string_view text) {
   return skip(kBlanks, text, skip(kWordLetters, text, kFence.size()));
 }
@@ -150,7 +150,7 @@ bool UntaggedCalls::step_json(bool is_last, Found& found) {
   return verdict != CallJson::Verdict::unknown;
 }
 
-// Up to the fence that closes the block.
+// Continues to the fence that closes the block.
 bool UntaggedCalls::step_code(bool is_last, Found& found) {
   const std::size_t fence = held_.find(kFence);
   if (fence != std::string::npos) {
@@ -165,7 +165,7 @@ bool UntaggedCalls::step_code(bool is_last, Found& found) {
   return length > 0;
 }
 
-// Up to the bracket that closes the value. An empty line ends it as well: then it was no JSON.
+// Continues to the bracket that closes the value. An empty line ends it as well, since it was then not JSON.
 bool UntaggedCalls::step_object(Found& found) {
   std::size_t length = 0;
   while (length < held_.size() && place_ == Place::object) {
@@ -211,7 +211,7 @@ bool UntaggedCalls::step_wrapper(bool is_last, Found& found) {
   return verdict != CallJson::Verdict::unknown;
 }
 
-// Takes the call that begins there, with what is before it, if it is one.
+// If a call begins at `begin`, takes it together with the text before it.
 CallJson::Verdict UntaggedCalls::take_call(std::size_t begin, bool is_last, Found& found) {
   CallJson::Reading reading = json_.read(std::string_view(held_).substr(begin));
   if (reading.verdict == CallJson::Verdict::unknown && is_last) return CallJson::Verdict::no;

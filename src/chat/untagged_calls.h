@@ -1,6 +1,5 @@
-// Tool calls that a model writes into its text, without the marks that its chat template has for them: as
-// JSON, alone, in a fenced block, or between other tags. Small models do so about as often as they use the
-// marks.
+// Finds tool calls that a model writes into its text without the marks of its chat template: as bare JSON, in
+// a fenced block, or between other tags. Small models do so about as often as they use the marks.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,14 +10,14 @@
 
 namespace kvant {
 
-// The tags that models write around calls.
+// Returns the tags that models write around calls.
 std::vector<std::string> call_tags();
 
-// Reads a text while it comes. Text that may be a call is held back until it is known to be one or not; text
-// that is none comes out as it was, byte for byte. Space beside a call goes with the call.
+// Processes a text while it arrives. Text that may be a call is held back until that is decided. Text that is
+// not a call comes out unchanged, byte for byte. White space beside a call is removed with it.
 class UntaggedCalls {
  public:
-  // functions: the tools that are offered, as the OpenAI API has them.
+  // functions: the offered tools, as the OpenAI API has them.
   explicit UntaggedCalls(const nlohmann::ordered_json& functions) : json_(functions) {}
 
   struct Found {
@@ -26,20 +25,20 @@ class UntaggedCalls {
     std::vector<WrittenCall> calls;
   };
   Found add(const std::string& text);
-  // After the last text: what was held back. is_call_next: a call with the template's marks comes, so that a
-  // fence that has just been opened was opened for that call.
+  // Returns the text that was held back, after the last add(). is_call_next: a call with the template's marks
+  // follows, so a fence that was just opened belongs to that call.
   Found finish(bool is_call_next);
 
  private:
   enum class Place {
     text,
-    code,     // in a fenced block that is no call
-    object,   // in a JSON value that is no call
-    wrapper,  // after a call: more calls may follow, and what closes the wrapper
+    code,     // in a fenced block that is not a call
+    object,   // in a JSON value that is not a call
+    wrapper,  // after a call: more calls may follow, and the end of the wrapper
   };
 
   Found scan(bool is_last);
-  // Each returns whether it has moved on; false: more text decides.
+  // Each step returns whether it made progress; false: more text is needed.
   bool step(bool is_last, Found& found);
   bool step_text(bool is_last, Found& found);
   bool step_fence(bool is_last, Found& found);
@@ -54,13 +53,13 @@ class UntaggedCalls {
 
   CallJson json_;
   Place place_ = Place::text;
-  std::string held_;   // that has not come out yet
-  std::string space_;  // before it: comes out with the next text
+  std::string held_;   // text that has not come out yet
+  std::string space_;  // white space before it, which comes out with the next text
   bool at_line_start_ = true;
-  bool has_text_ = false;    // some has come out
-  bool after_call_ = false;  // none has since
+  bool has_text_ = false;    // some text has come out
+  bool after_call_ = false;  // a call came, and no text since
   bool in_fence_ = false;    // the wrapper is a fenced block
-  // In the value that is no call:
+  // State within a value that is not a call:
   int depth_ = 0;
   bool in_string_ = false, after_backslash_ = false, after_newline_ = false;
 };

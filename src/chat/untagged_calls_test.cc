@@ -49,7 +49,7 @@ TEST(UntaggedCalls, AreReadInEveryWrapperThatModelsUse) {
   expect("\n  " + kCall + "\n", one);
   expect("```json\n" + kCall + "\n```", one);
   expect("```\n" + kCall + "\n```\n", one);
-  expect("```json\n" + kCall, one);  // the fence was cut
+  expect("```json\n" + kCall, one);  // the fence was cut off
   expect("```json\n" + kCall + "\n``", one);
   expect("```xml\n<tool_call>\n" + kCall + "\n</tool_call>\n```", one);
   expect("<tools>\n" + kCall + "\n</tools>", one);
