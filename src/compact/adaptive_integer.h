@@ -1,8 +1,8 @@
-// Integers whose distribution is learned while they are coded: binary decisions, each with a probability of
-// its own that follows what came.
+// Adaptive coding of integers by binary decisions, each with its own probability that is updated after every
+// symbol.
 //
-// The same code writes and reads: `stream` is a WriteStream, which takes the value, or a ReadStream, which
-// gives it and doesn't look at what it is given.
+// The same code writes and reads. `stream` is a WriteStream, which encodes the given value, or a ReadStream,
+// which ignores the given value and returns the decoded one.
 #pragma once
 
 #include <array>
@@ -65,7 +65,7 @@ class ReadStream {
   SymbolReader& from_;
 };
 
-// A number below 2^kBits, bit by bit from the highest, each with the higher ones as its context.
+// A number below 2^kBits, coded from the highest bit down, each bit with the higher ones as its context.
 template <int kBits>
 class AdaptiveNumber {
  public:
@@ -83,8 +83,8 @@ class AdaptiveNumber {
   std::array<AdaptiveBit, 1 << kBits> nodes_;
 };
 
-// An integer of either sign, magnitude at most 2^16: the length of the magnitude is learned, its lower bits
-// and the sign are not.
+// A signed integer of magnitude at most 2^16. The magnitude's bit length is coded adaptively, its lower bits
+// and the sign uniformly.
 class AdaptiveDifference {
  public:
   template <class Stream>
@@ -94,7 +94,8 @@ class AdaptiveDifference {
         static_cast<int>(length_.code(stream, static_cast<std::uint32_t>(std::bit_width(given))));
     if (length == 0) return 0;
     std::uint32_t magnitude = 1;
-    const int rest = length - 1 < kProbabilityBits ? length - 1 : kProbabilityBits;  // of bytes that lie
+    // damaged input may give a longer length
+    const int rest = length - 1 < kProbabilityBits ? length - 1 : kProbabilityBits;
     if (rest > 0) magnitude = magnitude << rest | stream.bits(rest, given & ((1U << rest) - 1));
     const bool negative = stream.bits(1, value < 0 ? 1 : 0) != 0;
     return negative ? -static_cast<int>(magnitude) : static_cast<int>(magnitude);

@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// e^-x for x in [0, 32], by e^(-x / 64)^64 and the series.
+// Computes e^-x for x in [0, 32] as e^(-x / 64)^64, by its power series.
 constexpr double exp_of_negative(double x) {
   const double y = x / 64;
   double term = 1, sum = 1;
@@ -17,15 +17,15 @@ constexpr double exp_of_negative(double x) {
   return sum;
 }
 
-// Most of it is the standard normal distribution; a share of three times its width is for what the
-// prediction misses.
+// A mixture: most weight is on the standard normal distribution, a small share on one of three times the
+// width, for values that the prediction misses.
 constexpr double density(double z) {
   constexpr double kWideShare = 0.04, kWidth = 3;
   return (1 - kWideShare) * exp_of_negative(z * z / 2) +
          kWideShare / kWidth * exp_of_negative(z * z / (2 * kWidth * kWidth));
 }
 
-// Summed up by the trapezoidal rule, while this is compiled.
+// Integrates the density by the trapezoidal rule at compile time.
 constexpr std::array<NormalShares, kMaxTrellisBits> normal_shares() {
   std::array<double, 2 * kFarthest + 1> sums{};
   for (int i = 1; i <= 2 * kFarthest; ++i) {

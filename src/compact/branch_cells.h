@@ -1,8 +1,9 @@
-// The probabilities of a trellis's branches, as integers: each processor and compiler computes the same.
+// The probabilities of a trellis's branches as integers, so every processor and compiler computes the
+// same.
 //
-// A value is expected to be normal around a prediction. Of the levels that the branches of a state lead to,
-// the encoder takes about the nearest: a branch has the share of the normal distribution that lies between
-// the middles to its neighbours.
+// A value is expected to be normally distributed around a prediction. Of the levels that a state's branches
+// lead to, the encoder mostly takes the nearest. So a branch's probability is the mass of the normal
+// distribution between the midpoints to its neighbours.
 #pragma once
 
 #include <array>
@@ -18,28 +19,29 @@ namespace kvant {
 inline constexpr int kStepsOfDeviation = 128;
 inline constexpr int kFarthest = 8 * kStepsOfDeviation;
 
-// For each B the share of [-infinity, z], |z| <= kFarthest, in 1 / 2^16 of what the intervals of 2^B cells
-// have beyond 1 each; it never falls.
+// For each B: the probability of [-infinity, z], |z| <= kFarthest. Each of the 2^B cells gets 1 / 2^16 in
+// advance; these shares distribute the rest, in 1 / 2^16. They never decrease.
 using NormalShares = std::array<std::uint16_t, 2 * kFarthest + 1>;
 extern const std::array<NormalShares, kMaxTrellisBits> kNormalShares;
 
-// Branches in the order of their levels.
+// The branches of one state, sorted by their levels.
 struct BranchCells {
-  int n = 0;                                                // 2 to 64, a power of two
-  std::array<std::int16_t, 1 << kMaxTrellisBits> middles;   // [n - 1]: twice the level between i and i + 1
+  int n = 0;  // 2 to 64, a power of two
+  // [n - 1]: twice the midpoint of levels i and i + 1
+  std::array<std::int16_t, 1 << kMaxTrellisBits> middles;
   std::array<std::uint8_t, 1 << kMaxTrellisBits> branches;  // [n]
-  std::array<std::uint8_t, 1 << kMaxTrellisBits> ranks;     // [2^B]: where a branch is among them
+  std::array<std::uint8_t, 1 << kMaxTrellisBits> ranks;     // [2^B]: a branch's position in that order
 };
 
-// Where the prediction is, in 1 / 2^kFineBits of the steps that deviations are counted in.
+// The position of the prediction, in 1 / 2^kFineBits of the steps of kStepsOfDeviation.
 inline constexpr int kFineBits = 32;
 struct ValueScale {
   std::int64_t half_level;  // half a level
   std::int64_t expected;
 };
 
-// The beginning of cell i's interval, 0 < i < n; those of cell 0 and of the end are 0 and 2^16. Each has at
-// least 1.
+// Returns the start of cell i's interval, 0 < i < n. Cell 0 starts at 0, and the last cell ends at 2^16. Each
+// cell has at least size 1.
 inline std::uint32_t inner_start(const BranchCells& cells, const NormalShares& shares, int i,
                                  const ValueScale& scale) {
   auto z = static_cast<std::int32_t>((cells.middles[i - 1] * scale.half_level - scale.expected) >> kFineBits);
@@ -53,13 +55,14 @@ inline std::uint32_t cell_start(const BranchCells& cells, const NormalShares& sh
   return i == cells.n ? kWholeInterval : inner_start(cells, shares, i, scale);
 }
 
-// Of one trellis. A state's lower 8 - B bits come from the symbols before, the upper B are the branch.
+// The cells of one trellis. A state's lower 8 - B bits come from earlier symbols, its upper B bits are the
+// branch.
 class TrellisCells {
  public:
   explicit TrellisCells(const TrellisTable& table);
 
   const BranchCells& of(int older) const { return cells_[older]; }
-  // Of the branches whose upper bits are known: n_known of them, at least 1 and less than B.
+  // Returns the cells of the branches whose n_known upper bits have the value `known`; 1 <= n_known < B.
   BranchCells with_known(int older, int n_known, int known) const;
 
  private:
@@ -70,7 +73,7 @@ class TrellisCells {
   std::vector<BranchCells> cells_;  // [2^(8 - B)]
 };
 
-// For B = 1 to 6.
+// Returns the cells for B = 1 to 6.
 const TrellisCells& trellis_cells(int bits);
 
 }  // namespace kvant

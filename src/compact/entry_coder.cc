@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::byte kStored{0}, kCoded{1};
 
-constexpr int kScales = 16, kUsualScale = 8;  // deviations of a page: 2^((scale - usual) / 4) of the usual
-constexpr int kScaleRows = 4;                 // every so many rows are looked at to find it
-constexpr double kMeanOfNormal = 0.8;         // |x|, in deviations
+// a page's deviations are 2^((scale - usual) / 4) of the usual ones
+constexpr int kScales = 16, kUsualScale = 8;
+constexpr int kScaleRows = 4;          // one row in this many is inspected to find the scale
+constexpr double kMeanOfNormal = 0.8;  // mean of |x|, in standard deviations
 
 constexpr int kLogBits = 6;
-// log2(x) in 1 / 2^kLogBits, cut off; 0 of 0.
+// Returns log2(x) in 1 / 2^kLogBits, rounded down; 0 for x = 0.
 int log2_of(std::uint64_t x) {
   if (x == 0) return 0;
   const int whole = std::bit_width(x) - 1;
@@ -32,7 +33,7 @@ int log2_of(std::uint64_t x) {
   return log;
 }
 
-// 2^(-(scale - kUsualScale) / 4) in 1 / 2^16, for the square root of a ratio of gains.
+// Returns 2^(-(scale - kUsualScale) / 4), multiplied by the square root of the ratio of gains, in 1 / 2^16.
 std::int64_t narrowing(int scale, std::int32_t usual_gain, std::int32_t gain) {
   constexpr double kQuarters[] = {65536, 55109, 46341, 38968};
   const int quarters = scale - kUsualScale + kScales;  // >= 0
@@ -152,7 +153,8 @@ bool EntryCoder::decode(int page, std::span<const std::byte> coded, std::byte* e
   return std::ranges::all_of(symbols, &SymbolReader::at_end);
 }
 
-// What is expected of the page, less its averages over the tokens: the page's means say those exactly.
+// Predicts the page and subtracts the averages over the tokens, because the page's own means are known
+// exactly.
 void EntryCoder::prepare_page(const PagePlace& at) {
   const int d = shape_.d;
   expected_.resize(static_cast<std::size_t>(kPageTokens) * d);
@@ -171,7 +173,7 @@ void EntryCoder::prepare_page(const PagePlace& at) {
         (std::int64_t{kStepsOfDeviation} << (32 - kGainBits)) / head(at).deviations[c], 1 << kStepBits));
 }
 
-// Means around the averages, gains around the length of what is expected.
+// Codes means relative to the averages, and gains relative to the norm of the prediction.
 template <class Stream>
 void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& models,
                                  TrellisParameters& parameters) {
@@ -195,14 +197,14 @@ void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& mo
   }
   const int loudest =
       2 * log2_of(static_cast<std::uint64_t>(gains_.units[0])) + log2_of(static_cast<std::uint64_t>(d));
-  int bias = 0;  // in 1 / 16 of a code: a running mean of what was missed
+  int bias = 0;  // in 1 / 16 of a code: running mean of the error
   for (int t = 0; t < kPageTokens; ++t) {
     std::uint64_t squares = variance;
     for (int c = 0; c < d; ++c) {
       const std::int64_t x = expected_[static_cast<std::size_t>(t) * d + c];
       squares += static_cast<std::uint64_t>(x * x);
     }
-    constexpr int kCodesOfSquares = 16;  // in an octave
+    constexpr int kCodesOfSquares = 16;  // codes per octave
     const int guess = std::clamp(((loudest - log2_of(squares)) * kCodesOfSquares >> kLogBits) + (bias >> 4),
                                  0, kGainCodes - 1);
     const std::uint32_t coded = model.gains.code(
@@ -229,7 +231,8 @@ ExpectedRow EntryCoder::expected_row(const PagePlace& at, int token, int gain_co
   return {row, steps, head(at).follow.data(), gains_.levels[gain_code]};
 }
 
-// From how far the values of some rows are from what is expected. Only the writer's choice: any would do.
+// Estimates the scale from the prediction errors of some rows. Only the writer chooses it, and any scale
+// would decode.
 int EntryCoder::find_scale(const PagePlace& at, const TrellisParameters& parameters, const std::byte* page) {
   std::array<std::uint16_t, kMaxHeadDim> symbols;
   double sum = 0;

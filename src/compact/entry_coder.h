@@ -1,12 +1,13 @@
-// EntryCoder: the sealed pages of some layers and 128 tokens (cache/page_layout.h), coded with a predictor.
+// EntryCoder: losslessly codes the sealed pages of some layers for 128 tokens (cache/page_layout.h) with a
+// predictor.
 //
-// Nothing is lost: decoding gives the same bytes. Layers come in ascending order, in each K's heads and then
-// V's; of each page its parameters, then its symbols. Pages that no predictor is for are stored as they are.
+// Layers come in ascending order, in each of them K's heads and then V's. Each page has its parameters, then
+// its symbols. Pages without a predictor are stored as they are.
 //
-// Bytes of a coded entry: 0 and the entry itself, where coding would not make it smaller; or 1, the pages
-// that are stored as they are, one after another, the bytes of each of four streams of symbols but the last
-// (u32), and these streams (symbol_coder.h): rows take turns, so that four can be read at a time; what else
-// there is of a page comes before its rows in the first stream.
+// A coded entry begins with a byte. 0: the entry itself follows, because coding would not make it smaller. 1:
+// the uncoded pages follow one after another, then the byte counts of four symbol streams except the last
+// (u32), then the streams (symbol_coder.h). Rows are distributed to the streams in turn, so four can be
+// decoded at a time. A page's other data precedes its rows in the first stream.
 #pragma once
 
 #include <array>
@@ -23,16 +24,16 @@
 
 namespace kvant {
 
-// Used by one thread at a time.
+// Must be used by one thread at a time.
 class EntryCoder {
  public:
-  // Plan and predictor outlive it. layers: of one entry, ascending.
+  // Plan and predictor must outlive it. layers: the layers of one entry, ascending.
   EntryCoder(const Plan& plan, const Predictor& predictor, std::vector<int> layers);
 
   std::size_t entry_bytes() const { return layout_.entry_bytes(); }
-  // page: of the sequence. entry: entry_bytes().
+  // page: index in the sequence. entry: entry_bytes() bytes.
   std::vector<std::byte> encode(int page, std::span<const std::byte> entry);
-  // Writes entry_bytes(). False: these bytes are no coded entry; what was written means nothing then.
+  // Writes entry_bytes(). Returns false if the bytes are not a coded entry; the output is then meaningless.
   bool decode(int page, std::span<const std::byte> coded, std::byte* entry);
 
  private:
@@ -52,7 +53,7 @@ class EntryCoder {
     return static_cast<int>(stream.bits(4, static_cast<std::uint32_t>(scale)));
   }
   void prepare_page(const PagePlace& at);
-  // What is expected of a token's row; lane: whose buffers it uses.
+  // Predicts a token's row. lane: whose buffers it uses.
   ExpectedRow expected_row(const PagePlace& at, int token, int gain_code, int scale, int lane);
   int find_scale(const PagePlace& at, const TrellisParameters& parameters, const std::byte* page);
   void write_page(Writers& to, const PagePlace& at, Models& models, const std::byte* page);
@@ -78,12 +79,13 @@ class EntryCoder {
   PageLayout layout_;
   PagePrediction prediction_;
 
-  // Of the page at hand.
+  // State of the current page.
   TrellisShape shape_;
-  std::vector<std::int32_t> expected_;  // [kPageTokens, d]: in units, less the channels' averages
+  // [kPageTokens, d]: predicted values in units, without the channels' averages
+  std::vector<std::int32_t> expected_;
   std::vector<std::int32_t> averages_;  // [d]
   std::vector<std::int32_t> means_;     // [d], in units
-  std::vector<std::int32_t> steps_;     // [d]: of ValueScale, at the usual gain
+  std::vector<std::int32_t> steps_;     // [d]: as in ValueScale, at the usual gain
   std::vector<std::int32_t> values_;    // [kPageTokens, d]
   GainUnits gains_;
   std::vector<WrittenRow> written_;             // [kPageTokens]

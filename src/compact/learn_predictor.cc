@@ -16,19 +16,20 @@
 namespace kvant {
 namespace {
 
-constexpr int kFirstTokens = 8;             // of a sequence: its sink, which is unlike all else, is left out
-constexpr double kPenalty = 1e-4;           // of the inputs' mean square
-constexpr double kLargestDeviation = 8192;  // units: of a layer's widest channel
+// tokens at the start of a sequence that are left out: the attention sink, which is unlike all others
+constexpr int kFirstTokens = 8;
+constexpr double kPenalty = 1e-4;           // share of the inputs' mean square
+constexpr double kLargestDeviation = 8192;  // units: deviation of a layer's widest channel
 constexpr int kMaxExponent = 60;
 constexpr int kWeightSteps = 127;
 
-// One page of all sealed ones.
+// One sealed page.
 struct LearnedPage {
-  int page;                // of its sequence
-  const std::byte* entry;  // of its group
+  int page;                // index in its sequence
+  const std::byte* entry;  // the entry of its group
 };
 
-// Those of one group of layers.
+// The sealed pages of one group of layers.
 struct GroupPages {
   std::vector<int> layers;
   std::vector<LearnedPage> pages;
@@ -50,7 +51,8 @@ void read_values(const TrellisShape& shape, int exponent, const std::byte* page,
   page_units(shape, to.parameters, to.gains, means.data(), page, to.values.data());
 }
 
-// The lower triangle of L with L L' = a, in place. a: [n, n], of which the lower triangle is read.
+// Cholesky factorization in place: the lower triangle of L with L L' = a. a: [n, n], of which the lower
+// triangle is read.
 void factorize(std::vector<double>& a, int n) {
   for (int j = 0; j < n; ++j) {
     double* row_j = &a[static_cast<std::size_t>(j) * n];
@@ -67,7 +69,7 @@ void factorize(std::vector<double>& a, int n) {
   }
 }
 
-// x <- a^-1 x by the first n rows of a factor of `stride` columns.
+// Computes x <- a^-1 x from the first n rows of a Cholesky factor with `stride` columns.
 void solve(const std::vector<double>& factor, int stride, int n, std::vector<double>& x) {
   for (int i = 0; i < n; ++i) {
     const double* row = &factor[static_cast<std::size_t>(i) * stride];
@@ -166,7 +168,7 @@ class Learner {
     }
   }
 
-  // Exponents, offsets and usual gains of a layer.
+  // Measures the exponents, offsets and usual gains of a layer.
   void measure(const GroupPages& group, int i) {
     const int layer = group.layers[i], d = g_.dim(layer);
     LayerPredictor& of_layer = predictor_.layers[layer];
@@ -219,7 +221,8 @@ class Learner {
     }
   }
 
-  // Such that this deviation, in units of 2^-now, has the size that inputs are made for.
+  // Chooses the exponent that scales this deviation, given in units of 2^-now, to the size that inputs are
+  // designed for.
   static std::int32_t exponent_for(double deviation, std::int32_t now) {
     if (!(deviation > 0)) return now;
     return std::clamp(now + static_cast<int>(std::floor(std::log2(kLargestDeviation / deviation))),
@@ -239,7 +242,7 @@ class Learner {
                            std::exp(sum / (static_cast<double>(group.pages.size()) * kPageTokens))));
   }
 
-  // The inputs of a layer's side into columns [first, first + heads * d) of rows of `stride`.
+  // Writes the inputs of a layer's side into columns [first, first + heads * d) of rows of length `stride`.
   void fill_inputs(const GroupPages& group, int layer, Side side, int first, int stride,
                    std::vector<float>& rows) const {
     const int d = g_.dim(layer);
@@ -335,7 +338,8 @@ class Learner {
         static_cast<std::int32_t>(std::lround(std::ldexp(step, kInputShift + kMultiplierBits)));
   }
 
-  // What channels of a head say about each other, and how much is left: from the surprises of all pages.
+  // Fits how the channels of a head predict each other, and the deviations that remain, from the prediction
+  // errors of all pages.
   void fit_rest(const GroupPages& group) {
     for (const int layer : group.layers) {
       for (int h = 0; h < g_.kv_heads(layer); ++h)

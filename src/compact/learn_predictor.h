@@ -1,4 +1,4 @@
-// A predictor, fitted to sequences that a model has read.
+// Fits a predictor to sequences that a model has read.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 namespace kvant {
 
 struct PredictorText {
-  std::vector<std::vector<std::byte>> sequences;  // Cache::export_sequence, of caches of the plan
-  std::vector<std::vector<ChannelTurn>> turns;    // [n_layers]: of K, by RoPE
+  std::vector<std::vector<std::byte>> sequences;  // results of Cache::export_sequence for caches of the plan
+  std::vector<std::vector<ChannelTurn>> turns;    // [n_layers]: RoPE's rotations of K
 };
 
-// Layers whose pages had all slid out of their windows are not predicted. By least squares with a small
-// penalty on the weights (ridge regression, Hoerl and Kennard 1970), of the values as their pages have them.
-// Layers are spread over threads. An error: no sealed pages.
+// Fits the weights by least squares with a small penalty (ridge regression, Hoerl and Kennard 1970), on the
+// values as their pages store them. Layers whose pages have all left their windows are not predicted. Threads
+// share the layers. Returns an error if there are no sealed pages.
 Result<Predictor> learn_predictor(const Plan& plan, const PredictorText& text, int n_threads);
 
 }  // namespace kvant

@@ -11,11 +11,11 @@
 namespace kvant {
 namespace {
 
-constexpr int kAngleBits = 12;  // of the table; between its angles it is a straight line
+constexpr int kAngleBits = 12;  // size of the table of angles; values between them are interpolated linearly
 constexpr std::size_t kAngles = 1 << kAngleBits;
 constexpr int kSineBits = 15;
 
-constexpr double sine_of_turn(double turn) {  // of a quarter at most
+constexpr double sine_of_turn(double turn) {  // turn: at most a quarter
   const double x = turn * 6.283185307179586;
   double term = x, sum = x;
   for (int i = 1; i < 12; ++i) {
@@ -46,13 +46,13 @@ std::int32_t sine(std::uint64_t angle) {
   return kSines[at] + ((kSines[at + 1] - kSines[at]) * part >> 16);
 }
 
-// 2^16 / sqrt(2^k)
+// kNorms[k] is 2^16 / sqrt(2^k).
 constexpr std::int32_t kNorms[] = {65536, 46341, 32768, 23170, 16384, 11585, 8192, 5793, 4096, 2896};
 
 // Eight integers that the compiler keeps in one or two registers.
 using IntegerLanes = std::int32_t __attribute__((vector_size(32)));
 
-// As walsh_hadamard.cc has it: levels 1, 2 and 4 happen inside eight lanes.
+// Follows walsh_hadamard.cc: levels 1, 2 and 4 are computed within eight lanes.
 KVANT_SIMD_CLONES void rotate_row(std::int32_t* x, int d, int order, std::int64_t norm) {
   const IntegerLanes sign1 = {1, -1, 1, -1, 1, -1, 1, -1}, sign2 = {1, 1, -1, -1, 1, 1, -1, -1},
                      sign4 = {1, 1, 1, 1, -1, -1, -1, -1};

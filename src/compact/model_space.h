@@ -1,5 +1,5 @@
-// From the space of stored values to the model's own and back, in integers: Hadamard rotation, and RoPE's
-// turns of K.
+// Transforms stored values into the model's own space and back, in integers: undoes or applies the Hadamard
+// rotation, and RoPE's rotation of K.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace kvant {
 
-// x [n, d] <- x H, with the orthonormal H of blocks of `order` channels (transform/walsh_hadamard.h); 1: as
-// it is. Values within +-2^21 (kLargestUnits) before and after: what is beyond is cut off.
+// Computes x [n, d] <- x H with the orthonormal H of blocks of `order` channels (transform/walsh_hadamard.h);
+// order 1 leaves x as it is. Values before and after are clamped to +-2^21 (kLargestUnits).
 void rotate_units(std::int32_t* x, int n, int d, int order);
 
-// RoPE of a page's tokens. A model's layers mostly turn alike, so that a page needs one of these.
+// RoPE's rotations for a page's tokens. Most layers of a model rotate alike, so a page needs one of
+// these.
 class PageTurns {
  public:
-  // Of the tokens from first_token on. Does nothing where they are at hand.
+  // Computes the angles for the tokens from first_token on, unless they are already there.
   void prepare(const std::vector<ChannelTurn>& turns, int first_token);
   // x: [kPageTokens, d] in units, in place.
   void turn(std::int32_t* x, int d) const { apply<false>(x, d); }

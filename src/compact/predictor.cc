@@ -1,6 +1,6 @@
-// Bytes of a predictor: magic and version (u32 each), then for each layer both exponents (i32), the number of
-// turns (i32) and the turns, then of each KV head K and V: where the side is predicted, offsets, weights
-// (i8), multipliers, for each channel what follows from it for those behind it, deviations, and the usual
+// Bytes of a predictor: magic and version (u32 each), then the layers. A layer has both exponents (i32), the
+// number of rotations (i32), the rotations, then K and V of each KV head. A predicted side has offsets,
+// weights (i8), multipliers, the `follow` factors of each channel for later ones, deviations, and the usual
 // gain.
 #include "compact/predictor.h"
 
@@ -18,7 +18,7 @@ constexpr std::uint32_t kPredictorMagic = 0x6470766b;  // "kvpd"
 constexpr std::uint32_t kPredictorVersion = 1;
 constexpr std::int32_t kLargestExponent = 100;
 
-// The channels of the heads of a layer that belong to part i of n.
+// Returns the channels of a layer's heads that belong to part i of n.
 ChannelRun run_of_part(const Geometry& g, int layer, int i, int n) {
   const int heads = g.kv_heads(layer), d = g.dim(layer);
   const int first = heads * i / n, end = std::max(first + 1, heads * (i + 1) / n);

@@ -1,13 +1,12 @@
-// Predictor: what K and V of a token say about those of the next layer, as a model's constants.
+// Predictor: the constants by which a token's K and V of one layer predict those of the next.
 //
-// K and V of neighbouring layers are linear images of nearly the same vector. So K of a layer is predicted
-// from K and V of the layer before, and V from these and from K of its own layer, of all heads, in the
-// model's own space: without the Hadamard rotation, and K without its turn by RoPE. In the space of the
-// stored values each channel is then predicted further from what the head's channels before it turned out to
-// be.
+// K and V of neighbouring layers are linear functions of nearly the same vector. So a layer's K is predicted
+// from K and V of the layer before, and its V from these and from its own K. All heads take part, in the
+// model's own space: without the Hadamard rotation, and K without RoPE. In the space of stored values, each
+// channel is then predicted further from the errors of the head's earlier channels.
 //
-// Channels are counted over a layer's heads, side by side. All numbers are integers: a session is read with
-// the same probabilities that it was written with, on any machine.
+// Channels are counted over a layer's heads, side by side. All numbers are integers, so a session is
+// read with the probabilities that it was written with, on any machine.
 #pragma once
 
 #include <cstddef>
@@ -21,27 +20,29 @@
 
 namespace kvant {
 
-// Inputs: units / 2^kInputShift less their mean, within +-kLargestInput.
+// Inputs are units / 2^kInputShift less their mean, clamped to +-kLargestInput.
 inline constexpr int kInputShift = 4;
 inline constexpr int kLargestInput = 4095;
-inline constexpr int kMultiplierBits = 20;  // fraction of multipliers
-inline constexpr int kFollowBits = 14;      // fraction of what follows from a channel
-// More inputs would overflow 32 bits: heads of a wide layer are predicted from fewer (head_inputs).
+inline constexpr int kMultiplierBits = 20;  // fraction bits of multipliers
+inline constexpr int kFollowBits = 14;      // fraction bits of `follow`
+// More inputs would overflow 32 bits. The heads of a wide layer are predicted from fewer inputs
+// (head_inputs).
 inline constexpr int kMostInputs = 4096;
 
-// Of one side of one (layer, KV head) of d channels.
+// The constants of one side of a (layer, KV head) with d channels.
 struct HeadPredictor {
   std::vector<std::int32_t> offsets;      // [d]: the mean in the model's space, in units
   std::vector<std::int16_t> weights;      // [d, inputs]: within +-127
   std::vector<std::int32_t> multipliers;  // [d]: units / 2^kMultiplierBits for 1 of inputs . weights
-  std::vector<std::int16_t> follow;       // [d, d]: [i][j], j > i: of channel i's surprise to channel j
-  std::vector<std::int32_t> deviations;   // [d]: of what is left, in units, where the gain is usual_gain
-  std::int32_t usual_gain = 1;            // in units
+  // [d, d]: [i][j], j > i: factor from channel i's error to channel j's prediction
+  std::vector<std::int16_t> follow;
+  std::vector<std::int32_t> deviations;  // [d]: of the remaining error, in units, at usual_gain
+  std::int32_t usual_gain = 1;           // in units
 };
 
 struct LayerPredictor {
   std::int32_t exponents[2] = {0, 0};  // of K and V: a unit is 2^-exponent
-  std::vector<ChannelTurn> turns;      // of each head's K
+  std::vector<ChannelTurn> turns;      // RoPE's rotations of each head's K
   std::vector<HeadPredictor> k, v;     // [kv_heads]
   HeadPredictor& head(Side side, int kv_head) { return (side == Side::key ? k : v)[kv_head]; }
   const HeadPredictor& head(Side side, int kv_head) const { return (side == Side::key ? k : v)[kv_head]; }
@@ -49,30 +50,32 @@ struct LayerPredictor {
 
 struct Predictor {
   std::vector<LayerPredictor> layers;  // [n_layers] of the plan
-  std::uint64_t checksum = 0;          // of its bytes
+  std::uint64_t checksum = 0;          // checksum of its bytes
 };
 
-// A run of channels of K or V of a layer.
+// A range of channels of a layer's K or V.
 struct ChannelRun {
   int first = 0, n = 0;
 };
 
-// Where the inputs of a head come from: K and V of the layer before, and, for V, K of the own layer, in this
-// order. All heads, or of wide layers those of the same part.
+// The channels that are a head's inputs: K and V of the layer before and, for V, K of its own layer, in this
+// order. They are from all heads; in wide layers, from the heads of the same part.
 struct HeadInputs {
   ChannelRun k_before, v_before, k_own;
   int n() const { return k_before.n + v_before.n + k_own.n; }
 };
-// before: the layer whose entries lie before this one's in the same pages; -1: none.
+// before: the layer whose entries precede this one's in the same pages; -1: none.
 HeadInputs head_inputs(const Geometry& geometry, int before, int layer, int kv_head, Side side);
 
-// For each layer the one before it in its entries, or -1.
+// Returns for each layer the one before it in its entries, or -1.
 std::vector<int> layers_before(const Plan& plan);
 
-// Whether pages of this side are predicted at all: trellis codes behind a Hadamard transform, or none.
+// Returns whether pages of this side are predicted: they must have trellis codes, after a Hadamard transform
+// or none.
 bool is_predicted(const SidePlan& side, int head_dim);
 
-// As a file's bytes, and back. An error: not what write_predictor() gives for such a plan.
+// The file format of predictors. Reading fails for bytes that write_predictor() would not give for such a
+// plan.
 std::vector<std::byte> write_predictor(const Plan& plan, const Predictor& predictor);
 Result<Predictor> read_predictor(const Plan& plan, std::span<const std::byte> bytes);
 

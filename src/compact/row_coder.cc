@@ -7,24 +7,26 @@
 #include "base/simd_clones.h"
 #include "compact/trellis_page.h"
 
-// Into each copy of what calls it, with its instructions.
+// Inlines a function into every SIMD clone of its caller, so it uses that clone's instructions.
 #define KVANT_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace kvant {
 namespace {
 
 constexpr std::int32_t kLargestSurprise = 32767;  // units
-constexpr int kSumBits = 16 - kFollowBits;        // sums are in 2^kSumBits units
+constexpr int kSumBits = 16 - kFollowBits;        // sums are in units of 2^kSumBits
 
-// What follows for each channel from those before it. Sums may wrap around where nothing is plausible.
+// The correction of each channel by the errors of earlier ones. Sums may wrap around for implausible
+// (damaged) input.
 struct Follow {
   std::array<std::int16_t, kMaxHeadDim> sums;
 
   KVANT_ALWAYS_INLINE std::int32_t expected(const ExpectedRow& row, int i) const {
     return row.values[i] + std::int32_t{sums[i]} * (1 << (kSumBits + kGainBits));
   }
-  // Channel i was expected, and is known now. Channels are computed kBlock at a time, of which d is a
-  // multiple: of i and those before nothing follows for themselves.
+  // Updates the sums when channel i, whose prediction was `expected`, becomes known. Channels are processed
+  // in blocks of kBlock, which divides d. Coefficients of channel i and earlier ones are 0, so a block
+  // may include them.
   template <int kBlock>
   KVANT_ALWAYS_INLINE void add(const ExpectedRow& row, int i, int d, std::int32_t known,
                                std::int32_t expected) {
@@ -44,12 +46,12 @@ KVANT_ALWAYS_INLINE ValueScale scale_of(const ExpectedRow& row, int i, std::int3
   return {std::int64_t{row.gain} * row.steps[i] >> 1, std::int64_t{expected} * row.steps[i]};
 }
 
-// Of symbol i's B bits those that are known before it comes, since the row is circular: they are among the
-// 8 - B bits that came first.
+// Returns how many of symbol i's B bits are known before it is read. The row is circular, so these bits are
+// among the first 8 - B bits.
 inline int known_bits(int bits, int d, int i) {
   return std::clamp((i + 1) * bits - (d * bits - (kTrellisBits - bits)), 0, bits);
 }
-// Their value, from the bits that came first.
+// Returns their value, from the bits that came first.
 inline int known_of(int bits, int d, int i, int before, int n_known) {
   const int first = std::max(i * bits - (d * bits - (kTrellisBits - bits)), 0);
   return before >> first & ((1 << n_known) - 1);
@@ -64,7 +66,7 @@ KVANT_ALWAYS_INLINE Cell cell_of(const BranchCells& cells, const NormalShares& s
   return {first, cell_start(cells, shares, rank + 1, scale) - first};
 }
 
-// Passes the symbol whose cell holds the reader's point, and gives its rank.
+// Reads the symbol whose cell contains the reader's point, and returns its rank.
 KVANT_ALWAYS_INLINE int read_cell(const BranchCells& cells, const NormalShares& shares,
                                   const ValueScale& scale, SymbolReader& from) {
   const std::uint32_t point = from.point();
@@ -131,7 +133,7 @@ KVANT_ALWAYS_INLINE std::int64_t surprise_of(int bits, int d, const std::uint16_
   return sum;
 }
 
-// Rows take turns, so that the processor works on one while it waits for what another one looked up.
+// Rows are interleaved, so the processor works on one while table lookups of another are pending.
 template <int kRows, int kBlock>
 KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, int d,
                                            const ExpectedRow* rows, SymbolReader* readers,
@@ -171,7 +173,7 @@ KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, 
   for (int r = 0; r < kRows; ++r) readers[r] = from[r];
 }
 
-constexpr int kWideBlock = 32, kNarrowBlock = 8;  // of the usual sizes of heads, and of all
+constexpr int kWideBlock = 32, kNarrowBlock = 8;  // block sizes: for common head sizes, and for all
 
 template <int kBlock>
 KVANT_ALWAYS_INLINE void read_blocks(const TrellisCells& cells, int bits, int d, int n,

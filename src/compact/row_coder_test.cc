@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kD = 64, kRows = 64;
 
-// Rows of the trellis of B bits for values that are normal around a known expectation.
+// Rows of the trellis of B bits for values that are normally distributed around a known prediction.
 struct Rows {
   Rows(int bits, double deviation, unsigned seed) : bits(bits) {
     std::mt19937 random(seed);
@@ -29,11 +29,11 @@ struct Rows {
     TrellisEncoder(trellis_tables()[bits - 1]).encode(values.data(), kRows, kD, symbols.data());
   }
   int bits;
-  std::vector<double> expected;  // in deviations of the values
+  std::vector<double> expected;  // in standard deviations of the values
   std::vector<std::uint16_t> symbols;
 };
 
-constexpr std::int32_t kUnit = 1 << 20;  // of 1, in 1 / 2^kGainBits
+constexpr std::int32_t kUnit = 1 << 20;  // the value 1, in 1 / 2^kGainBits
 
 struct Buffers {
   std::array<std::int32_t, kD> values, steps;
@@ -50,7 +50,7 @@ struct Buffers {
   }
 };
 
-// The bits that a writer takes for all rows.
+// Returns the bits that a writer uses for all rows.
 double written_bits(const Rows& rows, double deviation, SymbolWriter& writer) {
   Buffers buffers;
   double ideal = 0;
@@ -77,7 +77,7 @@ TEST_P(RowCoder, GivesBackTheSymbolsAndTakesTheirBits) {
   SymbolWriter writer;
   const double ideal = written_bits(rows, 0.5, writer);
   const auto bytes = writer.take();
-  EXPECT_LT(8.0 * static_cast<double>(bytes.size()), 1.01 * ideal + 64);  // of a state
+  EXPECT_LT(8.0 * static_cast<double>(bytes.size()), 1.01 * ideal + 64);  // plus the bits of a state
   SymbolReader reader(bytes);
   Buffers buffers;
   for (int r = 0; r < kRows; ++r) {
@@ -89,7 +89,7 @@ TEST_P(RowCoder, GivesBackTheSymbolsAndTakesTheirBits) {
   EXPECT_TRUE(reader.at_end());
 }
 
-// A prediction that leaves 1/4 of the variance is worth nearly a bit a value, where there is one to save.
+// A prediction that leaves 1/4 of the variance saves nearly one bit per value, if there is one to save.
 TEST_P(RowCoder, SavesWhatThePredictionIsWorth) {
   const Rows rows(GetParam(), 0.5, 6);
   SymbolWriter writer;
@@ -105,7 +105,7 @@ TEST_P(RowCoder, SavesWhatThePredictionIsWorth) {
   }
   const double saved = rows.bits - bits / (kRows * kD);
   EXPECT_GT(saved, rows.bits == 1 ? 0.2 : rows.bits == 2 ? 0.55 : 0.75);
-  EXPECT_LT(saved, rows.bits < 5 ? 1.05 : 1.4);  // few states leave something of their own
+  EXPECT_LT(saved, rows.bits < 5 ? 1.05 : 1.4);  // with few states, other effects save bits too
 }
 
 TEST_P(RowCoder, FourRowsAtOnceAreTheSame) {
@@ -137,7 +137,7 @@ TEST_P(RowCoder, FourRowsAtOnceAreTheSame) {
   }
 }
 
-// The same on every machine: these sizes are part of the files' format.
+// These sizes are part of the file format and must be the same on every machine.
 TEST(BranchCells, AreTheSameEverywhere) {
   std::uint64_t hash = 0;
   for (int bits = 1; bits <= kMaxTrellisBits; ++bits) {

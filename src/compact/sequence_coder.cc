@@ -33,8 +33,8 @@ static_assert(sizeof(Start) == 40);
 // One entry of a sequence.
 struct Entry {
   const SealedRun* run;
-  int page;           // of the sequence
-  std::size_t first;  // byte of the sequence
+  int page;           // index in the sequence
+  std::size_t first;  // byte offset in the sequence
 };
 
 std::vector<Entry> entries_of(const std::vector<SealedRun>& runs) {
@@ -46,7 +46,7 @@ std::vector<Entry> entries_of(const std::vector<SealedRun>& runs) {
   return entries;
 }
 
-// Calls visit(first, n) with each run of bytes that lies outside of all entries.
+// Calls visit(first, n) with each range of bytes that lies outside of all entries.
 template <class Visit>
 void for_each_rest(const std::vector<SealedRun>& runs, std::size_t n_bytes, const Visit& visit) {
   std::size_t at = 0;
@@ -57,8 +57,8 @@ void for_each_rest(const std::vector<SealedRun>& runs, std::size_t n_bytes, cons
   visit(at, n_bytes - at);
 }
 
-// Calls work(coder, i) for each entry i, on several threads, each with coders of its own. The first exception
-// comes out again.
+// Calls work(coder, i) for each entry i on several threads, each with its own coders. Rethrows the first
+// exception.
 void for_each_entry(const Plan& plan, const Predictor& predictor, const std::vector<SealedRun>& runs,
                     const std::vector<Entry>& entries, int n_threads,
                     const std::function<void(EntryCoder&, std::size_t)>& work) {
@@ -81,7 +81,7 @@ void for_each_entry(const Plan& plan, const Predictor& predictor, const std::vec
   std::vector<std::thread> others;
   try {
     for (std::size_t i = 1; i < n; ++i) others.emplace_back(share, std::ref(failures[i]));
-  } catch (const std::system_error&) {  // no more threads: the others have more to do
+  } catch (const std::system_error&) {  // the system gives no more threads; the others take over the work
   }
   share(failures[0]);
   for (std::thread& other : others) other.join();

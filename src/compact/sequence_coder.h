@@ -1,5 +1,5 @@
-// SequenceCoder: a sequence's bytes (Cache::export_sequence) in fewer, for storage; nothing is lost. Sealed
-// pages are coded (entry_coder.h), everything else is stored as it is.
+// SequenceCoder: losslessly compresses a sequence's bytes (Cache::export_sequence) for storage. Sealed pages
+// are coded (entry_coder.h), everything else is stored as it is.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@ namespace kvant {
 
 class SequenceCoder {
  public:
-  // Of sequences of this plan.
+  // It codes sequences of this plan.
   SequenceCoder(std::shared_ptr<const Plan> plan, Predictor predictor);
 
   const Plan& plan() const { return *plan_; }
   std::uint64_t predictor_checksum() const { return predictor_.checksum; }
 
-  // Threads share the entries. Throws std::bad_alloc. sequence: of a cache of the plan.
+  // sequence: from a cache of the plan. Threads share the entries. Throws std::bad_alloc.
   std::vector<std::byte> encode(std::span<const std::byte> sequence, int n_threads) const;
-  // Whatever the bytes are: the sequence that was encoded, or an error, which goes on after "it is damaged: "
-  // in a message; of another predictor's: so, too. Throws std::bad_alloc.
+  // Accepts any bytes. Returns the sequence that was encoded or an error, also for another predictor's bytes.
+  // The error continues a message "it is damaged: ". Throws std::bad_alloc.
   Result<HugeBuffer> decode(std::span<const std::byte> coded, int n_threads) const;
 
  private:

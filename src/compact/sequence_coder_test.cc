@@ -24,7 +24,7 @@ std::vector<std::byte> sequence_of(Cache& cache, int n) {
   return std::move(*bytes);
 }
 
-// Pairs of channels turn, some not at all.
+// Some pairs of channels rotate, others don't.
 std::vector<std::vector<ChannelTurn>> some_turns(const Geometry& g) {
   std::vector<std::vector<ChannelTurn>> turns(g.n_layers);
   for (int layer = 0; layer < g.n_layers; ++layer)
@@ -38,7 +38,7 @@ SequenceCoder learned_coder(const std::shared_ptr<const Plan>& plan, std::vector
   auto learned = learn_predictor(*plan, text, 2);
   EXPECT_TRUE(learned.ok());
   const auto bytes = write_predictor(*plan, *learned);
-  auto read = read_predictor(*plan, bytes);  // as from a file
+  auto read = read_predictor(*plan, bytes);  // as if read from a file
   EXPECT_TRUE(read.ok() && read->checksum == learned->checksum);
   return SequenceCoder(plan, std::move(*read));
 }
@@ -73,14 +73,15 @@ INSTANTIATE_TEST_SUITE_P(OtherRecipes, CodedSequence,
                                            "k=hadamard:tcq3,v=hadamard:tcq2,protect=0.05,window=128",
                                            "k=hadamard:tcq3,v=hadamard:tcq3,evict=0.6"));
 
-// Nearly normal, of deviation 1, and the same everywhere: a sum of whole numbers.
+// Draws nearly normal values of deviation 1 as a sum of integers, so they are the same everywhere.
 float drawn(std::mt19937& random) {
   int sum = -2046;
   for (int i = 0; i < 4; ++i) sum += static_cast<int>(random() % 1024);
   return static_cast<float>(sum) / 512;
 }
 
-// Sequences whose layers and sides are one hidden row, moved by some channels, with a little noise.
+// Sequences in which every layer and side is the same hidden row, shifted by some channels, with a little
+// noise.
 struct Related {
   std::shared_ptr<const Plan> plan;
   static int moved_by(int layer, int h, Side side) { return (side == Side::value ? 7 : 0) + h * 3 + layer; }
@@ -125,7 +126,8 @@ TEST(SequenceCoder, SavesWhatLayersSayOfEachOther) {
   const SequenceCoder coder(related.plan, *learned);
   const auto sequence = related(1024, 2);
   expect_round_trip(coder, sequence);
-  // All but the first layer's K is known but for noise of a tenth, and the quantizer's: of 3 bits a half.
+  // All but the first layer's K is predictable except for noise of a tenth and the quantizer's error, which
+  // is half of the 3 bits.
   EXPECT_LT(static_cast<double>(coder.encode(sequence, 1).size()),
             0.6 * static_cast<double>(sequence.size()));
 }
@@ -166,7 +168,7 @@ TEST(SequenceCoder, NamesAPredictorThatIsNotIts) {
   EXPECT_NE(decoded.error().message.find("another predictor"), std::string::npos) << decoded.error().message;
 }
 
-// Pages may hold anything: what a session's file says is only checked against damage.
+// Pages may hold anything, because a session file is only checked for damage.
 TEST(EntryCoder, TakesAnyBytes) {
   CodedExample example;
   const PredictorText text{{example.sequence}, some_turns(example.plan->geometry)};
@@ -182,7 +184,8 @@ TEST(EntryCoder, TakesAnyBytes) {
     ASSERT_TRUE(coder.decode(3, coded, decoded.data()));
     EXPECT_EQ(decoded, entry);
   }
-  for (int i = 0; i < 20; ++i) {  // and so may coded entries: no answer is right, but there is one
+  // coded entries may hold anything, too: the result is arbitrary, but decoding must return
+  for (int i = 0; i < 20; ++i) {
     std::vector<std::byte> coded(1 + random() % 20000), entry(coder.entry_bytes());
     for (std::byte& x : coded) x = static_cast<std::byte>(random());
     coded[0] = std::byte{1};
@@ -192,7 +195,7 @@ TEST(EntryCoder, TakesAnyBytes) {
   }
 }
 
-// Of related sequences of two layers, without any arithmetic but whole numbers.
+// A predictor for related sequences of two layers, made by integer arithmetic only.
 Predictor exact_predictor(const Plan& plan) {
   const Geometry& g = plan.geometry;
   const int d = g.head_dim, channels = g.n_kv_heads * d;
@@ -221,7 +224,7 @@ Predictor exact_predictor(const Plan& plan) {
   return predictor;
 }
 
-// What files hold is read on other machines: no instruction set or compiler may give other numbers.
+// Files are read on other machines, so no instruction set or compiler may change the numbers.
 TEST(EntryCoder, WritesTheSameBytesEverywhere) {
   const Related related{
       testing::plan_for("k=hadamard:tcq3,v=hadamard:tcq4", testing::small_geometry(64, 2, 2, 2))};
@@ -231,7 +234,7 @@ TEST(EntryCoder, WritesTheSameBytesEverywhere) {
   const auto runs = sealed_runs(*related.plan, sequence, sequence.size());
   ASSERT_TRUE(runs && runs->front().n_pages > 0);
   const auto entry = std::span(sequence).subspan(runs->front().first, coder.entry_bytes());
-  EXPECT_EQ(checksum(entry), 6052247082620009364U);  // of the format
+  EXPECT_EQ(checksum(entry), 6052247082620009364U);  // the page format's result
   const auto coded = coder.encode(0, entry);
   ASSERT_EQ(coded.front(), std::byte{1});
   EXPECT_LT(coded.size(), 0.85 * static_cast<double>(entry.size()));
@@ -246,7 +249,7 @@ TEST(PageTurns, AreTurnsAndTheSameEverywhere) {
   page.prepare(turns, 128 * 5);  // 80 whole turns of the first pair
   page.turn(x.data(), kD);
   EXPECT_NEAR(x[0], 10000, 2);
-  EXPECT_NEAR(x[kD], 0, 2);  // an eighth of a turn of (1, 1)
+  EXPECT_NEAR(x[kD], 0, 2);  // (1, 1) turned by an eighth
   EXPECT_NEAR(x[kD + 1], 14142, 2);
   EXPECT_EQ(x[3], 10000);
   std::uint64_t hash = 0;
@@ -276,7 +279,7 @@ TEST(SealedRuns, LieWhereTheEntriesAre) {
   ASSERT_TRUE(runs.has_value());
   ASSERT_EQ(runs->size(), 2U);
   EXPECT_EQ((*runs)[0].n_pages, 3);
-  EXPECT_EQ((*runs)[1].first_page, 2);  // before token 351 nothing is seen
+  EXPECT_EQ((*runs)[1].first_page, 2);  // nothing before token 351 is visible
   EXPECT_EQ((*runs)[1].n_pages, 1);
   EXPECT_FALSE(sealed_runs(*plan, std::span(sequence).first(20), sequence.size()).has_value());
   EXPECT_FALSE(sealed_runs(*plan, sequence, 3000).has_value());

@@ -31,7 +31,7 @@ SymbolReader::SymbolReader(std::span<const std::byte> bytes) {
   }
   std::memcpy(&state_, bytes.data(), sizeof state_);
   left_ = bytes.subspan(sizeof state_);
-  if (state_ < kLeastState) {  // no writer's
+  if (state_ < kLeastState) {  // no writer produces this
     state_ += kLeastState;
     too_short_ = true;
   }

@@ -1,11 +1,11 @@
-// Entropy coding of symbols whose probabilities are known only while they are coded: a range variant of
-// asymmetric numeral systems (Duda 2013, arXiv 1311.2540). A symbol is an interval of [0, 2^16); its
-// probability is the interval's size / 2^16.
+// Entropy coding of symbols whose probabilities are known only during coding: the range variant of asymmetric
+// numeral systems (Duda 2013, arXiv 1311.2540). A symbol is an interval of [0, 2^16), and its probability is
+// the interval's size / 2^16.
 //
 // The state is in [2^32, 2^64) and moves 32 bits at a time. Symbols are read in the order in which they were
-// put, so the writer keeps them all until the end: 4 bytes each.
+// put, although ANS encodes backwards. So the writer keeps them all until the end, 4 bytes each.
 //
-// Bytes: the state (u64), then words (u32) in the order in which the reader wants them, little-endian.
+// Bytes: the state (u64), then words (u32) in the order in which the reader takes them, little-endian.
 #pragma once
 
 #include <cstddef>
@@ -21,28 +21,28 @@ inline constexpr std::uint32_t kWholeInterval = 1U << kProbabilityBits;
 
 class SymbolWriter {
  public:
-  // An interval of at least 1. The whole one takes no bits.
+  // Writes an interval of at least 1. The whole interval takes no bits.
   void put(std::uint32_t first, std::uint32_t size) {
     if (size < kWholeInterval) symbols_.push_back(first << kProbabilityBits | size);
   }
-  // n bits, at most 16, all values being alike.
+  // Writes n bits, at most 16, with a uniform distribution.
   void put_bits(std::uint32_t value, int n) { put(value << (kProbabilityBits - n), kWholeInterval >> n); }
-  // All of it. The writer is empty then.
+  // Returns all bytes and leaves the writer empty.
   std::vector<std::byte> take();
 
  private:
   std::vector<std::uint32_t> symbols_;
 };
 
-// Reads what may be anything: whatever the bytes are, there is always a next symbol.
+// Reads arbitrary bytes: there is always a next symbol.
 class SymbolReader {
  public:
-  SymbolReader() = default;  // of nothing
+  SymbolReader() = default;  // reads nothing
   explicit SymbolReader(std::span<const std::byte> bytes);
 
-  // A number within the next symbol's interval.
+  // Returns a number within the next symbol's interval.
   std::uint32_t point() const { return static_cast<std::uint32_t>(state_) & (kWholeInterval - 1); }
-  // Goes on behind that symbol. Where rows take turns, a call would cost as much as it does.
+  // Moves past that symbol. It is inlined because in interleaved rows a call would cost as much as the work.
   [[gnu::always_inline]] void pass(std::uint32_t first, std::uint32_t size) {
     state_ = (state_ >> kProbabilityBits) * size + point() - first;
     if (state_ >= kLeastState) return;
@@ -60,7 +60,7 @@ class SymbolReader {
     pass(value << (kProbabilityBits - n), kWholeInterval >> n);
     return value;
   }
-  // Whether these were the symbols that a writer has put, as far as that can be told.
+  // Returns whether these were exactly the symbols that a writer put, as far as that can be told.
   bool at_end() const { return !too_short_ && left_.empty() && state_ == kLeastState; }
 
   static constexpr std::uint64_t kLeastState = std::uint64_t{1} << 32;

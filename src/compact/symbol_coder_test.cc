@@ -14,7 +14,7 @@ struct Symbol {
   std::uint32_t first, size;
 };
 
-// Intervals of very different sizes, the whole one among them.
+// Intervals of very different sizes, including the whole interval.
 std::vector<Symbol> some_symbols(int n, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Symbol> symbols;
@@ -96,7 +96,7 @@ TEST(AdaptiveInteger, GivesBackWhatWasWrittenAndLearns) {
   for (const int x : small) ASSERT_EQ(numbers.code(stream, 0), static_cast<std::uint32_t>(x + 128) & 255);
   for (const int x : large) ASSERT_EQ(differences.code(stream, 0), x);
   EXPECT_TRUE(reader.at_end());
-  // A normal variable of deviation 3, rounded, has 3.63 bits.
+  // A rounded normal variable of deviation 3 has an entropy of 3.63 bits.
   EXPECT_LT(8.0 * static_cast<double>(bytes.size()) / static_cast<double>(small.size()), 3.63 * 1.06);
 }
 

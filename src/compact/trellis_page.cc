@@ -11,8 +11,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kGainSteps = 32;  // gain codes in an octave
-constexpr int kSilent = 255;    // the gain code of 0
+constexpr int kGainSteps = 32;  // gain codes per octave
+constexpr int kSilent = 255;    // the gain code of a zero row
 constexpr std::int32_t kLargestGain = 1 << 30, kLargestLevel = 1 << 22;
 
 constexpr std::uint64_t root(std::uint64_t square) {  // rounded down
@@ -24,7 +24,7 @@ constexpr std::uint64_t root(std::uint64_t square) {  // rounded down
   return low;
 }
 
-// 2^(-i / 32) in 1 / 2^30.
+// Computes 2^(-i / 32) in 1 / 2^30.
 constexpr std::array<std::int32_t, kGainSteps> fractions_of_octaves() {
   std::array<std::int32_t, kGainSteps> table{};
   for (int i = 0; i < kGainSteps; ++i) {
@@ -39,7 +39,7 @@ constexpr std::array<std::int32_t, kGainSteps> fractions_of_octaves() {
 }
 constexpr auto kFractions = fractions_of_octaves();
 
-// Cut off; what is no number is 0.
+// Truncates and clamps the value; NaN gives 0.
 std::int32_t clamped(double value, std::int32_t largest) {
   if (!(value >= -largest)) return value < 0 ? -largest : 0;
   return value > largest ? largest : static_cast<std::int32_t>(value);
