@@ -15,15 +15,15 @@ constexpr std::int64_t kMaxChoices = 2048;
 
 }  // namespace
 
-// What is seen of an alternative from outside.
+// What matters about an alternative when it is told apart from others.
 struct SchemaHolder::Outline {
   unsigned stated = kAnyType;     // types that it allows
-  unsigned generated = kAnyType;  // types that are written for it
+  unsigned generated = kAnyType;  // types for which text is generated
   std::optional<std::vector<Json>> values;
   std::set<std::string> properties, required;
-  bool has_additional = false;                      // properties that it doesn't name are written
-  bool forbids_others = false;                      // properties that it doesn't name are against it
-  std::map<std::string, std::vector<Json>> listed;  // values of properties
+  bool has_additional = false;                      // properties that it does not name are generated
+  bool forbids_others = false;                      // properties that it does not name make a value invalid
+  std::map<std::string, std::vector<Json>> listed;  // listed values of properties
   double low = -std::numeric_limits<double>::infinity(), high = -low;
 };
 
@@ -110,7 +110,7 @@ SchemaHolder::Outline SchemaHolder::outline(Parts parts, const Json& alternative
     seen.stated &= stated_types(*part, "", /*reports=*/false);
     for (const auto& [key, said] : part->items()) implied |= types_of_keyword(key);
     outline_object(*part, where, seen);
-    // They may name more properties.
+    // These keywords may name more properties.
     for (const char* key : {"anyOf", "oneOf", "propertyNames", "dependentRequired", "dependencies"})
       seen.has_additional = seen.has_additional || part->contains(key);
     for (const char* key : {"minimum", "exclusiveMinimum"}) {

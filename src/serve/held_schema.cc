@@ -12,7 +12,7 @@ namespace kvant::schema {
 namespace {
 
 constexpr std::int64_t kMaxSchemaParts = 8192;
-constexpr int kMaxHeldDepth = 96;  // of parts in parts: the walk calls itself for each
+constexpr int kMaxHeldDepth = 96;  // nesting depth; the walk recurses for each level
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// JSON schemas as llama.cpp's converter can hold a text to them. Of keywords that stand side by side the
-// converter takes one: so the schema is written anew, with what stands side by side worked into one part.
+// Rewrites JSON schemas into a form to which llama.cpp's converter can hold a text. The converter uses only
+// one of several keywords in one place, so all of them are merged into one part.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace kvant {
 
-// What the schemas of one request come to: their rules are one grammar.
+// The cost of all schemas in a request. Their rules are one grammar.
 struct SchemaCost {
-  std::int64_t parts = 0;           // that become rules
-  std::int64_t optional_pairs = 0;  // of optional properties of an object: there are rules for each pair
-  std::int64_t symbols = 0;         // of names, listed values, patterns and counts, by and large
+  std::int64_t parts = 0;           // parts that become rules
+  std::int64_t optional_pairs = 0;  // pairs of optional properties in one object; each pair has rules
+  std::int64_t symbols = 0;         // approximate number for names, listed values, patterns and counts
 };
 
-// exact: a text that is held to the new schema holds the old one. advice: so too, but for what `loosened`
-// names.
+// With `exact`, a text that matches the new schema also matches the old one. With `advice`, that holds except
+// for what `loosened` names.
 enum class SchemaUse : std::uint8_t { exact, advice };
 
 struct HeldSchema {
   nlohmann::ordered_json schema;
-  std::vector<std::string> loosened;  // sentences: what no text is held to
+  std::vector<std::string> loosened;  // one sentence for each demand that is not enforced
 };
 
-// where: what the schema is called in messages. definitions: what the new schema's definitions are called,
-// with a number behind; no other schema of a request has that name. Adds to `cost`. Errors: it is no schema;
-// with `exact` also where it says something that a text can't be held to, or comes to too much. With `advice`
-// a schema describes an object, the arguments of a tool.
+// Rewrites a schema and adds its cost to `cost`. `where` is the schema's name in messages. `definitions`
+// begins the names of the new schema's definitions; a number follows, and no other schema of the request has
+// these names. With `advice`, the schema describes an object, the arguments of a tool.
+// Errors: it is not a schema; with `exact` also a demand that cannot be enforced, or too high a cost.
 Result<HeldSchema> hold_schema(const nlohmann::ordered_json& schema, const std::string& where, SchemaUse use,
                                const std::string& definitions, SchemaCost& cost);
 

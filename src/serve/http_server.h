@@ -1,4 +1,4 @@
-// HttpServer: the endpoints of `kvant serve`, over HTTP/1.1.
+// HttpServer serves the endpoints of `kvant serve` over HTTP/1.1.
 #pragma once
 
 #include <cstddef>
@@ -18,33 +18,33 @@ namespace kvant {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                  // 0: any that is free
-  std::string api_key;              // empty: everybody may ask
+  int port = 8080;                  // 0: any free port
+  std::string api_key;              // empty: no key is needed
   std::size_t max_body = 16 << 20;  // bytes
-  int requests = 64;                // that are served at the same time
-  std::size_t connections = 1000;   // that are open at the same time
-  CorsPolicy cors = {};             // whose web pages may ask
-  ServerLog* log = nullptr;         // outlives the server; null: none
+  int requests = 64;                // requests that are served at the same time
+  std::size_t connections = 1000;   // connections that are open at the same time
+  CorsPolicy cors = {};             // web pages that may use the server
+  ServerLog* log = nullptr;         // must outlive the server; null: none
 };
 
-// The address as URLs have it: IPv6 in brackets.
+// Returns the address as URLs write it: IPv6 in brackets.
 std::string url_host(const std::string& host);
-// Whether a server could listen there now. The error says why not.
+// Checks that a server could listen there now. The error says why it could not.
 Status check_address(const std::string& host, int port);
 
 class HttpServer {
  public:
-  // loop and tokenizer outlive it. served: the loop's recipes, in its order. chat_template: null: llama.cpp's
-  // idea of the model's, without tools.
+  // `loop` and `tokenizer` must outlive the server. `served` has the loop's recipes in the same order. With a
+  // null chat_template, the server uses llama.cpp's guess at the model's template, without tools.
   HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
              std::vector<ServerInfo> served, HttpOptions options);
   ~HttpServer();
 
-  // Takes the port. Returns its number, or an error.
+  // Takes the port and returns its number.
   Result<int> bind();
-  // Serves until stop(), and until what is being answered then has been.
+  // Serves until stop(), and then finishes the requests that run.
   void serve();
-  void stop();  // from any thread
+  void stop();  // any thread may call it
 
  private:
   class Routes;

@@ -22,7 +22,7 @@ class FimTokenizer : public testing::FakeTokenizer {
 const FimTokenizer kFim({.prefix = 1, .suffix = 2, .middle = 3});
 const FimTokenizer kFiles({.prefix = 1, .suffix = 2, .middle = 3, .repository = 4, .file = 5});
 
-// Tokens where there are numbers, else texts.
+// Builds a row of tokens: numbers are tokens, texts are encoded.
 std::vector<std::int32_t> row(const Json& parts) {
   std::vector<std::int32_t> tokens;
   for (const Json& part : parts) {
@@ -57,7 +57,7 @@ TEST(InfillPrompt, IsRefusedWhereTheModelHasNoTokens) {
             "the model was not trained to fill in the middle of a text: its vocabulary has no FIM tokens");
 }
 
-// The parameter that is named as wrong, or the prompt.
+// Returns the name of the wrong parameter, or the prompt.
 std::string wrong_parameter(const ParsedRequest& request) {
   const auto* error = std::get_if<ApiError>(&request);
   return error == nullptr ? "accepted" : error->parameter;

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// They shape what an editor suggests, by time and layout. Editors send them always.
+// Editors always send these limits on time and layout. They only shape suggestions, so they are hints.
 constexpr const char* kEditorHints[] = {"t_max_prompt_ms", "t_max_predict_ms", "n_indent", "samplers",
                                         "response_fields"};
 
@@ -36,7 +36,7 @@ const char* stop_type(const AnswerPart& last) {
   return last.stop.empty() ? "eos" : "word";
 }
 
-// The format of llama-server: the text, and in the last part what has ended it.
+// Writes llama-server's format: the text, and in the last part the reason for the end.
 class InfillAnswers final : public ApiAnswers {
  public:
   explicit InfillAnswers(std::string model) : model_(std::move(model)) {}
@@ -62,7 +62,7 @@ class InfillAnswers final : public ApiAnswers {
     last_ = part;
     if (part.end == GenerationEnd::none)
       return sse_event(response_text({{"index", 0}, {"content", part.text}, {"stop", false}}));
-    text_ = part.text;  // which comes with what has ended it
+    text_ = part.text;  // the last part sends it together with the reason
     return "";
   }
   std::string end_events(const TokenUsage& usage) override { return sse_event(response_text(whole(usage))); }

@@ -1,4 +1,4 @@
-// POST /infill, as llama.cpp's server has it.
+// Routes POST /infill, in the format of llama.cpp's server.
 #pragma once
 
 #include <span>
@@ -14,12 +14,12 @@ class Server;
 
 namespace kvant {
 
-// A request for the middle of a text, which is one to /v1/completions with a prompt of tokens. What editors
-// send to shape a suggestion and kvant does not have (`t_max_predict_ms`, `samplers`) is a hint.
+// Turns a request for the middle of a text into one to /v1/completions with a prompt of tokens. Parameters
+// that only shape an editor's suggestion (`t_max_predict_ms`, `samplers`) are hints.
 ParsedRequest parse_infill_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                    const ApiLimits& limits = {});
 
-// All outlive the server, and so does what `limits` points to.
+// All arguments, and what `limits` points to, must outlive the server.
 void add_infill_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                       const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -8,10 +8,10 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kMaxHints = 32;     // of a request that are remembered
+constexpr std::size_t kMaxHints = 32;     // hints that are remembered per request
 constexpr std::size_t kMaxHintName = 80;  // bytes
 
-// The numbers of list elements left out: "tools[3].type" and "tools[4].type" are one name.
+// Removes list indices, so "tools[3].type" and "tools[4].type" are one name.
 std::string without_numbers(const std::string& name) {
   std::string plain;
   bool in_brackets = false;
@@ -167,7 +167,7 @@ std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_coun
 
 void JsonFields::means_default(const char* key, const std::vector<Json>& values) {
   const Json* json = value(key);
-  // The library compares an unsigned number with a signed one by its bits.
+  // The library compares unsigned and signed numbers by their bits.
   const bool is_huge =
       json != nullptr && json->is_number_unsigned() && json->get<std::uint64_t>() > INT64_MAX;
   if (json != nullptr && !is_huge && std::ranges::find(values, *json) != values.end()) default_.insert(key);

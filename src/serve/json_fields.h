@@ -1,5 +1,5 @@
-// JsonFields: the members of a JSON object that a client sent, read one by one. The first wrong member is the
-// error of the request. A member that nobody reads is a hint: the request goes on without it.
+// JsonFields reads the members of a client's JSON object one by one. The first wrong member is the error of
+// the request. A member that nobody reads is a hint: the request goes on without it.
 #pragma once
 
 #include <cstdint>
@@ -18,43 +18,45 @@ class JsonFields {
  public:
   using Json = nlohmann::ordered_json;
 
-  // where: what the object is called in messages, as a prefix of its members' names ("messages[2]."). `json`
-  // outlives it.
+  // `where` is the object's name in messages, written as a prefix of its members' names ("messages[2].").
+  // `json` must outlive the object.
   explicit JsonFields(const Json& json, std::string where = "");
   explicit JsonFields(Json&& json, std::string where = "") = delete;
 
-  // The value of a member; nothing where it is missing, null, or wrong.
+  // Returns the value of a member, or nothing if it is missing, null or wrong.
   std::optional<double> number(const char* key, double low, double high);
   std::optional<std::int64_t> integer(const char* key, std::int64_t low, std::int64_t high);
   std::optional<bool> boolean(const char* key);
   std::optional<std::string> text(const char* key);
-  // A text, or an array of at most that many. Empty texts are left out: they say nothing.
+  // Reads a text, or an array with at most max_count texts. Empty texts are left out, because they say
+  // nothing.
   std::vector<std::string> texts(const char* key, std::size_t max_count);
-  // Any value; null where it is missing or null.
+  // Returns any value, or null if it is missing or null.
   const Json* value(const char* key);
-  // One of these words, the first of which may be left out where it is said to be the default.
+  // Reads one of these words. With is_first, a missing member means the first word.
   enum class Missing : std::uint8_t { is_first, is_wrong };
   std::string word(const char* key, const std::vector<const char*>& words, Missing missing);
-  // A list; null where it is missing, null or wrong. of: what it has, for messages.
+  // Returns a list, or null if it is missing, null or wrong. `of` names the elements in messages.
   const Json* list(const char* key, const char* of);
-  // The same, which has to be there and has one element at least.
+  // Reads a list that must exist and have at least one element.
   const Json* filled_list(const char* key, const char* of);
 
-  // Values of a member that mean the same as leaving it out. Call it before the member is read.
+  // Declares values that mean the same as leaving the member out. Call it before the member is read.
   void means_default(const char* key, const std::vector<Json>& values);
-  // A parameter that kvant does not have: only these values are taken, for they change nothing.
+  // Accepts only harmless values of a parameter that kvant does not have.
   void accept_only(const char* key, const std::vector<Json>& harmless, const char* why);
   bool was_read(const char* key) const { return read_.contains(key); }
-  // Takes the members that were not read as hints.
+  // Treats the members that were not read as hints.
   void leave_others();
-  // Their names, with where they were found: "metadata", "tools[].defer_loading". A bounded number.
+  // Returns the names of hints with their place: "metadata", "tools[].defer_loading". Their number is
+  // bounded.
   const std::vector<std::string>& hints() const { return hints_; }
 
   void fail(const std::string& key, std::string message, const char* code = kInvalidValue);
-  void fail(const std::optional<ApiError>& error);  // of a part of it
-  // The member is missing. give: what it should be.
+  void fail(const std::optional<ApiError>& error);  // the error of a part
+  // Reports a missing member. `give` says what it should be.
   void fail_missing(const char* key, std::string_view give);
-  // The error and the hints of an object within this one.
+  // Takes over the error and the hints of an object within this one.
   void take(const JsonFields& part);
   const std::optional<ApiError>& error() const { return error_; }
 

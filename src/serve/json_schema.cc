@@ -12,8 +12,8 @@
 namespace kvant {
 namespace {
 
-// The library's rule for a property's name that is none of some others lets it begin with characters that
-// JSON has no name begin with.
+// llama.cpp's rule for property names other than given ones allows names to begin with characters that JSON
+// forbids. This removes them.
 std::string with_readable_names(std::string gbnf) {
   constexpr std::string_view kOther = "[^\"", kUnreadable = "\\\\\\x7F\\x00-\\x1F";
   for (std::size_t at = 0; (at = gbnf.find(kOther, at)) != std::string::npos; at += kOther.size())
@@ -30,7 +30,8 @@ Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const s
 }
 
 Result<std::string> held_schema_grammar(nlohmann::ordered_json held, const std::string& where) {
-  // The library takes a property without a name for the whole: then the whole lies behind a reference.
+  // llama.cpp takes a property without a name for the whole schema, so the schema is moved behind a
+  // reference.
   const auto properties = held.find("properties");
   if (properties != held.end() && properties->contains("")) {
     nlohmann::ordered_json definitions = held.value("$defs", nlohmann::ordered_json::object());

@@ -1,4 +1,4 @@
-// JSON schemas as grammars of answers.
+// Turns JSON schemas into grammars for completions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// The rules (GBNF) of the JSON values that the schema describes. An error: it is no schema, or says something
-// that a grammar can't hold an answer to; where names it in messages.
+// Returns the rules (GBNF) of the JSON values that a schema describes. Errors, which name `where`: it is not
+// a schema, or makes a demand that a grammar cannot enforce.
 Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const std::string& where);
 
-// The same of a schema that has been written anew (held_schema.h).
+// Returns the rules of a schema that was already rewritten (held_schema.h).
 Result<std::string> held_schema_grammar(nlohmann::ordered_json held, const std::string& where);
 
 }  // namespace kvant

@@ -50,7 +50,7 @@ TEST(JsonSchema, IsRefusedWhereATextCanNotBeHeldToIt) {
   }
 }
 
-// Refused for that reason, soon, in one sentence.
+// Expects a refusal for that reason, in one sentence and without long work.
 void expect_schema_refused(const std::string& schema, const std::string& why) {
   const auto start = std::chrono::steady_clock::now();
   const auto grammar = grammar_from(schema);
@@ -60,7 +60,7 @@ void expect_schema_refused(const std::string& schema, const std::string& why) {
   EXPECT_LT(grammar.error().message.size(), 400U);
 }
 
-// "d0" to "d<n>", each described by what `part` makes of the reference to the next.
+// Makes definitions "d0" to "d<n>". `part` builds each one from the reference to the next.
 template <class Part>
 std::string chain_of(int n, Part part) {
   std::string schema = R"({"$ref": "#/$defs/d0", "$defs": {)";
@@ -70,7 +70,7 @@ std::string chain_of(int n, Part part) {
          fmt::format(R"("d{}": {{"type": "object", "properties": {{"x": {{"type": "null"}}}}}}}}}})", n);
 }
 
-// Each level has what is below it twice: it is written once.
+// Each level refers twice to the one below it, which must be written only once.
 TEST(JsonSchema, IsWrittenOnceWhereItComesAgain) {
   std::string doubled = "{}";
   for (int i = 0; i < 20; ++i)

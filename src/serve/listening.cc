@@ -13,12 +13,12 @@
 namespace kvant {
 namespace {
 
-// What bind() says of an address; 0: it is free.
+// Returns the error of bind() for an address, or 0 if the address is free.
 int bind_error(const addrinfo& address) {
   const int socket = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return errno;
   share_no_port(socket);
-  if (address.ai_family == AF_INET6) {  // "::" takes connections to IPv4 addresses, too, as httplib has it
+  if (address.ai_family == AF_INET6) {  // "::" also accepts IPv4 connections, as in httplib
     const int off = 0;
     setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   }
@@ -61,7 +61,7 @@ Result<std::string> free_address(const std::string& host, int port) {
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     last = bind_error(*address);
     if (last == 0) return numeric(*address);
-    // Another of the host's addresses would be another server than the one that clients reach.
+    // Another address of the host would be another server than the one that clients reach.
     if (last == EADDRINUSE) return port_is_taken(host, port);
   }
   if (last == EACCES)

@@ -1,4 +1,4 @@
-// The address that a server listens on.
+// Finds the address on which a server listens.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace kvant {
 
-// The address of a host that a server can listen on: the first of its addresses that this machine has. The
-// error says why there is none: another program has the port, for one.
+// Returns the first of a host's addresses that this machine has and that is free. The error says why there is
+// none, for example because another program has the port.
 Result<std::string> free_address(const std::string& host, int port);
 Error port_is_taken(const std::string& host, int port);
 
-// Options of a listening socket: a port that another program listens on is not shared with it, but one that a
-// server has just left can be had at once.
+// Sets options of a listening socket. It does not share a port with another program, but can use one that a
+// server has just left.
 void share_no_port(int socket);
 
 }  // namespace kvant

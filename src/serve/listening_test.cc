@@ -9,7 +9,7 @@
 namespace kvant {
 namespace listening_test {
 
-// A program that listens on a free port of 127.0.0.1 or ::1, and shares it with whoever wants to share.
+// Stands for a program that listens on a free port of 127.0.0.1 or ::1 and is willing to share it.
 class Listener {
  public:
   explicit Listener(bool v6) : socket_(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0)) {
@@ -65,7 +65,7 @@ TEST(Listening, FindsAFreePort) {
 }
 
 TEST(Listening, SaysWhatIsWrongWithAnAddress) {
-  EXPECT_FALSE(free_address("192.0.2.1", 0).ok());  // an address for documentation: nobody's
+  EXPECT_FALSE(free_address("192.0.2.1", 0).ok());  // an address for documentation, which no machine has
   EXPECT_FALSE(free_address("no such host", 0).ok());
 }
 

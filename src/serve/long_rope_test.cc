@@ -1,5 +1,5 @@
-// LongRoPE in the scheduler: short sequences have the factors for short ones, and one that outgrows them goes
-// on as if it had been read with the others.
+// Tests LongRoPE in the scheduler: short sequences use the factors for short ones, and a sequence that
+// outgrows them continues as if it had been read with the others.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 using testing::random_tokens;
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kShort = 256;  // tokens of the longest sequence with the factors for short ones
+constexpr int kShort = 256;  // longest sequence, in tokens, that uses the short factors
 
 struct Reply {
   Tokens tokens;
@@ -116,7 +116,7 @@ TEST_P(LongRope, ReadsASequenceAgainThatOutgrowsThem) {
   EXPECT_EQ(whole, expected);
 }
 
-// Beginnings of prompts that are kept have the one or the other keys.
+// Kept prefixes have keys of the one or the other kind.
 TEST_P(LongRope, KeepsSequencesOfBothKindsApart) {
   Tokens longer = random_tokens(200, 5);
   const Tokens more = random_tokens(150, 6);

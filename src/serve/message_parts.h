@@ -1,4 +1,4 @@
-// What the messages of both APIs have in common: parts that are text, parts that can't be read, and thoughts.
+// Reads what messages of all APIs have in common: text parts, unreadable parts, and thoughts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,21 +8,21 @@
 
 namespace kvant {
 
-// What a message says.
+// The content of a message.
 struct MessageText {
   std::string text;
-  std::string thought;  // of a model that thinks before it speaks
+  std::string thought;  // what the model thought before it answered
 };
 
-// Refuses a part whose type changes what the message means: an image, a file, a sound. where: the part's name
-// in errors, such as "messages[3].content[1]".
+// Refuses a part whose type changes the message's meaning: an image, a file, a sound. `where` is the part's
+// name in errors, such as "messages[3].content[1]".
 void refuse_part(JsonFields& part, const std::string& type, const std::string& where);
 
-// Adds a thought to those before it, a line below them.
+// Adds a thought to the earlier ones, on a new line.
 void add_thought(const std::string& more, std::string& thought);
 
-// The member `key` of a message of the OpenAI API: a text, or a list of parts, which are texts, refusals and
-// thoughts. Null and an empty list are an empty text. The error names the message and the part.
+// Reads the member `key` of an OpenAI message: a text, or a list of texts, refusals and thoughts. Null and an
+// empty list give an empty text. The error names the message and the part.
 MessageText read_parts(JsonFields& message, const std::string& where, const char* key = "content");
 
 }  // namespace kvant

@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Clients give thoughts back only with a signature. The server doesn't check it: thoughts are text to it.
+// Clients return thoughts only with a signature. The server does not check it, because it treats thoughts as
+// text.
 constexpr const char* kSignature = "kvant";
 
 // --- tools ---
@@ -75,7 +76,7 @@ GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, c
   return options;
 }
 
-// `output_config` has a format, and an effort, which is read with the thoughts.
+// Reads the format in `output_config`. Its effort is read with the thoughts.
 AnswerFormat read_output_format(JsonFields& fields) {
   const Json* json = fields.value("output_config");
   if (json == nullptr) return {};
@@ -156,7 +157,7 @@ Json MessagesResponse::whole(const TokenUsage& usage) const {
   if (!text_.empty() || (calls_.empty() && thought_.empty()))
     content.push_back({{"type", "text"}, {"text", text_}});
   for (const ToolCallPart& call : calls_) {
-    // Of an answer that was cut, the arguments may be.
+    // A completion that was cut off may have incomplete arguments.
     auto parsed = parse_json(call.arguments);
     Json input = parsed.ok() && parsed->is_object() ? std::move(parsed).value() : Json::object();
     content.push_back(
@@ -230,7 +231,7 @@ std::string MessagesResponse::part_events(const AnswerPart& part) {
 }
 
 std::string MessagesResponse::end_events(const TokenUsage& usage) {
-  // As the whole completion, a stream has one block at least.
+  // A stream has at least one block, as a whole completion has.
   std::string events = n_blocks_ == 0 ? open_block({{"type", "text"}, {"text", ""}}, kTextBlock) : "";
   events += close_block();
   return events + event("message_delta", {{"delta", stop_json()}, {"usage", usage_json(usage)}}) +

@@ -1,4 +1,4 @@
-// Anthropic's Messages API (POST /v1/messages): requests from JSON, messages in its format.
+// Anthropic's Messages API (POST /v1/messages): reads requests from JSON and writes messages.
 #pragma once
 
 #include <memory>
@@ -12,24 +12,24 @@
 
 namespace kvant {
 
-// The messages in the model's chat template. What is wrong is refused; parameters that kvant does not have
-// follow one rule (parameter_rule.h).
+// Puts the messages into the model's chat template. Mistakes are refused; parameter_rule.h says what happens
+// to parameters that kvant does not have.
 ParsedRequest parse_messages_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                      const ApiLimits& limits = {});
 
-// An answer, whole or as the events of a stream. Parts are added in order.
+// Writes a completion, whole or as the events of a stream. Parts are added in order.
 class MessagesResponse {
  public:
-  // tool_format: null: the answer is text. stops: the client's.
+  // With a null tool_format, the completion is plain text. `stops` are the client's.
   explicit MessagesResponse(std::string model, std::shared_ptr<const ToolFormat> tool_format = nullptr,
                             std::vector<std::string> stops = {});
 
   void add(const AnswerPart& part);
-  // After the last part.
+  // Call it after the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
-  // Events of a stream, each with its name: before the first part, for a part (which may be none), after the
-  // last. Instead of add(). usage: of the prompt.
+  // Return the events of a stream, with their names: before the first part, for a part (possibly no event),
+  // and after the last. They replace add(). `usage` is the prompt's.
   std::string start_events(const TokenUsage& usage);
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
@@ -41,17 +41,18 @@ class MessagesResponse {
   std::string block_delta(nlohmann::ordered_json delta) const;
   nlohmann::ordered_json stop_json() const;
 
-  static constexpr int kNoBlock = -3, kThoughtBlock = -2, kTextBlock = -1;  // else the number of a tool call
+  static constexpr int kNoBlock = -3, kThoughtBlock = -2,
+                       kTextBlock = -1;  // other values are numbers of tool calls
 
   std::string model_, id_;
   std::shared_ptr<const ToolFormat> tool_format_;
-  std::unique_ptr<ToolAnswer> reader_;  // null: the text is the answer
-  std::vector<std::string> stops_;      // a template's own are no news to the client
+  std::unique_ptr<ToolAnswer> reader_;  // null: the completion is plain text
+  std::vector<std::string> stops_;      // the client did not ask for a template's own stop texts
   std::string thought_, text_;
-  std::vector<ToolCallPart> calls_;  // whole
+  std::vector<ToolCallPart> calls_;  // complete calls
   AnswerPart last_;
-  int n_blocks_ = 0;           // of a stream, so far
-  int open_block_ = kNoBlock;  // the one that goes on
+  int n_blocks_ = 0;           // blocks of the stream so far
+  int open_block_ = kNoBlock;  // the block that is being written
 };
 
 }  // namespace kvant

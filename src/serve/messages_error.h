@@ -1,4 +1,4 @@
-// Errors in the format of Anthropic's Messages API.
+// Writes errors in the format of Anthropic's Messages API.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace kvant {
 
-// The status of HTTP, which is Anthropic's own for a server that has too much to do.
+// Returns the HTTP status. Anthropic has its own for a server that is overloaded.
 int messages_status(const ApiError& error);
-// The body: {"type": "error", "error": {"type", "message"}, "request_id"}. A prompt that is too long is named
-// by the words that clients look for before they shorten a conversation.
+// Returns the body: {"type": "error", "error": {"type", "message"}, "request_id"}. For a prompt that is too
+// long, it has the words at which clients shorten a conversation.
 std::string messages_error(const ApiError& error, const std::string& request_id);
-// An event of a stream that has failed half-way.
+// Returns the event of a stream that failed after it had begun.
 std::string messages_error_event(const ApiError& error, const std::string& request_id);
 
 }  // namespace kvant

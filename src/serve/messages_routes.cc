@@ -41,8 +41,8 @@ class MessagesAnswers final : public ApiAnswers {
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ApiLimits& limits, std::span<const ServerInfo> served) {
-  // Clients have names of Anthropic's models built in, such as that of a smaller one for titles: the model
-  // that is served stands for all of them.
+  // Clients have names of Anthropic's models built in, for example of a smaller one for titles. The served
+  // model stands for all of them.
   const auto parse = [&tokenizer, limits, served](const Json& body) {
     ParsedRequest parsed = parse_messages_request(body, tokenizer, limits);
     auto* wanted = std::get_if<ApiRequest>(&parsed);
@@ -50,8 +50,7 @@ void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenize
       wanted->model.clear();
     return parsed;
   };
-  // What the prompt of the same request to /v1/messages would have. It needn't say how long the answer may
-  // be.
+  // Counts the prompt of the same request to /v1/messages, which need not give a maximum length here.
   const auto parse_count = [parse](Json body) {
     if (body.is_object()) body.emplace("max_tokens", 1);
     return parse(body);

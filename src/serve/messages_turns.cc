@@ -23,7 +23,7 @@ void read_blocks(const Json& blocks, const std::string& where, JsonFields& field
   }
 }
 
-// The text of a block of text; of a tool that a search has found: its name.
+// Returns the text of a text block, or the name of a tool that a search found.
 std::string block_text(JsonFields& block, const std::string& type, const std::string& where) {
   if (type == "text") return block.text("text").value_or("");
   if (type == "tool_reference") return block.text("tool_name").value_or("");
@@ -31,7 +31,7 @@ std::string block_text(JsonFields& block, const std::string& type, const std::st
   return "";
 }
 
-// A text, or the texts of a list of blocks.
+// Reads a text, or the texts of a list of blocks.
 std::string blocks_text(const Json* content, const std::string& where, JsonFields& fields) {
   if (content != nullptr && content->is_string()) return content->get<std::string>();
   std::string text;
@@ -51,7 +51,7 @@ Json tool_use_call(JsonFields& block) {
   return call_json(id, name, block.value("input"));
 }
 
-// What a tool gave is a turn of its own, before what the user says with it.
+// Adds a tool's result as a turn of its own, before the user's words in the same message.
 void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& conversation) {
   const Json* content = block.value("content");
   const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);
@@ -61,7 +61,7 @@ void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& c
   conversation.calls_tools = true;
 }
 
-// What the blocks of a turn come to, beside the results of tools.
+// Collects the blocks of a turn, except for tool results.
 struct Turn {
   MessageText said;
   bool has_text = false;
@@ -75,7 +75,7 @@ void read_block(JsonFields& block, const std::string& type, const std::string& w
   } else if (type == "thinking" && role == "assistant") {
     add_thought(block.text("thinking").value_or(""), turn.said.thought);
   } else if (type == "redacted_thinking" && role == "assistant") {
-    // Nobody but its author can read it.
+    // Only its author can read it.
   } else if (type == "tool_result" && role == "user") {
     add_tool_result(block, where, conversation);
   } else {

@@ -8,7 +8,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Read {
-  Json json;  // of the conversation
+  Json json;  // the conversation
   std::string error, parameter;
 };
 Read read(Json messages) {
@@ -19,7 +19,7 @@ Read read(Json messages) {
   return {conversation.json, fields.error() ? fields.error()->message : "",
           fields.error() ? fields.error()->parameter : ""};
 }
-// The turns of one message.
+// Returns the turns that one message becomes.
 Json turns(const char* role, const Json& content) {
   Read result = read({{{"role", role}, {"content", content}}});
   EXPECT_EQ(result.error, "") << content.dump();

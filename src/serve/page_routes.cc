@@ -13,7 +13,8 @@
 
 namespace kvant {
 
-extern const std::span<const EmbeddedFile> kServePageFiles;  // of page/: cmake/embedded_files.cmake
+extern const std::span<const EmbeddedFile>
+    kServePageFiles;  // the files of page/, by cmake/embedded_files.cmake
 
 namespace {
 
@@ -45,8 +46,8 @@ std::span<const PageFile> page_files() {
   return kFiles;
 }
 
-// The page loads nothing from elsewhere and runs nothing but its own files, whatever a model says; nobody may
-// frame it.
+// Whatever a model writes, the page loads nothing from elsewhere and runs only its own files. No other page
+// may frame it.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -55,14 +56,14 @@ void send_file(Response& response, const PageFile& file) {
   response.set_header("Content-Security-Policy", kPolicy);
   response.set_header("X-Content-Type-Options", "nosniff");
   response.set_header("Referrer-Policy", "no-referrer");
-  response.set_header("Cache-Control", "no-cache");  // another version of the program may have others
+  response.set_header("Cache-Control", "no-cache");  // another version of the program may have other files
   response.set_content(file.contents, file.type);
 }
 
-// How old an answer of GET /cache may be, so that many pages ask the scheduler no more often than one.
+// Age up to which a response of GET /cache is reused, so many pages load the scheduler no more than one.
 constexpr std::chrono::milliseconds kFresh{200};
 
-// The newest answer. Thread-safe.
+// The newest response. It is thread-safe.
 class CacheAnswer {
  public:
   std::string text(ServeLoop& loop, const ServerInfo& info, int recipe) {

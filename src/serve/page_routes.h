@@ -1,4 +1,5 @@
-// The web page of `kvant serve`: the files of page/ at / and /page/, and GET /cache, which it shows.
+// Routes the web page of `kvant serve`: the files of page/ at / and /page/, and GET /cache, whose data the
+// page shows.
 #pragma once
 
 #include <span>
@@ -13,13 +14,13 @@ class Server;
 
 namespace kvant {
 
-// Whether this is the path of one of the page's files, which need no key: they say nothing of the model or of
-// anybody's requests.
+// Returns whether this is a path of the page's files. They need no key, because they reveal nothing about the
+// model or about requests.
 bool is_page_path(const std::string& path);
 
 void add_page_routes(httplib::Server& server);
 
-// loop and served outlive the server.
+// `loop` and `served` must outlive the server.
 void add_cache_route(httplib::Server& server, ServeLoop& loop, std::span<const ServerInfo> served);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// The rule for parameters of a request that kvant does not have.
+// Decides what happens to parameters of a request that kvant does not have.
 //
 // A parameter that changes what a completion is, in the OpenAI, Anthropic, llama.cpp or vLLM API, is refused
 // by its name, unless its value asks for nothing. Every other parameter is a hint: the request goes on
@@ -11,8 +11,8 @@ namespace kvant {
 
 class ServerLog;
 
-// Applies the rule to the members that were not read, once all others have been. The first refused one is the
-// error of `fields`. log: null: hints are not named.
+// Applies the rule to the members that were not read. Call it after all others. The first refused member is
+// the error of `fields`. With a null log, hints are not logged.
 void apply_parameter_rule(JsonFields& fields, ServerLog* log);
 
 }  // namespace kvant

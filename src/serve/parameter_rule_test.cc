@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What a log has written.
+// Collects the lines of a log.
 class LogFile {
  public:
   LogFile() : file_(std::tmpfile()), log_(LogFormat::text, fileno(file_)) {}
@@ -44,7 +44,7 @@ TEST(ParameterRule, RefusesWhatChangesTheMeaningByItsName) {
   EXPECT_NE(error->message.find("'tfs_z'"), std::string::npos);
 }
 
-// What other servers have, and would give another completion.
+// Other servers have these parameters, and they would change the completion.
 TEST(ParameterRule, RefusesOtherSamplersAndEnds) {
   const Json refused = {{"dry_multiplier", 0.8},
                         {"mirostat", 2},

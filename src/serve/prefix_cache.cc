@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// A file is worth reading where it gives so large a part of what has to be read from it.
+// A file is read only if it gives at least this fraction of the tokens that must be read from it.
 constexpr int kPartOfFile = 8;
 
 }  // namespace
@@ -82,7 +82,7 @@ Status PrefixCache::keep(SequenceId sequence, std::span<const std::int32_t> toke
   return {};
 }
 
-// Takes the sequence, or frees it: it is larger than the limit.
+// Takes ownership of the sequence, or frees it if it is larger than the limit.
 void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared) {
   const CacheBytes size = cache_.bytes(sequence);
   const double own = 1 - static_cast<double>(n_shared) / static_cast<double>(tokens.size());
@@ -96,8 +96,8 @@ void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens,
   bytes_ += bytes;
 }
 
-// Those of which `tokens` is a longer form that can be cut to them. Returns their bytes: of the pages that it
-// shares with one, and of those that are freed where another has read the same.
+// Drops the kept sequences of which `tokens` is a longer form, if that form can be cut to them. Returns the
+// dropped bytes: pages that the new sequence shares, or that are freed because it was read separately.
 std::int64_t PrefixCache::drop_beginnings(std::span<const std::int32_t> tokens) {
   std::int64_t shared = 0;
   std::erase_if(entries_, [&](const Entry& entry) {
@@ -132,7 +132,7 @@ Result<bool> PrefixCache::advance(bool is_short) {
   const auto done = disk_->advance();
   if (!done.ok()) return done.error();
   for (PrefixDisk::Loaded& loaded : disk_->take_loaded()) {
-    if (find_entry(loaded.tokens) != nullptr) {  // somebody has read the same meanwhile
+    if (find_entry(loaded.tokens) != nullptr) {  // another request has read the same prefix in the meantime
       cache_.free(loaded.sequence);
     } else {
       add(loaded.sequence, loaded.tokens, 0);
@@ -142,7 +142,7 @@ Result<bool> PrefixCache::advance(bool is_short) {
   return *done;
 }
 
-// From the least to the most recently used.
+// Returns the entries from the least to the most recently used.
 std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
   std::vector<Entry*> entries;
   for (Entry& entry : entries_) entries.push_back(&entry);
@@ -150,7 +150,8 @@ std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
   return entries;
 }
 
-// Each is looked for on the disk until it is found there: steps should not compare all with all.
+// Writes the least recently used entry. Each entry is looked up on disk only until it is found there, because
+// a step must not compare all entries with all files.
 void PrefixCache::write_oldest() {
   for (Entry* entry : by_use()) {
     if (entry->needs_no_write) continue;
@@ -160,7 +161,7 @@ void PrefixCache::write_oldest() {
   }
 }
 
-// The most recently used of them, as far as the limit goes.
+// Writes the most recently used entries that fit into the limit.
 void PrefixCache::write_all() {
   std::vector<Entry*> entries = by_use();
   std::int64_t left = disk_->byte_limit();

@@ -1,14 +1,14 @@
-// PrefixCache: the beginnings of prompts that were read, kept so that a prompt that begins alike need not
-// read them again.
+// PrefixCache keeps the prefixes of prompts that were read, so a prompt with the same prefix need not read it
+// again.
 //
-// What is kept is a sequence of the cache as it was when exactly these tokens had been read as a prompt,
-// whole pages of them: a fork, which shares sealed pages. So a prompt that goes on from there gives the same
-// bits as one that is read from its start, whatever the recipe seals, protects, scores or sums up. Tokens
-// that were generated are not kept: decoding rounds differently from reading (model/matrix_product.h).
+// An entry is a sequence of the cache as it was when exactly these tokens had been read as a prompt, in whole
+// pages. It is a fork, which shares quantized pages. So a prompt that continues it gives the same bits as one
+// that is read from its start, whatever the recipe does. Generated tokens are not kept, because decoding
+// rounds differently from prefill (model/matrix_product.h).
 //
-// Where there is a disk for them (prefix_disk.h), they are written as memory fills up, the least recently
-// used first, so that dropping them costs nothing when memory is short; what has to go before its turn is
-// read again by the next who wants it. What comes back from the disk shares pages with no other.
+// With a disk (prefix_disk.h), entries are written as memory fills up, the least recently used first, so
+// dropping them is free when memory runs short. A prefix that is dropped before it was written must be read
+// again. A sequence that comes back from the disk shares no pages.
 #pragma once
 
 #include <cstdint>
@@ -22,49 +22,49 @@
 
 namespace kvant {
 
-// Whether truncating a sequence to any whole pages gives what reading only these gives: no window holds pages
-// unsealed, no layer keeps a recurrent state, and nothing depends on tokens that came later.
+// Returns whether truncating a sequence to any whole pages equals reading only these. That holds if no window
+// keeps pages unquantized, no layer has a recurrent state, and nothing depends on later tokens.
 bool cuts_exactly(const Plan& plan);
 
 class PrefixCache {
  public:
-  // cache outlives it. byte_limit: of what the kept sequences take beyond what they shared when they were
-  // kept; 0: nothing is kept.
-  // disk: null: there is none.
+  // `cache` must outlive the object. byte_limit bounds the bytes of kept sequences, beyond what they shared
+  // when they were kept; 0 keeps nothing. A null `disk` means that there is none.
   PrefixCache(Cache& cache, std::int64_t byte_limit, std::unique_ptr<PrefixDisk> disk = nullptr);
   ~PrefixCache();  // writes to the disk what fits there
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // A beginning of a prompt that is kept.
+  // A kept prefix of a prompt.
   struct Match {
-    SequenceId sequence = 0;  // a fork of what is kept, the caller's to free; only where n_tokens > 0
-    int n_tokens = 0;         // whole pages; 0: nothing is kept
-    // Whole pages at the prompt's start that it has in common with what is kept, n_tokens at least. More than
-    // n_tokens: what is kept can't be cut there. Worth keeping when the prompt has been read so far.
+    SequenceId sequence = 0;  // a fork that the caller must free; valid only if n_tokens > 0
+    int n_tokens = 0;         // whole pages; 0: no prefix is kept
+    // Whole pages that the prompt has in common with a kept sequence; at least n_tokens. If it is more, the
+    // kept sequence cannot be cut there, and the prefix is worth keeping when the prompt has been read so
+    // far.
     int n_common = 0;
-    // A file that gives more, which is being read now: ask again when it is not coming any more, and without
-    // waiting. Then all else is 0. Empty: there is none.
+    // A file that gives a longer prefix and is being read. Ask again, without waiting, when it is no longer
+    // on its way. All other members are 0 then. Empty: there is none.
     std::string coming = {};
   };
-  // The longest beginning of `prompt` that is kept and leaves a token to be read. may_wait: for the disk. An
-  // error: out of memory; nothing has changed.
+  // Returns the longest kept prefix of `prompt` that leaves a token to read. may_wait allows waiting for the
+  // disk. On an error (out of memory) nothing has changed.
   Result<Match> find(std::span<const std::int32_t> prompt, bool may_wait = false);
   bool is_coming(const std::string& file) const { return disk_ != nullptr && disk_->is_coming(file); }
 
-  // Keeps `sequence`, whose tokens are `tokens`: whole pages, all read as a prompt. n_shared: of them, those
-  // that a kept sequence has given. Less useful ones are dropped where the limit demands it. An error: out of
-  // memory; nothing is kept then.
+  // Keeps `sequence`, whose `tokens` are whole pages that were all read as a prompt. A kept sequence provided
+  // the first n_shared of them. Less useful entries are dropped if the limit requires it. On an error (out of
+  // memory) nothing is kept.
   Status keep(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared);
 
-  // Drops from memory what was not used for longest. False: nothing is kept.
+  // Drops the least recently used entry from memory. Returns false if nothing is kept.
   bool drop_oldest();
 
-  // Goes on with what goes to the disk and comes from there, between steps. is_short: memory will be soon.
-  // Whether anything was done. An error: too little memory for what comes; to be called again when there is
-  // more, or after give_up_reading().
+  // Continues transfers to and from the disk, between steps. is_short announces that memory will run short.
+  // Returns whether it did anything. On an error, memory is too short for what is read: call it again when
+  // there is more, or after give_up_reading().
   Result<bool> advance(bool is_short);
-  // Frees what has come so far. False: nothing had.
+  // Frees what has been read so far. Returns false if that was nothing.
   bool give_up_reading() { return disk_ != nullptr && disk_->give_up_reading(); }
   bool is_busy() const { return disk_ != nullptr && disk_->is_busy(); }
   bool waits_for_disk() const { return disk_ != nullptr && disk_->waits_for_disk(); }
@@ -77,7 +77,7 @@ class PrefixCache {
   }
 
   int size() const { return static_cast<int>(entries_.size()); }
-  std::int64_t bytes() const { return bytes_; }  // that count towards the limit
+  std::int64_t bytes() const { return bytes_; }  // bytes that count towards the limit
   std::int64_t dropped() const { return dropped_; }
 
  private:
@@ -86,7 +86,7 @@ class PrefixCache {
     std::vector<std::int32_t> tokens;
     std::int64_t bytes;
     std::int64_t last_use;
-    bool needs_no_write = false;  // it was found on the disk, or is too large for it
+    bool needs_no_write = false;  // it was found on the disk or does not fit there
   };
   void add(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared);
   Entry* find_entry(std::span<const std::int32_t> tokens);

@@ -18,7 +18,7 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int64_t kNoLimit = std::int64_t{1} << 40;
 
-// n tokens counted from `first`.
+// Returns n tokens, counted up from `first`.
 Tokens counted(int n, int first = 0) {
   Tokens tokens(n);
   std::iota(tokens.begin(), tokens.end(), first);
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(PrefixCache, EachProductRecipe, ::testing::ValuesIn(tes
                            return name;
                          });
 
-// What the fixture appends depends on a token's place alone, so that both prompts are one.
+// The fixture's values depend only on a token's position, so both prompts have the same values.
 TEST_P(EachProductRecipe, GoesOnFromWhatIsKeptAsIfItHadReadAll) {
   const auto plan = plan_for(GetParam(), small_geometry());
   const Tokens prompt = counted(700);
@@ -60,7 +60,7 @@ TEST_P(EachProductRecipe, GoesOnFromWhatIsKeptAsIfItHadReadAll) {
 
   Cache cache(plan, 0);
   PrefixCache prefixes(cache, kNoLimit);
-  // Generated tokens, which decode steps append, must leave no trace in what is kept.
+  // Tokens that decode steps append must leave no trace in what is kept.
   const SequenceId first = read_and_keep(cache, prefixes, joined(counted(512), counted(40, 9000)), 512);
   for (int i = 0; i < 150; ++i) ASSERT_TRUE(append_tokens(cache, first, 1, /*is_prompt=*/false).ok());
   cache.free(first);
@@ -79,7 +79,8 @@ TEST_P(EachProductRecipe, CutsWhatIsKeptOnlyWhereThatIsExact) {
   Cache cache(plan, 0);
   PrefixCache prefixes(cache, kNoLimit);
   cache.free(read_and_keep(cache, prefixes, counted(640), 640));
-  const Tokens prompt = joined(counted(300), counted(300, 5000));  // alike for two pages and a bit
+  const Tokens prompt =
+      joined(counted(300), counted(300, 5000));  // it shares two whole pages and part of a third
   const auto match = prefixes.find(prompt);
   ASSERT_TRUE(match.ok());
   EXPECT_EQ(match->n_common, 256);
@@ -98,7 +99,7 @@ TEST(PrefixCache, LeavesATokenToBeRead) {
   cache.free(read_and_keep(cache, prefixes, counted(256), 256));
   const auto match = prefixes.find(counted(256));
   ASSERT_TRUE(match.ok());
-  EXPECT_EQ(match->n_tokens, 128);  // the logits of the last token are wanted
+  EXPECT_EQ(match->n_tokens, 128);  // the last token must be read, because its logits are wanted
   cache.free(match->sequence);
   EXPECT_EQ(prefixes.find(counted(100)).value().n_tokens, 0);
   EXPECT_EQ(prefixes.find(counted(256, 1)).value().n_tokens, 0);

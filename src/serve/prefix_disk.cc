@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// How long after a failure nothing is written.
+// After a failure, nothing is written for this long.
 constexpr std::chrono::seconds kPauseAfterFailure{10};
 
 std::string file_name(std::span<const std::int32_t> tokens) {
@@ -33,7 +33,7 @@ PrefixDisk::PrefixDisk(Cache& cache, std::shared_ptr<const SessionFolder> folder
   find_files();
 }
 
-// The oldest first, so that they go first.
+// Lists the oldest files first, because they are dropped first.
 void PrefixDisk::find_files() {
   std::vector<std::pair<std::int64_t, std::string>> names;
   for (const std::string& name : folder_->names()) {
@@ -58,7 +58,7 @@ PrefixDisk::File* PrefixDisk::file(const std::string& name) {
   return found == files_.end() ? nullptr : &*found;
 }
 
-// Until so many more fit. False: they never do.
+// Drops files until `bytes` more fit. Returns false if they never can.
 bool PrefixDisk::make_room(std::int64_t bytes) {
   if (bytes > status_.limit) return false;
   while (status_.bytes + bytes > status_.limit && !files_.empty()) {
@@ -68,7 +68,7 @@ bool PrefixDisk::make_room(std::int64_t bytes) {
   return true;
 }
 
-void PrefixDisk::drop(std::string name) {  // which may be one of files_
+void PrefixDisk::drop(std::string name) {  // takes a copy, because the name may belong to an entry of files_
   std::erase_if(files_, [&](const File& f) {
     if (f.name != name) return false;
     status_.bytes -= f.bytes;
@@ -123,7 +123,7 @@ void PrefixDisk::finish_read(const Status& read) {
   const SequenceReading::File ended = std::move(reading_.current());
   reading_.drop();
   File* found = file(ended.name);
-  if (found == nullptr) {  // it had to make room meanwhile
+  if (found == nullptr) {  // the entry had to make room in the meantime
     if (read.ok()) cache_.free(ended.import->take());
     return;
   }
@@ -194,13 +194,13 @@ void PrefixDisk::finish_write(const Status& written, std::int64_t file_bytes) {
   status_.bytes += file_bytes - ended.bytes;
   write_failure_.reset();
   ++status_.written;
-  std::vector<std::string> given;  // by the new one, too
+  std::vector<std::string> given;  // prefixes that other files also give, including the new one
   for (const File& f : files_) {
     const bool is_beginning = n_pages_alike(f.tokens, ended.contents.tokens) == std::ssize(f.tokens);
     if (cuts_ && is_beginning && f.tokens != ended.contents.tokens) given.push_back(f.name);
   }
   for (const std::string& name : given) drop(name);
-  std::erase_if(files_, [&](const File& f) {  // overwritten
+  std::erase_if(files_, [&](const File& f) {  // the new file has overwritten it
     if (f.name == ended.name) status_.bytes -= f.bytes;
     return f.name == ended.name;
   });
@@ -232,7 +232,7 @@ bool PrefixDisk::take_results() {
   for (DiskResult& result : results) {
     if (!result.was_read) {
       finish_write(result.done, result.file_bytes);
-    } else if (!reading_.is_current(result.name)) {  // given up
+    } else if (!reading_.is_current(result.name)) {  // its reading was given up
     } else if (!result.done.ok()) {
       finish_read(result.done);
     } else {

@@ -1,12 +1,13 @@
-// PrefixDisk: beginnings of prompts on the disk, under a limit of bytes, for a prefix cache (prefix_cache.h).
+// PrefixDisk keeps prefixes of prompts on the disk, within a limit of bytes, for a prefix cache
+// (prefix_cache.h).
 //
-// Each is a session file without a text, named by its tokens' checksum. A thread reads and writes them
-// (session_disk.h), one at a time each way; what goes between that and the cache goes piece by piece, in
-// advance(), between steps. Files that a server before this one has left are gone on with where they belong
-// to the same model, recipe and constants, and removed otherwise: what they hold can be read again. What has
-// no such name is somebody else's.
+// Each prefix is a session file without a text, named by its tokens' checksum. A thread (session_disk.h)
+// reads and writes the files, one at a time in each direction. Data moves between that thread and the cache
+// in pieces, in advance(), between steps. Files of an earlier server are used again if they belong to the
+// same model, recipe and constants. Otherwise they are removed, because prefixes can be read again. Files
+// with other names are left alone.
 //
-// Used by the scheduler's thread alone.
+// Only the scheduler's thread uses it.
 #pragma once
 
 #include <chrono>
@@ -29,63 +30,64 @@
 
 namespace kvant {
 
-// Tokens of `tokens` that a prompt has at its start, whole pages of them.
+// Returns how many of `tokens`, in whole pages, `prompt` begins with.
 int n_pages_alike(std::span<const std::int32_t> tokens, std::span<const std::int32_t> prompt);
 
 struct PrefixDiskStatus {
   int files = 0;
   std::int64_t bytes = 0, limit = 0;
-  std::int64_t hits = 0;      // read back
-  std::int64_t written = 0;   // files
-  std::int64_t dropped = 0;   // files that had to make room
-  std::int64_t failures = 0;  // to write one, and files that could not be used
+  std::int64_t hits = 0;      // prefixes that were read back
+  std::int64_t written = 0;   // number of files
+  std::int64_t dropped = 0;   // files that were dropped to make room
+  std::int64_t failures = 0;  // failed writes and unusable files
 };
 
 class PrefixDisk {
  public:
-  // Cache outlives it. cuts: sequences can be cut to any whole pages (prefix_cache.h).
+  // `cache` must outlive the object. `cuts`: sequences can be cut to any whole pages (prefix_cache.h).
   PrefixDisk(Cache& cache, std::shared_ptr<const SessionFolder> folder, std::int64_t byte_limit, bool cuts);
   PrefixDisk(const PrefixDisk&) = delete;
   PrefixDisk& operator=(const PrefixDisk&) = delete;
 
   struct Match {
-    std::string name;     // of a file; only where n_tokens > 0
-    int n_tokens = 0;     // whole pages that it gives
-    int n_common = 0;     // that some file has in common with the prompt
-    int file_tokens = 0;  // that would have to be read
+    std::string name;     // name of a file; valid only if n_tokens > 0
+    int n_tokens = 0;     // tokens that it gives, in whole pages
+    int n_common = 0;     // tokens that some file has in common with the prompt
+    int file_tokens = 0;  // tokens that would have to be read from it
   };
-  // The file that gives most of the prompt's beginning.
+  // Returns the file that gives the longest prefix of the prompt.
   Match find(std::span<const std::int32_t> prompt) const;
-  // Has it read. It comes out of take_loaded(), or it is of no use: then it is gone.
+  // Requests a file. It comes out of take_loaded(), or is removed if it is unusable.
   void want(const std::string& name);
   bool is_coming(const std::string& name) const;
   struct Loaded {
-    SequenceId sequence;  // the caller's to free
+    SequenceId sequence;  // the caller must free it
     std::vector<std::int32_t> tokens;
   };
   std::vector<Loaded> take_loaded() { return std::exchange(loaded_, {}); }
 
-  // Whether another sequence can be written now.
+  // Returns whether another sequence can be written now.
   bool can_write() const;
-  // Whether a file of so many tokens was larger than the limit.
+  // Returns whether a file with so many tokens was larger than the limit.
   bool is_too_long(std::span<const std::int32_t> tokens) const { return tokens.size() >= too_long_; }
-  // Whether a file gives all of these.
+  // Returns whether a file gives all of these tokens.
   bool holds(std::span<const std::int32_t> tokens) const;
   // The sequence, which holds these tokens, has to stay as it is until it is written or let go.
   void write(SequenceId sequence, std::span<const std::int32_t> tokens);
-  // The cache frees it: what has not been taken from it yet is not written.
+  // Tells that the cache frees the sequence. The part that was not copied yet is not written.
   void let_go(SequenceId sequence);
-  // At the end of a server.
+  // Writes a sequence at once, when the server ends.
   void write_now(SequenceId sequence, std::span<const std::int32_t> tokens);
 
-  // Goes on with what has to be read and written. Whether anything was done. An error: too little memory for
-  // what is being read; to be called again when there is more, or after give_up_reading().
+  // Continues reading and writing. Returns whether it did anything. On an error, memory is too short for what
+  // is read: call it again when there is more, or after give_up_reading().
   Result<bool> advance();
-  // Frees what has come into the cache so far of what is being read. False: nothing has.
+  // Frees the part of a file that is already in the cache. Returns false if that is nothing.
   bool give_up_reading();
   bool is_busy() const { return reading_.is_busy() || writing_; }
   bool waits_for_disk() const { return reading_.waits_for_disk() || (writing_ && !writing_->exported); }
-  // To be called on another thread when advance() has more to do. Once, before all else.
+  // Sets a function that another thread calls when advance() has more to do. Call it once, before everything
+  // else.
   void tell(std::function<void()> news) { disk_.tell(std::move(news)); }
 
   std::int64_t byte_limit() const { return status_.limit; }
@@ -103,8 +105,8 @@ class PrefixDisk {
     std::string name;
     SequenceId sequence;
     SessionContents contents;
-    std::optional<SequenceExport> exported;  // none: the thread of the disk has what it gave
-    std::int64_t bytes = 0;                  // that the file takes at most
+    std::optional<SequenceExport> exported;  // none: the disk's thread has the data
+    std::int64_t bytes = 0;                  // largest possible size of the file
   };
   void find_files();
   File* file(const std::string& name);
@@ -126,7 +128,7 @@ class PrefixDisk {
   SequenceReading reading_{cache_, disk_};
   std::optional<Writing> writing_;
   std::vector<Loaded> loaded_;
-  std::optional<Clock::time_point> write_failure_;  // the newest, if nothing was written since
+  std::optional<Clock::time_point> write_failure_;  // newest failure, unless a write has succeeded since
   PrefixDiskStatus status_;
   SessionDisk disk_;
 };

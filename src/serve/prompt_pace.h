@@ -1,16 +1,16 @@
-// PromptPace: how many tokens of prompts a step reads beside running answers, which wait for the step.
+// PromptPace decides how many prompt tokens a step reads while other completions wait for the step.
 #pragma once
 
 namespace kvant {
 
 class PromptPace {
  public:
-  // tokens: of the first step. seconds > 0: that a step may take; tokens() then follows what steps have
-  // taken, up to `most`. 0: it stays.
+  // `tokens` is the size of the first step. With seconds > 0, tokens() follows the measured times, so a step
+  // takes at most that long, up to `most` tokens. With 0 it stays constant.
   PromptPace(int tokens, double seconds, int most);
 
   int tokens() const { return tokens_; }
-  // Of a step beside answers: how many it has read, and how long it has taken.
+  // Takes the measurement of a step with waiting completions: the tokens that it read, and its time.
   void add(int n_tokens, double seconds);
 
  private:

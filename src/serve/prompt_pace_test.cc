@@ -7,12 +7,12 @@
 namespace kvant {
 namespace {
 
-// After some steps of a machine that takes so long for a step and a token.
+// Returns the pace after some steps on a machine with these times per step and per token.
 int settled_pace(PromptPace pace, double of_step, double of_token) {
   for (int i = 0; i < 20; ++i) pace.add(pace.tokens(), of_step + of_token * pace.tokens());
   const int tokens = pace.tokens();
   pace.add(tokens, of_step + of_token * tokens);
-  EXPECT_EQ(pace.tokens(), tokens);  // it stays
+  EXPECT_EQ(pace.tokens(), tokens);  // the pace has settled
   return tokens;
 }
 
@@ -22,7 +22,7 @@ TEST(PromptPace, FindsWhatFitsIntoTheTime) {
       const double fits = (0.1 - of_step) / of_token;
       const int tokens = settled_pace({512, 0.1, 2048}, of_step, of_token);
       EXPECT_LE(tokens, std::max(fits, 1.0 * kMinPromptStep)) << of_step << " " << of_token;
-      // It doesn't grow for less than a quarter, nor within a page, nor to more than .95 of the time.
+      // It grows neither for less than a quarter, nor within a page, nor beyond .95 of the time.
       EXPECT_GE(tokens, std::min((0.95 * fits - 128) / 1.25 / (1 + of_step / 0.1), 2048.0))
           << of_step << " " << of_token;
     }
@@ -40,7 +40,7 @@ TEST(PromptPace, RecoversFromASlowStep) {
   EXPECT_GE(settled_pace(pace, 0, 1e-4), 768);
 }
 
-// Products of some sizes are slow for their size: what a step of 512 has taken lets one of 640 seem to fit.
+// Some sizes are slow for their size, so a step of 512 tokens can suggest that one of 640 fits.
 TEST(PromptPace, DoesntGoBackToWhatWasTooLong) {
   PromptPace pace(640, 0.1, 2048);
   pace.add(640, 0.101);
@@ -50,7 +50,7 @@ TEST(PromptPace, DoesntGoBackToWhatWasTooLong) {
   }
 }
 
-// Of a prompt of 32,000 tokens that is read ever more slowly, by steps of which every third is 5 % slower.
+// A prompt of 32,000 tokens gets slower with depth, and every third step is 5 % slower.
 TEST(PromptPace, SeldomTakesLongerAsDepthGrows) {
   PromptPace pace(512, 0.1, 2048);
   int read = 0, steps = 0, too_long = 0;

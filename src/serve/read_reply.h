@@ -1,4 +1,4 @@
-// Tests only: requests to a scheduler, and what their streams give.
+// For tests only: sends requests to a scheduler and reads their streams.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace kvant::testing {
 
-// All answers to one request.
+// All completions of one request.
 struct ReadReply {
   std::string text;
   GenerationEnd end = GenerationEnd::none;
@@ -20,7 +20,7 @@ struct ReadReply {
   std::string failure;
   bool failed_by_request = false;
   std::vector<AnswerPart> parts;
-  int cached = 0;  // tokens of the prompt that were not read again
+  int cached = 0;  // prompt tokens that were not read again
   std::optional<GuardTally> guard;
 
   std::vector<std::int32_t> tokens_of(int answer) const {

@@ -1,4 +1,4 @@
-// What a client wants of the scheduler.
+// Requests of a client to the scheduler.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 namespace kvant {
 
 struct GenerationRequest {
-  int recipe = 0;  // that its cache has: its number among those of the server
+  int recipe = 0;  // number of the recipe that serves it
   std::vector<std::int32_t> prompt;
-  int n_answers = 1;  // the prompt is read once; answer i draws with seed + i
+  int n_answers = 1;  // the prompt is read once; completion i draws with seed + i
   SamplerOptions sampling;
   GenerationOptions generation;
-  std::shared_ptr<const Grammar> grammar;  // at its start; null: an answer may be anything
-  // One for each answer: clone_grammar() makes them where there are none. It takes up to seconds for a large
-  // one, so nobody should wait for it.
+  std::shared_ptr<const Grammar> grammar;  // in its initial state; null: a completion may be any text
+  // One grammar per completion. clone_grammar() makes them if there are none. A large one takes seconds, so
+  // this must not hold up a step.
   std::vector<std::shared_ptr<Grammar>> answer_grammars;
   std::vector<std::int32_t>
-      expected;  // tokens that completions may resemble: drafts are taken from them, too
-  // The prompt begins each completion, with its probabilities where those of the completion are wanted.
+      expected;  // tokens that completions may resemble; drafts are taken from them, too
+  // Completions begin with the prompt, and with its probabilities if those of the completion are wanted.
   bool echo = false;
-  bool follows = false;  // one request of a client has several prompts, and this is not the first
-  bool guard = false;    // compare with an unquantized cache: for one answer
-  // The mean of the prompt's hidden states, of length 1, is all that is wanted; max_tokens is 0.
+  bool follows = false;  // it is a later prompt of a request that has several
+  bool guard = false;    // compares one completion with an unquantized cache
+  // The request wants only the mean of the prompt's hidden states, scaled to length 1; max_tokens is 0.
   bool embeds = false;
-  std::string client;    // whose turn it is goes round by this
+  std::string client;  // clients take turns by this name
 
-  std::string session;                   // that it goes on with, or begins; empty: none
-  std::string text;                      // of the prompt, where it is known
-  bool text_has_special_tokens = false;  // are written out in it
-  int session_tokens = 0;  // at the prompt's start, that the session holds: set by the scheduler
+  std::string session;                   // the session that it continues or begins; empty: none
+  std::string text;                      // the prompt's text, if it is known
+  bool text_has_special_tokens = false;  // the text has special tokens written out
+  int session_tokens = 0;                // prompt tokens that the session holds; the scheduler sets it
 
   bool wants_prompt_probabilities() const { return echo && generation.wants_probabilities; }
 
@@ -45,18 +45,18 @@ struct GenerationRequest {
   }
 };
 
-// Why a request is not taken.
+// The reason why a request is refused.
 struct Refusal {
   enum class Reason : std::uint8_t {
     wrong,     // it can never be served
-    too_long,  // its prompt has no room in the context
-    busy,      // too many wait already
+    too_long,  // the prompt does not fit into the context
+    busy,      // too many requests wait
     conflict,  // its session is in use
   };
   Reason reason = Reason::wrong;
   std::string message;
-  int retry_seconds = 0;               // busy, conflict: when to ask again
-  int prompt_tokens = 0, context = 0;  // too_long
+  int retry_seconds = 0;               // for busy and conflict: when to ask again
+  int prompt_tokens = 0, context = 0;  // for too_long
 };
 
 }  // namespace kvant
