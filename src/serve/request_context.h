@@ -1,5 +1,5 @@
-// RequestContext: what belongs to a request beside what HTTP says of it: its client's connection, and what
-// the log will say.
+// RequestContext holds what belongs to a request but is not in its HTTP text: the client's connection and the
+// log's record.
 #pragma once
 
 #include <httplib.h>
@@ -9,17 +9,17 @@
 
 namespace kvant {
 
-// ConnectionServer makes it the function that says whether the client has gone, so it travels with the
-// request. Both outlive the request.
+// ConnectionServer uses it as the function that says whether the client has gone, so it travels with the
+// request. Both members must outlive the request.
 struct RequestContext {
   HttpConnection* connection = nullptr;
   RequestRecord* record = nullptr;
-  bool knows_chunks = true;  // not: a client of HTTP/1.0
+  bool knows_chunks = true;  // false for clients of HTTP/1.0
 
   bool operator()() const { return connection->has_left(); }
 };
 
-// Null: another server than ConnectionServer has read the request.
+// Returns null if another server than ConnectionServer has read the request.
 inline const RequestContext* context_of(const httplib::Request& request) {
   return request.is_connection_closed.target<RequestContext>();
 }

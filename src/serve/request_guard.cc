@@ -10,14 +10,14 @@ namespace {
 
 constexpr const char* kJson = "application/json";
 
-// Browsers say where a request comes from; a page can't keep them from it.
+// Browsers say where a request comes from, and a web page cannot prevent that.
 bool is_of_a_browser(const httplib::Request& request) {
   return request.has_header("Origin") || request.has_header("Sec-Fetch-Site") ||
          request.has_header("Referer");
 }
 
-// A proxy writes "GET http://host/path": the host is then this one, whatever the header says (RFC 9112,
-// section 3.2.2).
+// A proxy writes "GET http://host/path". That host then counts, whatever the header says (RFC 9112, section
+// 3.2.2).
 void read_absolute_form(httplib::Request& request) {
   const std::size_t scheme = request.target.find("://");
   const std::string name = in_small_letters(request.target.substr(0, scheme));
@@ -58,7 +58,7 @@ std::string media_type(const std::string& content_type) {
 
 void normalize_request(httplib::Request& request) {
   read_absolute_form(request);
-  request.ranges.clear();  // responses are made anew: a part of one is of no use
+  request.ranges.clear();  // every response is new, so a part of one is useless
   const auto both_slashes = [](char a, char b) { return a == '/' && b == '/'; };
   request.path.erase(std::unique(request.path.begin(), request.path.end(), both_slashes), request.path.end());
   if (request.path.size() > 1 && request.path.ends_with('/')) request.path.pop_back();

@@ -1,5 +1,4 @@
-// Which requests may come from a web page that has no business here, and how a request is written otherwise
-// than expected but means the same.
+// Decides which requests may come from foreign web pages, and normalizes unusual spellings of requests.
 #pragma once
 
 #include <string>
@@ -10,21 +9,22 @@ struct Request;
 
 namespace kvant {
 
-// Whether a host of a URL, with a port or without, is this machine's own, which others don't reach.
+// Returns whether a URL's host, with or without a port, is the loopback of this machine, which others cannot
+// reach.
 bool is_loopback(std::string host);
 
-std::string in_small_letters(std::string text);  // of ASCII
+std::string in_small_letters(std::string text);  // ASCII only
 
-// "text/plain" of "Text/Plain; charset=utf-8".
+// Returns "text/plain" for "Text/Plain; charset=utf-8".
 std::string media_type(const std::string& content_type);
 
-// Nobody gets a part of a response (Range). The host and the path of a URL that a proxy writes in the place
-// of a path; one path of several slashes or with a slash at its end; JSON that `curl -d` calls a form, or
-// that nothing is said of. A browser sends such bodies for any web page, without asking; so they are JSON
-// only where no browser has sent them.
+// Normalizes a request. It removes ranges, because nobody gets a part of a response. It takes host and path
+// from a URL that a proxy wrote. It removes double slashes and a final slash from the path. It treats a body
+// without a type, or one that `curl -d` calls a form, as JSON, unless a browser sent it: browsers send such
+// bodies for any web page without asking.
 void normalize_request(httplib::Request& request);
 
-// Whether the body is JSON, as its header says: a foreign web page can't have a browser send that.
+// Returns whether the header says that the body is JSON. A foreign web page cannot make a browser send that.
 bool is_json(const httplib::Request& request);
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// What requests of all APIs that generate have: how tokens are drawn, and what is shown of them.
+// Reads the options that requests of all generating APIs share: how tokens are drawn, and what is shown of
+// them.
 #pragma once
 
 #include "serve/api_request.h"
@@ -8,11 +9,11 @@
 namespace kvant {
 
 // Reads the model's name, `stream`, sampling, `guard`, `skip_special_tokens` and the stop texts, whose
-// parameter is called `stops`. What is wrong becomes the error of `fields`.
+// parameter is named `stops`. Mistakes become the error of `fields`.
 GenerationRequest read_request_options(JsonFields& fields, const char* stops, const Tokenizer& tokenizer,
                                        const ApiLimits& limits, ApiRequest& request);
 
-// Whose turn it is goes round by this: OpenAI's names for a client's own user.
+// Reads OpenAI's names for the user. Users take turns in the queue.
 std::string read_user(JsonFields& fields);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// RequestQueue: requests that wait, one of each client in turn.
+// RequestQueue holds waiting requests, and lets clients take turns.
 #pragma once
 
 #include <deque>
@@ -13,17 +13,17 @@ namespace kvant {
 class RequestQueue {
  public:
   void push(Job job);
-  // The one whose turn it is. Requires !empty().
+  // Returns the next request. Requires !empty().
   const Job& front() const { return lines_.front().jobs.front(); }
-  // Takes it out; its client comes last now.
+  // Takes out the next request. Its client is the last in turn now.
   Job pop();
-  // Takes out all for which it is true.
+  // Removes all requests for which `unwanted` is true.
   void remove_if(const std::function<bool(const Job&)>& unwanted);
 
   bool empty() const { return lines_.empty(); }
   int size() const;
-  int clients_requests() const;  // the same, where all prompts of one request count once
-  void for_each(const std::function<void(const Job&)>& visit) const;  // client by client
+  int clients_requests() const;  // counts all prompts of one request once
+  void for_each(const std::function<void(const Job&)>& visit) const;  // visits client by client
 
  private:
   struct Line {

@@ -16,7 +16,7 @@ std::int64_t seconds_since_1970() {
   return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
 }
 
-// The request's value, or what a request without one means.
+// Returns the request's value, or `otherwise` without one.
 Json said_or(const Json& body, const char* key, Json otherwise) {
   const auto found = body.find(key);
   return found == body.end() || found->is_null() ? std::move(otherwise) : *found;
@@ -69,7 +69,7 @@ std::string ResponsesAnswer::event(const char* type, const Json& data) {
   return fmt::format("event: {}\n{}", type, sse_event(response_text(json)));
 }
 
-// Where in the response the item is that goes on, and its one part of content.
+// Returns where the current item and its one part of content are in the response.
 Json ResponsesAnswer::place() const {
   Json json = {{"item_id", item_["id"]}, {"output_index", response_["output"].size()}};
   if (kind_ < 0) json["content_index"] = 0;
@@ -152,7 +152,7 @@ std::string ResponsesAnswer::part_events(const AnswerPart& part) {
                                 {"status", "in_progress"}});
     events += add("response.reasoning_text.delta", more.thought);
   }
-  // A response has one item at least.
+  // A response has at least one item.
   const bool is_empty =
       part.end != GenerationEnd::none && kind_ == kNone && response_["output"].empty() && more.calls.empty();
   if (!more.text.empty() || is_empty) {

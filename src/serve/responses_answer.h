@@ -1,4 +1,4 @@
-// Responses in the format of OpenAI's Responses API: whole, or as the events of a stream.
+// Writes responses in the format of OpenAI's Responses API, whole or as the events of a stream.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace kvant {
 
 class ResponsesAnswer {
  public:
-  // body: the request's, which a response repeats in part. tool_format: null: the answer is text. tokenizer
-  // outlives it.
+  // `body` is the request, which a response repeats in part. With a null tool_format, the completion is plain
+  // text. `tokenizer` must outlive the object.
   ResponsesAnswer(const nlohmann::ordered_json& body, std::string model,
                   const std::shared_ptr<const ToolFormat>& tool_format, const Tokenizer& tokenizer);
 
-  // Events of a stream, each with its name and number: before the first part, for a part (which may be none),
-  // after the last, or where the answer has failed. For a whole response they are left unread.
+  // Return the events of a stream, with names and numbers: before the first part, for a part (possibly no
+  // event), after the last, or after a failure. For a whole response, ignore them.
   std::string start_events();
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
   std::string failure_event(const ApiError& error);
 
-  // After end_events().
+  // Call it after end_events().
   const nlohmann::ordered_json& whole() const { return response_; }
 
  private:
   using Json = nlohmann::ordered_json;
-  static constexpr int kNone = -3, kThought = -2, kText = -1;  // else the number of a tool call
+  static constexpr int kNone = -3, kThought = -2, kText = -1;  // other values are numbers of tool calls
 
   std::string event(const char* type, const Json& data);
   Json place() const;
@@ -42,11 +42,11 @@ class ResponsesAnswer {
   std::string close(const char* status);
 
   const Tokenizer& tokenizer_;
-  std::unique_ptr<ToolAnswer> reader_;  // null: the text is the answer
+  std::unique_ptr<ToolAnswer> reader_;  // null: the completion is plain text
   Json response_;
-  Json item_;         // that goes on
-  std::string text_;  // of that item, so far
-  int kind_ = kNone;  // of that item
+  Json item_;         // the item that is being written
+  std::string text_;  // text of that item so far
+  int kind_ = kNone;  // kind of that item
   int n_events_ = 0;
   int thought_tokens_ = 0;
   GenerationEnd end_ = GenerationEnd::none;

@@ -15,10 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxTypeName = 40;  // bytes that the log has of one
+constexpr std::size_t kMaxTypeName = 40;  // bytes of a type's name in the log
 
-// The model may call any of the tools or none: without one that nobody here can run, its answers are such
-// that it could have given with that tool, too.
+// Reads the tools. A tool that nobody here can run is left out: the model may call any tool or none, so its
+// completions are valid with that tool, too.
 ChatTools read_responses_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;
@@ -53,7 +53,7 @@ AnswerFormat read_text_format(JsonFields& fields) {
   return format;
 }
 
-// What would change the response, in this API or under the names of /v1/chat/completions.
+// Refuses parameters, of this API or of /v1/chat/completions, that would change the response.
 void refuse_what_is_not_there(JsonFields& fields) {
   constexpr const char* kNothingStored =
       "the server keeps no responses, so send the whole conversation as 'input'";

@@ -1,4 +1,4 @@
-// Requests of OpenAI's Responses API (POST /v1/responses), from JSON.
+// Reads requests of OpenAI's Responses API (POST /v1/responses) from JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,8 +8,9 @@
 
 namespace kvant {
 
-// The conversation in the model's chat template. Tools that are no functions are left out, which the log says
-// once. What is wrong is refused; parameters that kvant does not have follow one rule (parameter_rule.h).
+// Puts the conversation into the model's chat template. Tools that are not functions are left out, which the
+// log says once. Mistakes are refused; parameter_rule.h says what happens to parameters that kvant does not
+// have.
 ParsedRequest parse_responses_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                       const ApiLimits& limits = {});
 

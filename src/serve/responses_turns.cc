@@ -44,7 +44,7 @@ class Items {
     if (item.error()) return;
     if (turns.back()["role"] == "assistant") set_thought(turns.back());
     thought_.clear();
-    // Many templates know one system message, at the start.
+    // Many templates allow only one system message, at the start.
     if (turns.size() == 2 && turns[0]["role"] == "system" && turns[1]["role"] == "system") {
       turns[0]["content"] =
           turns[0]["content"].get<std::string>() + "\n\n" + turns[1]["content"].get<std::string>();
@@ -52,7 +52,7 @@ class Items {
     }
   }
 
-  // A summary is what is left of thoughts that a client may not see.
+  // A summary stands for thoughts that the client may not see.
   void read_thought(JsonFields& item, const std::string& where) {
     const std::string content = read_parts(item, where).thought;
     const std::string summary = read_parts(item, where, "summary").thought;
@@ -83,7 +83,7 @@ class Items {
   }
 
   ChatHistory& conversation_;
-  std::string thought_;  // before the turn that it led to
+  std::string thought_;  // belongs to the turn that follows it
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The conversation of a request to the Responses API: `instructions`, and `input`, a text or a list of items.
+// Reads the conversation of a request to the Responses API: `instructions`, and `input`, which is a text or a
+// list of items.
 #pragma once
 
 #include "chat/chat_history.h"
@@ -6,8 +7,8 @@
 
 namespace kvant {
 
-// Items of reasoning, text and calls that follow each other become turns of the assistant. What is wrong or
-// can't be read becomes the error of `fields`.
+// Joins adjacent items of reasoning, text and calls into turns of the assistant. Mistakes and unreadable
+// items become the error of `fields`.
 ChatHistory read_input(JsonFields& fields);
 
 }  // namespace kvant

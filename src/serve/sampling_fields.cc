@@ -16,7 +16,7 @@ constexpr double kMaxPenalty = 100;
 constexpr double kMaxBias = 1e6;
 constexpr std::size_t kMaxBiases = 4096;
 
-// A number of a request, or what it is without.
+// Returns a number of the request, or `otherwise` without one.
 float number(JsonFields& fields, const char* key, double low, double high, float otherwise) {
   return static_cast<float>(fields.number(key, low, high).value_or(otherwise));
 }
@@ -27,7 +27,8 @@ std::optional<std::int32_t> token_number(const std::string& text) {
   return failure == std::errc() && end == text.data() + text.size() ? std::optional(token) : std::nullopt;
 }
 
-// The tokens of a token's number or of a text. Empty: the number is none of the vocabulary.
+// Returns the tokens for a token's number or a text. An empty result means that the number is not in the
+// vocabulary.
 std::vector<std::int32_t> biased_tokens(const Json& named, const Tokenizer& tokenizer, int n_vocab) {
   const auto is_known = [&](std::int64_t token) { return token >= 0 && token < n_vocab; };
   if (named.is_number_integer()) {
@@ -43,7 +44,7 @@ std::vector<std::int32_t> biased_tokens(const Json& named, const Tokenizer& toke
   return tokens.ok() ? *tokens : std::vector<std::int32_t>();
 }
 
-// False in the place of a number: never.
+// In place of a number, false forbids the token.
 std::optional<float> bias_value(const Json& json) {
   if (json == false) return -INFINITY;
   if (!json.is_number() || std::abs(json.get<double>()) > kMaxBias) return std::nullopt;
@@ -71,7 +72,8 @@ void add_bias(const Json& named, const Json& value, const Tokenizer& tokenizer, 
   for (const std::int32_t token : tokens) biases.push_back({token, *bias});
 }
 
-// {"15043": 1.5} as OpenAI has it; llama-server also has {"text": 1.5}, [[15043, 1.5], ["text", false]].
+// Reads {"15043": 1.5} as OpenAI has it. llama-server also has {"text": 1.5} and [[15043, 1.5], ["text",
+// false]].
 std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenizer, int n_vocab) {
   std::vector<TokenBias> biases;
   const Json* json = fields.value("logit_bias");
@@ -101,7 +103,7 @@ std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenize
   return biases;
 }
 
-// Tokens that end a completion, which is to go on until its limit.
+// Forbids tokens that end a completion, so it goes on to its limit.
 void forbid_the_end(const Tokenizer& tokenizer, int n_vocab, std::vector<TokenBias>& biases) {
   for (std::int32_t token = 0; token < n_vocab; ++token) {
     if (tokenizer.ends_generation(token)) biases.push_back({token, -INFINITY});
@@ -112,8 +114,9 @@ PenaltyOptions read_penalties(JsonFields& fields) {
   PenaltyOptions penalties;
   penalties.presence = number(fields, "presence_penalty", -kMaxPenalty, kMaxPenalty, 0);
   penalties.frequency = number(fields, "frequency_penalty", -kMaxPenalty, kMaxPenalty, 0);
-  const auto repeat = fields.number("repeat_penalty", 0, kMaxPenalty);          // llama-server
-  const auto repetition = fields.number("repetition_penalty", 0, kMaxPenalty);  // vLLM, of the whole text
+  const auto repeat = fields.number("repeat_penalty", 0, kMaxPenalty);  // llama-server's name
+  const auto repetition =
+      fields.number("repetition_penalty", 0, kMaxPenalty);  // vLLM's name; it counts the whole text
   const auto last_n = fields.integer("repeat_last_n", -1, INT32_MAX);
   if (repeat && repetition && *repeat != *repetition)
     fields.fail("repetition_penalty", "'repetition_penalty' differs from 'repeat_penalty': give one of them");

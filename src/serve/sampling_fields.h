@@ -1,4 +1,4 @@
-// How tokens are drawn, as requests of all APIs say it.
+// Reads how tokens are drawn, for requests of all APIs.
 #pragma once
 
 #include "model/sampler.h"
@@ -8,8 +8,8 @@
 namespace kvant {
 
 // Reads temperature, cuts, penalties, biases and the seed under OpenAI's, llama-server's and vLLM's names.
-// Without them tokens are drawn as the model says. What is wrong becomes the error of `fields`. n_vocab: of
-// the model.
+// Without them, tokens follow the model's probabilities. Mistakes become the error of `fields`. `n_vocab` is
+// the model's.
 SamplerOptions read_sampling(JsonFields& fields, const Tokenizer& tokenizer, int n_vocab);
 
 }  // namespace kvant

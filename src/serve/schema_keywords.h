@@ -1,4 +1,4 @@
-// What the keywords of a JSON schema are about.
+// Describes what the keywords of a JSON schema apply to.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,14 +10,14 @@
 namespace kvant::schema {
 
 using Json = nlohmann::ordered_json;
-// Schemas that all hold for one value. They lie in the document, or among those that are made here.
+// Schemas that must all hold for one value. They belong to the document, or to those that are made here.
 using Parts = std::vector<const Json*>;
 
 enum ValueType : unsigned {
   kNull = 1,
   kBoolean = 2,
   kInteger = 4,
-  kFraction = 8,  // a number that is no integer
+  kFraction = 8,  // a number that is not an integer
   kString = 16,
   kArray = 32,
   kObject = 64,
@@ -25,20 +25,20 @@ enum ValueType : unsigned {
   kAnyType = 127
 };
 
-// 0: there is no such type.
+// Returns 0 if there is no such type.
 unsigned type_named(const std::string& name);
-// The types that a keyword says something about; 0: all, or it only describes.
+// Returns the types that a keyword applies to; 0: all types, or the keyword only describes.
 unsigned types_of_keyword(std::string_view key);
-// What formats of strings are held, as patterns. Others only describe: null.
+// Returns the pattern of a string format that is enforced, or null for formats that only describe.
 const char* pattern_of_format(const std::string& format);
 
-const Json* member_of(const Json& schema, const char* key);  // null: it has none
+const Json* member_of(const Json& schema, const char* key);  // null: there is none
 const Json& anything();
 const Json& nothing();
 bool is_nothing(const Json& schema);
-// Whether a value may be against it, whatever its references and its allOf say.
+// Returns whether a value can violate the schema's own keywords, without its references and its allOf.
 bool says_something(const Json& schema);
-// The values that one of the parts lists.
+// Returns the values that one of the parts lists.
 std::optional<std::vector<Json>> listed_values(const Parts& parts);
 
 }  // namespace kvant::schema

@@ -14,7 +14,7 @@ namespace {
 using PatternRanges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
 constexpr std::uint32_t kLastCharacter = 0x10FFFF;
-constexpr int kMaxGroups = 64;  // inside one another: the reader calls itself for each
+constexpr int kMaxGroups = 64;  // nesting depth; the reader recurses for each group
 constexpr std::size_t kMaxPatternBytes = 4096;
 constexpr std::int64_t kVeryLong = std::int64_t{1} << 40;
 
@@ -46,8 +46,8 @@ void append_ranges(PatternRanges& to, const PatternRanges& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// \d, \w and \s are ASCII in ECMA 262 and all of Unicode elsewhere. Validators of both kinds have to agree
-// with a string that is generated: `surely` is what both take for one, `perhaps` what one of them does.
+// \d, \w and \s are ASCII in ECMA 262 and all of Unicode elsewhere. Validators of both kinds must agree with
+// a generated string. `surely` holds the characters that both accept, `perhaps` those that only one accepts.
 struct PatternClass {
   PatternRanges surely, perhaps;
 };
@@ -83,7 +83,7 @@ const PatternRanges& any_characters() {
   return kAny;
 }
 
-// UTF-8 as characters; bytes that are none stand for themselves.
+// Decodes UTF-8. Invalid bytes stand for themselves.
 std::u32string characters_of(const std::string& text) {
   std::u32string characters;
   for (std::size_t i = 0; i < text.size();) {
@@ -109,7 +109,8 @@ std::string set_text(const PatternRanges& ranges) {
   return set + "]";
 }
 
-// A set of characters as JSON has them in a string: what may stand for itself, and what needs a backslash.
+// Writes a set of characters for a JSON string: those that stand for themselves, and those that need a
+// backslash.
 std::string json_set_text(const PatternRanges& ranges) {
   const PatternRanges own = sorted_ranges(ranges);
   PatternRanges plain, escaped;
@@ -186,7 +187,7 @@ class PatternReader {
     return sequence;
   }
 
-  // Neither may it be empty, nor have control characters alone that JSON writes as numbers.
+  // A set must not be empty, nor have only control characters that JSON writes as numbers.
   Node set(PatternRanges ranges) {
     if (json_set_text(ranges).empty()) fail("has a set of characters that a string can't have");
     return {.kind = Kind::set, .ranges = sorted_ranges(std::move(ranges)), .parts = {}};
@@ -219,7 +220,7 @@ class PatternReader {
 
   Node read_group(int depth) {
     if (skip(U"?<") && !is_at('=') && !is_at('!')) {
-      while (at_ < source_.size() && !is_at('>')) ++at_;  // its name
+      while (at_ < source_.size() && !is_at('>')) ++at_;  // skips the name
       ++at_;
     } else if (source_[at_ - 1] == '<') {
       fail("looks behind, which a grammar can't");
@@ -256,7 +257,7 @@ class PatternReader {
         ++at_;
         repeated.most = read_number().value_or(-1);
       }
-      if (!least || !is_at('}')) {  // braces that are no count stand for themselves
+      if (!least || !is_at('}')) {  // braces without a count stand for themselves
         at_ = begin;
         return std::nullopt;
       }
@@ -264,7 +265,7 @@ class PatternReader {
     } else {
       return std::nullopt;
     }
-    if (is_at('?')) ++at_;  // as few as possible: the same strings
+    if (is_at('?')) ++at_;  // a lazy repetition matches the same strings
     if (is_at('*') || is_at('+') || is_at('?')) fail("repeats a repetition");
     if (std::max(repeated.least, repeated.most) > kMaxGrammarRepetitions)
       fail(fmt::format("has a count that is above {}", kMaxGrammarRepetitions));
@@ -274,7 +275,7 @@ class PatternReader {
     return repeated;
   }
 
-  // Behind a backslash.
+  // Reads the character or class after a backslash.
   PatternClass read_escape(bool in_set) {
     const auto one = [](char32_t c) { return PatternClass{{{c, c}}, {{c, c}}}; };
     if (at_ >= source_.size()) {
@@ -388,7 +389,7 @@ class PatternReader {
     if (c != '\\') return {{{{c, c}}, {{c, c}}}, false};
     const char32_t letter = at_ < source_.size() ? source_[at_] : U' ';
     PatternClass read = read_escape(/*in_set=*/true);
-    if (read.surely.empty()) read = {{{0, 0}}, {{0, 0}}};  // it has failed
+    if (read.surely.empty()) read = {{{0, 0}}, {{0, 0}}};  // this happens only after an error
     return {std::move(read), std::u32string_view(U"dDwWsS").find(letter) != std::u32string_view::npos};
   }
 
@@ -403,7 +404,7 @@ Result<SchemaPattern> SchemaPattern::parse(const std::string& source) {
   if (!read.ok()) return read.error();
   const Node any{.kind = Node::Kind::set, .ranges = any_characters(), .parts = {}};
   const Node padding{.kind = Node::Kind::repetition, .ranges = {}, .parts = {any}};
-  const auto unwrap = [](Node node) {  // a group around everything
+  const auto unwrap = [](Node node) {  // removes groups around the whole expression
     while (node.kind == Node::Kind::sequence && node.parts.size() == 1 &&
            (node.parts[0].kind == Node::Kind::sequence || node.parts[0].kind == Node::Kind::choice))
       node = Node(node.parts[0]);
@@ -437,7 +438,7 @@ std::vector<SchemaPattern::Node> SchemaPattern::alternatives(Node node) {
   return one;
 }
 
-// The parts of sequences within sequences, one after another.
+// Flattens sequences within sequences.
 void SchemaPattern::flatten(Node node, std::vector<Node>& parts) {
   if (node.kind != Node::Kind::sequence) {
     parts.push_back(std::move(node));
@@ -480,7 +481,7 @@ SchemaPattern::Lengths SchemaPattern::lengths(const Node& node) {
   return sum;
 }
 
-// -1: there is an anchor in it.
+// Returns -1 if the node contains an anchor.
 std::int64_t SchemaPattern::size(const Node& node) {
   if (node.kind == Node::Kind::begin || node.kind == Node::Kind::end) return -1;
   if (node.kind == Node::Kind::set) return 8 + std::ssize(node.ranges);
@@ -550,7 +551,7 @@ Status SchemaPattern::bound_length(std::int64_t least, std::int64_t most) {
 
 // --- as a pattern of JSON text ---
 
-// Empty: of nothing but the empty text.
+// Returns an empty text for a node that matches only the empty text.
 std::string SchemaPattern::text(const Node& node) {
   if (node.kind == Node::Kind::set) return json_set_text(node.ranges);
   if (node.kind == Node::Kind::repetition) {
@@ -589,7 +590,7 @@ std::string SchemaPattern::json_pattern() const {
 
 // --- matching ---
 
-// Follows all places at which a part of an expression can end at once: its time is bounded.
+// Follows all positions at which a part of an expression can end at once, which bounds its time.
 class SchemaPattern::Matcher {
  public:
   explicit Matcher(std::u32string text) : text_(std::move(text)) {}

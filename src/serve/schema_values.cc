@@ -12,13 +12,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Verdict = std::optional<bool>;
 
-constexpr int kMaxSchemaDepth = 128;  // parts in parts, references followed
+constexpr int kMaxSchemaDepth = 128;  // nesting depth, with references followed
 
 Verdict negation(Verdict verdict) {
   return verdict ? Verdict(!*verdict) : verdict;
 }
 
-// Whether all hold, as far as can be told.
+// Decides whether all parts hold, as far as that can be known.
 class AllHold {
  public:
   void add(Verdict verdict) {
@@ -114,7 +114,7 @@ class ValueCheck {
   static Verdict number(const Json& schema, const std::string& key, const Json& said, double value) {
     const bool is_bound =
         key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum";
-    if (is_bound && said.is_boolean()) {  // of older schemas: beside the bound
+    if (is_bound && said.is_boolean()) {  // older schemas have a boolean here, which changes the bound
       const auto bound = schema.find(key == "exclusiveMinimum" ? "minimum" : "maximum");
       return said == false || bound == schema.end() || *bound != value;
     }
@@ -128,7 +128,7 @@ class ValueCheck {
     return std::floor(quotient) == quotient;
   }
 
-  // A count of a schema; -1 where it is none.
+  // Reads a count; -1 if it is not a number.
   static double count(const Json& said) { return said.is_number() ? said.get<double>() : -1; }
 
   static Verdict string(const std::string& key, const Json& said, const std::string& value) {
@@ -224,7 +224,7 @@ class ValueCheck {
   int steps_ = 0;
 };
 
-// A reference's text with %41 as A.
+// Decodes percent escapes in a reference: %41 becomes A.
 std::string without_percents(const std::string& text) {
   const auto digit = [](char c) {
     return c >= '0' && c <= '9'   ? c - '0'

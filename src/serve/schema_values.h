@@ -1,5 +1,5 @@
-// Whether a value is one that a JSON schema describes: for the values that a schema lists (enum, const),
-// which are kept where all that stands beside the list holds as well.
+// Decides whether a value matches a JSON schema. It filters the values that a schema lists (enum, const) by
+// the keywords next to the list.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,18 +7,18 @@
 
 namespace kvant {
 
-// root: of the document that references lead into. Nothing: it can't be told, because of a keyword or an
-// expression that nobody here can read, or because references go round.
+// `root` is the document of the references. Returns nothing if the answer is unknown: a keyword or expression
+// is unsupported, or references form a loop.
 std::optional<bool> schema_holds(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& value,
                                  const nlohmann::ordered_json& root);
 
-// Equal as JSON: 1 is 1.0, and the order of members says nothing.
+// Compares values as JSON: 1 equals 1.0, and the order of members does not matter.
 bool same_value(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
 
-// The part of the document that a reference of its own (#, #/a/b~1c) leads to; null: there is none.
+// Returns the part of the document to which a local reference (#, #/a/b~1c) leads; null: there is none.
 const nlohmann::ordered_json* schema_part(const nlohmann::ordered_json& root, const std::string& reference);
 
-// Characters of a text, as JSON Schema counts them.
+// Counts the characters of a text as JSON Schema does.
 std::int64_t character_count(const std::string& text);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// SequenceReading: sequences on their way from files into the cache, one at a time: the disk's thread reads a
-// file, then its rows go into the cache in pieces, with steps of answers between them.
+// SequenceReading moves sequences from files into the cache, one at a time. The disk's thread reads a file.
+// Then its rows go into the cache in pieces, between the steps of completions.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace kvant {
 
-// Bytes that go between the cache and a file in one step, so that others' tokens wait for some milliseconds
-// at most.
+// Bytes that move between the cache and a file in one step. They bound the delay of other completions to some
+// milliseconds.
 inline constexpr std::size_t kPieceBytes = 4 << 20;
 
 class SequenceReading {
@@ -23,7 +23,7 @@ class SequenceReading {
   struct File {
     std::string name;
     LoadedSession contents;
-    std::unique_ptr<SequenceImport> import;  // null: the thread of the disk has it
+    std::unique_ptr<SequenceImport> import;  // null: the disk's thread has it
   };
 
   SequenceReading(Cache& cache, SessionDisk& disk) : cache_(cache), disk_(disk) {}
@@ -37,17 +37,18 @@ class SequenceReading {
   bool is_current(const std::string& name) const { return current_ && current_->name == name; }
   bool is_importing() const { return current_ && current_->import; }
 
-  // Of the file that is being read; requires that there is one.
+  // Returns the file that is being read, which must exist.
   File& current() { return *current_; }
   std::string current_name() const { return current_ ? current_->name : ""; }
-  // Ends its reading; rows that are in the cache already leave it, unless they were taken.
+  // Stops reading it. Rows that are already in the cache are freed, unless they were taken.
   void drop() { current_.reset(); }
 
-  // What the disk's thread has read of the current file.
+  // Takes what the disk's thread has read of the current file.
   void give(LoadedSession contents);
-  // Begins with the next file, or takes one piece of the current one's rows into the cache; false: there is
-  // nothing to do, or the disk's thread is at it. Once all rows are there, or can't be, `finish` is called,
-  // and has to drop() the file. Error: a shortage of memory; the file's rows begin anew with the next call.
+  // Starts the next file, or moves one piece of the current one into the cache. It returns false if there is
+  // nothing to do, or if the disk's thread is busy with the file. `finish` is called when all rows are there,
+  // or cannot be, and must drop() the file. On an error, memory is short, and the next call starts the file's
+  // rows anew.
   Result<bool> advance(const std::function<void(const Status&)>& finish);
 
  private:

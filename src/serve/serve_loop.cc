@@ -6,7 +6,7 @@
 namespace kvant {
 namespace {
 
-// How soon it is seen that clients have gone while nothing can be done but to wait for a disk.
+// How soon the loop notices that clients have gone while it only waits for a disk.
 constexpr std::chrono::milliseconds kPatienceWithDisk{50};
 
 }  // namespace
@@ -47,7 +47,8 @@ bool ServeLoop::waits_for_disk() const {
                              [](const auto& each) { return each->idle() || each->waits_for_disk(); });
 }
 
-// One of each: a long prompt of the one recipe delays the other's answers no more than its own.
+// Each scheduler takes one step, so a long prompt of one recipe delays the other's completions no more than
+// its own.
 void ServeLoop::step() {
   const bool answers =
       std::ranges::any_of(schedulers_, [](const auto& each) { return each->is_answering(); });
@@ -72,7 +73,7 @@ void ServeLoop::run() {
     if (has_work() && waits_for_disk())
       news_.wait_for(lock, kPatienceWithDisk, [&] { return ending_ || !actions_.empty() || disk_news_; });
   }
-  // Nobody adds more. Whoever waits for an action gets its result before the scheduler goes.
+  // Nobody adds more. Threads that wait for an action get its result before the scheduler is destroyed.
   const std::deque<std::function<void()>> actions = std::move(actions_);
   lock.unlock();
   for (const auto& action : actions) action();
@@ -107,7 +108,8 @@ std::optional<Refusal> ServeLoop::submit(std::vector<GenerationRequest> prompts,
   if (refuses_) return ending;
   for (GenerationRequest& prompt : prompts) {
     prompt.follows = &prompt != prompts.data();
-    if (prompt.n_answers <= options_[prompt.recipe].parallel) prompt.clone_grammar();  // others are refused
+    if (prompt.n_answers <= options_[prompt.recipe].parallel)
+      prompt.clone_grammar();  // the scheduler refuses the others
   }
   std::optional<Refusal> refusal;
   const bool asked = between_steps([&] {

@@ -1,4 +1,4 @@
-// ServedSequence: a sequence of the cache, and what the server has it for.
+// ServedSequence describes a sequence of the cache and its purpose.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace kvant {
 struct ServedSequence {
   SequenceId id = 0;
   SequenceView held;
-  std::int64_t request = 0;  // that runs on it; 0: none, it is kept for those to come
-  std::string session;       // whose it is; empty: nobody's
-  // Of a request:
+  std::int64_t request = 0;  // the request that runs on it; 0: it is kept for later requests
+  std::string session;       // the session that owns it; empty: none
+  // These members are for requests.
   JobState state = JobState::waiting;
-  int answer = 0;  // its number among the request's
+  int answer = 0;  // number of the completion within the request
   TokenUsage usage;
 };
 

@@ -1,4 +1,4 @@
-// What people ask for: to look at sessions, and to fork, delete, save and restore them.
+// Commands of clients: list, fork, delete, save and restore sessions.
 #include "serve/session_store.h"
 
 namespace kvant {
@@ -34,7 +34,7 @@ SessionStatus SessionStore::status_of(const std::string& name, const Session& se
   return status;
 }
 
-// One that has begun and has had no answer yet is none.
+// A session that has begun but has no completion yet does not count.
 std::optional<SessionStatus> SessionStore::status(const std::string& name) {
   const Session* session = find(name);
   if (session == nullptr) return std::nullopt;

@@ -87,7 +87,7 @@ void SessionDisk::run() {
       continue;
     }
     DiskResult result = perform(task);
-    task = {};  // its memory, before anybody hears of the end
+    task = {};  // frees its memory before anyone learns that it is done
     lock.lock();
     results_.push_back(std::move(result));
     finished_.notify_one();

@@ -1,5 +1,5 @@
-// SessionDisk: the thread that reads and writes the sessions' files, so that no answer waits for a disk. What
-// it is given is done in that order.
+// SessionDisk is the thread that reads and writes session files, so no completion waits for a disk. It does
+// its tasks in order.
 #pragma once
 
 #include <condition_variable>
@@ -15,31 +15,32 @@
 
 namespace kvant {
 
-// A file that was read or written.
+// The result of reading or writing a file.
 struct DiskResult {
   std::string name;
-  bool was_read = false;  // otherwise written
+  bool was_read = false;  // otherwise it was written
   Status done;
-  LoadedSession contents;       // of what was read
-  std::int64_t file_bytes = 0;  // of what was written
+  LoadedSession contents;       // of a file that was read
+  std::int64_t file_bytes = 0;  // of a file that was written
 };
 
 class SessionDisk {
  public:
   explicit SessionDisk(std::shared_ptr<const SessionFolder> folder);
-  ~SessionDisk();  // after all that it was given
+  ~SessionDisk();  // finishes all tasks
   SessionDisk(const SessionDisk&) = delete;
   SessionDisk& operator=(const SessionDisk&) = delete;
 
-  // Called by the thread of the disk whenever a result is there. Before anything is read or written.
+  // Sets the function that the disk's thread calls for each result. Call it before anything is read or
+  // written.
   void tell(std::function<void()> news) { news_ = std::move(news); }
 
   void read(const std::string& name);
   void write(const std::string& name, SessionContents contents);
-  void remove(const std::string& name);  // without a result
-  // What was read and written since the last call.
+  void remove(const std::string& name);  // gives no result
+  // Returns the results since the last call.
   std::vector<DiskResult> take_results();
-  // Waits for a result that take_results() has not given. Requires that one is to come.
+  // Waits until there is a result that take_results() has not returned. A task must be pending.
   void wait();
 
  private:
@@ -47,7 +48,7 @@ class SessionDisk {
     enum class Kind { read, write, remove };
     std::string name;
     Kind kind = Kind::read;
-    SessionContents contents = {};  // to be written
+    SessionContents contents = {};  // for writing
   };
   void run();
   void give(Task task);

@@ -1,4 +1,4 @@
-// SessionFolder: the sessions of a server on the disk, a file each.
+// SessionFolder keeps a server's sessions on the disk, one file each.
 #pragma once
 
 #include <memory>
@@ -11,38 +11,38 @@
 
 namespace kvant {
 
-// Letters, digits, '_' and '-', 64 at most: so that a name is never a path.
+// Allows at most 64 letters, digits, '_' and '-', so a name is never a path.
 bool is_session_name(std::string_view name);
 inline constexpr const char* kSessionNameRule =
     "a session's name has 1 to 64 letters (a to z, A to Z), digits, '_' and '-'";
 
 struct FileCoding {
   std::shared_ptr<const SequenceCoder> coder;  // null: no compact file can be read
-  bool compact = false;                        // files are written with it
+  bool compact = false;                        // files are written in compact form
 };
 
 class SessionFolder {
  public:
-  // Makes the folder where there is none, and removes what a server has left that was killed while it wrote.
-  // identity: of the sessions that can be gone on with. coding: how files are written, and which can be read.
-  // An error: it can't be written, or another server uses it.
+  // Makes the folder if it does not exist, and removes what a killed server left half-written. `identity` is
+  // that of sessions that can be continued. `coding` says how files are written, and which can be read.
+  // Errors: the folder cannot be written, or another server uses it.
   static Result<std::unique_ptr<SessionFolder>> open(const std::string& path, SessionIdentity identity,
                                                      FileCoding coding = {});
   ~SessionFolder();
   SessionFolder(const SessionFolder&) = delete;
   SessionFolder& operator=(const SessionFolder&) = delete;
 
-  // All take valid names. Thread-safe, for different names at the same time.
+  // All functions take valid names. They are thread-safe for different names.
   std::vector<std::string> names() const;  // in alphabetical order
   bool holds(const std::string& name) const;
-  std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0: there is none
+  std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0: there is no file
   std::string file_of(const std::string& name) const;
   Result<SessionFile> read(const std::string& name) const;
-  // The file's bytes.
+  // Returns the file's size in bytes.
   Result<std::int64_t> write(const std::string& name, const SessionContents& contents) const;
-  // Of the file that it would be written to; at most those, where files are compact.
+  // Returns the size of the file that would be written; for compact files, an upper bound.
   std::int64_t file_bytes(const SessionContents& contents) const;
-  Status remove(const std::string& name) const;  // nothing where there is none
+  Status remove(const std::string& name) const;  // does nothing without a file
 
  private:
   SessionFolder(std::string path, SessionIdentity identity, FileCoding coding, int lock)
@@ -50,7 +50,7 @@ class SessionFolder {
   std::string path_;
   SessionIdentity identity_;
   FileCoding coding_;
-  int lock_;  // the file that is locked as long as the server runs
+  int lock_;  // locked as long as the server runs
 };
 
 }  // namespace kvant

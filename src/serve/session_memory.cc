@@ -1,4 +1,4 @@
-// The memory that sessions take, and how it is had back.
+// Manages the memory that sessions take.
 #include <algorithm>
 
 #include "base/warn.h"
@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// How long after a failure nobody tries to write a session but who asks for it.
+// After a failure, only explicit requests write sessions for this long.
 constexpr std::chrono::seconds kWritePause{10};
 
 }  // namespace
@@ -47,7 +47,7 @@ Room SessionStore::make_room(const std::string& needed) {
     if (entry->second.is_running) continue;
     const std::string name = entry->first;
     warn(fmt::format("the session '{}' is lost: it can't be written", name));
-    entry->second.saved_version = ++entry->second.version;  // what its file holds, if there is one
+    entry->second.saved_version = ++entry->second.version;  // its file holds this version, if there is one
     forget(name);
     return Room::made;
   }

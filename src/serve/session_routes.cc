@@ -114,7 +114,7 @@ class SessionRoutes {
     send(response, std::get<Json>(reply));
   }
 
-  // Calls it between two steps, or sends why not.
+  // Calls `action` between two steps, or sends the error.
   bool reach(Response& response, const std::function<void(Scheduler&)>& action) const {
     ApiError failure{.status = 503, .message = "the server is ending", .retry_seconds = 1};
     bool reached = false;
@@ -127,7 +127,7 @@ class SessionRoutes {
     return reached;
   }
 
-  // Waits until it is done, while others are answered, and sends what the session `name` is then.
+  // Waits until it is done, without delaying others, and sends the state of session `name`.
   void await(const std::string& name, Response& response,
              const std::function<void(Scheduler&, SessionDone)>& start) const {
     std::promise<std::optional<SessionError>> promise;

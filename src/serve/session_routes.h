@@ -1,5 +1,5 @@
-// /v1/sessions: what clients do with sessions beside going on with them (the parameter `session` of
-// requests).
+// Routes /v1/sessions, with which clients manage sessions. Requests continue a session by the parameter
+// `session`.
 #pragma once
 
 #include "serve/serve_loop.h"

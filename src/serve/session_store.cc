@@ -16,7 +16,7 @@ SessionStore::~SessionStore() {
   }
 }
 
-// Null: there is none. People may bring files into the folder, and take them away.
+// Returns null if there is none. People may add files to the folder and remove them.
 SessionStore::Session* SessionStore::find(const std::string& name) {
   const auto found = sessions_.find(name);
   if (found != sessions_.end()) {
@@ -34,7 +34,7 @@ SessionStore::Session* SessionStore::find(const std::string& name) {
   return &session;
 }
 
-// Reads what a request is compared with.
+// Reads from the file what a request is compared with.
 Status SessionStore::know(const std::string& name, Session& session) {
   if (session.is_known) return {};
   const auto file = folder_->read(name);
@@ -65,7 +65,7 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
   if (session == nullptr) return std::nullopt;
   if (session->is_running) return refuse(session_in_use(request.session, "being answered"));
   if (session->is_restoring) return refuse(session_in_use(request.session, "being restored"));
-  if (!session->sequence) session->is_known = false;  // the file may be another by now
+  if (!session->sequence) session->is_known = false;  // the file may have been replaced
   if (const Status known = know(request.session, *session); !known.ok())
     return refuse(unusable_session(known.error()));
   const std::vector<std::int32_t>& held = session->tokens;
@@ -77,14 +77,14 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
     request.session_tokens = n_held;
     return std::nullopt;
   }
-  // A text has more than one form in tokens, and the model need not write the tokenizer's.
+  // A text can have several tokenizations, and the model need not use the tokenizer's.
   if (session->text.empty() || !begins_with(request.text, session->text)) return std::nullopt;
   const std::string rest = request.text.substr(session->text.size());
   const auto tokens = tokenizer_.encode(rest, /*add_special=*/false, request.text_has_special_tokens);
   if (!tokens.ok() || tokens->empty()) return std::nullopt;  // the session ends within a character
   std::string spelled;
   for (const std::int32_t token : *tokens) spelled += tokenizer_.piece(token);
-  if (spelled != rest) return std::nullopt;  // some tokenizers put a space before whatever they are given
+  if (spelled != rest) return std::nullopt;  // some tokenizers add a space at the start of every text
   request.prompt = held;
   request.prompt.insert(request.prompt.end(), tokens->begin(), tokens->end());
   request.session_tokens = n_held;
@@ -92,7 +92,7 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
 }
 
 void SessionStore::begin(const std::string& name) {
-  Session& session = sessions_[name];  // maybe new: it comes to be with its first answer
+  Session& session = sessions_[name];  // this makes a new session, which exists from its first completion on
   KVANT_CHECK(!session.is_running, "two requests go on with one session");
   session.is_running = true;
   use(session);
@@ -138,7 +138,7 @@ void SessionStore::keep(const std::string& name, SequenceId sequence, std::vecto
   use(session);
 }
 
-// People may take files away.
+// People may remove files.
 bool SessionStore::is_on_disk(const std::string& name, const Session& session) const {
   return session.is_saved() && folder_->holds(name);
 }

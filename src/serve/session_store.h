@@ -1,16 +1,14 @@
-// SessionStore: the conversations that a server keeps under a name, in the cache or on the disk.
+// SessionStore keeps a server's named conversations, in the cache or on the disk.
 //
-// What is kept is the sequence as it was when the newest answer ended, with the rows of that answer as they
-// were generated: the true state of the conversation, of which a follow-up reads nothing again. Reading the
-// same tokens would round them differently (model/matrix_product.h), so this is not what the prefix cache may
-// keep; but given the session a follow-up is always the same, whatever runs beside it, and whether the
-// session has been on the disk meanwhile.
+// It keeps the sequence as it was when the newest completion ended, with the rows as they were generated. A
+// follow-up therefore reads nothing again. Reading the same tokens would round differently
+// (model/matrix_product.h), so the prefix cache must not keep these rows. With the session, a follow-up
+// always gives the same result, whatever runs at the same time, and also after a stay on the disk.
 //
-// Files are read and written by a thread of their own (session_disk.h), one at a time each way, so that no
-// more than two sessions are held twice. What goes between them and the cache goes piece by piece, in
-// advance(), between steps.
+// A separate thread (session_disk.h) reads and writes files, one at a time in each direction, so at most two
+// sessions are held twice. Data moves between files and cache in pieces, in advance(), between steps.
 //
-// Used by the scheduler's thread alone.
+// Only the scheduler's thread uses it.
 #pragma once
 
 #include <chrono>
@@ -35,116 +33,117 @@
 
 namespace kvant {
 
-// Told when something has been done that takes a while, or why it was not; on the scheduler's thread.
+// Called on the scheduler's thread when a slow task is done, or with the reason why it failed.
 using SessionDone = std::function<void(const std::optional<SessionError>&)>;
 
-// One session, for people who look on.
+// One session, as shown to users.
 struct SessionStatus {
   std::string name;
   int tokens = 0;
-  std::int64_t bytes = 0;  // of its rows: in the cache, shared ones counted fully, or else in its file
-  double bits = 0;         // of an element of K and V; 0: not in memory
+  std::int64_t bytes = 0;  // of its rows, in the cache (shared ones count fully) or in its file
+  double bits = 0;         // bits per value of K and V; 0: not in memory
   bool in_memory = false;
   bool on_disk = false;
-  bool is_saved = false;      // what is on the disk is the session as it is now
-  bool is_running = false;    // an answer is being made
+  bool is_saved = false;      // the disk has the session's present state
+  bool is_running = false;    // a completion is being generated
   std::int64_t last_use = 0;  // seconds since 1970
   std::int64_t file_bytes = 0;
-  std::string problem;  // why its file can't be used; empty: it can
+  std::string problem;  // why its file is unusable; empty: it is usable
 };
 
-// What came of making room.
+// The result of making room.
 enum class Room : std::uint8_t {
   made,     // some memory is free
-  pending,  // some will be when a file has been written
-  none,     // there is nothing to be had
+  pending,  // memory becomes free when a file has been written
+  none,     // no memory can be freed
 };
 
 class SessionStore {
  public:
-  // Cache and tokenizer outlive it.
+  // `cache` and `tokenizer` must outlive the object.
   SessionStore(Cache& cache, const Tokenizer& tokenizer, std::shared_ptr<const SessionFolder> folder);
-  ~SessionStore();  // finishes
+  ~SessionStore();  // finishes writing
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
   // --- requests ---
-  // Where the session's tokens, or their text, are the beginning of the request's, and leave something to be
-  // read: session_tokens is how many there are, and the prompt begins with them. Or why it can't be used.
+  // If the session's tokens or text begin the request's prompt and leave something to read, sets
+  // session_tokens, with which the prompt then begins. Otherwise returns why the session cannot be used.
   std::optional<Refusal> match(GenerationRequest& request);
-  // Between these two nobody else may go on with the session, or delete it. begin() after match().
+  // Call begin() after match(). Between begin() and the end, nobody else may continue or delete the session.
   void begin(const std::string& name);
   void end(const std::string& name);
-  // A fork of it, the caller's to free; none: it is being read back, ask again after advance(). Requires that
-  // it was matched and has begun. An error: out of memory, or a damaged file.
+  // Returns a fork, which the caller must free. It returns nothing while the session is read back: ask again
+  // after advance(). The session must have been matched and begun. Errors: out of memory, or a damaged file.
   Result<std::optional<SequenceId>> fork_sequence(const std::string& name);
-  // Takes a sequence, and the tokens that it holds, in place of what was kept. text: theirs.
+  // Takes a sequence with its tokens and their text, in place of what was kept.
   void keep(const std::string& name, SequenceId sequence, std::vector<std::int32_t> tokens, std::string text);
 
   // --- what people ask for ---
   std::optional<SessionStatus> status(const std::string& name);
   std::vector<SessionStatus> list();
   std::optional<SessionError> remove(const std::string& name);
-  // Another session that goes on from here. Requires that it is in memory, as load() does.
+  // Makes another session that continues from here. The session must be in memory, as load() ensures.
   std::optional<SessionError> fork(const std::string& name, const std::string& to);
   void load(const std::string& name, SessionDone done);
-  // As it is now; it may go on meanwhile.
+  // Saves its present state. It may continue meanwhile.
   void save(const std::string& name, SessionDone done);
-  void restore(const std::string& name, SessionDone done);  // back to what its file holds, into memory
+  void restore(const std::string& name, SessionDone done);  // Loads its file into memory
 
   // --- memory and disk ---
-  // Goes on with what has to be read and written. Whether anything was done. An error: too little memory for
-  // reading_name(); to be called again when there is more, or else give_up_reading().
+  // Continues reading and writing. Returns whether it did anything. On an error, memory is too short to read
+  // reading_name(): call it again when there is more, or call give_up_reading().
   Result<bool> advance();
   bool is_busy() const { return writing_ || !to_write_.empty() || reading_.is_busy(); }
   bool is_writing() const { return writing_ || !to_write_.empty(); }
   bool waits_for_disk() const { return (writing_ && writing_->is_given) || reading_.waits_for_disk(); }
-  // To be called on another thread when advance() has more to do. Once, before all else.
+  // Sets a function that another thread calls when advance() has more to do. Call it once, before everything
+  // else.
   void tell(std::function<void()> news) { disk_.tell(std::move(news)); }
   std::string reading_name() const { return reading_.current_name(); }
   void give_up_reading(const Error& why);
 
-  // Leaves to the disk what was not used for longest, but never `needed`: at once what is saved, or else it
-  // has the oldest written. If none can be written, the oldest is lost: its client has the conversation, and
-  // a request with all of it is answered as any other.
+  // Moves the least recently used session, but never `needed`, to the disk. A saved session goes at once;
+  // otherwise the oldest is written first. If none can be written, the oldest is lost. Its client still has
+  // the conversation, and can send all of it.
   Room make_room(const std::string& needed);
-  void finish_writing();  // waits until what make_room() has begun is done
-  void finish();          // all that was asked for is done, and what is not on the disk is written
+  void finish_writing();  // waits until what make_room() started is done
+  void finish();          // finishes all tasks, and writes what is not on the disk
   int in_memory() const;
-  std::int64_t bytes() const;  // of those, shared pages counted fully
+  std::int64_t bytes() const;  // bytes of those; shared pages count fully
   std::map<SequenceId, std::string> held() const;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Session {
-    std::optional<SequenceId> sequence;  // none: on the disk only
-    std::vector<std::int32_t> tokens;    // where it is in memory, or has been asked for
+    std::optional<SequenceId> sequence;  // none: it is only on the disk
+    std::vector<std::int32_t> tokens;    // set if it is in memory, or was asked for
     std::string text;
-    bool is_known = false;     // these are there
-    std::int64_t version = 1;  // changes with what it holds
+    bool is_known = false;     // tokens and text are set
+    std::int64_t version = 1;  // changes with its contents
     std::int64_t saved_version = 0;
     bool is_running = false;
-    bool is_saving = false;   // waits to be written, or is
-    bool is_reading = false;  // waits to be read, or is
+    bool is_saving = false;   // it is being written, or waits for it
+    bool is_reading = false;  // it is being read, or waits for it
     bool is_restoring = false;
-    std::vector<std::pair<std::int64_t, SessionDone>> when_saved;  // a version at least
+    std::vector<std::pair<std::int64_t, SessionDone>> when_saved;  // each waits for at least that version
     std::vector<SessionDone> when_read;
-    std::optional<Error> read_failure;               // that the running request has to hear of
-    std::optional<Clock::time_point> write_failure;  // the newest
-    std::int64_t turn = 0;                           // uses_ when it was used last
+    std::optional<Error> read_failure;               // an error for the running request
+    std::optional<Clock::time_point> write_failure;  // the newest failure
+    std::int64_t turn = 0;                           // value of uses_ at its last use
     std::int64_t last_use = 0;                       // seconds since 1970
 
     bool is_saved() const { return saved_version == version; }
   };
-  // The session that goes to the disk, and the one that comes from there.
+  // The session that is being written, and the one that is being read.
   struct Writing {
     std::string name;
     std::int64_t version = 0;
     SequenceId sequence = 0;
-    bool owns_sequence = false;  // the session has another one by now
+    bool owns_sequence = false;  // the session has another sequence by now
     SessionContents contents;
     std::optional<SequenceExport> exported;
-    bool is_given = false;  // to the thread of the disk
+    bool is_given = false;  // the disk's thread has it
   };
   // Finding them, and what requests do (session_store.cc).
   Session* find(const std::string& name);

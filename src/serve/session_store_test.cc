@@ -1,4 +1,5 @@
-// Sessions of the scheduler, over the fake engine: who may do what when, and what happens to memory and disk.
+// Tests sessions of the scheduler with the fake engine: who may do what when, and what happens to memory and
+// disk.
 #include "serve/session_store.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ class Sessions : public ::testing::Test {
     fs::remove_all(path_);
   }
 
-  // Starts, or starts again.
+  // Starts the scheduler, or restarts it.
   void start(std::int64_t memory = 1 << 30, const SessionIdentity& identity = kIdentity,
              std::int64_t prefix_disk = 0) {
     scheduler_.reset();
@@ -81,7 +82,7 @@ class Sessions : public ::testing::Test {
     reply.failure = stream->failure();
     return reply;
   }
-  // A conversation of one turn. Returns its tokens, with the next turn.
+  // Runs a conversation of one turn. Returns its tokens, with the next turn.
   Tokens begin(const std::string& session, int n_prompt = 200) {
     Tokens tokens(n_prompt, static_cast<std::int32_t>(5 + session.size() % 50));
     const Reply reply = ask(request(session, tokens));
@@ -89,7 +90,7 @@ class Sessions : public ::testing::Test {
     tokens.insert(tokens.end(), {1, 2, 3});
     return tokens;
   }
-  // What came of it, when it is done.
+  // Waits until it is done, and returns the error, if any.
   std::optional<SessionError> wait(const std::function<void(SessionDone)>& start) {
     std::optional<std::optional<SessionError>> result;
     start([&](const std::optional<SessionError>& failure) { result = failure; });
@@ -125,14 +126,14 @@ TEST(SessionNames, AreNeverPaths) {
 
 TEST_F(Sessions, AFollowUpReadsOnlyWhatIsNew) {
   const Tokens next = begin("chat");
-  EXPECT_EQ(sessions().status("chat")->tokens, 209);  // all but the newest token, which nobody has read
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);  // all but the newest token, which was never read
   const Reply reply = ask(request("chat", next));
   EXPECT_EQ(reply.cached, 209);
   EXPECT_EQ(engine_.steps.at(engine_.steps.size() - 10).prompt_tokens, 4);
   EXPECT_EQ(sessions().status("chat")->tokens, 213 + 9);
 }
 
-// The fake tokenizer has a token for each letter, and the model answers with others for the same letters.
+// The fake tokenizer has one token per letter, and the model answers with other tokens for the same letters.
 TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
@@ -144,7 +145,7 @@ TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   EXPECT_EQ(ask(next).cached, 5 + 9);
 }
 
-// As with tokenizers that put a space before whatever they are given.
+// Some tokenizers put a space before every text.
 TEST_F(Sessions, ATextThatItsTokensDontSpellIsReadAsUsual) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
@@ -160,7 +161,7 @@ TEST_F(Sessions, AnotherPromptStartsTheSessionAnew) {
   EXPECT_EQ(sessions().status("chat")->tokens, 39);
 }
 
-// The client doesn't see the stop text, and doesn't send it back.
+// The client does not see the stop text, and does not send it back.
 TEST_F(Sessions, AStopTextIsNotKept) {
   const Reply whole = ask(request("", Tokens(30, 9), 20));
   GenerationRequest stopped = request("chat", Tokens(30, 9), 20);
@@ -180,7 +181,7 @@ TEST_F(Sessions, OneAnswerAtATime) {
   EXPECT_EQ(refusal_->reason, Refusal::Reason::conflict);
   EXPECT_EQ(sessions().remove("chat")->kind, Kind::in_use);
   EXPECT_EQ(restore("chat")->kind, Kind::in_use);
-  EXPECT_FALSE(fork("chat", "copy"));  // as it was before
+  EXPECT_FALSE(fork("chat", "copy"));  // the session as it was before
   EXPECT_EQ(sessions().status("copy")->tokens, 209);
   running->cancel();
   run();
@@ -230,7 +231,7 @@ TEST_F(Sessions, AreSavedAndRestored) {
 TEST_F(Sessions, AreNotSavedWhileTheyAreRestored) {
   const Tokens next = begin("chat");
   ASSERT_FALSE(save("chat"));
-  ask(request("chat", next));  // what memory holds is newer than the file
+  ask(request("chat", next));  // memory has a newer version than the file
   std::optional<SessionError> refused;
   EXPECT_FALSE(wait([&](SessionDone done) {
     sessions().restore("chat", std::move(done));
@@ -320,7 +321,7 @@ TEST_F(Sessions, AFileThatWasReplacedIsReadAnew) {
   EXPECT_EQ(reply.cached, 209);
 }
 
-// What is written by another thread is waited for: the server's end would lose what has changed since.
+// The end of the server would lose changes, so it waits for the thread that writes.
 TEST_F(Sessions, AreBusyUntilWhatWasAskedForIsDone) {
   begin("chat");
   EXPECT_TRUE(scheduler_->idle());
@@ -332,8 +333,8 @@ TEST_F(Sessions, AreBusyUntilWhatWasAskedForIsDone) {
   EXPECT_TRUE(saved);
 }
 
-// The answer ends while the session is written as it was: who has asked for that gets it, and who asks then
-// gets what it is by then.
+// A completion ends while the session is written in its earlier state. The first save gets that state, and a
+// later one gets the new state.
 TEST_F(Sessions, GoOnWhileTheyAreSaved) {
   const Tokens next = begin("chat", 1500);
   int saved = 0;
@@ -370,7 +371,7 @@ TEST_F(Sessions, HoldUpNobody) {
   EXPECT_TRUE(sessions().status("chat")->in_memory);
 }
 
-// Several are asked for at a time in a memory that holds one: each goes to the disk for the next.
+// Memory holds only one session, so each goes to the disk for the next one.
 TEST_F(Sessions, MakeRoomForEachOther) {
   constexpr int kMemory = 17 << 18;
   start(kMemory);
@@ -391,7 +392,7 @@ TEST_F(Sessions, MakeRoomForEachOther) {
   }
 }
 
-// Sessions of 1900 tokens in a memory that holds some of them.
+// Memory holds only some of these sessions of 1900 tokens.
 TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   constexpr int kMemory = 17 << 18;  // 4.25 MiB
   constexpr int kSessions = 44;
@@ -412,13 +413,13 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
 }
 
-// A beginning of 1792 tokens, of which a prompt wants 256, can be read anew.
+// A prefix of 1792 tokens, of which a prompt wants 256, can be read again.
 TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
-  // Sessions leave a part of this memory free that is smaller than the beginning.
+  // Sessions leave less of this memory free than the prefix takes.
   constexpr int kMemory = (17 << 18) - (3 << 15), kDisk = 1 << 30;
   start(kMemory, kIdentity, kDisk);
   ask(request("", Tokens(1900, 3)));
-  start(kMemory, kIdentity, kDisk);  // the one before writes what it has
+  start(kMemory, kIdentity, kDisk);  // the previous scheduler writes its prefixes
   ASSERT_EQ(scheduler_->status().prefix_disk->files, 1);
   for (int i = 1; scheduler_->status().sessions == i - 1; ++i) begin(std::string(i, 's'), 1900);
   const Reply reply = ask(request("", Tokens(300, 3)));

@@ -1,4 +1,5 @@
-// Drafts in the scheduler: answers come in fewer steps, and are the same as without, bit for bit.
+// Tests speculative decoding in the scheduler: completions take fewer steps, and are bit-identical to those
+// without drafts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Drafts,
                            return name;
                          });
 
-// Of greedy answers, which soon repeat themselves, and of drawn ones that were foretold.
+// Greedy completions soon repeat themselves; drawn ones were predicted.
 TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   std::vector<GenerationRequest> requests;
   for (const int n : {5, 100, 230}) requests.push_back(request(random_tokens(n, n), 150, /*temperature=*/0));
@@ -103,7 +104,7 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
     accepted += alone.usage.accepted;
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_GT(drafted, accepted);  // some were wrong
+  EXPECT_GT(drafted, accepted);  // some drafts were wrong
   const auto together = scheduler(15);
   const std::vector<Reply> found = ask(*together, requests);
   for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(found[i], plain[i]) << i;
@@ -114,8 +115,8 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 
-// The draft model has the same weights: without the recipe's error it would always be right. Granite's logits
-// are divided by logit_scale, so that the model is sure of its drafts.
+// The draft model has the same weights, so without the recipe's error it would always be right. Granite's
+// logits are divided by logit_scale, which makes the model sure of its drafts.
 TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
   const auto file = write_tiny_model({.architecture = "granite",
                                       .n_layers = 2,
@@ -137,7 +138,7 @@ TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 
-// A session holds what it would hold without drafts, and goes on alike.
+// A session holds the same with and without drafts, and continues alike.
 TEST_P(Drafts, LeaveNothingInASession) {
   const TinyFile plain_folder("sessions"), folder("sessions");
   auto first = request(random_tokens(200, 1), 120, /*temperature=*/0);

@@ -1,5 +1,5 @@
-// POST /apply-template: {"messages": [...]}, with tools where there are any, to {"prompt": TEXT}, as
-// llama.cpp's server has it.
+// Routes POST /apply-template, as llama.cpp's server has it: it turns {"messages": [...]}, with optional
+// tools, into {"prompt": TEXT}.
 #pragma once
 
 #include "chat/chat_template.h"
@@ -11,7 +11,7 @@ class Server;
 
 namespace kvant {
 
-// The template outlives the server; null: the model has none.
+// The template must outlive the server; null: the model has none.
 void add_template_route(httplib::Server& server, const ChatTemplate* chat_template);
 
 }  // namespace kvant

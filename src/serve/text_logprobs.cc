@@ -27,7 +27,7 @@ Json probability(const TokenProbability& token) {
   return std::isnan(token.log_probability) ? Json(nullptr) : Json(token.log_probability);
 }
 
-// Null: before the token there is nothing that could make another likely.
+// Returns null for the first token, because nothing before it makes another token likely.
 Json top_probabilities(const Tokenizer& tokenizer, const ReportedToken& token) {
   if (std::isnan(token.chosen.log_probability)) return nullptr;
   const std::string chosen = name_of(tokenizer.piece(token.chosen.token));

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Tokens by their number.
+// Has given texts for its tokens, by number.
 class PieceTokenizer : public testing::FakeTokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}

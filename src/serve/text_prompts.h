@@ -1,4 +1,4 @@
-// Prompts that are texts or tokens, as /v1/completions and /v1/embeddings have them.
+// Reads prompts that are texts or tokens, for /v1/completions and /v1/embeddings.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace kvant {
 
-// How the text of a prompt becomes tokens: as the client's template, in which control tokens are meant,
-// unless it says otherwise. Before a suffix it is text alone.
+// Says how the text of a prompt becomes tokens. By default it is the client's own template, in which control
+// tokens are meant. Before a suffix it is plain text.
 struct PromptReading {
   bool add_special = true;
   bool parse_special = true;
@@ -27,7 +27,7 @@ struct TextPrompt {
 // Reads `add_special_tokens`, `parse_special` and `suffix`.
 PromptReading read_prompt_reading(JsonFields& fields);
 
-// The member `key`: a text, a list of tokens, or a list of these. What is wrong becomes the error of
+// Reads the member `key`: a text, a list of tokens, or a list of either. Mistakes become the error of
 // `fields`.
 std::vector<TextPrompt> read_prompts(JsonFields& fields, const char* key, const PromptReading& reading,
                                      const Tokenizer& tokenizer, const ApiLimits& limits);

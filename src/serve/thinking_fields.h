@@ -1,4 +1,4 @@
-// What requests say about a model's thoughts: how much it is to think, and where the thoughts go.
+// Reads what requests say about a model's thoughts: how much it should think, and where the thoughts go.
 #pragma once
 
 #include "chat/thinking_switch.h"
@@ -6,11 +6,11 @@
 
 namespace kvant {
 
-// Of the OpenAI API: `reasoning_effort`, and what other servers added: `reasoning` (OpenRouter), `thinking`
-// (DeepSeek), `enable_thinking` (Qwen) and `reasoning_format` (llama-server). What is wrong becomes the error
-// of `fields`.
+// Reads OpenAI's `reasoning_effort`, and what other servers added: `reasoning` (OpenRouter), `thinking`
+// (DeepSeek), `enable_thinking` (Qwen) and `reasoning_format` (llama-server). Mistakes become the error of
+// `fields`.
 ThinkingOptions read_chat_thinking(JsonFields& fields);
-// Of Anthropic's: `thinking` and `output_config.effort`.
+// Reads Anthropic's `thinking` and `output_config.effort`.
 ThinkingOptions read_messages_thinking(JsonFields& fields);
 
 }  // namespace kvant

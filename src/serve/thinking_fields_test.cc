@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is read, in one line; an error: the parameter that is wrong.
+// Returns what is read, in one line, or the wrong parameter.
 std::string read(const Json& body, ThinkingOptions (*reader)(JsonFields&)) {
   JsonFields fields(body);
   const ThinkingOptions options = reader(fields);

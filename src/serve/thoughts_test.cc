@@ -1,4 +1,4 @@
-// Thoughts, from a request to its completion, with and without tools.
+// Tests thoughts, from a request to its completion, with and without tools.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -20,7 +20,7 @@ std::string replaced(std::string text, const std::string& old, const std::string
   return text.replace(text.find(old), old.size(), more);
 }
 
-// The template that the project has for tools, with thoughts as Qwen 3 has them.
+// The project's template for tools, with thoughts as Qwen 3 has them.
 std::string template_source(bool opens_thought) {
   std::ifstream file(KVANT_TEST_TEMPLATE);
   std::ostringstream text;
@@ -74,7 +74,7 @@ class Thoughts : public testing::TinyScheduler {
   }
   static Json tools() { return {{"tools", {{{"type", "function"}, {"function", kWeather}}}}}; }
 
-  // The message of a completion with that text. A stream of it must say the same.
+  // Returns the message of a completion with that text. A stream must say the same.
   static Json message(const Json& more, bool opens_thought, const std::string& text) {
     const ApiRequest wanted = request(more, opens_thought);
     const auto response = [&] {
@@ -155,7 +155,7 @@ TEST_F(Thoughts, AreSwitchedByWhatEachApiHasForIt) {
   EXPECT_EQ(message({{"reasoning_effort", "none"}}, false, "b")["content"], "b");
 }
 
-// A format holds a completion from its first token on, so that the completion is no thought.
+// A format restricts a completion from its first token on, so the completion has no thought.
 TEST_F(Thoughts, AreLeftOutOfAFormat) {
   const Json format = {{"response_format", {{"type", "json_object"}}}};
   EXPECT_TRUE(prompt(format, false).ends_with("assistant\n<think>\n\n</think>\n\n"));
@@ -166,7 +166,7 @@ TEST_F(Thoughts, AreLeftOutOfAFormat) {
   }
 }
 
-// Tokens that the grammar of a request takes, one after the other.
+// Returns whether the request's grammar accepts the tokens of the text one after another.
 bool takes(const GenerationRequest& request, const Tokenizer& tokenizer, const std::string& text) {
   const auto grammar = request.grammar->clone();
   const auto tokens = tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/true).value();
@@ -186,7 +186,7 @@ TEST_F(Thoughts, MayGoBeforeACallThatIsRequired) {
     EXPECT_TRUE(is_taken(start + "I look.\n</think>\n\n" + kTaggedCall));
     EXPECT_TRUE(is_taken(start + "Not <tool_call> yet\n</think>\n\n<tool_call>\n{\"name\": \"weather\""));
     EXPECT_FALSE(is_taken(start + "I look.\n</think>\n\nNo.")) << opens;
-    EXPECT_EQ(is_taken(kTaggedCall), true);  // else it is a thought
+    EXPECT_EQ(is_taken(kTaggedCall), true);  // otherwise it is a thought
   }
 }
 
@@ -205,7 +205,8 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
                      {"messages", {{{"role", "user"}, {"content", "hi"}}}},
                      {"tools", {{{"name", "weather"}, {"input_schema", kWeather["parameters"]}}}},
                      {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}};
-  ParsedRequest parsed = parse_messages_request(body, engine_->tokenizer(), {.chat_template = templates_[1].get()});
+  ParsedRequest parsed =
+      parse_messages_request(body, engine_->tokenizer(), {.chat_template = templates_[1].get()});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
   const auto& wanted = std::get<ApiRequest>(parsed);
   MessagesResponse whole("m", wanted.tool_format), events("m", wanted.tool_format);
@@ -234,7 +235,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"thinking", "thinking_delta", "signature_delta", "text",
                                              "text_delta", "tool_use", "input_json_delta"}));
-  // The next turn brings the thought back.
+  // The next turn returns the thought.
   Json next = body;
   next["messages"].push_back({{"role", "assistant"}, {"content", message["content"]}});
   next["messages"].push_back(
@@ -248,7 +249,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
       << std::get<ApiRequest>(parsed).prompts[0].text;
 }
 
-// A NUL is a character as any other.
+// A NUL is a character like any other.
 TEST_F(Thoughts, AndMessagesMayHaveANul) {
   const std::string nul("a\0b", 3);
   const Json turns = {{{"role", "user"}, {"content", nul}},

@@ -1,4 +1,4 @@
-// Completions that may have thoughts and tool calls, read as they come: what both APIs do with a part of one.
+// Reads completions that may have thoughts and tool calls, part by part, for all APIs.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,11 @@
 
 namespace kvant {
 
-// What a part says, and with the last one what was held back. reader: null: the text is the completion.
+// Returns what a part says; the last part also returns what was held back. With a null reader, the text is
+// the completion.
 AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part);
 
-// Whether a token limit has cut a completion that was not whole yet.
+// Returns whether a token limit cut off a completion.
 bool was_cut(const ToolAnswer* reader, GenerationEnd end);
 
 // Adds parts of calls to the calls that they belong to.

@@ -1,4 +1,4 @@
-// A model whose predictions are no numbers: its requests fail, and say why.
+// Tests a model whose predictions are not numbers: its requests fail and say why.
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"

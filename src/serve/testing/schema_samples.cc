@@ -1,6 +1,7 @@
-// Tests only: texts of the grammars of JSON schemas, drawn at random. Reads one request a line, {"schema":
-// ..., "texts": number, "seed": number, "advice": boolean}, and prints a line for each: {"texts": [...]}, or
-// {"error": ...} where the schema is refused; with "loosened", what advice is not held.
+// For tests only: draws random texts from the grammars of JSON schemas. It reads one request per line,
+// {"schema": ..., "texts": number, "seed": number, "advice": boolean}. It prints one line for each: {"texts":
+// [...]}, or {"error": ...} for a refused schema. With advice, "loosened" names the demands that are not
+// enforced.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ class TextSource {
 
   bool ends() const { return costs_[table_.root] < kEndless; }
 
-  // Of any length, but where it gets long it comes to its end.
+  // Draws a text of any length, but ends it soon when it gets long.
   std::u32string draw() {
     text_.clear();
     longest_ = std::uniform_int_distribution<std::size_t>(4, 160)(random_);
@@ -85,7 +86,7 @@ class TextSource {
       const std::uint32_t end = pick(0, 3);
       return end == 0 ? low : end == 1 ? high : pick(low, pick(0, 3) == 0 ? high : std::min(high, low + 60));
     }
-    // Characters that something might have forgotten come often.
+    // Characters that are easy to forget come often.
     constexpr std::u32string_view kRisky =
         U"\"\\\n\r\t{}[]:,-.eE+/bfnrtu0123456789aZ \u0001\u007f\u00e9\u2028\U0001F600";
     for (int tries = 0; tries < 200; ++tries) {
@@ -97,7 +98,7 @@ class TextSource {
 
   const kvant::GrammarTable& table_;
   std::mt19937_64 random_;
-  std::vector<std::int64_t> costs_;  // of each rule: of its shortest text
+  std::vector<std::int64_t> costs_;  // cost of the shortest text of each rule
   std::u32string text_;
   std::size_t longest_ = 0;
 };
