@@ -1,4 +1,4 @@
-// Adam, the stochastic optimizer (Kingma and Ba 2015, algorithm 1).
+// The Adam optimizer (Kingma and Ba 2015, algorithm 1).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ class Adam {
   Adam(std::size_t n_weights, float learning_rate)
       : rate_(learning_rate), first_(n_weights), second_(n_weights) {}
 
-  // Moves the weights against their gradient. Both: [n_weights].
+  // Updates the weights by one step. gradient, weights: [n_weights].
   void step(const std::vector<float>& gradient, std::vector<float>& weights);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 struct Keys {
   std::vector<float> exact;   // [n, d]: transformed
-  std::vector<float> stored;  // [n, d]: the same after encoding and decoding; exact where never sealed
+  std::vector<float> stored;  // [n, d]: the same after encoding and decoding; exact if never sealed
 };
 
 Keys store_keys(const CorrectedKeys& how, std::vector<float> k, int n) {
@@ -36,12 +36,13 @@ float dot(const float* a, const float* b, int d) {
   return sum;
 }
 
-// Scores of one query with keys [0, token]; the sealed ones as they are stored.
+// Scores of one query with keys [0, token]; sealed keys are as stored.
 struct Scores {
   std::vector<float> exact, stored;
 };
 
-// `offset` is what the transform took from q . k. Only a soft cap minds: see check_recipe for `absolute`.
+// `offset` is the part of q . k that the transform removed. It only matters under a soft cap; for `absolute`
+// see check_recipe.
 Scores scores_of(const Geometry& g, int d, const float* q, float offset, const Keys& keys, int token,
                  int n_sealed) {
   Scores scores;
@@ -79,7 +80,7 @@ void add_query(const Geometry& g, const CorrectedKeys& how, const Keys& keys, co
   context.scale.push_back(absolute ? std::exp(-shift) : 1.0F);
 }
 
-// The queries of one head, transformed, with their offsets.
+// The transformed queries of one head, with their offsets.
 struct Queries {
   std::vector<float> q;       // [n, d]
   std::vector<float> offset;  // [n]

@@ -1,4 +1,4 @@
-// What a head's adapters are trained on, from captured contexts.
+// Training data for a head's adapters, from captured contexts.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-// How a head's K is stored, and corrected.
+// How a head's K is stored and corrected.
 struct CorrectedKeys {
   int layer = 0;
   int kv_head = 0;
@@ -21,18 +21,18 @@ struct CorrectedKeys {
   Correction correction = Correction::relative;
 };
 
-// Adapters are trained as for a window of this many tokens, that of KVLinC's recipes.
+// Adapters are trained for a window of this many tokens, as in KVLinC's recipes.
 inline constexpr int kAdapterWindow = 128;
-// The first query that sees a sealed page then.
+// The first query that sees a sealed page with this window.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
-// Queries of one AdapterContext, at most.
+// Maximal number of queries in an AdapterContext.
 inline constexpr int kBatchQueries = 16;
 
-// Captured context c as attention meets it: query t sees page j sealed if t >= 128 (j + 1) + window (design
-// section 2). relative: M is the row's largest score, c = 1. absolute: M = max(largest, 0), c = e^-M.
-// Its queries come in batches of neighbours, each with no more keys than the last of them sees: the shortest
-// first.
+// Returns captured context c as attention sees it: query t sees page j sealed if t >= 128 (j + 1) + window
+// (design section 2). relative: M is the row's largest score, c = 1. absolute: M = max(largest, 0), c = e^-M.
+// Queries come in batches of neighbours, the shortest contexts first. Each batch has only the keys that its
+// last query sees.
 std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c);
 
 }  // namespace kvant

@@ -86,7 +86,7 @@ TEST(AdapterContexts, SeeSealedKeysAsTheDesignHasIt) {
   }
 }
 
-// A query's own weights, by head, from the scores in double precision.
+// Compares a query's own weights, by head, with those from scores in double precision.
 void expect_weights_of_attention(const Capture& capture, const std::vector<AdapterContext>& batches,
                                  float softcap) {
   const std::vector<float> keys = capture.context_keys(1, 0, 0);
@@ -120,7 +120,8 @@ TEST(AdapterContexts, HaveTheWeightsOfAttention) {
                               0);
 }
 
-// A soft cap is not shift-invariant: what the mean takes from the scores has to come back before it.
+// A soft cap is not shift-invariant, so what mean subtraction removed from the scores must be added again
+// before it.
 TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
   constexpr float kSoftcap = 1.5F;
   const Capture capture = filled_capture(kSoftcap);
@@ -134,7 +135,7 @@ TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
   expect_weights_of_attention(capture, adapter_contexts(capture, keys, 1), kSoftcap);
 }
 
-// Equation 5: the same weights once both sides are multiplied by e^M.
+// Equation 5: the weights are the same after both sides are multiplied by e^M.
 TEST(AdapterContexts, ScaleTheAbsoluteCorrectionLikeTheExponentials) {
   const Capture capture = filled_capture();
   const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), 0);

@@ -7,16 +7,16 @@
 namespace kvant {
 namespace {
 
-constexpr double kMaxLossIncrease = 0.02;  // of the loss, at the start
-constexpr float kLean = 16;                // of the logits of the mean query's features
+constexpr double kMaxLossIncrease = 0.02;  // share of the loss by which the start may raise it
+constexpr float kLean = 16;                // logit of the mean query at those features
 constexpr float kLargestSpread = 64;
 
-// Of each half of D features, the quarter that queries lean on.
+// Returns the number of features in each half of D on which queries concentrate: a quarter of the half.
 int quiet_features(int features) {
   return features / 8;
 }
 
-// The mean query of head g, [d].
+// Returns the mean query of head g, [d].
 std::vector<double> mean_query(std::span<const AdapterContext> contexts, int g) {
   const int d = contexts.front().head_dim;
   std::vector<double> mean(d);
@@ -30,7 +30,7 @@ std::vector<double> mean_query(std::span<const AdapterContext> contexts, int g) 
   return mean;
 }
 
-// The root mean square of the errors' lengths.
+// Returns the root mean square of the errors' norms.
 float error_length(std::span<const AdapterContext> contexts) {
   double sum = 0;
   double n = 0;
@@ -41,7 +41,7 @@ float error_length(std::span<const AdapterContext> contexts) {
   return static_cast<float>(std::sqrt(sum / n));
 }
 
-// [d, features / 2], row-major: calls weight(channel, feature) in this order.
+// Fills a row-major matrix [d, features / 2] by calling weight(channel, feature) in this order.
 template <class Weight>
 void fill_matrix(float* matrix, int d, int features, const Weight& weight) {
   for (int i = 0; i < d; ++i) {

@@ -1,4 +1,4 @@
-// Where the training of KVLinC's adapters starts.
+// Initial weights for the training of KVLinC's adapters.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// Random weights that correct next to nothing. Plain random ones give every sealed key a weight of about 4 /
-// D, so that a thousand keys drown the strongest one; and softmaxes of such weights learn slowly to be
-// silent. Here phi_q leans on a quarter of the features, towards which the queries' mean points, and phi_k
-// avoids these the more, the more the correction would weigh: in training context 0, the start adds at most a
-// fiftieth to the loss.
+// Random weights that correct almost nothing. Plain random weights give every sealed key a weight of about 4
+// / D. A thousand keys then outweigh the strongest one, and softmaxes of such weights are slow to learn
+// silence. Here phi_q concentrates on a quarter of the features, chosen by the queries' mean, and phi_k
+// avoids these features. It avoids them more strongly the more the correction would weigh: in training
+// context 0 the start adds at most a fiftieth to the loss.
 AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query_heads, int features,
                            std::uint64_t seed);
 

@@ -17,14 +17,14 @@ struct AdapterOptions {
 
 struct TrainedAdapters {
   AdapterWeights weights;
-  bool helps = false;      // else the correction is to be switched off, and the weights mean nothing
+  bool helps = false;      // if false, the correction is to be switched off, and the weights are meaningless
   double loss_before = 0;  // on `judged`, without any correction
-  double loss_after = 0;   // on `judged`, with these weights; loss_before where they don't help
+  double loss_after = 0;   // on `judged`, with these weights; loss_before if they don't help
 };
 
-// Adam on one context of `training` a step, in random order, from a start that corrects next to nothing.
-// Every few steps the weights are judged on other contexts: the best are kept, and training ends when they
-// don't improve any more. All contexts are of one head; n_query_heads: G.
+// Runs Adam with one context of `training` per step, in random order, from a start that corrects almost
+// nothing. Every few steps the weights are evaluated on the contexts `judged`. The best weights are kept, and
+// training ends when they stop improving. All contexts are of one head; n_query_heads: G.
 TrainedAdapters train_adapters(std::span<const AdapterContext> training,
                                std::span<const AdapterContext> judged, int n_query_heads,
                                const AdapterOptions& options);

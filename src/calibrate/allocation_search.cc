@@ -11,13 +11,13 @@ namespace {
 
 struct Direction {
   double SensitivityBend::*number;
-  double step;  // at first
+  double step;  // the initial step
 };
 constexpr Direction kDirections[] = {{&SensitivityBend::keys, 1},
                                      {&SensitivityBend::contrast, 0.2},
                                      {&SensitivityBend::curve, 0.2},
                                      {&SensitivityBend::depth, 1.5}};
-constexpr double kSmallestStep = 0.2;  // of the first
+constexpr double kSmallestStep = 0.2;  // share of the initial step
 
 std::vector<float> bent(std::span<const float> sensitivities, std::size_t probe, double factor,
                         const SensitivityBend& bend) {
@@ -56,7 +56,7 @@ Constants bent_sensitivities(const Constants& constants, const Recipe& recipe, c
 Result<std::vector<BendTrial>> search_bends(
     int n_trials, const std::function<Result<double>(const SensitivityBend&)>& measure) {
   std::vector<BendTrial> trials;
-  // Whether `bend` is new and better than all before it.
+  // Returns whether `bend` is new and better than all before it.
   const auto improves = [&](const SensitivityBend& bend) -> Result<bool> {
     const auto known = [&](const BendTrial& trial) { return trial.bend == bend; };
     if (std::any_of(trials.begin(), trials.end(), known)) return false;

@@ -37,7 +37,7 @@
 namespace kvant {
 namespace {
 
-// A capture is up to 2 GiB: it is written more seldom than what was learned.
+// A capture takes up to 2 GiB, so it is saved less often than the learned constants.
 constexpr double kCaptureSaves = 6;
 
 class Calibrator {
@@ -83,7 +83,7 @@ class Calibrator {
   std::string constants_path() const { return request_.state_path + ".partial"; }
   std::string moments_path() const { return request_.state_path + ".moments"; }
 
-  // What would fail after hours is refused now.
+  // Refuses at once what would otherwise fail after hours.
   Status check(const Recipe& recipe) const {
     if (recipe.correction != Correction::none && capture_.size().contexts < 2) {
       return error("the recipe {} has adapters, which need contexts of more than {} tokens to be trained on",
@@ -93,7 +93,7 @@ class Calibrator {
     return fits.ok() ? fits : error("recipe {}: {}", label(recipe), fits.error().message);
   }
 
-  // What is left to do, where the CPU does it.
+  // Returns the work that is left, in terms of the CPU.
   CalibrationWork work_left() const {
     CalibrationWork work = sensitivities_.work_left();
     for (int i = samples_kept_; i < capture_.n_sequences(); ++i) work.tokens += capture_.length(i);
@@ -102,7 +102,7 @@ class Calibrator {
     return work;
   }
 
-  // Says how long it will take, unless that is a few seconds.
+  // Reports how long it will take, unless that is only a few seconds.
   Status announce() {
     constexpr double kFew = 2e11;  // multiplications
     const Hparams& h = engine_.parts().hparams;
@@ -120,7 +120,7 @@ class Calibrator {
     return {};
   }
 
-  // All that captured values and constants depend on, but the recipes.
+  // Hashes everything that captured values and constants depend on, except for the recipes.
   std::uint64_t identity() const {
     const CalibrationSettings& s = settings_;
     const CalibrationMethod& m = request_.method;
@@ -226,7 +226,7 @@ class Calibrator {
     const std::chrono::duration<double> wait(request_.seconds_between_saves * often);
     return keeps_state() && !cannot_keep_ && Clock::now() - last_save_ >= wait;
   }
-  // Where a disk is full, the work goes on without.
+  // If the disk is full, the calibration continues without saving.
   template <class Save>
   void keep(const Save& save) {
     const Status saved = save();
@@ -252,7 +252,7 @@ class Calibrator {
       result_.constants.set(needs.layer, needs.kv_head, needs.side, name, std::move(values));
   }
 
-  // The partial file is a calibration whose model is the identity.
+  // The partial file is a calibration with `identity` in place of the model's fingerprint.
   Status save_constants() const {
     Calibration partial = result_;
     partial.fingerprint = fmt::format("{:016x}", identity());
@@ -265,7 +265,7 @@ class Calibrator {
     return read.n > 0 ? write_moments(read, identity(), moments_path()) : Status{};
   }
 
-  // What cannot be taken up; one file says enough of several.
+  // Warns that saved work can't be resumed. One warning is enough for several files.
   void leave_out(const std::string& path, const std::string& reason) {
     if (!std::exchange(left_out_, true))
       warn(fmt::format("the work in '{}' is not taken up, because {}", path, reason));
@@ -296,7 +296,7 @@ class Calibrator {
               .set(layer, head, side, name, values);
         });
   }
-  // For a checkpoint of the model, which PyTorch runs with norms as they are.
+  // These factors serve a checkpoint of the model, which PyTorch runs without balanced norms.
   void keep_key_factors() {
     const Geometry& g = engine_.geometry();
     const Weights& weights = engine_.parts().weights;
@@ -329,13 +329,13 @@ class Calibrator {
   CalibrationSettings settings_;
   const SampleReader host_;
   SampleReader reader_;
-  const std::vector<std::vector<ChannelTurn>> turns_;  // RoPE's, of each layer
+  const std::vector<std::vector<ChannelTurn>> turns_;  // RoPE's rotations of each layer
   Capture capture_;
   Calibration result_;
   SensitivityAnalysis sensitivities_;
   std::mutex mutex_;
   Clock::time_point last_save_;
-  int samples_kept_ = 0;      // in the file of the capture
+  int samples_kept_ = 0;      // samples saved in the capture's file
   bool cannot_keep_ = false;  // a file could not be written
   bool left_out_ = false;     // leave_out() was called
 };

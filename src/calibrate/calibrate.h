@@ -1,4 +1,4 @@
-// Calibrates a model for recipes: reads text, captures K and V, learns what the recipes need.
+// Calibrates a model for recipes: reads text, captures K and V, and learns the constants of the recipes.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,18 @@ namespace kvant {
 
 struct CalibrationRequest {
   std::vector<Recipe> recipes;
-  std::string text;  // not used when the model writes its own
+  std::string text;  // unused if the model writes its own text
   CalibrationSettings settings;
   int n_threads = 2;
-  // Work that is interrupted is kept in files whose names begin so, and taken up by the next call with the
-  // same model, text and settings. Empty: nowhere.
+  // Path prefix of the files that keep interrupted work. The next call with the same model, text and settings
+  // resumes it. Empty: nothing is kept.
   std::string state_path;
-  const std::atomic<bool>* stop = nullptr;  // once true: keep the work and return an error; null: never
-  CalibrationMethod method;                 // what the engine and the backend are, to be written down
-  // The same model on a device, which reads and differentiates; with nulls the calibrated engine does.
+  const std::atomic<bool>* stop = nullptr;  // when true: save the work and return an error; null: never
+  CalibrationMethod method;                 // describes engine and backend; is recorded in the result
+  // The same model on a device, for reading and differentiation. With nulls the calibrated engine does both.
   SampleReader reader;
-  double seconds_between_saves = 10;   // at least; a killed process loses so much work, and a context
-  std::function<void()> kept = [] {};  // called after work was kept in those files
+  double seconds_between_saves = 10;   // a lower bound; a killed process loses this much work and a context
+  std::function<void()> kept = [] {};  // called after work was saved in those files
 };
 
 // The result is deterministic: threads, interruptions and other recipes in the same request don't change it.

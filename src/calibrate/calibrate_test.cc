@@ -38,7 +38,7 @@ Recipe recipe(const std::string& text) {
 constexpr const char* kLearns = "k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=4";
 constexpr const char* kCorrects = "k=ch2g128,v=hadamard:tok2g128,correction=relative";
 
-// Sets a flag when its layers have run `n` times.
+// Sets a flag once its layers have run `n` times.
 class Interrupting final : public BackendDecorator {
  public:
   Interrupting(AttentionBackend& inner, int n, std::atomic<bool>& flag)
@@ -123,7 +123,7 @@ TEST_F(Calibrating, GivesAPlanWhatItNeeds) {
   }
 }
 
-// By layers with attention alone, and without gradients: what a place is worth is measured.
+// Only layers with attention are learned. There are no gradients here, so sensitivities are measured.
 TEST_F(Calibrating, LearnsAHybridsLayersWithAttention) {
   TinyModelWriter(tiny_hybrid()).write(folder_ + "/hybrid.gguf");
   engine_ = Engine::load(folder_ + "/hybrid.gguf", {.n_threads = 1}).value();
@@ -168,7 +168,7 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
   ASSERT_FALSE(first.ok());
   EXPECT_NE(first.error().message.find("interrupted"), std::string::npos);
   EXPECT_TRUE(fs::exists(asked.state_path + ".capture"));
-  // Again, when all is read and nothing learned.
+  // Interrupts again after everything is read and before anything is learned.
   stop = false;
   const int left = 2 * engine_->geometry().n_layers * 2;  // two samples of two steps
   Interrupting at_the_end(*backend_, left, stop);
@@ -182,11 +182,11 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
   EXPECT_FALSE(fs::exists(asked.state_path + ".partial"));
 }
 
-// Samples are read, constants learned, and contexts weighed.
+// This recipe needs samples to be read, constants learned, and contexts weighed.
 constexpr const char* kWeighs =
     "k=smooth+hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=shaped,budget=2.6,ladder=tcq1+tcq2+tcq4";
 
-// A killed process leaves what it kept last: whenever that was, the work goes on from there.
+// Wherever a killed process made its last save, the work resumes from there.
 TEST_F(Calibrating, GoesOnWhereItWasKilled) {
   CalibrationRequest asked = request({kLearns, kWeighs});
   const auto whole = constants_of(*calibrate_with(asked));
@@ -223,7 +223,7 @@ TEST_F(Calibrating, GoesOnWhereItWasInterruptedBetweenContexts) {
     ASSERT_FALSE(interrupted.ok());
     EXPECT_NE(interrupted.error().message.find("to go on from here"), std::string::npos);
     stop = false;
-    if (contexts == 4) break;  // after the last one nothing looks at the flag
+    if (contexts == 4) break;  // after the last one nothing checks the flag
   }
   asked.kept = [] {};
   EXPECT_EQ(constants_of(*calibrate_with(asked)), whole);
@@ -359,7 +359,7 @@ TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
   EXPECT_GT(high, 870);
 }
 
-// Nothing may be left behind, in no folder either.
+// No files can be saved, also not in a folder.
 TEST_F(Calibrating, OnFirstUseGoesOnWhereNothingCanBeKept) {
   const Recipe used = recipe("k=mean:fp8,v=fp8");
   for (const char* folder : {"", "/dev/null/kvant"}) {
@@ -401,7 +401,7 @@ TEST(DefaultText, IsLongEnough) {
   EXPECT_GT(held_out_text().size(), 10000U);
 }
 
-// What quality is measured on must not have been learned: no 6 words in a row are in both.
+// The text for quality measurements must not have been learned: the texts share no run of 6 words.
 TEST(DefaultText, HoldsTextOut) {
   const auto runs_of_words = [](const std::string& text) {
     constexpr std::size_t kWords = 6;

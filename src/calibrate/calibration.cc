@@ -18,14 +18,14 @@ namespace {
 
 // Keys:
 //   general.type                  "kvant-calibration"
-//   kvant.calibration.version     of this layout
+// |   kvant.calibration.version     of this layout
 //   ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
 //     context_length, adapter_steps, self, measure, seed, weights, backend, algorithm
-//   ....recipes                   string forms, one a line; the tensor "quality" holds three errors for each
-//   ....names                     the scoped names of constants, one a line
+//   ....recipes                   string forms, one per line; the tensor "quality" holds three errors of each
+//   ....names                     the scoped names of constants, one per line
 //   ....layer, kv_head, side, name   of array i, which is the tensor "<i>"; an INT8 tensor's scale is
 //                                    "<i>.scale"
-constexpr int kVersion = 2;  // 1: fingerprints left the weights out
+constexpr int kVersion = 2;  // 1: fingerprints ignored the weights
 constexpr const char* kType = "kvant-calibration";
 
 std::string key(const char* name) {
@@ -116,7 +116,7 @@ CalibrationMethod read_method(const GgufFile& file) {
           file.text(key("device")).value_or("cpu")};
 }
 
-// Why a file of this version cannot be read; empty: it can.
+// Returns an error if a file of this version can't be read.
 Status check_version(std::int64_t version, const std::string& path) {
   if (version == kVersion) return {};
   if (version == 1) {
@@ -145,7 +145,7 @@ CalibrationSettings read_settings(const GgufFile& file) {
   return settings;
 }
 
-// The values of a tensor, or nothing when it is missing or of a type that add_array doesn't write.
+// Returns the values of a tensor, or nothing if it is missing or has a type that add_array doesn't write.
 std::vector<float> read_array(const GgufFile& file, const std::string& name) {
   const ggml_tensor* tensor = file.tensor(name);
   if (tensor == nullptr) return {};

@@ -125,7 +125,7 @@ TEST_F(CalibrationFile, RefusesOtherVersions) {
                            " of the algorithm, and this program's is " +
                            std::to_string(kCalibrationAlgorithm);
   EXPECT_NE(message().find(both), std::string::npos) << message();
-  SealedGguf earlier;  // its fingerprint left the weights out
+  SealedGguf earlier;  // in this version fingerprints ignored the weights
   earlier.set("general.type", "kvant-calibration");
   earlier.set("kvant.calibration.version", std::int64_t{1});
   earlier.set("kvant.calibration.fingerprint", made_.fingerprint);
@@ -151,7 +151,7 @@ TEST_F(CalibrationFile, ServesTheRecipesThatItWasMadeForAndNoOther) {
   EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16,sink=4", "other")
                 .find("another model (tiny 1M F32, fingerprint 0123456789abcdef, not other)"),
             std::string::npos);
-  // The same without a sink, or behind other transforms, needs other constants.
+  // Without a sink, or after other transforms, the recipe needs other constants.
   EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16", made_.fingerprint).find("'nosink/smooth'"),
             std::string::npos);
   EXPECT_NE(

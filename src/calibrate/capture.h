@@ -1,8 +1,8 @@
-// Capture: Q, K and V that a model made of calibration text, in bounded memory.
+// Capture: Q, K and V that a model computed from calibration text, in bounded memory.
 //
-// Of the samples a random choice of tokens is kept, the same ones for all heads. Further samples ("passages")
-// are kept whole, with their queries (from which `oscar` learns): what was learned is judged on them. Longer
-// ones ("contexts") are there for what is trained on attention itself: their K is kept, with some of their
+// From the samples a random choice of tokens is kept, the same ones for all heads. Further samples
+// ("passages") are kept whole, with their queries (from which `oscar` learns); results are evaluated on them.
+// Longer samples ("contexts") are for training on attention itself: their K is kept, with some of their
 // queries.
 #pragma once
 
@@ -16,27 +16,28 @@
 
 namespace kvant {
 
-// Tokens at the start of a sample that attention may turn into sinks: recipes with a sink learn without them.
+// Tokens at the start of a sample that attention may use as sinks. Recipes with a sink are learned without
+// them.
 inline constexpr int kSinkTokens = 4;
 
 struct CaptureSize {
   int samples = 0;   // for training
   int length = 0;    // tokens of each sample and passage
-  int rows = 0;      // tokens kept of all samples, at most
-  int passages = 0;  // kept whole
+  int rows = 0;      // maximal number of tokens kept of all samples
+  int passages = 0;  // samples that are kept whole
   int contexts = 0;
-  int context_length = 0;  // tokens of each
-  // Tokens of each context whose queries are kept: from [first_query, length), spread over the logarithm of
-  // their place, so that every octave of lengths counts alike.
+  int context_length = 0;  // tokens of each context
+  // Number of tokens per context whose queries are kept. They are drawn from [first_query, length), uniformly
+  // in the logarithm of their position, so every octave of lengths counts alike.
   int context_queries = 0;
   int first_query = 0;
   std::uint64_t seed = 0;
 };
 
-// Bytes that a capture takes.
+// Returns the bytes that a capture takes.
 std::int64_t capture_bytes(const Geometry& geometry, const CaptureSize& size);
-// The same with fewer contexts, rows and passages, in this order, until it takes at most `limit` bytes; some
-// of each are left in any case.
+// Reduces contexts, rows and passages, in this order, until the capture takes at most `limit` bytes. Some of
+// each always remain.
 CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t limit);
 
 class Capture {
@@ -49,18 +50,19 @@ class Capture {
   int length(int sequence) const { return is_context(sequence) ? size_.context_length : size_.length; }
 
   // --- filling; threads may store different (layer, head)s at the same time ---
-  // K, V and queries, [d], of token `token` of sequence `sequence`: the samples come first, then the
-  // passages, then the contexts. What is not to be kept is ignored.
+  // Stores K, V or queries, [d], of token `token` of sequence `sequence`: the samples come first, then the
+  // passages, then the contexts. Tokens that are not kept are ignored.
   void store(int sequence, int token, int layer, int kv_head, Side side, const float* values);
   void store_query(int sequence, int token, int layer, int head, const float* values);
   // Whether anything of the token is kept.
   bool keeps(int sequence, int token) const { return kv_row(sequence, token) >= 0; }
 
-  // What was added to the positions of each sequence's tokens behind the first kSinkTokens; else nothing.
+  // Sets the offset that was added to the positions of each sequence's tokens after the first kSinkTokens.
   void place(std::vector<int> offsets);
 
   // --- reading ---
-  // The kept tokens of the samples' K or V, [n, d]; without_sink: but the first kSinkTokens of each sample.
+  // Returns the kept tokens of the samples' K or V, [n, d]. without_sink: leaves out the first kSinkTokens of
+  // each sample.
   std::vector<float> rows(int layer, int kv_head, Side side, bool without_sink) const;
   // K or V of passage p, or the queries of query head `head`, all [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
@@ -73,7 +75,7 @@ class Capture {
   std::span<const std::int32_t> context_query_tokens(int c) const;
   std::vector<float> context_queries(int c, int layer, int head) const;
 
-  // Calls visit(block) with every std::vector<std::uint16_t> of values (bfloat16): to save and restore.
+  // Calls visit(block) with every std::vector<std::uint16_t> of values (bfloat16), to save and restore them.
   template <class Visit>
   void for_each_block(const Visit& visit) {
     for (auto* blocks : {&rows_, &passages_, &queries_, &context_keys_, &context_queries_})
@@ -87,14 +89,14 @@ class Capture {
   }
   bool is_passage(int sequence) const { return sequence >= size_.samples && !is_context(sequence); }
   bool is_context(int sequence) const { return sequence >= size_.samples + size_.passages; }
-  // Rows of a token in the blocks of its kind of sequence, -1: not kept.
+  // Row of a token in the blocks of its kind of sequence; -1: not kept.
   int kv_row(int sequence, int token) const;
   int query_row(int sequence, int token) const;
   void choose_rows();
   void choose_queries();
   void draw_context_queries(std::mt19937_64& random);
-  // Rows [first, first + n) of a block.
-  static std::vector<float> floats(const Block& values, std::size_t d, int first, int n);  // rows of d
+  // Rows [first, first + n) of a block whose rows have d values.
+  static std::vector<float> floats(const Block& values, std::size_t d, int first, int n);
 
   Geometry geometry_;
   CaptureSize size_;

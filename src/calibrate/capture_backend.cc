@@ -5,7 +5,7 @@
 namespace kvant {
 
 void CaptureBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
-  team.barrier();  // rows may be other threads' work
+  team.barrier();  // other threads may have computed the rows
   keep(step, layer, rows, team.index(), team.size());
   inner().run_layer(step, layer, rows, team);
 }

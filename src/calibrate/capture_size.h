@@ -1,4 +1,4 @@
-// How much of a text calibration reads for recipes, and keeps.
+// How much text calibration reads and keeps for given recipes.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// What is learned on contexts of its own, and not on captured values.
+// Whether a need is learned on separate contexts instead of captured values.
 constexpr bool has_own_text(NeedKind kind) {
   return kind == NeedKind::sensitivity || kind == NeedKind::metric;
 }
@@ -20,7 +20,7 @@ constexpr bool has_own_text(NeedKind kind) {
 CaptureSize capture_size(std::span<const Recipe> recipes, const Geometry& geometry,
                          const CalibrationSettings& settings);
 
-// The samples that fill such a capture.
+// Returns the samples that fill such a capture.
 SampleSize sample_size(const CaptureSize& kept);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// An unfinished capture on disk, to go on with after an interruption.
+// Saves an unfinished capture to disk, to be resumed after an interruption.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 
 namespace kvant {
 
-// identity: hash of all that the capture depends on; samples_done: the first of the sequences.
+// identity: hash of everything that the capture depends on. samples_done: number of leading sequences that
+// are complete.
 Status write_capture(Capture& capture, std::uint64_t identity, int samples_done, const std::string& path);
 
-// Fills `capture` from such a file and returns its samples_done; 0 where there is none. Errors: see
-// open_state(); another size. The capture is then as it was.
+// Fills `capture` from such a file and returns its samples_done, or 0 without a file. Errors: see
+// open_state(); another size. On an error the capture is unchanged.
 Result<int> read_capture(const std::string& path, std::uint64_t identity, Capture& capture);
 
 }  // namespace kvant

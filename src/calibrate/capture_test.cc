@@ -23,7 +23,7 @@ Geometry geometry() {
   return g;
 }
 
-// A value that says where it belongs, exact in bfloat16.
+// A value that encodes its place and is exact in bfloat16.
 float mark(int sequence, int token, int head) {
   return static_cast<float>(sequence * 16 + token + 64 * head);
 }
@@ -44,7 +44,7 @@ void fill(Capture& capture, int first, int end) {
   }
 }
 
-// Of which tokens of the samples something is kept.
+// Returns for each token of the samples whether anything of it is kept.
 std::vector<bool> kept(const Capture& capture) {
   std::vector<bool> all;
   for (int sample = 0; sample < capture.size().samples; ++sample)
@@ -133,8 +133,8 @@ TEST(Capture, KeepsKeysAndSomeQueriesOfContexts) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(queries[16 * i], mark(3, tokens[i], 2));
 }
 
-// Between 256 and 4096, each of the four octaves has a quarter of the queries; and a context that has only
-// just as many tokens as queries gives all of them.
+// Each of the four octaves between 256 and 4096 gets a quarter of the queries. A context with just as many
+// tokens as queries uses all of them.
 TEST(Capture, SpreadsTheQueriesOfContextsOverOctaves) {
   CaptureSize size{.samples = 1, .length = 8, .rows = 8, .contexts = 3, .context_length = 4096};
   size.context_queries = 128;

@@ -1,4 +1,4 @@
-// What formats that give channels unlike widths read (format/channel_energy.h).
+// Channel energies for formats that treat channels by their width (format/channel_energy.h).
 #pragma once
 
 #include <span>
@@ -9,9 +9,8 @@
 
 namespace kvant {
 
-// Of each channel the mean of its square over keys [n, d] and that over queries [m, d], halved and added up,
-// n, m > 0: [d]. The two channels of a turn both get the sum of theirs (Block-GTQ, arXiv 2606.24033, section
-// 3).
+// Returns [d]: for each channel the average of its mean square over keys [n, d] and over queries [m, d], n, m
+// > 0. Both channels of a RoPE pair get the sum of their values (Block-GTQ, arXiv 2606.24033, section 3).
 std::vector<float> channel_energies(MatrixView<const float> keys, MatrixView<const float> queries,
                                     std::span<const ChannelTurn> turns);
 

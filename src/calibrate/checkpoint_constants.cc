@@ -13,7 +13,8 @@
 namespace kvant {
 namespace {
 
-constexpr float kMostDifference = 1e-3F;  // of turns a token, relative: PyTorch computes them in F32
+// relative difference of rotations per token; PyTorch computes them in F32
+constexpr float kMostDifference = 1e-3F;
 
 struct Numbers {
   int layers = 0, kv_heads = 0;
@@ -32,10 +33,10 @@ bool is_metric(const std::string& name) {
   return name.ends_with(std::string(":") + kPageMetric);
 }
 
-// Pairs of channels that turn together, by their first channels.
+// Pairs of channels that rotate together, by their first channels.
 using Pairs = std::vector<std::pair<int, int>>;
 
-// Those of a metric, whose turns must be the model's.
+// Returns the pairs of a metric, whose rotations must be the model's.
 std::optional<Pairs> pairs_of(const PageMetric& metric, const std::vector<ChannelTurn>& turns) {
   Pairs pairs;
   const auto d = static_cast<int>(metric.frames.size());
@@ -54,7 +55,7 @@ std::optional<Pairs> pairs_of(const PageMetric& metric, const std::vector<Channe
   return pairs;
 }
 
-// Of each of the model's channels the one that it is in the checkpoint.
+// Returns, for each channel of the model, its index in the checkpoint.
 std::vector<int> order_of(const Pairs& pairs, const std::vector<ChannelTurn>& turns, int d) {
   std::vector<int> order(d);
   for (int i = 0; i < d; ++i) order[i] = i;

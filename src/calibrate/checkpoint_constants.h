@@ -1,6 +1,6 @@
-// Constants of a checkpoint, which kvant.hf.calibrate learned while PyTorch ran it, for the GGUF file of the
-// same model. GGUF files of Llama's kind keep channels that RoPE turns together side by side; checkpoints
-// keep them half a head apart.
+// Converts constants of a checkpoint, which kvant.hf.calibrate learned in PyTorch, for the GGUF file of the
+// same model. GGUF files of the Llama family store the two channels of a RoPE pair side by side; checkpoints
+// store them half a head apart.
 #pragma once
 
 #include <string>
@@ -13,20 +13,20 @@
 
 namespace kvant {
 
-// A GGUF model that is to have them.
+// The GGUF model that is to use the constants.
 struct GgufModel {
   std::string fingerprint;
   const Geometry& geometry;
-  std::vector<std::vector<ChannelTurn>> turns;  // RoPE's, of each layer
+  std::vector<std::vector<ChannelTurn>> turns;  // RoPE's rotations of each layer
   bool balances_keys = false;                   // query_key_balance.h
 };
 
-// Whether the calibration is of a checkpoint: such fingerprints have two parts.
+// Whether the calibration is of a checkpoint: their fingerprints have two parts.
 bool is_of_checkpoint(const Calibration& calibration);
 
-// The same with the model's fingerprint, and metrics in its order of channels. That the weights are the same
-// can't be told. Errors name `path`: other numbers of layers or KV heads, other turns, norms that are
-// balanced, or constants that can't be reordered where the order differs.
+// Returns the calibration with the model's fingerprint, and with metrics in its order of channels. Whether
+// the weights are the same can't be checked. Errors name `path`: different numbers of layers or KV heads,
+// different rotations, balanced norms, or constants that can't be reordered.
 Result<Calibration> for_gguf_model(const Calibration& calibration, const GgufModel& model,
                                    const std::string& path);
 

@@ -17,7 +17,7 @@ std::uint64_t step_of(int pair) {
   return static_cast<std::uint64_t>(std::ldexp(std::pow(0.3, pair + 1), 64));
 }
 
-// As checkpoints have them, and as GGUF files of Llama's kind do.
+// The layouts of checkpoints and of GGUF files of the Llama family.
 std::vector<ChannelTurn> in_halves() {
   std::vector<ChannelTurn> turns;
   for (int i = 0; i < kTurned / 2; ++i) turns.push_back({i, i + kTurned / 2, step_of(i)});
@@ -29,7 +29,7 @@ std::vector<ChannelTurn> in_pairs() {
   return turns;
 }
 
-// The same row in the order of the checkpoint.
+// Returns the row in the checkpoint's order.
 std::vector<float> row_of_checkpoint(const std::vector<float>& row) {
   std::vector<float> there = row;
   for (int i = 0; i < kTurned / 2; ++i) {
@@ -47,7 +47,7 @@ std::vector<float> random_numbers(int n, std::uint32_t seed) {
   return numbers;
 }
 
-// What directions say of a row that RoPE turned by n_tokens.
+// Returns the products of directions with a row that RoPE rotated by n_tokens.
 std::vector<double> seen(std::vector<float> row, const std::vector<ChannelTurn>& turns, int n_tokens,
                          const std::vector<float>& constant) {
   turn_row(turns, n_tokens, row.data());

@@ -17,7 +17,7 @@ double sum_of_squares(MatrixView<const float> x) {
   return sum;
 }
 
-// The rows x / |x|; zero rows are left out.
+// Returns the rows x / |x|, without zero rows.
 std::vector<float> unit_rows(MatrixView<const float> values) {
   std::vector<float> units;
   units.reserve(static_cast<std::size_t>(values.rows) * values.cols);
@@ -30,7 +30,7 @@ std::vector<float> unit_rows(MatrixView<const float> values) {
   return units;
 }
 
-// The points of each codebook, one set for each.
+// Returns one set of points for each codebook.
 std::vector<std::vector<float>> point_sets(const CodebookShape& shape, MatrixView<const float> values) {
   std::vector<float> all;
   if (shape.unit_vectors) {
@@ -88,7 +88,8 @@ float int8_scale(const std::vector<float>& values) {
   float largest = 0;
   for (const float x : values) largest = std::max(largest, std::abs(x));
   if (largest < 0x1p-100F) return 1.0F;
-  // Rounding up to 16 significant bits: a product with a 7-bit integer then fits in F32's 24.
+  // The scale is rounded up to 16 significant bits, so a product with a 7-bit integer fits into F32's
+  // 24.
   const auto bits = std::bit_cast<std::uint32_t>(largest / 127.0F);
   return std::bit_cast<float>((bits + 0xffU) & ~0xffU);
 }

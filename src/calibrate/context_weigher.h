@@ -1,5 +1,5 @@
-// ContextWeigher: sensitivities of recipes whose K is encoded in the metric of the queries, from the
-// gradients by which these are read. So a context is read once.
+// ContextWeigher: estimates sensitivities of recipes that encode K in the queries' metric, from the same
+// gradients as the metric. So each context is read only once.
 #pragma once
 
 #include <functional>
@@ -21,21 +21,21 @@ class ContextWeigher final : public ContextObserver {
   struct Request {
     std::span<const Recipe> recipes;
     const Geometry& geometry;
-    const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's, of each layer
-    const Constants& constants;  // all that the recipes need but metrics and sensitivities
+    const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's rotations of each layer
+    const Constants& constants;  // everything that the recipes need except metrics and sensitivities
     int n_threads = 1;
-    Constants& work;                // gets what contexts give (weighing.h)
-    std::function<void()> advance;  // after a layer of a context was weighed or needs not be
+    Constants& work;                // receives the results of contexts (weighing.h)
+    std::function<void()> advance;  // called after a layer of a context was weighed or skipped
   };
   explicit ContextWeigher(const Request& request);
 
-  // Whether there is anything to weigh in some context.
+  // Whether any context remains to be weighed.
   bool has_work() const { return !recipes_.empty(); }
-  // Whether `work` has what the context gives.
+  // Whether `work` has the results of the context.
   bool knows(int context) const;
 
-  // The first contexts aren't weighed: K is encoded in the metric of contexts before. An error: a recipe
-  // without what it needs.
+  // The first contexts aren't weighed, because K is encoded in the metric of earlier contexts. Returns an
+  // error if a recipe lacks a constant.
   Status begin(int context, const QueryMoments& before) override;
   void visit(int layer, const LayerGradient& state) override;
   void end(int context, int n_scored) override;
@@ -43,7 +43,7 @@ class ContextWeigher final : public ContextObserver {
  private:
   Request request_;
   std::vector<Recipe> recipes_;
-  std::vector<const Recipe*> open_;  // of the context, each with an estimate
+  std::vector<const Recipe*> open_;  // recipes of the current context, each with an estimate
   std::vector<SensitivityEstimate> estimates_;
 };
 

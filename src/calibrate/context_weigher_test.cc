@@ -22,7 +22,7 @@ std::vector<Sample> contexts_of_noise() {
   return contexts;
 }
 
-// What a context gives is the estimate of a pass of its own, in the metric of the contexts before.
+// A context must give the estimate of a separate pass in the metric of the earlier contexts.
 TEST(ContextWeigher, FindsWhatPassesOfTheirOwnFind) {
   const auto file = write_tiny_model(TinyModel{});
   const auto engine = Engine::load(file->path(), {.n_threads = 1}).value();
@@ -64,10 +64,10 @@ TEST(ContextWeigher, FindsWhatPassesOfTheirOwnFind) {
     EXPECT_EQ(n, 2 * g.n_all_kv_heads());
   }
 
-  // Nothing is left for another one; the recipe without a metric is not its work.
+  // Nothing is left for another weigher, and the recipe without a metric is not its work.
   EXPECT_FALSE(ContextWeigher({{&recipes[2], 1}, g, turns, nothing, 1, work, [] {}}).has_work());
   ContextWeigher again({recipes, g, turns, nothing, 1, work, [] {}});
-  ASSERT_TRUE(again.begin(1, {}).ok());  // no metric is made of no moments
+  ASSERT_TRUE(again.begin(1, {}).ok());  // no metric can be made without moments
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST_F(CostEstimate, CountsTheWeightsOfLayers) {
     }
   }
   EXPECT_EQ(multiplications(hparams_, {.tokens = 3}), 3 * weights);
-  // There and back, and attention on top.
+  // Forward and backward, plus attention.
   EXPECT_GT(multiplications(hparams_, {.contexts = 1, .context_tokens = 100}), 2 * 100 * weights);
 }
 

@@ -15,7 +15,7 @@ namespace kvant {
 
 struct Sample {
   std::vector<std::int32_t> tokens;
-  // Added to the positions of all tokens but the first kSinkTokens, so that short samples show what K looks
+  // Added to the positions of all tokens but the first kSinkTokens, so short samples show what K looks
   // like far from the start of a long context whose sink is where it always is.
   int position_offset = 0;
 };

@@ -65,7 +65,7 @@ class Signs {
 
 static_assert(kVocabularyBlock % kSignsAtOnce == 0);
 
-// The vocabulary is read twice, block by block, so that memory stays small: for the normalizers and what of z
+// The vocabulary is read twice, block by block, so memory stays small: for the normalizers and what of z
 // goes along sqrt(p), then for the derivative.
 class ScorePass {
  public:

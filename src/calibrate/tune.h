@@ -1,4 +1,4 @@
-// Tunes a recipe to a model: formats for every layer, KV head and side within a size, so that the model's
+// Tunes a recipe to a model: formats for every layer, KV head and side within a size, so the model's
 // predictions change least.
 #pragma once
 
