@@ -1,5 +1,5 @@
-// ComputeDevice: what runs a model beside the CPU: a ggml backend for all but attention, and the device that
-// keeps pages and attends to them. Each may have a stream of its own.
+// ComputeDevice runs a model on something other than the CPU. It has a ggml backend for everything but
+// attention, and the device that keeps pages and attends to them. Each may have a stream of its own.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,14 @@ class ComputeDevice {
 
   virtual ggml_backend* backend() const = 0;
   virtual const std::shared_ptr<PageDevice>& pages() const = 0;
-  // What one of them is given from now on begins when the other has done what it was given so far. The host
-  // doesn't wait.
+  // Orders the two streams: what one is given from now on begins after the other has finished its earlier
+  // work. The host does not wait.
   virtual void pages_after_graph() = 0;
   virtual void graph_after_pages() = 0;
 };
 
-// The device called "cuda" or "cuda:N". An error: there is none, or this machine or this build lacks what it
-// needs.
+// Opens the device called "cuda" or "cuda:N". Errors: it does not exist, or this machine or build lacks what
+// it needs.
 Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name);
 
 }  // namespace kvant

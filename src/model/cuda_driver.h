@@ -1,5 +1,5 @@
-// CudaDriver: the functions of NVIDIA's driver that kvant calls, loaded from where the driver is, so that
-// kvant is compiled without CUDA and runs on machines without it.
+// CudaDriver loads the functions of NVIDIA's driver that kvant calls. So kvant compiles without CUDA and runs
+// on machines without it.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,7 @@
 
 namespace kvant {
 
-// The driver's ABI, which is the same for all its versions: names end in the version of a function's
-// interface.
+// The driver's ABI is the same in all of its versions. Names end in the version of a function's interface.
 struct CudaDriver {
   using Address = unsigned long long;
   using Context = void*;
@@ -35,7 +34,7 @@ struct CudaDriver {
     std::size_t to_pitch, width, height;
   };
 
-  // Each returns 0, or an error's number.
+  // Each function returns 0 or an error number.
   int (*init)(unsigned flags);
   int (*device_count)(int* n);
   int (*device_get)(int* device, int ordinal);
@@ -60,9 +59,9 @@ struct CudaDriver {
                 Stream stream);
   int (*error_text)(int error, const char** text);
 
-  // An error: this machine has no driver, or one that lacks something.
+  // Errors: this machine has no driver, or the driver lacks a function.
   static Result<std::shared_ptr<const CudaDriver>> load();
-  // "out of memory", for people.
+  // Returns the error's text, such as "out of memory".
   const char* text(int error) const;
 };
 

@@ -1,6 +1,5 @@
-// The device's engine against the CPU's engine on the reference backend. The device is of host memory and
-// ggml's CPU backend, with the same graphs, tables, ledgers and calls as a GPU has; and a GPU, where there is
-// one.
+// Compares the device's engine with the CPU's engine on the reference backend. One device is host memory and
+// ggml's CPU backend, with a GPU's graphs, tables, ledgers and calls. A real GPU joins where there is one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,14 +65,15 @@ TEST_P(DeviceEngine, ForksShareAndDontDisturbEachOther) {
 
 TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   const auto tokens = some_tokens(420, 6), other = some_tokens(140, 7);
-  for (const int length : {400, 300, 256, 70}) {  // in the tail, in sealed pages, between them, in the first
+  for (const int length :
+       {400, 300, 256, 70}) {  // cuts in the tail, in sealed pages, between them, and in the first page
     const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
     for (const auto& [machine, id] : {std::pair{host_.get(), expected}, {device_.get(), sequence}}) {
       machine->run(id, std::span(tokens).first(200), true, 200);
       ASSERT_TRUE(machine->cache().checkpoint(id).ok());
       machine->run(id, std::span(tokens).subspan(200), true, 220);
     }
-    // Refused on both: a correction without a checkpoint there.
+    // Both refuse a cut of a correction that has no checkpoint there.
     const bool cut = host_->cache().truncate(expected, length).ok();
     ASSERT_EQ(device_->cache().truncate(sequence, length).ok(), cut) << length;
     EXPECT_TRUE(cut || length == 70) << length;
@@ -85,7 +85,8 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   }
 }
 
-// Drafts go as far as tokens can be taken back: to the last token before their page is sealed.
+// Drafts can be rejected as far back as tokens can be removed: up to the last token before their page is
+// sealed.
 TEST_P(DeviceEngine, ARejectedDraftLeavesNothingBehind) {
   const auto tokens = some_tokens(300, 8), wrong = some_tokens(16, 9);
   Cache& cache = device_->cache();
@@ -141,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
             "prompt=flashq"),
         ::testing::ValuesIn(kPlaces)));
 
-// On a device of host memory, whose library encodes as the CPU does.
+// This device is host memory, whose library encodes as the CPU does.
 INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped",
@@ -149,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-// Norms, biases, fused weights and their types, on the way from tokens to logits.
+// These models vary norms, biases, fused weights and their types on the way from tokens to logits.
 TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {
     TinyModel model{.architecture = architecture};
@@ -203,7 +204,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
           row_differences(on_host.run(on_host.cache().add(), tokens, true, 150),
                           on_device.run(on_device.cache().add(), tokens, true, 150), on_host.n_vocab());
       ASSERT_EQ(differences.size(), 150U);
-      // A token whose second-best expert scores as well as its best may get the other one on a device.
+      // On a device, a token whose two best experts score equally may get the other one.
       const int n_tied = model.n_experts > 0 ? 8 : 0;
       EXPECT_LT(differences[149 - n_tied], 0.025) << model.architecture << " on " << place.name;
       EXPECT_LT(differences[75], 0.01) << model.architecture << " on " << place.name;
@@ -211,8 +212,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   }
 }
 
-// Windows, soft caps and sink logits: prompts and decoded tokens behind several windows, from unquantized and
-// from sealed pages.
+// Prompts and decoded tokens reach beyond several windows, in unquantized and in sealed pages.
 TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
   TinyModel gemma2{
       .architecture = "gemma2", .n_layers = 4, .head_dim = 128, .post_norms = true, .tied = true};
@@ -234,14 +234,14 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
       for (const char* recipe :
            {"bf16", "k=ch4g128,v=tok4g128,sink=4", "k=ch4g128,v=tok4g128,sink=4,protect=0.1",
             "k=ch4g128,v=tok4g128,sink=4,prompt=flashq", "k=ch4g128,v=tok4g128,sink=4,softmax=sas"}) {
-        // Prompts in 8 bits and SAS are there for windows, not for caps or sink logits.
+        // Prompts in 8 bits and SAS support windows, but not caps or sink logits.
         const std::string rules(recipe);
         if ((rules.ends_with("flashq") || rules.ends_with("sas")) && model.architecture != "gemma3") continue;
         Machine on_host(file.path(), recipe, nullptr), on_device(file.path(), recipe, device);
         const auto tokens = some_tokens(430, 10);
         std::vector<double> differences[2];
         for (const bool is_prompt : {true, false}) {
-          // A prompt and tokens behind it, or all tokens after the first as decoded ones.
+          // It runs a prompt and decoded tokens, or decodes every token after the first.
           std::vector<float> logits[2];
           for (Machine* machine : {&on_host, &on_device}) {
             const SequenceId sequence = machine->cache().add();
@@ -265,7 +265,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
   }
 }
 
-// What a device has no kernels or graph for is said before it runs.
+// A missing kernel or graph must be reported before anything runs.
 TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
   TinyModel gpt_oss{
       .architecture = "gpt-oss", .ffn_norm_name = "post_attention_norm", .sinks = true, .n_experts = 4};
@@ -288,7 +288,7 @@ TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
       << refused_hybrid.error().message;
 }
 
-// A device's prompts in INT8 have no soft caps.
+// A device's prompts in INT8 do not support soft caps.
 TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
   const auto refusal = [](const TinyModel& model, AttentionBackend& backend) {
     const TinyFile file("flashq_device.gguf");
@@ -311,8 +311,8 @@ TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
 
 class DeviceWeightPlaces : public ::testing::TestWithParam<Place> {};
 
-// Where they lie changes nothing, whatever their type: rows of 160 are no whole number of what kernels read
-// at once.
+// The memory that holds weights must not change results, whatever their type. Rows of 160 are not a multiple
+// of what kernels read at once.
 TEST_P(DeviceWeightPlaces, MayBeTheHostsMemory) {
   const auto device = device_at(GetParam());
   if (device == nullptr) GTEST_SKIP() << "no such device";
@@ -374,7 +374,7 @@ TEST(DeviceEngineMemory, RunsOutWithAnError) {
   EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
 }
 
-// A step of one token a sequence leaves appending to the call that attends.
+// In a step of one token per sequence, the attention call also appends.
 TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
   const TinyFile file("single_tokens.gguf");
   TinyModelWriter(TinyModel{}).write(file.path());
@@ -395,10 +395,10 @@ TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
     return KVANT_CUDA_ERROR;
   };
   EXPECT_TRUE(step(1).ok());
-  EXPECT_FALSE(step(2).ok());  // a sequence's first row is in the tail of its second
+  EXPECT_FALSE(step(2).ok());  // the first row of a sequence is in the tail of its second page
 }
 
-// A step's error; it must leave the sequence as it was.
+// Expects a step's error, which must leave the sequence unchanged.
 TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const TinyFile file("failing_device.gguf");
   TinyModelWriter(TinyModel{}).write(file.path());
@@ -424,14 +424,14 @@ TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const PageLibrary works = pages.functions();
   pages.functions().last_error = [] { return "no kernel image"; };
   pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_CUDA_ERROR; };
-  expect_failure(step(2), "no kernel image");  // as many rows as no step before had
+  expect_failure(step(2), "no kernel image");  // no earlier step had that many rows
   pages.functions().decode_workspace = works.decode_workspace;
   pages.functions().decode_schedule = [](const auto*, const auto*, void*, std::size_t, kvant_stream) {
     return KVANT_CUDA_ERROR;
   };
   expect_failure(step(1), "no kernel image");
   pages.functions() = works;
-  pages.fail(error("the host failed: an illegal address"));  // of earlier work: more tables wait for it
+  pages.fail(error("the host failed: an illegal address"));  // the error is from earlier work
   expect_failure(step(400), "an illegal address");
   EXPECT_TRUE(step(399).ok());
   EXPECT_EQ(cache.length(sequence), 400);

@@ -1,4 +1,4 @@
-// A device's engine that multiplies in F32, against weights that were expanded before.
+// Tests a device's engine that multiplies in F32, against weights that were expanded beforehand.
 #include <gtest/gtest.h>
 
 #include "model/device_machine.h"

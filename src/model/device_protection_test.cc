@@ -1,6 +1,5 @@
-// Protection by scores on a device (VQuant section 5): the tokens that a cache in host memory protects, in
-// prompts and decoded tokens of any cut, in batches, in forks, behind cuts, and in sessions that change
-// places.
+// Tests protection by scores on a device (VQuant section 5). It must protect the tokens that a cache in host
+// memory protects: in prompts and decoded tokens, batches, forks, cuts, and sessions that move.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -20,7 +19,7 @@ using testing::some_tokens;
 
 constexpr const char* kRecipe = "k=ch4g128,v=tok2g128,window=128,sink=4,protect=0.1";
 
-// (head, token) of all that is protected.
+// (head, token) pairs of protected tokens.
 using Chosen = std::set<std::pair<int, int>>;
 
 Chosen chosen_by(const Cache& cache, SequenceId sequence) {
@@ -44,7 +43,7 @@ Chosen chosen_by(const Cache& cache, SequenceId sequence) {
   return chosen;
 }
 
-// The share of both that only one of them has.
+// Returns the share of tokens that only one of the two sets has.
 double apart(const Chosen& a, const Chosen& b) {
   if (a.empty() && b.empty()) return 0;
   std::vector<std::pair<int, int>> both;
@@ -58,8 +57,7 @@ class DeviceProtectionTest : public ::testing::TestWithParam<Place>, protected H
   void SetUp() override {
     if (!load(GetParam(), TinyModel{}, kRecipe)) GTEST_SKIP() << "no such device";
   }
-  // Queries and rows are BF16 on a device, so that tokens whose scores are nearly those of others may change
-  // places with them.
+  // Queries and rows are BF16 on a device, so tokens with nearly equal scores may swap.
   static constexpr double kApart = 0.05;
 };
 
@@ -80,7 +78,7 @@ TEST_P(DeviceProtectionTest, ChoosesTheTokensOfTheCpuWhateverTheCut) {
   EXPECT_EQ(device_->cache().page_bytes_in_use(), 0);
 }
 
-// Pages of the one end where those of the other don't.
+// Pages of one sequence end where those of the other do not.
 TEST_P(DeviceProtectionTest, SequencesOfOneStepAreEachAsAlone) {
   const auto a = some_tokens(540, 2), b = some_tokens(470, 3), c = some_tokens(530, 4);
   Cache& cache = device_->cache();
@@ -108,7 +106,7 @@ TEST_P(DeviceProtectionTest, SequencesOfOneStepAreEachAsAlone) {
   }
 }
 
-// Forks part where observers of an open page and a protected page with room are shared.
+// The forks separate while they share observers of an open page and a protected page with room.
 TEST_P(DeviceProtectionTest, ForksDontDisturbEachOther) {
   const auto tokens = some_tokens(900, 6);
   const auto first = std::span(tokens).first(480), rest = std::span(tokens).subspan(480);
@@ -143,7 +141,7 @@ TEST_P(DeviceProtectionTest, AnAbortLeavesScoresObserversAndRows) {
 TEST_P(DeviceProtectionTest, CutBackGoesOnAsTheCpuDoes) {
   const auto tokens = some_tokens(900, 9), other = some_tokens(300, 10);
   for (const int length :
-       {880, 850, 700, 512, 333, 60}) {  // observers, an ended page, sealed ones, the first
+       {880, 850, 700, 512, 333, 60}) {  // at observers, an ended page, sealed pages, the first page
     const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
     for (const auto& [machine, id] : {std::pair{host_.get(), expected}, {device_.get(), sequence}}) {
       machine->run(id, tokens, true, 900);
@@ -161,7 +159,7 @@ TEST_P(DeviceProtectionTest, CutBackGoesOnAsTheCpuDoes) {
   }
 }
 
-// With observers of an open page and without any.
+// The open page has observers, or none.
 TEST_P(DeviceProtectionTest, SessionsGoOnInTheOtherPlace) {
   const auto tokens = some_tokens(700, 11), other = some_tokens(400, 12);
   for (const int length : {700, 600, 512}) {

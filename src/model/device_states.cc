@@ -14,7 +14,7 @@ DeviceStates::~DeviceStates() {
 Status DeviceStates::reserve(int n_slices) {
   if (hparams_.n_recurrent() == 0 || has_room_for(n_slices)) return {};
   if (memory_ != nullptr) {
-    KVANT_RETURN_IF_ERROR(device_->pages()->finish());  // the step before may still be copied
+    KVANT_RETURN_IF_ERROR(device_->pages()->finish());  // copies of the previous step may still run
     ggml_backend_buffer_free(memory_);
   }
   n_slices_ = 0;
@@ -40,7 +40,7 @@ std::size_t DeviceStates::state_stride() const {
   return hparams_.delta_net.state_values() * sizeof(float);
 }
 
-// A state that nobody else holds any more has expired, whatever lies at its address now.
+// A state that nobody else holds has expired, even if something else lies at its address now.
 bool DeviceStates::holds_states_before(const Step& step) const {
   if (held_.size() != step.slices().size()) return false;
   for (int i = 0; i < std::ssize(held_); ++i) {
@@ -52,9 +52,9 @@ bool DeviceStates::holds_states_before(const Step& step) const {
 
 void DeviceStates::load(const Step& step, const DeviceGraph& graph) {
   const bool holds = holds_states_before(step);
-  held_.clear();  // the graph writes over them
+  held_.clear();  // the graph overwrites them
   if (!holds) copy_in(step, graph);
-  device_->graph_after_pages();  // copies of the step before, too
+  device_->graph_after_pages();  // waits for copies of the previous step, too
 }
 
 void DeviceStates::copy_in(const Step& step, const DeviceGraph& graph) {

@@ -1,5 +1,5 @@
-// Layers with a sliding window beside others on a device, whose pages behind the window are freed: against
-// the CPU's engine, and against what a window sees.
+// Tests models on a device that mix layers with a sliding window and others, and free pages beyond the
+// window. They are compared with the CPU's engine, and with what a window sees.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -39,7 +39,7 @@ TEST_P(DeviceWindows, GiveTheLogitsOfTheCpuWhateverTheCut) {
   expect_logits_of_the_cpu({600, 128, 77}, 30, close_, same_);
 }
 
-// Pages of the layers that slide: those with a token that the next one sees, or that aren't due yet.
+// Sliding layers keep pages with a token that the next token sees, and pages that are not due yet.
 TEST_P(DeviceWindows, HoldWhatIsSeen) {
   Cache& cache = device_->cache();
   const auto tokens = some_tokens(700, 14);
@@ -65,7 +65,7 @@ TEST_P(DeviceWindows, HoldWhatIsSeen) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
-// A prompt beside decoded tokens, as each alone.
+// A prompt and decoded tokens share a step; each must get what it gets alone.
 TEST_P(DeviceWindows, SequencesOfOneStepAreEachAsAlone) {
   const auto a = some_tokens(520, 2), b = some_tokens(400, 3);
   Cache& cache = device_->cache();
@@ -141,14 +141,14 @@ INSTANTIATE_TEST_SUITE_P(
                                          "k=ch4g128,v=tok4g128,sink=4,prompt=flashq"),
                        ::testing::ValuesIn(kPlaces)));
 
-// On a device of host memory, whose library encodes as the CPU does: errors of keys are shaped by the place
-// of their page in the sequence.
+// This device is host memory, whose library encodes as the CPU does. Errors of keys are weighted by the
+// position of their page in the sequence.
 INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceWindows,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-// What the library is told of the place of each page that it seals, by layer.
+// Records the position that the library is told for each page that it seals, by layer.
 struct SealedPlaces {
   std::vector<std::int32_t> of_layer[3];
   int n_calls = 0;
@@ -163,7 +163,7 @@ kvant_status note_place(const kvant_decode_shape*, const kvant_decode_layer*, co
   return KVANT_OK;
 }
 
-// Metrics of keys turn with a page's place in its sequence, wherever its table begins.
+// Metrics of keys rotate with a page's position in its sequence, wherever its table begins.
 TEST(DeviceWindowTables, NameThePlaceOfAPageToTheMetricsOfItsKeys) {
   const TinyFile file("places_windows.gguf");
   TinyModelWriter(tiny_windowed()).write(file.path());

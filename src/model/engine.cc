@@ -35,7 +35,7 @@ class GgufEngine : public Engine {
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
   std::int64_t host_weight_bytes() const override { return weights_->host_bytes(); }
   std::string fingerprint() const override {
-    // Pages and constants that are kept on disk hold keys as the engine scales them.
+    // Pages and constants on disk hold keys as the engine scales them, so the fingerprint must say so.
     constexpr std::uint64_t kBalanced = 0x62616c616e636564U;
     return fmt::format("{:016x}", file_->content_hash() ^ (weights_->balances_keys() ? kBalanced : 0));
   }
@@ -104,7 +104,7 @@ class GgufEngine : public Engine {
     return {};
   }
 
-  // Rows in batch order: the inputs' tokens one after the other.
+  // Collects rows in batch order: the inputs' tokens one after another.
   void gather_rows(const Step& step, std::span<const EngineInput> inputs) {
     tokens_.clear();
     positions_.clear();

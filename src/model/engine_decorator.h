@@ -1,4 +1,4 @@
-// EngineDecorator: an engine around another, which does what a derived one doesn't. Tests only.
+// EngineDecorator wraps an engine; derived classes change some of its functions. For tests only.
 #pragma once
 
 #include "model/engine.h"
@@ -7,7 +7,7 @@ namespace kvant {
 
 class EngineDecorator : public Engine {
  public:
-  // engine outlives it.
+  // `engine` must outlive it.
   explicit EngineDecorator(Engine& engine) : engine_(engine) {}
 
   const Geometry& geometry() const override { return engine_.geometry(); }

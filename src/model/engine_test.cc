@@ -18,7 +18,7 @@ namespace {
 
 using testing::random_tokens;
 
-// The tiny model in llama.cpp, with an F32 cache for so many tokens in one batch.
+// Runs the tiny model in llama.cpp, with an F32 cache for that many tokens in one batch.
 struct LlamaModel {
   std::unique_ptr<llama_model, decltype(&llama_model_free)> model;
   std::unique_ptr<llama_context, decltype(&llama_free)> context;
@@ -27,7 +27,7 @@ LlamaModel open_llama(const std::string& path, std::size_t n_tokens, int context
   quiet_library_log();
   llama_model_params model_params = llama_model_default_params();
   model_params.n_gpu_layers = 0;
-  model_params.use_extra_bufts = false;  // AMX: see repacking.cc
+  model_params.use_extra_bufts = false;  // avoids AMX; see repacking.cc
   llama_model* const model = llama_model_load_from_file(path.c_str(), model_params);
   KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
   llama_context_params params = llama_context_default_params();
@@ -45,7 +45,7 @@ LlamaModel open_llama(const std::string& path, std::size_t n_tokens, int context
   return opened;
 }
 
-// Logits [n_tokens, n_vocab] of every position, by llama.cpp.
+// Returns llama.cpp's logits [n_tokens, n_vocab] of every position.
 std::vector<float> llama_logits(const std::string& path, const std::vector<std::int32_t>& tokens,
                                 int context) {
   const LlamaModel llama = open_llama(path, tokens.size(), context, /*embeds=*/false);
@@ -64,7 +64,7 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
   return {logits, logits + tokens.size() * TinyModelWriter::kVocabulary};
 }
 
-// The mean of the hidden states [n_embd], by llama.cpp.
+// Returns llama.cpp's mean of the hidden states [n_embd].
 std::vector<float> llama_embedding(const std::string& path, std::vector<std::int32_t> tokens, int context) {
   const LlamaModel llama = open_llama(path, tokens.size(), context, /*embeds=*/true);
   const auto n_tokens = static_cast<std::int32_t>(tokens.size());
@@ -74,7 +74,7 @@ std::vector<float> llama_embedding(const std::string& path, std::vector<std::int
   return {mean, mean + llama_model_n_embd(llama.model.get())};
 }
 
-// An engine on a tiny model, with a cache of one recipe.
+// Runs an engine on a tiny model, with a cache of one recipe.
 class Bench {
  public:
   explicit Bench(const std::string& path, const std::string& recipe = "k=f16,v=f16",
@@ -97,7 +97,7 @@ class Bench {
   Engine& engine() { return *engine_; }
   Cache& cache() { return *cache_; }
 
-  // Logits of all `tokens`, appended to a new sequence in chunks.
+  // Returns the logits of all `tokens`, which a new sequence reads in chunks.
   std::vector<float> logits(const std::vector<std::int32_t>& tokens, int chunk) {
     const SequenceId sequence = cache_->add();
     std::vector<float> all(tokens.size() * TinyModelWriter::kVocabulary);
@@ -112,7 +112,7 @@ class Bench {
     return all;
   }
 
-  // The mean of the hidden states of all `tokens`, likewise.
+  // Returns the mean of the hidden states of all `tokens`, read in the same way.
   std::vector<float> embedding(const std::vector<std::int32_t>& tokens, int chunk) {
     const SequenceId sequence = cache_->add();
     const int n = static_cast<int>(tokens.size()), n_embd = engine_->n_embd();
@@ -147,7 +147,7 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
   return maximum;
 }
 
-// The root mean square of what differs, as a share of that of `exact`.
+// Returns the root mean square of the difference, relative to that of `exact`.
 double relative_error(const std::vector<float>& exact, const std::vector<float>& other) {
   EXPECT_EQ(exact.size(), other.size());
   double difference = 0, energy = 0;
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(UnlikeLayers, EachVariant, ::testing::ValuesIn(variants
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, ::testing::ValuesIn(expert_variants()), name_of);
 
-// The share of positions some of whose logits differ by more than `limit`.
+// Returns the share of positions where a logit differs by more than `limit`.
 double share_beyond(const std::vector<float>& a, const std::vector<float>& b, double limit) {
   EXPECT_EQ(a.size(), b.size());
   constexpr std::size_t kVocabulary = TinyModelWriter::kVocabulary;
@@ -181,7 +181,8 @@ double share_beyond(const std::vector<float>& a, const std::vector<float>& b, do
   return static_cast<double>(beyond * kVocabulary) / static_cast<double>(a.size());
 }
 
-// What llama.cpp pools as an embedding. A batch, and as few tokens in a step as threads have rows each.
+// llama.cpp pools these states as an embedding. One run uses a batch, another so few tokens per step that
+// threads have single rows.
 TEST_P(EachVariant, ShowsTheHiddenStatesOfLlamaCpp) {
   const TinyModel& model = GetParam().model;
   const auto file = write_tiny_model(model);
@@ -200,18 +201,18 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
   const std::vector<float> expected = llama_logits(file->path(), tokens, model.trained_context);
   const std::vector<float> at_once = bench.logits(tokens, 300);
   RecordProperty("max_difference", std::to_string(max_difference(at_once, expected)));
-  // Where two experts are as good, the rounding of K and V to F16 decides between them.
+  // If two experts are equally good, the rounding of K and V to F16 decides between them.
   const double turned_over = model.n_experts > 0 ? 0.03 : 0;
   EXPECT_LE(share_beyond(at_once, expected, model.n_layers < 32 ? 1e-2 : 2e-2), turned_over);
   const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
   EXPECT_GT(*high - *low, 2) << "the model says nothing";
   EXPECT_LE(share_beyond(bench.logits(tokens, 128), at_once, 1e-3), turned_over);
-  // Small batches take ggml's products: F16 keys and values then round differently here and there.
+  // Small batches use ggml's products, whose F16 keys and values sometimes round differently.
   EXPECT_LE(share_beyond(bench.logits(tokens, 37), at_once, 5e-3), turned_over);
 }
 
-// A kind of layer each: experts with all that they may share, sinks in windows, norms of rows, parallel
-// blocks, layers without RoPE, delta nets.
+// Returns one model per kind of layer: experts with all that they may share, sinks in windows, norms of rows,
+// parallel blocks, layers without RoPE, and delta nets.
 std::vector<Variant> kinds_of_layers() {
   std::vector<Variant> some;
   const std::set<std::string> names{"qwen2moe", "bailingmoe2",    "gpt_oss",    "olmo3",
@@ -232,7 +233,7 @@ class EachRecipe : public ::testing::TestWithParam<std::tuple<Variant, const cha
       : file_(write_tiny_model(std::get<0>(GetParam()).model)),
         bench_(file_->path(), std::get<1>(GetParam())) {}
 
-  // Logits of tokens that are decoded one by one.
+  // Returns the logits of tokens that are decoded one by one.
   std::vector<float> decode(SequenceId sequence, std::span<const std::int32_t> tokens) {
     constexpr int kVocabulary = TinyModelWriter::kVocabulary;
     std::vector<float> all(tokens.size() * kVocabulary);
@@ -277,10 +278,10 @@ TEST_P(EachRecipe, ForksAndCutsGoOnAsIfNothingHadBeen) {
   const std::vector<float> expected = decode(whole, all.subspan(310));
   const SequenceId trunk = read(all.first(310));
   const SequenceId branch = bench_.cache().fork(trunk).value();
-  ASSERT_TRUE(bench_.cache().checkpoint(branch).ok());  // a delta net goes back to nothing else
+  ASSERT_TRUE(bench_.cache().checkpoint(branch).ok());  // a delta net can return only to a checkpoint
   decode(branch, other);
   EXPECT_EQ(decode(trunk, all.subspan(310)), expected);
-  ASSERT_TRUE(bench_.cache().truncate(branch, 310).ok());  // within the tail: exact
+  ASSERT_TRUE(bench_.cache().truncate(branch, 310).ok());  // a cut within the tail is exact
   EXPECT_EQ(decode(branch, all.subspan(310)), expected);
 }
 
@@ -311,7 +312,7 @@ TEST(Engine, GivesTheSameLogitsOfExpertsOnAnyNumberOfThreads) {
   }
 }
 
-// Experts are stored in the types that models have them in, and those of gpt-oss in MXFP4.
+// Models store experts in these types; gpt-oss uses MXFP4.
 TEST(Engine, ReadsExpertsOfEveryType) {
   TinyModel model;
   for (const Variant& v : expert_variants()) {
@@ -451,7 +452,7 @@ TEST(Engine, DequantizesWeightsExactly) {
     const auto f32_file = write_tiny_model(in_f32);
     EXPECT_LE(max_difference(exact, Bench(f32_file->path()).logits(tokens, 64)), 1e-5)
         << ggml_type_name(type);
-    // ggml rounds activations to the weights' type, to INT8 where that is quantized: here and in llama.cpp.
+    // ggml rounds activations to the weights' type, or to INT8 for quantized weights, here and in llama.cpp.
     const double maximum = type == GGML_TYPE_F16 ? 0.002 : type == GGML_TYPE_BF16 ? 0.015 : 0.03;
     EXPECT_LE(relative_error(exact, llama_logits(file->path(), tokens, 256)), maximum)
         << ggml_type_name(type);

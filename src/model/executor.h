@@ -1,4 +1,4 @@
-// Executor: runs the rows of a step through a model's layers on one device, attention sites included.
+// Executor runs the rows of a step through a model's layers on one device, attention sites included.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,18 @@ struct ForwardRows {
   std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
   std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence
   std::span<const std::int32_t> logit_rows;  // rows whose logits are wanted
-  bool short_rope = false;                   // EngineInput::short_rope, of all rows
-  bool wants_states = false;                 // of these rows the hidden states instead: on the CPU only
+  bool short_rope = false;                   // EngineInput::short_rope, for all rows
+  bool wants_states = false;  // returns the hidden states of these rows instead of logits; CPU only
 };
 
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Runs `rows`, the step's tokens in slice order, through the layers; at each attention site what the step's
-  // cache holds is attended to, and grows. logits: [logit_rows.size(), n_vocab], or n_embd columns of states.
-  // An error (memory is short) leaves the step to be aborted; errors of attention sites go to step.fail().
+  // Runs `rows`, the step's tokens in slice order, through the layers. Each attention site appends to the
+  // step's cache and attends to it. logits: [logit_rows.size(), n_vocab], or n_embd columns of states. If it
+  // returns an error (memory is short), the caller aborts the step. Errors of attention sites go to
+  // step.fail().
   virtual Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                      MatrixView<float> logits) = 0;
 };

@@ -1,4 +1,4 @@
-// ExpertNetwork: what a layer's experts make of the rows of a batch.
+// ExpertNetwork computes a layer's experts for the rows of a batch.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,32 @@ namespace kvant {
 struct ExpertRows {
   MatrixView<float> x;       // [n_rows, n_embd]; with few rows each thread may have its own copy
   MatrixView<float> logits;  // [n_rows, n_experts]: the router's, overwritten
-  MatrixView<float> shared;  // [n_rows, n_embd]: of the network that all rows go through; no columns: none
-  MatrixView<float> y;       // [n_rows, n_embd]; may be x where there are many rows
+  MatrixView<float> shared;  // [n_rows, n_embd]: output of the network that all rows use; no columns: none
+  MatrixView<float> y;       // [n_rows, n_embd]; may be x if there are many rows
 };
 
-// Every (row, expert of its choice) is a pair; pairs of the same expert lie one after another, so that its
-// weights are read once. As MatrixProduct has it: a few rows are multiplied by ggml's dot products with
-// weights as they are stored, and batches by F32 products of dequantized weights; a row's bits depend on no
-// other row.
+// Each (row, chosen expert) is a pair. Pairs of one expert are adjacent, so its weights are read once. As in
+// MatrixProduct, few rows use ggml's dot products with weights as they are stored, and batches use F32
+// products of dequantized weights. A row's bits depend on no other row.
 class ExpertNetwork {
  public:
   ExpertNetwork(const Hparams& hparams, int n_threads);
 
-  // Before batches of so many rows; false: memory is short.
+  // Call it before batches of n_rows rows. Returns false if memory is short.
   bool reserve(int n_rows);
 
-  // Every thread of the team calls it with the same arguments (but x, see there), maybe before others have
-  // computed their part of the rows; it returns when all of y is written.
+  // Every thread of the team calls it with the same arguments (except x, see there), possibly before others
+  // have computed their part of the rows. It returns when all of y is written.
   void run(const LayerWeights& weights, const ExpertRows& rows, Team& team);
 
  private:
   struct Run {
     int expert, first, n;  // pairs
   };
-  // Of one thread.
+  // Memory of one thread.
   struct Scratch {
-    std::vector<std::uint8_t> quantized;           // rows as the weights' dot products take them
-    std::vector<std::uint8_t> quantized_for_gate;  // where gate's take them in another form than up's
+    std::vector<std::uint8_t> quantized;           // rows in the form for the weights' dot products
+    std::vector<std::uint8_t> quantized_for_gate;  // used if gate needs another form than up
     std::vector<float> weights;                    // a dequantized block of weight rows
     std::vector<float> up;                         // a block of outputs
   };
@@ -51,7 +50,7 @@ class ExpertNetwork {
   Experts rules_;
   Activation activation_;
   int n_embd_;
-  // Of the layer that runs.
+  // These members belong to the layer that runs.
   std::vector<std::int32_t> ids_;  // [n_rows, n_used]
   std::vector<float> weights_;     // [n_rows, n_used]
   std::vector<int> pair_of_;       // [n_rows, n_used]: its pair

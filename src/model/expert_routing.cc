@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Sums below it count as it: llama.cpp's guard, the smallest normal F16.
+// Smaller sums are raised to this value. It is the smallest normal F16, llama.cpp's guard.
 constexpr float kSmallestSum = 6.103515625e-5F;
 
 void softmax(std::span<float> x) {
@@ -19,7 +19,7 @@ void softmax(std::span<float> x) {
   for (float& v : x) v /= sum;
 }
 
-// The indices of the n largest values, the largest first; of equal ones, the first.
+// Finds the indices of the n largest values, largest first. Among equal values the first one wins.
 void find_largest(std::span<const float> values, int n, std::int32_t* indices) {
   std::array<std::int32_t, kMaxExperts> order;
   const auto end = order.begin() + static_cast<std::ptrdiff_t>(values.size());
@@ -29,7 +29,7 @@ void find_largest(std::span<const float> values, int n, std::int32_t* indices) {
   std::copy_n(order.begin(), n, indices);
 }
 
-// Experts outside the best groups can't be chosen.
+// Excludes experts that are not in the best groups.
 void leave_best_groups(const Experts& rules, std::span<float> scores) {
   const std::size_t size = scores.size() / rules.n_groups;
   std::array<float, kMaxExperts> of_group;

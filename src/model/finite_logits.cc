@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// An exponent of ones alone is what NaN and infinity have.
+// NaN and infinity have an exponent of all ones.
 KVANT_SIMD_CLONES bool has_others(const float* values, std::size_t n) {
   constexpr std::uint32_t kExponent = 0x7F800000;
   std::uint32_t others = 0;

@@ -1,5 +1,5 @@
-// Predictions that are no numbers: of a damaged file, or of weights whose products overflow. Nothing that is
-// drawn from them says anything.
+// Detects predictions that are NaN or infinite, from a damaged file or from weights whose products overflow.
+// Tokens drawn from them would be meaningless.
 #pragma once
 
 #include <span>
@@ -11,13 +11,13 @@ namespace kvant {
 
 class Engine;
 
-// Whether none is NaN or infinite. A fraction of the time that drawing from them takes.
+// Returns whether all logits are finite. It takes a fraction of the time of sampling.
 bool are_finite(std::span<const float> logits);
 
-// The sentence for a user of that model.
+// Returns the error for a user of that model.
 Error unsound_predictions(const Engine& engine);
 
-// Errors: a row has others; that sentence.
+// Returns that error if a row has values that are not finite.
 Status check_logits(const Engine& engine, MatrixView<const float> logits);
 
 }  // namespace kvant

@@ -11,7 +11,7 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kMaxGraphs = 4;
-// Graphs beyond the latest are dropped when their activations together are larger.
+// Older graphs are dropped when their activations together exceed this size.
 constexpr std::int64_t kMaxIdleBytes = 64 << 20;
 
 }  // namespace

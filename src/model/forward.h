@@ -1,5 +1,5 @@
-// Forward: the executor of the CPU. A team runs the parts of a graph, with graphs kept for the shapes that
-// come again; attention sites call the backend.
+// Forward is the CPU's executor. A team runs the parts of a graph, and graphs are kept for shapes that recur.
+// Attention sites call the backend.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace kvant {
 
 class Forward final : public Executor {
  public:
-  // hparams and weights must outlive it.
+  // `hparams` and `weights` must outlive it.
   Forward(const Hparams& hparams, const Weights& weights, int n_threads);
   ~Forward() override;
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
 
-  // When memory is short, no attention has run.
+  // If memory is short, it fails before any attention has run.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
              MatrixView<float> logits) override;
 
@@ -38,8 +38,8 @@ class Forward final : public Executor {
   ExpertNetwork experts_;
   DeltaNetwork delta_net_;
   AttentionCall call_;
-  std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // the latest first
-  // By thread: each runs its part of a graph alone, as ggml sees it.
+  std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // newest first
+  // One buffer per thread, because ggml sees each thread's part as a graph that runs alone.
   std::vector<std::vector<std::uint8_t>> work_;
   std::vector<ggml_threadpool*> threadpools_;
 };

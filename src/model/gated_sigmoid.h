@@ -1,11 +1,11 @@
-// The logistic function, and what it gates.
+// Computes the logistic function as a gate.
 #pragma once
 
 namespace kvant {
 
 float sigmoid(float x);
 
-// x_i <- x_i sigmoid(slope x_i) for i in [0, n): SiLU (Elfwing et al. 2017) where slope is 1.
+// Computes x_i <- x_i sigmoid(slope x_i) for i in [0, n). With slope 1 this is SiLU (Elfwing et al. 2017).
 void gated_sigmoid(float* x, int n, float slope);
 
 }  // namespace kvant

@@ -36,7 +36,7 @@ class Mapping {
 };
 
 Result<Mapping> Mapping::open(const std::string& path, const std::string& what) {
-  // Not blocking: opening a pipe would wait for somebody to write to it.
+  // O_NONBLOCK, because opening a pipe would wait for a writer.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return error("cannot open the {} '{}': {}", what, path, std::strerror(errno));
   struct stat status {};
@@ -79,7 +79,7 @@ std::int64_t element(const void* data, std::size_t i) {
   return static_cast<std::int64_t>(value);
 }
 
-// Element i of an array (or the scalar at i = 0) of an integer type or of booleans.
+// Returns element i of an array (or a scalar, for i = 0) of integers or booleans.
 std::int64_t integer_element(gguf_type type, const void* data, std::size_t i) {
   switch (type) {
     case GGUF_TYPE_UINT8:
@@ -112,9 +112,9 @@ std::uint64_t hash_bytes(const std::uint8_t* bytes, std::size_t n, std::uint64_t
   return hash;
 }
 
-// The first and the last of the runs are the tensor's first and last bytes.
+// The first and last runs cover the tensor's first and last bytes.
 std::uint64_t hash_samples(const std::uint8_t* bytes, std::size_t n, std::uint64_t hash) {
-  constexpr std::size_t kRuns = 16, kRunBytes = 256;  // longer than a block of any of ggml's types
+  constexpr std::size_t kRuns = 16, kRunBytes = 256;  // longer than a block of any ggml type
   if (n <= kRuns * kRunBytes) return hash_bytes(bytes, n, hash);
   const std::size_t step = (n - kRunBytes) / (kRuns - 1), rest = (n - kRunBytes) % (kRuns - 1);
   for (std::size_t run = 0; run < kRuns; ++run)
@@ -133,7 +133,7 @@ struct GgufFile::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // The key's index when it has the wanted kind, -1 otherwise.
+  // Returns the key's index if it has the wanted kind, else -1.
   std::int64_t find(const std::string& key) const { return gguf_find_key(header, key.c_str()); }
   std::int64_t find_array(const std::string& key, gguf_type first, gguf_type second) const {
     const std::int64_t id = find(key);

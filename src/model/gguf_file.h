@@ -1,4 +1,4 @@
-// A GGUF file: typed, checked access to its metadata and tensors. No reader aborts on a bad file.
+// GgufFile reads a GGUF file's metadata and tensors with checks and types. No reader aborts on a bad file.
 #pragma once
 
 #include <cstdint>
@@ -17,45 +17,46 @@ namespace kvant {
 
 class GgufFile {
  public:
-  // What messages call a file, and what is to be done when it is damaged.
+  // What messages call the file, and what they advise if it is damaged.
   struct Words {
     const char* file = "GGUF model";
     const char* remedy = "get the file again";
   };
 
-  // Opens and maps the file. Errors: missing, unreadable, not GGUF, truncated (tensor data past the end).
+  // Opens and maps the file. Errors: it is missing, unreadable, not GGUF, or truncated (tensor data past the
+  // end).
   static Result<std::shared_ptr<GgufFile>> open(const std::string& path) { return open(path, {}); }
   static Result<std::shared_ptr<GgufFile>> open(const std::string& path, const Words& words);
   ~GgufFile();
 
   const std::string& path() const;
 
-  // Metadata of the right type, or nothing. Integers of any width and signedness are accepted.
+  // Returns metadata of the right type, or nothing. Integers of any width and signedness are accepted.
   std::optional<std::string> text(const std::string& key) const;
   std::optional<std::int64_t> integer(const std::string& key) const;
   std::optional<double> number(const std::string& key) const;
   std::optional<bool> boolean(const std::string& key) const;
-  // A scalar counts as one element, a boolean as 0 or 1; empty when absent or of another type.
+  // A scalar counts as one element and a boolean as 0 or 1. Empty: the key is absent or has another type.
   std::vector<std::int64_t> integers(const std::string& key) const;
-  // The elements of an array of this kind; nothing when the key is absent or of another type.
+  // Return the number of elements of an array of this kind, or nothing if the key is absent or has another
+  // type.
   std::optional<std::size_t> texts_count(const std::string& key) const;
   std::optional<std::size_t> numbers_count(const std::string& key) const;   // F32
   std::optional<std::size_t> integers_count(const std::string& key) const;  // 32 bits wide
   bool has(const std::string& key) const;
 
-  // The tensor called `name` (no data pointer), or null.
+  // Returns the tensor called `name` (without a data pointer), or null.
   const ggml_tensor* tensor(const std::string& name) const;
   std::vector<std::string> tensor_names() const;
-  // Its bytes inside the mapped file.
+  // Returns the tensor's bytes inside the mapped file.
   const void* tensor_data(const ggml_tensor* tensor) const;
-  // The whole mapping: tensors lie in it.
+  // Returns the whole mapping, which contains the tensors.
   const void* mapping() const;
   std::size_t mapping_bytes() const;
 
-  // FNV-1a of all bytes before the tensor data (metadata and tensor directory) and of every tensor's bytes:
-  // all of those of small tensors, and 16 evenly spread runs of 256 of each larger one. So a file of any size
-  // is read in milliseconds, and models that differ only in their weights, as a fine-tune does, are told
-  // apart.
+  // Hashes (FNV-1a) all bytes before the tensor data, and bytes of every tensor: all of a small one, and 16
+  // evenly spread runs of 256 bytes of a larger one. So a file of any size takes milliseconds, and a
+  // fine-tune, which differs only in weights, gets another hash.
   std::uint64_t content_hash() const;
 
  private:

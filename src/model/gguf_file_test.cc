@@ -79,12 +79,12 @@ TEST(GgufFile, SaysWhatIsWrongWithAFileThatIsNoModel) {
   EXPECT_NE(failure_of(file.path()).find("damaged"), std::string::npos);
 }
 
-// As of a newer llama.cpp, of a fork, and of an older one.
+// These types come from a newer llama.cpp, from a fork, and from an older one.
 TEST(GgufFile, NamesATensorTypeThatNobodyKnows) {
   const auto whole = write_tiny_model({});
   std::string bytes = read_bytes(whole->path());
   const std::string name = "blk.0.attn_q.weight";
-  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;  // behind two dimensions
+  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;  // after two dimensions
   ASSERT_EQ(bytes[type], static_cast<char>(GGML_TYPE_F32));
   const TinyFile other("other.gguf");
   for (const char number : {'\x8B', '\x7F', '\x04', '\x24'}) {
@@ -117,7 +117,7 @@ TEST(GgufFile, RefusesEveryTruncation) {
   }
 }
 
-// Any one damaged byte of the header: the engine loads or says what is wrong, and never crashes.
+// With any one byte of the header damaged, the engine loads or says what is wrong, and never crashes.
 TEST(GgufFile, SurvivesDamagedHeaders) {
   TinyModel model;
   model.n_layers = 1;
@@ -152,11 +152,11 @@ TEST(GgufFile, HashesMetadataAndWeights) {
   model.seed = 2;
   EXPECT_NE(hash(), one);
   model = {};
-  model.trained_context = 2048;  // as many bytes
+  model.trained_context = 2048;  // it takes as many bytes
   EXPECT_NE(hash(), one);
 }
 
-// As a fine-tune of one matrix would: an equal header, and a bit in each value that is another.
+// This imitates a fine-tune of one matrix: the header is equal, and one bit differs in each value.
 TEST(GgufFile, TellsApartModelsThatDifferInOneTensor) {
   const auto tiny = write_tiny_model(TinyModel{});
   const std::string bytes = read_bytes(tiny->path());

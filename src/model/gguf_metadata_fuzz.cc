@@ -1,5 +1,5 @@
-// libFuzzer target for the reading of GGUF metadata: any bytes give a model's sizes or an error, never a
-// crash. See cmake/fuzz.cmake; the seeds in fuzz/seeds/gguf are tiny models without their tensors' data.
+// Fuzzes the reading of GGUF metadata with libFuzzer: any bytes must give a model's sizes or an error, never
+// a crash. See cmake/fuzz.cmake; the seeds in fuzz/seeds/gguf are tiny models without tensor data.
 #include <cstdint>
 #include <cstdio>
 #include <string>

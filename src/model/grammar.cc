@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxGrammarBytes = 256 << 10;
 
-// The number of a token that rules name. None: there is no such token.
+// Returns the number of a token that rules name, or nothing if it does not exist.
 std::optional<std::int32_t> token_of(const std::string& text, const llama_vocab* vocabulary) {
   if (text.starts_with('[')) {
     std::int64_t number = 0;
@@ -42,10 +42,10 @@ std::optional<std::int32_t> token_of(const std::string& text, const llama_vocab*
 struct Grammar::State {
   std::shared_ptr<const GrammarVocabulary> vocabulary;
   GrammarTrigger trigger;
-  mutable GrammarMatcher matcher;  // what it looks at doesn't change how far the answer has come
+  mutable GrammarMatcher matcher;  // mutable, because a look at it does not move the position
   GrammarPosition at;
 
-  // After a token whose text counts as this; none: it can't come.
+  // Returns the position after a token with this text, or nothing if it cannot come.
   std::optional<GrammarPosition> after(std::int32_t token, std::string_view text) const {
     auto next = follow_text(matcher, at, text);
     if (!next) next.emplace();

@@ -1,5 +1,5 @@
-// Grammar: what the text of an answer may be, and how far an answer has come in it (llama.cpp's GBNF). What a
-// token costs is bounded (grammar_matcher.h).
+// Grammar holds the rules for a completion's text, and the completion's position in them (llama.cpp's GBNF).
+// The cost of a token is bounded (grammar_matcher.h).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace kvant {
 class GrammarVocabulary;
 
 struct GrammarRules {
-  std::string gbnf;  // rules; the text is a `root`. Empty: any text
+  std::string gbnf;  // rules; the text is a `root`. Empty: any text is valid
   GrammarTriggerRules trigger;
 
   bool empty() const { return gbnf.empty(); }
@@ -27,23 +27,23 @@ struct GrammarRules {
 
 class Grammar {
  public:
-  // tokenizer outlives it. Errors: rules that can't be read, or would take too much memory or time (see
-  // grammar_bounds.h), or a tokenizer without a vocabulary.
+  // `tokenizer` must outlive it. Errors: unreadable rules, rules that need too much memory or time
+  // (grammar_bounds.h), or a tokenizer without a vocabulary.
   static Result<std::unique_ptr<Grammar>> make(const GrammarRules& rules, const Tokenizer& tokenizer);
-  // What all grammars of a model share: made anew for one, in some milliseconds, where nobody holds it. Null:
-  // the tokenizer has no vocabulary.
+  // Returns what all grammars of a model share. If nobody holds it, it is made anew in some milliseconds.
+  // Null: the tokenizer has no vocabulary.
   static std::shared_ptr<const GrammarVocabulary> vocabulary(const Tokenizer& tokenizer);
   ~Grammar();
-  std::unique_ptr<Grammar> clone() const;  // as far as this one has come
+  std::unique_ptr<Grammar> clone() const;  // a copy at the same position
 
-  // Whether the token may come next.
+  // Returns whether the token may come next.
   bool allows(std::int32_t token) const;
-  // Gives those that may not come next the logit -infinity.
+  // Sets the logits of tokens that may not come next to -infinity.
   void mask(llama_token_data_array& candidates) const;
-  // The token has come. An error: it may not, and the grammar is of no use any more.
+  // Advances by the token. After an error, because it was not allowed, the grammar is unusable.
   Status accept(std::int32_t token);
-  // What comes next can be read in more ways than are followed for one token (GrammarMatcher): then nothing
-  // is allowed any more.
+  // Returns whether the text can be read in more ways than are followed for one token (GrammarMatcher).
+  // Nothing is allowed then.
   bool is_exhausted() const;
 
  private:

@@ -5,12 +5,13 @@
 namespace kvant {
 namespace {
 
-// Ways in which a rule can begin: each may be a state of the grammar, and each state is asked about all
-// tokens.
+// Limits the ways in which a rule can begin. Each may be a state of the grammar, and each state is tested
+// with all tokens.
 constexpr std::int64_t kMaxBeginnings = 4096;
-// Symbols that llama.cpp looks at to find rules that begin with themselves.
+// llama.cpp looks at this many symbols to find rules that begin with themselves.
 constexpr std::int64_t kMaxVisited = 20'000'000;
-constexpr int kMaxBeginningDepth = 4096;  // of rules that begin with one another: it calls itself for each
+constexpr int kMaxBeginningDepth =
+    4096;  // depth of rules that begin with one another; llama.cpp recurses for each
 
 class GrammarBounds {
  public:
@@ -30,22 +31,23 @@ class GrammarBounds {
 
  private:
   enum class State : std::uint8_t { unknown, begun, known };
-  // Of a rule and all that it can begin with.
+  // The cost of a rule and of all rules with which it can begin.
   struct Cost {
     State state = State::unknown;
-    std::int64_t beginnings = 0, visited = 0;  // no more than a bit above the limits
+    std::int64_t beginnings = 0, visited = 0;  // only slightly above the limits
     int depth = 0;
   };
 
   std::string name(int rule) const { return grammar_.names[rule].substr(0, 80); }
 
-  // To a fixed point: a rule may be empty where an alternative has nothing but rules that may be.
+  // Iterates to a fixed point, because a rule may be empty if an alternative has only rules that may be
+  // empty.
   void find_empty_rules() {
     struct Alternative {
       int rule, n_left;
     };
-    std::vector<Alternative> alternatives;                       // of rules alone
-    std::vector<std::vector<int>> users(grammar_.rules.size());  // the alternatives that a rule is in
+    std::vector<Alternative> alternatives;                       // alternatives that consist only of rules
+    std::vector<std::vector<int>> users(grammar_.rules.size());  // alternatives by rule
     std::vector<int> found;
     for (std::size_t rule = 0; rule < grammar_.rules.size(); ++rule) {
       for (const GrammarSequence& sequence : grammar_.rules[rule]) {
@@ -70,8 +72,8 @@ class GrammarBounds {
     found.push_back(rule);
   }
 
-  // The rules that a rule can begin with, each as often as it can. Not itself after what is empty and before
-  // nothing else, as what repeats (a*)* does: it comes back to the same state, which llama.cpp sees.
+  // Returns the rules with which a rule can begin, as often as it can. A rule does not count itself between
+  // empty parts, as in (a*)*: that returns to the same state, which llama.cpp notices.
   std::vector<int> first_rules(int rule) const {
     std::vector<int> first;
     for (const GrammarSequence& sequence : grammar_.rules[rule]) {
@@ -84,7 +86,7 @@ class GrammarBounds {
     return first;
   }
 
-  // The costs of a rule, after those of all that it can begin with; without calling itself.
+  // Measures a rule after all rules with which it can begin, without recursion.
   Status measure(int start) {
     struct Step {
       int rule;
@@ -129,7 +131,7 @@ class GrammarBounds {
     }
   }
 
-  // Of the rule, and of what is left of it after each symbol.
+  // Checks the rule, and what is left of it after each symbol.
   Status check_beginnings(int rule) const {
     if (costs_[rule].depth > kMaxBeginningDepth)
       return error("the grammar has more than {} rules that begin with one another", kMaxBeginningDepth);
@@ -163,7 +165,7 @@ class GrammarBounds {
     return {};
   }
 
-  // As llama.cpp goes: from each rule in turn that it has not been at.
+  // Visits rules as llama.cpp does: from each rule in turn that it has not visited.
   Status check_visits() const {
     std::vector<bool> been(grammar_.rules.size());
     std::int64_t visited = 0;

@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is wrong with it; empty: nothing.
+// Returns what is wrong with the grammar; empty: nothing.
 std::string fault(const std::string& gbnf) {
   const auto table = read_grammar(gbnf);
   if (!table.ok()) return table.error().message;
@@ -86,7 +86,7 @@ TEST(GrammarRules, AreRefusedWhereRepetitionsMakeThemLarge) {
 TEST(GrammarBounds, RefuseRulesThatBeginWithThemselves) {
   expect_refused("root ::= root \"a\" | \"b\"", "'root' can begin with itself");
   expect_refused("root ::= a\na ::= root | \"b\"", "begin with itself");
-  // Only after what is empty, and that in turn only because of another rule.
+  // It follows only parts that may be empty, and one of those is empty only through another rule.
   expect_refused("root ::= c\nc ::= a c \"x\" | \"y\"\na ::= b b\nb ::= \"z\" |",
                  "'c' can begin with itself");
   expect_refused("root ::= | b root \"x\"\nb ::= | \"z\"", "begin with itself");
@@ -113,7 +113,8 @@ TEST(GrammarBounds, RefuseRulesThatBeginInTooManyWays) {
 TEST(GrammarBounds, RefuseTheSameAlternativeTwice) {
   expect_refused("root ::= x\nx ::= \" \" x | \" \" x | \"a\"", "'x' has the same alternative twice");
   expect_refused("root ::= (\" \" | [ ])*", "same alternative twice");
-  EXPECT_EQ(fault("root ::= x | x\nx ::= \"a\" | \"b\""), "");  // as schemas have it, of several formats
+  EXPECT_EQ(fault("root ::= x | x\nx ::= \"a\" | \"b\""),
+            "");  // schemas with several formats give such rules
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// GrammarMatcher: in which states a text leaves a grammar, character by character.
+// GrammarMatcher tracks the states of a grammar after a text, character by character.
 //
-// A state is what is left of the text: a terminal, and what comes after it, as a linked list of places in the
-// rules that states share. Equal ones are the same number, so that a set of states has each once however many
-// ways lead there. All work is counted: a grammar that can be read in ever more ways is found out while its
-// states are made (is_exhausted()), not by the time that has gone by then.
+// A state is what is left of the text: a terminal and what follows it, as a linked list of places in the
+// rules, which states share. Equal states have the same number, so a set contains each one once, however many
+// ways lead to it. All work is counted. So a grammar with ever more readings is detected while its states are
+// made (is_exhausted()), not by elapsed time.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@
 
 namespace kvant {
 
-// A set of states, by its number: equal ones have the same.
+// The number of a set of states. Equal sets have the same number.
 using GrammarStates = int;
 inline constexpr GrammarStates kNoStates = 0;
 
-// What the states of one grammar have in common.
+// Holds what the states of one grammar have in common.
 class GrammarPlaces {
  public:
   explicit GrammarPlaces(GrammarTable table);
 
-  // A place: a number among the symbols of all alternatives, one after another. kEnd is behind each's last.
+  // A place is a number among the symbols of all alternatives, in order. kEnd follows the last symbol of
+  // each.
   static constexpr GrammarSymbol kEnd = INT32_MAX;
   GrammarSymbol symbol(int place) const { return symbols_[place]; }
   std::span<const int> beginnings(GrammarSymbol rule) const { return beginnings_[rule]; }
@@ -35,7 +36,7 @@ class GrammarPlaces {
 
  private:
   std::vector<GrammarSymbol> symbols_;
-  std::vector<std::vector<int>> beginnings_;  // of each rule: the first places of its alternatives
+  std::vector<std::vector<int>> beginnings_;  // for each rule, the first places of its alternatives
   std::vector<GrammarTerminal> terminals_;
   int root_;
 };
@@ -45,25 +46,26 @@ class GrammarMatcher {
   explicit GrammarMatcher(std::shared_ptr<const GrammarPlaces> places);
 
   GrammarStates start() const { return start_; }
-  // The states after one more character.
+  // Returns the states after one more character.
   GrammarStates after(GrammarStates from, std::uint32_t character);
-  // Those of `from` in which some character of low to high may come.
+  // Returns the states of `from` in which some character in [low, high] may come.
   GrammarStates possible(GrammarStates from, std::uint32_t low, std::uint32_t high);
-  // The states after a token that stands for itself.
+  // Returns the states after a token that the rules name.
   GrammarStates after_token(GrammarStates from, std::int32_t token);
   GrammarStates either(GrammarStates a, GrammarStates b);
   bool may_end(GrammarStates states) const;
-  // Whether a token that stands for itself may come, whatever its text.
+  // Returns whether a token that the rules name may come, whatever its text.
   bool wants_tokens(GrammarStates states) const;
   std::size_t size(GrammarStates states) const { return sets_[states].size(); }
 
-  // Between two tokens: counts anew, and forgets what doesn't follow from `kept`, which is renumbered.
+  // Call it between two tokens. It resets the count, and forgets everything that does not follow from `kept`,
+  // which it renumbers.
   void begin_token(GrammarStates& kept);
-  // Since then it has taken more work than a token may, or more memory: states are missing.
+  // Returns whether, since then, it took more work or memory than a token may. States are missing then.
   bool is_exhausted() const { return work_ > kMostWork; }
 
  private:
-  // By and large what they take: the most is about a second of the processor.
+  // Approximate costs; the maximum is about a second of the processor.
   static constexpr std::int64_t kMostWork = 200'000'000, kWorkOfNode = 60, kWorkOfKnown = 15,
                                 kWorkOfSet = 200;
   static constexpr std::size_t kManyNodes = 1 << 16, kMostNodes = 1 << 21, kManySteps = 1 << 18,
@@ -71,7 +73,7 @@ class GrammarMatcher {
 
   struct Node {
     int place;
-    int after;  // the node behind this alternative
+    int after;  // the node after this alternative
   };
   int node(int place, int after);
   using States = std::vector<int>;  // nodes, each once
@@ -83,7 +85,7 @@ class GrammarMatcher {
   void forget(GrammarStates& kept);
 
   std::shared_ptr<const GrammarPlaces> places_;
-  std::vector<Node> nodes_;  // 0: the text's end. A node's `after` comes before it
+  std::vector<Node> nodes_;  // 0 is the text's end; a node's `after` comes before it
   std::unordered_map<std::uint64_t, int> numbers_;
   std::unordered_map<int, States> closures_;
   std::vector<States> sets_;
@@ -92,7 +94,7 @@ class GrammarMatcher {
   std::vector<std::uint32_t> seen_;                         // [nodes]: the newest mark
   std::uint32_t mark_ = 0;
   std::int64_t work_ = 0;
-  std::size_t n_states_ = 0;  // in closures_, sets_ and set_numbers_
+  std::size_t n_states_ = 0;  // number of states in closures_, sets_ and set_numbers_
   std::size_t forget_at_ = kManyNodes;
   GrammarStates start_ = kNoStates;
 };

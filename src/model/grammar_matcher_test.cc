@@ -1,4 +1,4 @@
-// Beside llama.cpp's own grammars, token by token.
+// Compares with llama.cpp's own grammars, token by token.
 #include "model/grammar_matcher.h"
 
 #include <gtest/gtest.h>
@@ -33,8 +33,8 @@ class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
     return allowed;
   }
 
-  // Of those the library takes some that are no UTF-8, and refuses some that can become another character
-  // than a set leaves out.
+  // llama.cpp accepts some of these tokens that are not UTF-8, and refuses some that can become a character
+  // that a set does not leave out.
   static bool is_part_of_character(int token) {
     const std::string text = tokenizer_->piece(token);
     return text.size() == 1 && static_cast<unsigned char>(text[0]) >= 0x80;
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, GrammarsBesideTheLibrary,
                                            R"g(root ::= <[258]> "a" !<[259]>* "b")g",
                                            R"g(root ::= "w1" | "w2" | "w" [0-9]{3})g"));
 
-// Bytes of characters, against RFC 3629 by hand.
+// Checks bytes of characters against RFC 3629, by hand.
 TEST(GrammarMatchers, TakeCharactersByteByByte) {
   const auto takes = [](const char* rules, std::string_view text) {
     GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*read_grammar(rules)));
@@ -113,7 +113,8 @@ TEST(GrammarMatchers, TakeCharactersByteByByte) {
     EXPECT_FALSE(takes("root ::= .", wrong));
 }
 
-// One more character makes twice as many states, each of them another one: nobody else can wait for all.
+// Each character doubles the number of states, all of them different. Other requests must not wait for all of
+// them.
 TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
   const auto file = write_tiny_model({.n_layers = 1});
   const auto tokenizer = Tokenizer::load(file->path()).value();
@@ -130,7 +131,7 @@ TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
   EXPECT_FALSE(grammar->allows(letter('a')));
 }
 
-// In one go, as a token of many characters does.
+// The text comes in one piece, as in a token of many characters.
 TEST(GrammarMatchers, EndWithinAToken) {
   const auto table = read_grammar("root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\"");
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));
@@ -139,7 +140,7 @@ TEST(GrammarMatchers, EndWithinAToken) {
   EXPECT_TRUE(matcher.is_exhausted());
 }
 
-// What is read in many ways that come to the same is no more work than one.
+// Many readings with the same result must cost no more than one.
 TEST(GrammarMatchers, FollowWaysThatMeetOnce) {
   const auto table = read_grammar("root ::= (x | y | z)*\nx ::= \"a\"\ny ::= [a-c]\nz ::= \"a\" | \"aa\"");
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));
@@ -152,7 +153,7 @@ TEST(GrammarMatchers, FollowWaysThatMeetOnce) {
   EXPECT_FALSE(matcher.is_exhausted());
 }
 
-// Over a long text the states that are left behind are forgotten.
+// Over a long text, states that are left behind are forgotten.
 TEST(GrammarMatchers, KeepTheirPlaceWhenTheyForget) {
   const auto table = read_grammar("root ::= s\ns ::= \"(\" s \")\" | \"x\"");
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));

@@ -9,11 +9,11 @@
 namespace kvant {
 namespace {
 
-// Characters, sets' members, references and rules of a grammar that is written out.
+// Counts characters, members of sets, references and rules of a grammar that is written out.
 constexpr std::int64_t kMaxElements = 100'000;
-// Rules that are made of a rule's parts are called after it: how long the names are in sum.
+// Bounds the total length of names, because rules for parts of a rule are named after it.
 constexpr std::int64_t kMaxNameBytes = 16 << 20;
-constexpr int kMaxParentheses = 128;  // what reads rules calls itself for each one
+constexpr int kMaxParentheses = 128;  // the parser recurses for each one
 constexpr int kNoLimit = -1;
 
 class GrammarReader {
@@ -111,7 +111,7 @@ class GrammarReader {
 
   GrammarSequence read_sequence(const std::string& name, int depth) {
     GrammarSequence sequence;
-    std::size_t last = 0;  // where what a repetition repeats begins
+    std::size_t last = 0;  // where the repeated symbols begin
     while (!failure_) {
       const char c = *at_;
       if (c == '*' || c == '+' || c == '?' || c == '{') {
@@ -190,7 +190,7 @@ class GrammarReader {
     repeat(sequence, last, least, most, name);
   }
 
-  // S{m,n} becomes S m times, and a rule for what may follow: S, and the rule for one less; or nothing.
+  // S{m,n} becomes m times S, and a rule for the rest: S and the rule for one less, or nothing.
   void repeat(GrammarSequence& sequence, std::size_t last, int least, int most, const std::string& name) {
     if (failure_) return;
     if (last == sequence.size()) return fail_here("has nothing to repeat");
@@ -216,7 +216,13 @@ class GrammarReader {
 
   // --- terminals ---
 
-  enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };  // as GrammarTerminal's
+  enum Kind : std::uint32_t {
+    kSet,
+    kSetOfOthers,
+    kAny,
+    kToken,
+    kOtherToken
+  };  // the kinds of GrammarTerminal
 
   void describe_terminals() {
     table_.terminals.resize(terminals_.size());
@@ -231,7 +237,7 @@ class GrammarReader {
     }
   }
 
-  // Its kind, and then what it is of. size: of its elements for llama.cpp.
+  // `terminal` holds its kind, then its contents. `size` is the number of its elements for llama.cpp.
   void add_terminal(GrammarSequence& sequence, const std::vector<std::uint32_t>& terminal, int size) {
     const auto [at, is_new] = terminals_.try_emplace(terminal, static_cast<int>(terminal_sizes_.size()));
     if (is_new) terminal_sizes_.push_back(size);
@@ -265,7 +271,7 @@ class GrammarReader {
     return static_cast<unsigned char>(c == 't' ? '\t' : c == 'r' ? '\r' : c == 'n' ? '\n' : c);
   }
 
-  // A character, of UTF-8; its bytes stand for it.
+  // Reads a UTF-8 character; invalid bytes stand for themselves.
   std::uint32_t read_character() {
     if (*at_ == 0) {
       fail("ends in the middle of a text or a set");
@@ -312,10 +318,10 @@ class GrammarReader {
     }
     if (failure_) return;
     ++at_;
-    if (size > 0) add_terminal(sequence, terminal, size);  // of none, llama.cpp makes nothing
+    if (size > 0) add_terminal(sequence, terminal, size);  // llama.cpp makes nothing of an empty one
   }
 
-  // <[number]>, or the text of a token in < and >.
+  // Reads <[number]>, or the text of a token in < and >.
   void read_token(GrammarSequence& sequence) {
     std::vector<std::uint32_t> terminal = {kToken};
     if (*at_ == '!') {
@@ -332,9 +338,9 @@ class GrammarReader {
   }
 
   const char* start_;
-  const char* at_;  // what is read next; a 0 ends the text
+  const char* at_;  // the next character; 0 ends the text
   GrammarTable table_;
-  std::map<std::string, int> numbers_;  // of the rules that the text names
+  std::map<std::string, int> numbers_;  // numbers of the rules that the text names
   std::map<std::vector<std::uint32_t>, int> terminals_;
   std::vector<int> terminal_sizes_;
   std::int64_t elements_ = 0, name_bytes_ = 0;

@@ -1,5 +1,5 @@
-// GrammarTrigger: from where on a grammar holds that is lazy (llama.cpp's rules for it). Looking for it takes
-// no longer, however long the text is that comes before: of that text the end is kept alone.
+// GrammarTrigger finds where a lazy grammar begins to hold, by llama.cpp's rules. Only the end of the
+// preceding text is kept, so the search stays fast after any length.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace kvant {
 
-// The thought that a completion may begin with: text in which nothing is a trigger.
+// The thought with which a completion may begin. No text in it is a trigger.
 struct GrammarThought {
-  std::string start;              // the tag that a thought begins with; empty: there are no thoughts
-  std::vector<std::string> ends;  // what ends a thought; may itself be a trigger
-  bool has_begun = false;         // before the completion
+  std::string start;              // the tag that begins a thought; empty: there are no thoughts
+  std::vector<std::string> ends;  // texts that end a thought; they may be triggers themselves
+  bool has_begun = false;         // the thought began before the completion
 };
 
-// Where a grammar holds only from a certain text on: what comes before is free. Empty: from the start.
+// Says from which text on a grammar holds; earlier text is free. Empty: it holds from the start.
 struct GrammarTriggerRules {
-  std::vector<std::string> words;  // from their first letter on
-  // Regular expressions: from the first group's match on. What they match ends within kMaxPatternBytes.
+  std::vector<std::string> words;  // it holds from their first letter on
+  // For regular expressions it holds from the first group's match on. A match ends within kMaxPatternBytes.
   std::vector<std::string> patterns;
   std::vector<std::int32_t> tokens;
   GrammarThought thought = {};
@@ -34,12 +34,13 @@ class GrammarTrigger {
  public:
   static constexpr std::size_t kMaxPatternBytes = 1024;
 
-  // An error: a pattern that is no regular expression.
+  // Error: a pattern is not a regular expression.
   static Result<GrammarTrigger> make(const GrammarTriggerRules& rules);
 
   bool is_awaited() const { return is_awaited_; }
-  using Token = std::pair<std::int32_t, std::string>;  // its number and its text, or the end of it
-  // The next token while it is awaited. What the grammar has to take, once it holds.
+  using Token = std::pair<std::int32_t, std::string>;  // its number, and its text or the end of it
+  // Takes the next token while the trigger is awaited. Returns the tokens that the grammar must take, once it
+  // holds.
   std::vector<Token> add(std::int32_t token, const std::string& text);
 
  private:
@@ -49,9 +50,10 @@ class GrammarTrigger {
   };
   enum class Thought { none, maybe, in };
 
-  // Whether text_ may have a trigger: it is not within a thought. A thought that has ended is taken away.
+  // Returns whether text_ may contain a trigger because it is not within a thought. A thought that has ended
+  // is removed.
   bool leave_thought();
-  // In text_; npos: nowhere.
+  // Returns the position in text_; npos: there is no trigger.
   std::size_t start_of_trigger() const;
   std::size_t start_of_match(const Pattern& pattern) const;
   std::vector<Token> tokens_from(std::size_t start) const;
@@ -64,9 +66,9 @@ class GrammarTrigger {
   Thought thought_ = Thought::none;
   std::size_t max_kept_bytes_ = 0;
   bool is_awaited_ = false;
-  std::vector<Token> tokens_;  // the latest, with which a trigger may have begun
-  std::string text_;           // theirs
-  bool is_cut_ = false;        // there was text before them
+  std::vector<Token> tokens_;  // the newest tokens, in which a trigger may have begun
+  std::string text_;           // the text of tokens_
+  bool is_cut_ = false;        // text came before them
 };
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// GrammarTrigger: words, patterns and tokens from which on a grammar holds.
+// Tests the words, patterns and tokens from which on a grammar holds.
 #include "model/grammar_trigger.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,7 @@ GrammarTrigger trigger(const GrammarTriggerRules& rules) {
   return std::move(*made);
 }
 
-// The tokens from which on the grammar holds; empty: it is still awaited after all of them. Tokens are
-// numbered.
+// Returns the tokens from which on the grammar holds; empty: it is still awaited. Tokens are numbered.
 Tokens add(GrammarTrigger& trigger, const std::vector<std::string>& texts) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const Tokens held = trigger.add(static_cast<std::int32_t>(i), texts[i]);
@@ -25,7 +24,7 @@ Tokens add(GrammarTrigger& trigger, const std::vector<std::string>& texts) {
   return {};
 }
 
-// Free text of a megabyte, as an answer that calls no tool may have.
+// Adds a megabyte of free text, as in a completion that calls no tool.
 void add_long_text(GrammarTrigger& trigger) {
   for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(trigger.add(7, " to < | > t").empty());
 }
@@ -61,7 +60,7 @@ TEST(GrammarTrigger, APatternHoldsFromItsFirstGroupOn) {
   EXPECT_EQ(add(awaited, {"<start>", "assistant", "  t", "o="}), (Tokens{{2, "  t"}, {3, "o="}}));
 }
 
-// A search through all of the text would not only be slow: the standard library's takes stack by the letter.
+// A search through the whole text would be slow, and the standard library's takes stack per letter.
 TEST(GrammarTrigger, APatternIsFoundAfterALongText) {
   GrammarTrigger awaited = trigger({.patterns = {"(?:^|<start>)( to=(?!self)[^]*?<message>)"}});
   for (int i = 0; i < 500; ++i) ASSERT_TRUE(awaited.add(7, " to=something else").empty());
@@ -97,7 +96,7 @@ TEST(GrammarTrigger, IsNotAwaitedWithinAThought) {
   EXPECT_EQ(add(none, {"<thin air>", " <think> ", "<call>"}), (Tokens{{2, "<call>"}}));
   GrammarTriggerRules begun_rules = rules;
   begun_rules.thought.has_begun = true;
-  begun_rules.thought.ends.push_back("<call>");  // of templates whose thoughts may end so
+  begun_rules.thought.ends.push_back("<call>");  // some templates end their thoughts in this way
   GrammarTrigger begun = trigger(begun_rules);
   EXPECT_EQ(add(begun, {"a", " b <call>", "{"}), (Tokens{{1, "<call>"}}));
 }

@@ -82,7 +82,8 @@ std::optional<GrammarPosition> follow_byte(GrammarMatcher& matcher, const Gramma
     next.states = matcher.after(at.states, next.character);
     next.character = 0;
   } else {
-    // What it can still become: nothing that a shorter form has, too, and no surrogate (RFC 3629).
+    // These are the characters that it can still become: none that a shorter form has, and no surrogate (RFC
+    // 3629).
     const int shift = 6 * next.bytes_left;
     const std::uint32_t low = std::max(next.least, next.character << shift);
     const std::uint32_t high = std::min(kMostCharacter, ((next.character + 1) << shift) - 1);

@@ -1,6 +1,6 @@
-// HostAttention: a step of a device's graph whose cache lies in host memory: rows come there layer by layer,
-// the host attends, and what it has made goes back. For what a device has no kernels for, and for caches that
-// are larger than its memory.
+// HostAttention runs a step of a device's graph whose cache lies in host memory. Rows come to the host layer
+// by layer, the host attends, and its output goes back. It serves caches for which a device lacks kernels or
+// memory.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ namespace kvant {
 
 class HostAttention {
  public:
-  // hparams outlives it.
+  // `hparams` must outlive it.
   HostAttention(const Hparams& hparams, int n_threads) : hparams_(hparams), n_threads_(n_threads) {}
 
-  // All segments of the graph, whose rows have been set, and attention between them; waits for each layer.
-  // Errors of attention go to step.fail().
+  // Runs all segments of the graph, whose rows must be set, with attention between them. It waits for each
+  // layer. Errors of attention go to step.fail().
   Status run(Step& step, AttentionBackend& backend, DeviceGraph& graph);
 
  private:
@@ -26,8 +26,8 @@ class HostAttention {
 
   const Hparams& hparams_;
   int n_threads_;
-  std::optional<StandingTeam> team_;    // from the first step on
-  std::vector<float> q_, k_, v_, out_;  // of a layer: [n_rows, heads * d]
+  std::optional<StandingTeam> team_;    // made in the first step
+  std::vector<float> q_, k_, v_, out_;  // of one layer: [n_rows, heads * d]
 };
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Tests only: a device of host memory and ggml's CPU backend, with the same graphs, tables, ledgers and calls
-// as a GPU has.
+// For tests only: a device of host memory and ggml's CPU backend, with the same graphs, tables, ledgers and
+// calls as a GPU.
 #pragma once
 
 #include <ggml-backend.h>

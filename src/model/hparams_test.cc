@@ -39,7 +39,7 @@ TEST(Hparams, ReadsSizes) {
   EXPECT_EQ(g.sliding_window, (std::vector<int>{0, 0, 0}));
 }
 
-// Gemma 2 (27B) and Gemma 3 (27B) scale queries by sqrt(n_embd / n_heads) instead of sqrt(head_dim).
+// Gemma 2 (27B) and Gemma 3 (27B) divide queries by sqrt(n_embd / n_heads) instead of sqrt(head_dim).
 TEST(Hparams, ScalesTheQueriesOfGemma27BByItsWidth) {
   const TinyModel gemma2{
       .architecture = "gemma2", .n_layers = 46, .n_embd = 72, .n_heads = 4, .head_dim = 64};
@@ -68,7 +68,7 @@ TEST(Hparams, ChoosesLongRopeFactorsByTheContext) {
   EXPECT_EQ(read(model, 256)->long_rope, LongRope::short_factors);
 }
 
-// Gemma 4: the layers with a window have heads of their own.
+// Layers of Gemma 4 with a window have other heads.
 TEST(Hparams, ReadsTheHeadsOfEachLayer) {
   TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_heads = 8, .n_kv_heads = 1, .head_dim = 512};
   model.sliding_head_dim = 256;
@@ -179,7 +179,7 @@ TEST(Hparams, TakesZeroForValuesThatAFileDoesNotGive) {
   EXPECT_EQ(h.rope.original_context, 1024);
 }
 
-// Passed over, each would give wrong answers.
+// If one of these values were ignored, completions would be wrong.
 TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
   for (const char* name :
        {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.key_length_swa",
@@ -192,7 +192,8 @@ TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
     EXPECT_EQ(refusal(model), "") << name;
   }
   TinyModel model;
-  model.numbers = {{"attention.scale", 0.125F}, {"attention.key_length_swa", 64}};  // as it is anyway
+  model.numbers = {{"attention.scale", 0.125F},
+                   {"attention.key_length_swa", 64}};  // the values that apply anyway
   EXPECT_EQ(refusal(model), "");
 }
 
@@ -216,7 +217,7 @@ TEST(Hparams, CountsForTheCacheTheLayersWithAttentionAlone) {
   EXPECT_EQ(g.n_layers, 1);
   EXPECT_EQ(g.sliding_window, (std::vector<int>{0}));
   EXPECT_EQ(g.n_recurrent_layers, 4);
-  // Of each: 3 inputs of 2 x 2 + 6 heads of 32 channels, and a matrix of each of the 6.
+  // Each delta net has 3 inputs of 2 x 2 + 6 heads with 32 channels, and a matrix for each of the 6 heads.
   EXPECT_EQ(g.recurrent_values, 4 * (3 * 10 * 32 + 6 * 32 * 32));
   EXPECT_FALSE(read({}).value().geometry().is_recurrent());
   model.arrays["attention.recurrent_layers"] = {1, 0, 1, 1, 0};
@@ -265,7 +266,7 @@ TEST(Hparams, RefusesImplausibleValues) {
 
 TEST(Weights, NamesTheTensorThatIsMissingMisshapenOrUnknown) {
   TinyModel model;
-  model.integers = {{"block_count", 3}};  // of two
+  model.integers = {{"block_count", 3}};  // the file has only two
   EXPECT_TRUE(contains(refusal(model), "no tensor 'blk.2.attn_norm.weight'")) << refusal(model);
   model.integers = {{"block_count", 1}};
   EXPECT_TRUE(contains(refusal(model), "no place for")) << refusal(model);

@@ -17,11 +17,11 @@
 namespace kvant {
 namespace {
 
-constexpr int kOutputs = 64;  // of each weight that are tried: repacked ones interleave 16
+constexpr int kOutputs = 64;  // outputs of each weight that are tried; repacked weights interleave 16
 constexpr int kMostRows = MatrixProduct::kGemmRows - 1;
 constexpr std::size_t kOverhead = 1 << 20;
 
-// The first rows of a matrix, where it lies.
+// Views the first rows of a matrix in place.
 ggml_tensor* first_outputs(ggml_context* context, const ggml_tensor* weight, int n) {
   ggml_tensor* t = ggml_new_tensor_2d(context, weight->type, weight->ne[0], n);
   t->data = weight->data;
@@ -30,7 +30,7 @@ ggml_tensor* first_outputs(ggml_context* context, const ggml_tensor* weight, int
   return t;
 }
 
-// Rows 0 to n - 1 of x [n_in, kMostRows] times the weight's first outputs, as a batch.
+// Multiplies rows 0 to n - 1 of x [n_in, kMostRows] as a batch with the weight's first outputs.
 std::vector<float> product(const ggml_tensor* weight, int n_outputs, const float* x, int n) {
   const auto n_in = static_cast<std::size_t>(weight->ne[0]);
   std::vector<float> y(static_cast<std::size_t>(n) * n_outputs);
@@ -51,7 +51,7 @@ std::vector<float> product(const ggml_tensor* weight, int n_outputs, const float
   return y;
 }
 
-// Values without a pattern, of about the size that activations have.
+// Returns values without a pattern, about as large as activations.
 std::vector<float> some_rows(std::int64_t n_in) {
   std::vector<float> x(static_cast<std::size_t>(n_in) * kMostRows);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i * 37 % 10007));

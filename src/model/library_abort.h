@@ -1,4 +1,4 @@
-// llama.cpp and ggml end the process when an assertion fails, and a damaged file can make theirs fail.
+// Catches failed assertions of llama.cpp and ggml. They end the process, and a damaged file can cause them.
 #pragma once
 
 #include <functional>
@@ -7,9 +7,8 @@
 
 namespace kvant {
 
-// Runs `body`, which calls into them on this thread only, and returns what the failed assertion or the
-// exception said, or nothing when there was none. Not to be nested, nor run on two threads at a time: the
-// second waits.
+// Runs `body`, which may call these libraries only on this thread. Returns the message of a failed assertion
+// or exception, or nothing. It must not be nested; a second thread waits.
 std::optional<std::string> catch_library_abort(const std::function<void()>& body);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Matrix products of large batches in a model's graph: y = W x for every row.
+// Multiplies large batches by matrices in a model's graph: y = W x for every row.
 #pragma once
 
 #include <vector>
@@ -11,12 +11,12 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Small batches, and repacked weights, go to ggml's own product, which reads quantized weights as they are.
-// Batches of at least kGemmRows rows are multiplied here: weights in simple blocks as their codes, with
-// activations in 16 bits, where the processor has instructions for that (code_gemm.h); else, and other
-// weights, in F32, weights being dequantized block by block. Either is faster than ggml's product of plain
-// (not repacked) weights, which rounds activations to 8 bits, or to F16 for weights of F16. A row's result
-// does not depend on the rows beside it, so prompts give the same bits whatever the chunk.
+// ggml's own product serves small batches and repacked weights; it reads quantized weights as they are.
+// Batches of at least kGemmRows rows are multiplied here. Weights in simple blocks are multiplied as codes,
+// with activations in 16 bits, if the processor has instructions for that (code_gemm.h). Otherwise weights
+// are dequantized block by block and multiplied in F32. Both are faster than ggml's product of plain (not
+// repacked) weights, which rounds activations to 8 bits, or to F16 for F16 weights. A row's result does not
+// depend on other rows, so prompts give the same bits for any chunk size.
 class MatrixProduct {
  public:
   static constexpr int kGemmRows = 32;
@@ -26,12 +26,13 @@ class MatrixProduct {
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
   static constexpr bool is_batch(int n_rows) { return n_rows >= kGemmRows; }
-  // Whether batches are multiplied with this weight here; else that is ggml's business.
+  // Returns whether batches are multiplied with this weight here. If not, ggml does it.
   static bool takes(const ggml_tensor* weight);
 
-  // weight [n_in, n_out] of any type, x F32 [n_in, n_rows] -> F32 [n_out, n_rows]; rows of x and of the
-  // result may be longer. An op of the graph that `thread` runs; all threads' graphs must have it, on the
-  // same memory, and compute it together: it ends when all of it is done. The object must outlive the graphs.
+  // Multiplies weight [n_in, n_out] of any type by x F32 [n_in, n_rows], which gives F32 [n_out, n_rows].
+  // Rows of x and of the result may be longer. The result is an operation of the graph that `thread` runs.
+  // All threads' graphs must contain it, on the same memory, and compute it together; it ends when all of it
+  // is done. The object must outlive the graphs.
   ggml_tensor* multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread);
 
  private:
@@ -48,7 +49,7 @@ class MatrixProduct {
   TeamState team_;
   std::vector<Member> members_;  // by thread
   const CodeGemm* codes_ = code_gemm();
-  NumberRows rows_;  // of the product at hand
+  NumberRows rows_;  // rows of the current product
 };
 
 }  // namespace kvant

@@ -17,7 +17,7 @@
 namespace kvant {
 namespace {
 
-// A weight [n_in, n_out] of `type` and activations [n_in, n_rows], and their product.
+// A weight [n_in, n_out] of `type`, activations [n_in, n_rows], and their product.
 class Problem {
  public:
   Problem(ggml_type type, int n_in, int n_out, int n_rows)
@@ -41,7 +41,7 @@ class Problem {
     for (std::int64_t i = 0; i < ggml_nelements(x_); ++i) static_cast<float*>(x_->data)[i] = normal(random);
   }
 
-  // Rows [first, first + n_rows) of the product [n_out, n_rows].
+  // Returns rows [first, first + n_rows) of the product [n_out, n_rows].
   std::vector<float> product(int first, int n_rows, int n_threads) {
     MatrixProduct products(n_threads);
     ggml_tensor* x = ggml_view_2d(context_.get(), x_, x_->ne[0], n_rows, x_->nb[1], first * x_->nb[1]);
@@ -60,9 +60,9 @@ class Problem {
     return y;
   }
 
-  // The product of row `row` and weight row `o` in double precision, and what it may be off by: 6 standard
-  // deviations, where activations are rounded to 16 bits of the largest of each 32 (code_gemm.h; a rounding's
-  // error is even over one unit, of variance unit^2 / 12), and 1e-6 of its terms for F32.
+  // The product of row `row` and weight row `o` in double precision, and its tolerance. Activations rounded
+  // to 16 bits of the largest of each 32 (code_gemm.h) get 6 standard deviations; a rounding error is uniform
+  // over one unit, with variance unit^2 / 12. F32 adds 1e-6 of its terms.
   struct Expected {
     double value, allowed;
   };
@@ -99,7 +99,7 @@ class Problem {
   std::vector<float> dequantized_;
 };
 
-// n_out and n_rows that do and don't fill the blocks.
+// Some n_out and n_rows fill whole blocks, others do not.
 TEST(MatrixProduct, IsTheProductOfTheDequantizedWeights) {
   for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1,
                                GGML_TYPE_Q8_0, GGML_TYPE_Q6_K}) {
@@ -121,7 +121,7 @@ TEST(MatrixProduct, IsTheProductOfTheDequantizedWeights) {
 }
 
 TEST(MatrixProduct, GivesARowTheSameBitsInAnyBatchAndOnAnyNumberOfThreads) {
-  constexpr int kRows = 700;  // more than one item
+  constexpr int kRows = 700;  // more rows than one item has
   for (const ggml_type type :
        {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q8_0}) {
     Problem problem(type, 544, 130, kRows);

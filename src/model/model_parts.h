@@ -1,4 +1,4 @@
-// ModelParts: what an engine's model is made of, for what computes with its weights in another way.
+// ModelParts gives access to an engine's model, for code that computes with its weights in another way.
 #pragma once
 
 namespace kvant {
@@ -10,7 +10,7 @@ struct Hparams;
 struct ModelParts {
   const GgufFile& file;
   const Hparams& hparams;
-  const Weights& weights;  // each tensor has its name in the file
+  const Weights& weights;  // each tensor has its name from the file
 };
 
 }  // namespace kvant

@@ -18,7 +18,8 @@ void ObservedRows::set_rows(int n) {
   for (std::vector<float>* values : {&q_, &k_, &v_, &out_}) values->clear();
 }
 
-// A graph transforms by matrices; what is left to the library is as the model made it, before and after.
+// A graph applies transforms that are matrices. Transforms that the library applies leave the rows as the
+// model made them.
 void ObservedRows::undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms) {
   if (transforms.q.matrix == nullptr) return;
   for_each_head_transform(plan, layer, Side::key, view(q_),

@@ -1,4 +1,4 @@
-// ObservedRows: the rows of one layer's attention on a device, copied to host memory as the model made them.
+// ObservedRows copies the rows of one layer's attention on a device to host memory, as the model made them.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,23 @@ class ObservedRows {
  public:
   explicit ObservedRows(std::shared_ptr<PageDevice> device) : device_(device), kept_(std::move(device)) {}
 
-  // Queries, keys and values of a layer whose segment was started, before it attends.
+  // Reads queries, keys and values of a layer whose segment was started. Call it before attention.
   void read_inputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms);
-  // And after it what it attended to, if that is shown.
+  // Reads, after attention, what it attended to, if that is shown.
   void read_outputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                     ShownRows shown);
 
-  // Keeps a layer's queries on the device, before the library's part of its attention, until the next step;
-  // n: so many layers' were kept in this step. An error: memory is exhausted, or the device has failed.
+  // Keeps a layer's queries on the device until the next step. Call it before the library's part of the
+  // attention; `n` layers' queries were kept before in this step. Errors: memory is exhausted, or the device
+  // has failed.
   Status keep_queries(const DeviceGraph& graph, const Plan& plan, int n);
-  // Reads the nth that were kept.
+  // Reads the nth kept queries.
   void read_kept(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                  int nth);
-  // There are none.
+  // Forgets all rows.
   void clear() { set_rows(0); }
 
-  // What was read since.
+  // Returns what was read since then.
   LayerRows rows();
 
  private:

@@ -1,4 +1,5 @@
-// Whether this processor has the instructions that ggml was compiled for: programs and wheels travel.
+// Checks that this processor has the instructions for which ggml was compiled, because programs and wheels
+// are copied to other machines.
 #pragma once
 
 #include <span>
@@ -9,14 +10,14 @@ namespace kvant {
 
 struct InstructionSet {
   const char* name;
-  bool is_wanted;  // by ggml as it was compiled
+  bool is_wanted;  // ggml was compiled for it
   bool is_there;
 };
 
-// An error names those that are wanted and not there. (Otherwise the first use of ggml ends the program with
-// an illegal instruction.)
+// The error names instruction sets that ggml needs and the processor lacks. Without this check, the first use
+// of ggml would end the program with an illegal instruction.
 Status check_instruction_sets(std::span<const InstructionSet> sets);
-// Of this processor and the ggml that is loaded.
+// Checks this processor for the loaded ggml.
 Status check_processor();
 
 }  // namespace kvant

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-constexpr double kMostOctaves = 8;  // of a factor: F16 rows must still hold what it makes
+constexpr double kMostOctaves = 8;  // largest factor as a power of two; F16 rows must still hold the products
 
 int partner_of(int channel, const TurnedPairs& pairs) {
   if (channel >= pairs.n_channels) return channel;
@@ -18,7 +18,7 @@ int partner_of(int channel, const TurnedPairs& pairs) {
   return channel ^ 1;
 }
 
-// The mean square of a channel and its partner over some heads' weights.
+// Returns the mean square of a channel and its partner over the weights of some heads.
 double energy(std::span<const float> weights, int d, int channel, int partner) {
   double sum = 0;
   for (std::size_t head = 0; head < weights.size(); head += d)

@@ -1,4 +1,4 @@
-// The balance between the norms of queries and of keys.
+// Balances the norms of queries and of keys.
 //
 // Where both have weights w_q and w_k, [d] each, a score is a sum over channels of w_q,i w_k,i times normed
 // values. Training fixes the products alone, so keys may have channels twenty times as large as others while
@@ -16,16 +16,15 @@
 
 namespace kvant {
 
-// The channels of a head that RoPE turns together after the norm: they need the same factor.
+// The channels of a head that RoPE rotates together after the norm need the same factor.
 struct TurnedPairs {
   int n_channels = 0;  // the first so many channels of a head are turned; 0: none
   bool neox = false;   // channels (i, i + n_channels / 2) instead of (2 i, 2 i + 1)
 };
 
-// Multiplies the weights of both norms by powers of two. queries: [n, d], keys: [m, d], where n and m are
-// numbers of heads with weights of their own, 1 where all heads have the same, and the larger is a multiple
-// of the smaller: consecutive heads belong together. Pairs without a finite ratio that isn't 0 stay as they
-// are.
+// Multiplies the weights of both norms by powers of two. queries: [n, d], keys: [m, d]. n and m are numbers
+// of heads with weights of their own (1 if all heads share them), and the larger is a multiple of the
+// smaller: consecutive heads belong together. Pairs without a finite, nonzero ratio stay unchanged.
 void balance_norms(std::span<float> queries, std::span<float> keys, int d, const TurnedPairs& pairs);
 
 }  // namespace kvant

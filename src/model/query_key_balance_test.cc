@@ -16,7 +16,7 @@ std::vector<float> random_weights(int n, std::uint32_t seed) {
   return weights;
 }
 
-// What balance_norms multiplied keys by; queries must have been divided by it.
+// Returns the factors by which balance_norms multiplied keys. Queries must have been divided by them.
 std::vector<float> factors_of(std::vector<float> queries, std::vector<float> keys, int d,
                               const TurnedPairs& pairs) {
   const std::vector<float> old_queries = queries, old_keys = keys;

@@ -1,4 +1,4 @@
-// Tests only: a prompt for the tiny model, of n random tokens.
+// For tests only: a prompt of n random tokens for the tiny model.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ TEST(Sampler, DrawsInProportionAtTemperatureOne) {
 }
 
 TEST(Sampler, SharpensAtLowTemperatures) {
-  // p^2 normalized: 0.25 / (0.01 + 0.25 + 0.0025 + 0.09 + 0.0025).
+  // p^2 normalized is 0.25 / (0.01 + 0.25 + 0.0025 + 0.09 + 0.0025).
   const auto share = frequencies({.temperature = 0.5F, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5}, 20000);
   EXPECT_NEAR(share[1], 0.704, 0.02);
 }
@@ -67,14 +67,14 @@ TEST(Sampler, RefusesValuesOutOfRange) {
   for (const SamplerOptions& options : bad) EXPECT_FALSE(Sampler::make(options).ok());
 }
 
-// The probabilities are those of an independent softmax of the changed logits.
+// The expected probabilities come from an independent softmax of the changed logits.
 TEST(Sampler, DrawsWithBiasAndPenalties) {
   SamplerOptions options{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5};
   options.bias = {{1, -0.5F}, {3, -INFINITY}, {1, -0.25F}};
   options.penalties = {.presence = 0.7F, .frequency = 0.2F, .repeat = 1.5F, .repeat_last_n = 3};
   auto sampler = Sampler::make(options).value();
   sampler->begin(std::vector<std::int32_t>{2, 4});
-  for (const int token : {0, 0}) sampler->accept(token);  // the last three: 4, 0, 0
+  for (const int token : {0, 0}) sampler->accept(token);  // the last three tokens are 4, 0, 0
   std::vector<double> expected(kLogits.begin(), kLogits.end());
   expected[0] = expected[0] * 1.5 - 0.7 - 2 * 0.2;  // all logits are negative
   expected[4] *= 1.5;
@@ -102,7 +102,7 @@ TEST(Sampler, GreedyDecodingHasBiasAndPenaltiesToo) {
   options.bias = {{2, 100}};
   EXPECT_EQ(Sampler::make(options).value()->pick(kLogits), 2);
   for (int t = 0; t < 5; ++t) options.bias.push_back({t, -INFINITY});
-  EXPECT_EQ(Sampler::make(options).value()->pick(kLogits), 1);  // a bias against all is none
+  EXPECT_EQ(Sampler::make(options).value()->pick(kLogits), 1);  // biases that forbid all tokens are ignored
 }
 
 TEST(Sampler, CutsByTypicalityAndDeviation) {
@@ -116,13 +116,13 @@ TEST(Sampler, CutsByTypicalityAndDeviation) {
   };
   using Tokens = std::set<std::size_t>;
   SamplerOptions options{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
-  // The entropy is 1.24: nearest are log .3 (1.20) and then log .5 (.69), log .1 (2.30).
+  // The entropy is 1.24. The nearest surprises are -log .3 (1.20), then -log .5 (.69) and -log .1 (2.30).
   options.typical_p = 0.5F;
   EXPECT_EQ(kept(options), (Tokens{1, 3}));
   options.typical_p = 0.2F;
   EXPECT_EQ(kept(options), (Tokens{3}));
   options.typical_p = 1;
-  options.top_n_sigma = 1;  // the deviation of the logits is .94
+  options.top_n_sigma = 1;  // the standard deviation of the logits is .94
   EXPECT_EQ(kept(options), (Tokens{1, 3}));
   options.top_n_sigma = 0;
   options.xtc_probability = 1;  // of .5, .3 and .1 the last one stays

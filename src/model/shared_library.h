@@ -1,5 +1,4 @@
-// SharedLibrary: a library that is loaded when it is needed, so that the program also runs where it isn't
-// there.
+// SharedLibrary is loaded only when it is needed, so the program also runs without it.
 #pragma once
 
 #include <memory>
@@ -12,16 +11,16 @@ namespace kvant {
 
 class SharedLibrary {
  public:
-  // From the first of `places` that has a file of this name, else from where the system looks. An error:
-  // there is none, or it can't be loaded.
+  // Loads the library from the first of `places` that has a file of this name, else from where the system
+  // looks. Errors: it does not exist, or cannot be loaded.
   static Result<std::unique_ptr<SharedLibrary>> open(const std::string& name,
                                                      const std::vector<std::string>& places);
-  // Stays loaded: what it has registered, and handles that it gave, outlive any owner.
+  // It stays loaded, because what it registered, and handles that it gave, outlive any owner.
   ~SharedLibrary() = default;
 
-  // The function called `name`, or null.
+  // Returns the function called `name`, or null.
   void* find(const char* name) const;
-  // The same into `function`; false if there is none.
+  // Puts the function into `function`. Returns false if it does not exist.
   template <class Function>
   bool find(const char* name, Function& function) const {
     function = reinterpret_cast<Function>(find(name));
@@ -33,12 +32,12 @@ class SharedLibrary {
   void* handle_;
 };
 
-// The first of `places` that has a file of this name, with it; empty: none has.
+// Returns the path of the first file of this name in `places`; empty: there is none.
 std::string find_library(const std::string& name, const std::vector<std::string>& places);
-// The folders where libraries that belong to the program lie: its own, ../lib beside it, and, for a module of
-// another program such as Python's, lib in the folder of the module.
+// Returns the folders where the program's own libraries lie: its folder, ../lib, and lib next to a module of
+// another program such as Python.
 std::vector<std::string> program_places();
-// The folder of the library or program that has this function.
+// Returns the folder of the library or program that contains this function.
 std::string place_of(const void* function);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Drafted tokens on the CPU: rows that are verified in one step get the bits that they get one by one, and
-// what was wrong leaves nothing behind.
+// Tests speculative decoding on the CPU: rows that are verified in one step get the bits that they get one by
+// one, and wrong drafts leave no trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Tokens = std::vector<std::int32_t>;
 
 using testing::random_tokens;
 
-// A sequence that goes on token by token, and one that drafts.
+// A sequence that decodes token by token, and one that uses drafts.
 class Pair {
  public:
   Pair(Engine& engine, AttentionBackend& backend, const std::string& recipe)
@@ -45,7 +45,7 @@ class Pair {
     for (const SequenceId sequence : {plain_, drafting_}) step(sequence, prompt, /*is_prompt=*/true);
   }
 
-  // The next tokens of both. The draft has `right` of them behind the first, and `wrong` others.
+  // Decodes the next tokens of both. The draft has the right tokens after the first, then `wrong` others.
   void decode(std::span<const std::int32_t> next, int wrong) {
     std::vector<float> alone;
     for (const std::int32_t token : next) {
@@ -79,7 +79,7 @@ class Pair {
   SequenceId plain_, drafting_;
 };
 
-// With drafts of many lengths that are right to any point.
+// Continues with drafts of many lengths, which are right up to any point.
 void go_on(Pair& pair, int most_rows, int end) {
   std::mt19937 random(pair.length());
   while (pair.length() < end) {
@@ -103,8 +103,7 @@ INSTANTIATE_TEST_SUITE_P(ProductRecipes, SpeculatedRows,
                            return name;
                          });
 
-// Over the end of a page, with a draft that is wrong at each place near it, and with drafts that are right to
-// any point.
+// Drafts cross the end of a page: one is wrong at each position near it, others are right up to any point.
 TEST_P(SpeculatedRows, AreThoseOfTokensOneByOneAndLeaveNothingBehind) {
   const int most_rows = std::min(engine_->independent_sequences(), 16);
   ASSERT_GT(most_rows, 1);

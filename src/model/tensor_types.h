@@ -1,4 +1,4 @@
-// The types of a GGUF file's tensors, read by itself: where ggml doesn't know one, it doesn't say which.
+// Reads the types of a GGUF file's tensors without ggml, which does not say which type it does not know.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@ namespace kvant {
 
 struct UnknownTensorType {
   std::string tensor;
-  std::uint32_t type = 0;  // its number in the file
+  std::uint32_t type = 0;  // the type's number in the file
 };
 
-// The first tensor of a type that ggml doesn't know. Nothing: there is none, or the file is damaged before.
+// Returns the first tensor whose type ggml does not know, or nothing if there is none or the file is damaged
+// before it.
 std::optional<UnknownTensorType> find_unknown_type(const std::uint8_t* file, std::size_t bytes);
 
 }  // namespace kvant

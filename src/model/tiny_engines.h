@@ -1,4 +1,5 @@
-// Tests only: tests with a recipe, on a tiny model or a tiny hybrid, which are loaded once for all of them.
+// For tests only: tests with a recipe on a tiny model or a tiny hybrid, which are loaded once for all of
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 
 namespace kvant::testing {
 
-// Of a recipe, and whether the model is a hybrid.
+// Parameters: a recipe, and whether the model is a hybrid.
 class TinyEngines : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   static void SetUpTestSuite() {

@@ -1,4 +1,4 @@
-// Tests only: writes small models with random weights, which both kvant and llama.cpp load.
+// For tests only: writes small models with random weights, which both kvant and llama.cpp load.
 #pragma once
 
 #include <ggml.h>
@@ -27,35 +27,35 @@ struct TinyModel {
   int n_kv_heads = 2;
   int head_dim = 64;
   int n_rot = 0;  // 0: head_dim
-  // Where layers differ: those with a window in arrays["attention.sliding_window_pattern"], and those
-  // without.
+  // For models whose layers differ: arrays["attention.sliding_window_pattern"] says which layers have a
+  // window.
   int sliding_head_dim = 0;    // 0: head_dim
   int sliding_n_kv_heads = 0;  // 0: n_kv_heads
   bool k_for_v = false;        // layers without a window have no attn_v
   bool layer_scales = false;
-  int n_sharing = 0;            // the last so many layers have no K and V, and networks twice as wide
+  int n_sharing = 0;            // number of last layers without K and V; their networks are twice as wide
   int n_layer_embd = 0;         // > 0: layers have embeddings of their own
-  bool unturned_pairs = false;  // rope_freqs leave three quarters of the pairs where they are
+  bool unturned_pairs = false;  // rope_freqs leave three quarters of the pairs unrotated
   int trained_context = 1024;
   bool qkv_bias = false;
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool qk_norm = false;
-  float qk_norm_mean = 1;  // of its weights
-  int key_octaves =
-      0;  // so much larger keys' norm weights are in every fourth pair of channels, queries' smaller
+  float qk_norm_mean = 1;  // mean of the norm's weights
+  int key_octaves = 0;     // by this many octaves, every fourth pair of channels has larger norm weights for
+                           // keys and smaller ones for queries
   bool qk_norm_of_each_head = false;  // every head has weights of its own
   bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
   bool pre_norms = true;
   bool post_norms = false;
-  bool layer_norm = false;  // with biases
-  bool norm_biases = true;  // where norms are of layers
-  bool ffn_norm = true;     // where there are norms before blocks
+  bool layer_norm = false;  // with bias
+  bool norm_biases = true;  // layer norms have biases
+  bool ffn_norm = true;     // applies if there are norms before blocks
   std::string ffn_norm_name = "ffn_norm";
-  bool out_bias = false;  // of the attention's output
-  bool ffn_bias = false;  // experts' included
+  bool out_bias = false;  // for the attention's output
+  bool ffn_bias = false;  // also for experts
   bool ungated = false;   // no ffn_gate
-  bool sinks = false;     // logits of the softmax's denominator
+  bool sinks = false;     // logits that join the softmax's denominator
   int n_experts = 0;
   int n_dense = 0;  // first layers without experts
   int n_ff_expert = 48;
@@ -63,26 +63,27 @@ struct TinyModel {
   bool shared_gate = false;
   bool choice_bias = false;
   bool router_bias = false;
-  // > 0: of so many layers the last has attention, with gates, and the others are gated delta nets.
+  // > 0: the last layer of each such group has attention with gates, the others are gated delta nets.
   int full_attention_interval = 0;
   int n_delta_key_heads = 2;
   int n_delta_value_heads = 6;
   int delta_head_dim = 32;
   int delta_kernel = 4;
-  bool delta_grouped = false;   // betas and alphas are one matrix
-  bool experts_beside = false;  // of another network, with norms of their own; gate and up in one tensor
+  bool delta_grouped = false;  // betas and alphas share a matrix
+  bool experts_beside =
+      false;  // experts stand next to a network, each with norms; gate and up share a tensor
   bool tied = false;
   bool output_bias = false;
   bool rope_freqs = false;         // Llama 3's frequency factors
   bool long_rope_factors = false;  // Phi-3's
   ggml_type matrix_type = GGML_TYPE_F32;
-  ggml_type rounded_to = GGML_TYPE_F32;  // of an F32 matrix: its values are those that this type would hold
-  std::string damaged;                   // the tensor of that name holds a NaN
-  // Of a vocabulary of byte pairs, how texts are cut before merges; empty: the file doesn't say. Else there
-  // are no merges.
+  ggml_type rounded_to = GGML_TYPE_F32;  // an F32 matrix holds only values that this type can hold
+  std::string damaged;                   // the tensor of that name contains a NaN
+  // If set, the vocabulary has byte pairs, and this is how texts are cut before merges; empty: the file does
+  // not say. Unset: there are no merges.
   std::optional<std::string> pre_tokenizer = std::nullopt;
   std::uint32_t seed = 1;
-  // Metadata below "<architecture>.".
+  // Metadata below "<architecture>." in the file.
   std::map<std::string, std::uint32_t> integers;
   std::map<std::string, bool> booleans;
   std::map<std::string, float> numbers;
@@ -90,7 +91,7 @@ struct TinyModel {
   std::map<std::string, std::vector<std::int32_t>> arrays;
 };
 
-// A model whose layers are gated delta nets and attention in turn.
+// Returns a model in which gated delta nets and attention alternate.
 inline TinyModel tiny_hybrid() {
   TinyModel model{.architecture = "qwen35",
                   .n_layers = 4,
@@ -102,8 +103,8 @@ inline TinyModel tiny_hybrid() {
   return model;
 }
 
-// A model whose first and last layer see the newest 150 tokens: a window begins and ends within pages. The
-// layer between them sees all.
+// Returns a model whose first and last layer see only the newest 150 tokens, so a window begins and ends
+// within pages. The layer between them sees all.
 inline TinyModel tiny_windowed() {
   TinyModel model{.architecture = "gemma3", .n_layers = 3, .qk_norm = true, .post_norms = true, .tied = true};
   model.integers = {{"attention.sliding_window", 150}};
@@ -111,7 +112,7 @@ inline TinyModel tiny_windowed() {
   return model;
 }
 
-// A file in the system's folder for temporary files, deleted with its owner.
+// A file in the system's temporary folder, deleted together with its owner.
 class TinyFile {
  public:
   explicit TinyFile(std::string name)
@@ -214,7 +215,7 @@ class TinyModelWriter {
       gguf_set_val_str(header_.get(), key(name).c_str(), value.c_str());
   }
 
-  // <unk>, <s>, </s>, the bytes, a space mark, a newline's neighbours and the letters.
+  // Adds <unk>, <s>, </s>, the bytes, a space mark, a newline's neighbours and the letters.
   void add_vocabulary() {
     std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
     std::vector<std::int32_t> types{2, 3, 3};  // unknown, control, control
@@ -254,7 +255,7 @@ class TinyModelWriter {
                      "{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}");
   }
 
-  // Rows of n_in values, quantized and dequantized by ggml.
+  // Returns rows of n_in values, quantized and dequantized by ggml.
   static std::vector<float> rounded(const std::vector<float>& values, int n_in, ggml_type type) {
     const auto n_rows = static_cast<std::int64_t>(values.size()) / n_in;
     std::vector<char> stored(ggml_row_size(type, n_in) * n_rows);
@@ -265,7 +266,8 @@ class TinyModelWriter {
     return result;
   }
 
-  // Values mean +- spread, normally distributed; n_out == 0: a vector. n: as many of them.
+  // Adds a tensor of normally distributed values, mean +- spread. n_out == 0 makes a vector; n is the number
+  // of matrices.
   void tensor(const std::string& name, int n_in, int n_out, float mean, float spread, int n = 1) {
     const ggml_type type = n_out > 0 ? m_.matrix_type : GGML_TYPE_F32;
     ggml_tensor* t = n_out > 0 ? ggml_new_tensor_3d(context_.get(), type, n_in, n_out, n)
@@ -289,7 +291,7 @@ class TinyModelWriter {
   void vector(const std::string& name, int n_values, float spread, int n = 1) {
     tensor(name, n_values, 0, 0.0F, spread, n);
   }
-  // prefix: "blk.0.attn_norm".
+  // `prefix` is, for example, "blk.0.attn_norm".
   void norm(const std::string& prefix, int n_values, int n = 1, bool of_layer = false) {
     tensor(prefix + ".weight", n_values, 0, 1.0F, 0.2F, n);
     if (of_layer && m_.layer_norm && m_.norm_biases) vector(prefix + ".bias", n_values, 0.2F);
@@ -340,7 +342,7 @@ class TinyModelWriter {
 
   void add_attention(const std::string& prefix, int layer) {
     const int d = head_dim(layer), n_q = m_.n_heads * d, n_kv = n_kv_heads(layer) * d;
-    const int n_projected_q = m_.full_attention_interval > 0 ? 2 * n_q : n_q;  // with gates
+    const int n_projected_q = m_.full_attention_interval > 0 ? 2 * n_q : n_q;  // gates are part of it
     const auto projection = [&](const char* name, int n_out, float gain) {
       matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
       if (m_.qkv_bias) tensor(prefix + name + ".bias", n_out, 0, 0.0F, 0.3F);
@@ -358,7 +360,7 @@ class TinyModelWriter {
     if (m_.out_bias) vector(prefix + "attn_output.bias", m_.n_embd, 0.3F);
   }
 
-  // Its heads forget half of what they hold within some tokens to some dozens of them.
+  // Its heads forget half of their contents within a few to a few dozen tokens.
   void add_delta_net(const std::string& prefix) {
     const int n_heads = m_.n_delta_value_heads, inner = n_heads * m_.delta_head_dim;
     const int channels = 2 * m_.n_delta_key_heads * m_.delta_head_dim + inner;
@@ -389,7 +391,7 @@ class TinyModelWriter {
     if (has_kv(layer)) add("attn_k_norm", n_kv_heads(layer));
   }
 
-  // Channels i and i + d / 2 are a pair.
+  // Channels i and i + d / 2 form a pair.
   void skew(const std::string& tensor, bool of_keys) {
     ggml_tensor* t = ggml_get_tensor(context_.get(), tensor.c_str());
     auto* weights = static_cast<float*>(t->data);
@@ -398,7 +400,7 @@ class TinyModelWriter {
         weights[i] = std::ldexp(weights[i], of_keys ? m_.key_octaves : -m_.key_octaves);
   }
 
-  // Proportional RoPE: frequencies divided by so much that their angles are 0.
+  // Proportional RoPE divides these frequencies so much that their angles are 0.
   void add_unturned_pairs() {
     const int n = n_rot() / 2;
     ggml_tensor* t = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, n);
@@ -421,7 +423,7 @@ class TinyModelWriter {
   bool has_kv(int layer) const { return layer < m_.n_layers - m_.n_sharing; }
   int n_ff(int layer) const { return has_kv(layer) ? m_.n_ff : 2 * m_.n_ff; }
 
-  // n networks.
+  // Adds n networks.
   void add_network(const std::string& prefix, const std::string& suffix, int n_ff, int n) {
     const auto add = [&](const char* name, int n_in, int n_out) {
       matrix(prefix + name + suffix + ".weight", n_in, n_out, 1.0F, n);

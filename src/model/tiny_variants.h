@@ -1,4 +1,4 @@
-// Tests only: tiny models of every architecture, in the shapes of those that people run.
+// For tests only: tiny models of every architecture, in the shapes of common models.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +92,7 @@ inline std::vector<Variant> variants() {
           {"gemma3_without_sliding", gemma3_plain}};
 }
 
-// Norms, biases, gates and scales of dense models.
+// These models vary norms, biases, gates and scales of dense models.
 inline std::vector<Variant> dense_variants() {
   const auto with = [](TinyModel model, const std::map<std::string, std::uint32_t>& integers,
                        const std::map<std::string, float>& numbers = {}) {
@@ -144,7 +144,7 @@ inline std::vector<Variant> dense_variants() {
   TinyModel exaone4{
       .architecture = "exaone4", .n_embd = 256, .qk_norm = true, .pre_norms = false, .post_norms = true};
   TinyModel exaone4_sliding = exaone4;
-  exaone4_sliding.n_layers = 64;  // that member alone has windows
+  exaone4_sliding.n_layers = 64;  // only this model of the family has windows
   exaone4_sliding.n_embd = 64;
   exaone4_sliding.head_dim = 16;
   exaone4_sliding.integers = {{"attention.sliding_window", 48}};
@@ -153,8 +153,8 @@ inline std::vector<Variant> dense_variants() {
                              {"rope.scaling.factor", 16.0F},
                              {"rope.scaling.yarn_log_multiplier", 1.0F}});
   mistral3.texts = {{"rope.scaling.type", "yarn"}};
-  // RoPE of time, height and width, which are the same in text. Every pair has its section here: llama.cpp
-  // leaves those of qwen3vl without one unturned.
+  // RoPE has sections for time, height and width, which are equal in text. Every pair has its section here,
+  // because llama.cpp leaves pairs of qwen3vl without one unrotated.
   TinyModel qwen2vl{.architecture = "qwen2vl", .n_embd = 256, .qkv_bias = true};
   TinyModel qwen3vl{.architecture = "qwen3vl", .qk_norm = true};
   qwen2vl.arrays = {{"rope.dimension_sections", {8, 12, 12, 0}}};
@@ -195,7 +195,7 @@ inline std::vector<Variant> dense_variants() {
           {"starcoder2", starcoder2}};
 }
 
-// Heads of 256 channels in windows and of 512 without, as Gemma 4 has them; the last layer has full
+// As in Gemma 4, heads have 256 channels in layers with a window and 512 without. The last layer has full
 // attention.
 inline TinyModel gemma4() {
   TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_embd = 64, .n_kv_heads = 1, .head_dim = 512};
@@ -212,13 +212,13 @@ inline TinyModel gemma4() {
 }
 
 inline std::vector<Variant> variants_of_unlike_layers() {
-  TinyModel wide_first = gemma4();  // the layers after the widest are narrower
+  TinyModel wide_first = gemma4();  // the layers after the widest one are narrower
   wide_first.arrays["attention.sliding_window_pattern"] = {0, 1, 1};
   wide_first.k_for_v = wide_first.tied = false;
-  TinyModel alike = gemma4();  // in the number of KV heads
+  TinyModel alike = gemma4();  // all layers have equally many KV heads
   alike.sliding_n_kv_heads = 0;
   alike.layer_scales = false;
-  TinyModel one_size = gemma4();  // in both
+  TinyModel one_size = gemma4();  // all layers have the same heads
   one_size.head_dim = one_size.sliding_head_dim = 64;
   one_size.sliding_n_kv_heads = 0;
   TinyModel e2b = gemma4();  // the last layers share caches, and all have embeddings of their own
@@ -229,7 +229,7 @@ inline std::vector<Variant> variants_of_unlike_layers() {
   e2b.integers = {{"attention.sliding_window", 100}};
   e2b.sliding_n_kv_heads = 0;
   e2b.k_for_v = false;
-  TinyModel e4b = e2b;  // heads are alike; the last layer slides
+  TinyModel e4b = e2b;  // heads are equal, and the last layer slides
   e4b.arrays["attention.sliding_window_pattern"] = {1, 1, 1, 0, 1, 0, 1};
   e4b.n_sharing = 3;
   e4b.head_dim = e4b.sliding_head_dim = 64;
@@ -314,8 +314,8 @@ inline std::vector<Variant> expert_variants() {
           {"qwen3vlmoe", qwen3vlmoe}, {"gemma4_experts", gemma4_experts}};
 }
 
-// Gated delta nets with attention now and then. Real ones have heads of 256 channels, of which RoPE turns 64,
-// in sections.
+// Gated delta nets with some attention layers. Real models have heads of 256 channels, of which RoPE rotates
+// 64, in sections.
 inline std::vector<Variant> hybrid_variants() {
   TinyModel qwen35 = tiny_hybrid(), every_second = tiny_hybrid();
   qwen35.n_layers = 5;

@@ -17,7 +17,8 @@ std::vector<float> after(const PenaltyOptions& options, std::vector<std::int32_t
   return logits;
 }
 
-// The OpenAI API's formula: mu[j] - c[j] * frequency - (c[j] > 0) * presence, c counts the completion alone.
+// The OpenAI API's formula is mu[j] - c[j] * frequency - (c[j] > 0) * presence, where c counts only the
+// completion.
 TEST(TokenPenalties, CountTheCompletionAsTheOpenAiApiDoes) {
   const std::vector<float> logits = {1, 2, -3, 4};
   EXPECT_EQ(after({.presence = 0.5F, .frequency = 0.25F}, {3, 3, 0}, {1, 1, 2}, logits),

@@ -29,7 +29,8 @@ class GgufTokenizer : public Tokenizer {
     KVANT_RETURN_IF_ERROR(check_utf8("the text", text));
     if (text.size() > INT_MAX / 2) return error("a text of {} bytes is too long for one prompt", text.size());
     const auto bytes = static_cast<std::int32_t>(text.size());
-    std::vector<std::int32_t> tokens(text.size() + 8);  // every token but a few special ones covers a byte
+    // Each token covers at least one byte, except for a few special ones.
+    std::vector<std::int32_t> tokens(text.size() + 8);
     std::int32_t n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(),
                                     static_cast<std::int32_t>(tokens.size()), add_special, parse_special);
     if (n < 0 && n != INT_MIN) {
@@ -73,7 +74,7 @@ class GgufTokenizer : public Tokenizer {
   const llama_model* library_model() const override { return model_.get(); }
 
  private:
-  // A text that writes the model's first token itself is not to get another.
+  // Removes a second start token if the text already begins with one.
   void drop_second_start(std::vector<std::int32_t>& tokens) const {
     const std::int32_t start = llama_vocab_bos(vocab_);
     const bool is_double = llama_vocab_get_add_bos(vocab_) && tokens.size() > 1 && tokens[0] == start;
@@ -85,7 +86,7 @@ class GgufTokenizer : public Tokenizer {
   const llama_vocab* vocab_;
 };
 
-// llama.cpp trusts the types and lengths of these arrays.
+// Checks these arrays, because llama.cpp trusts their types and lengths.
 Status check_vocabulary(const GgufFile& file) {
   if (!file.text("tokenizer.ggml.model"))
     return error("'{}' has no tokenizer (tokenizer.ggml.model)", file.path());
@@ -107,8 +108,8 @@ Status check_vocabulary(const GgufFile& file) {
   return {};
 }
 
-// How the file says that texts are cut before byte pairs are merged. Empty: it doesn't say, and llama.cpp
-// cuts them in a way that the model may not have seen. Nothing: its kind of tokenizer cuts none.
+// Returns how texts are cut before byte pairs are merged. Empty: the file does not say, and llama.cpp's
+// choice may differ from the model's training. Nothing: this kind of tokenizer cuts none.
 std::optional<std::string> cut_before_merges(const GgufFile& file) {
   if (file.text("tokenizer.ggml.model") != "gpt2") return std::nullopt;
   return file.text("tokenizer.ggml.pre").value_or("");

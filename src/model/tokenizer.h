@@ -1,4 +1,4 @@
-// Text to tokens and back, as the model's file defines them (llama.cpp's vocabulary).
+// Turns text into tokens and back, as the model's file defines them (llama.cpp's vocabulary).
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,18 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& path);
   virtual ~Tokenizer() = default;
 
-  // add_special: the model's BOS (and EOS) as it was trained with; parse_special: "<|im_start|>" in the
-  // text becomes that token, and a BOS that the text begins with is the only one. An error when the text is
-  // not UTF-8.
+  // With add_special, the text gets the model's BOS (and EOS) as in training. With parse_special,
+  // "<|im_start|>" in the text becomes that token, and a BOS at the text's beginning is the only one. Error:
+  // the text is not UTF-8.
   virtual Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
                                                    bool parse_special) const = 0;
-  virtual std::string piece(std::int32_t token) const = 0;     // may be a part of a UTF-8 character
+  virtual std::string piece(std::int32_t token) const = 0;     // may be part of a UTF-8 character
   virtual bool ends_generation(std::int32_t token) const = 0;  // end of text, end of turn
-  // A token of the model's own, such as the start of a turn, which is not part of what it says.
+  // Returns whether this is one of the model's own tokens, such as the start of a turn, which are not part of
+  // what it says.
   virtual bool is_control(std::int32_t /*token*/) const { return false; }
   virtual FimTokens fim_tokens() const { return {}; }
-  // llama.cpp's, without weights; null: it has none.
+  // Returns llama.cpp's model without weights; null: there is none.
   virtual const llama_model* library_model() const { return nullptr; }
 };
 

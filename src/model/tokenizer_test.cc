@@ -24,7 +24,7 @@ TEST_F(TinyTokenizer, TurnsTextIntoTokensAndBack) {
   const auto tokens = tokenizer_->encode(text, /*add_special=*/false, /*parse_special=*/false).value();
   std::string back;
   for (const std::int32_t t : tokens) back += tokenizer_->piece(t);
-  EXPECT_EQ(back, " " + text);  // this vocabulary's convention: a text starts with a space
+  EXPECT_EQ(back, " " + text);  // in this vocabulary, a text starts with a space
 }
 
 TEST_F(TinyTokenizer, AddsBeginOfTextWhenAsked) {
@@ -47,7 +47,7 @@ TEST_F(TinyTokenizer, AddsNoSecondBeginOfText) {
   EXPECT_EQ(once.front(), 1);
   EXPECT_NE(once.at(1), 1);
   EXPECT_EQ(once, tokenizer_->encode("<s>abc", /*add_special=*/false, /*parse_special=*/true).value());
-  // Plain text that looks like the token is text.
+  // Plain text that looks like the token stays text.
   EXPECT_GT(tokenizer_->encode("<s>abc", true, false).value().size(), once.size());
 }
 
@@ -76,7 +76,7 @@ TEST_F(TinyTokenizer, KnowsTheTokensThatFillInTheMiddle) {
             (std::vector{40, 41, 42, 43, -1}));
 }
 
-// llama.cpp falls back to a general one, and says nothing that anybody sees.
+// llama.cpp silently falls back to a general way.
 TEST(PreTokenizer, IsMissedAloud) {
   const auto loaded = [](const std::optional<std::string>& pre) {
     TinyModel model;

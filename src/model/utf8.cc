@@ -3,7 +3,8 @@
 namespace kvant {
 namespace {
 
-// Bytes of the well-formed character at the start of `text` (RFC 3629, section 4), 0 when there is none.
+// Returns the bytes of the well-formed character at the start of `text` (RFC 3629, section 4), or 0 if there
+// is none.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);

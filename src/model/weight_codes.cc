@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kQuads = kCodeBlockSize / 4;
 
-// One block of 32 values: its codes as bytes, and value = scale * code + offset.
+// One block of 32 values, with its codes as bytes: value = scale * code + offset.
 struct Block {
   std::uint32_t quads[kQuads];
   float scale, offset;
@@ -21,7 +21,7 @@ float float_at(const std::byte* f16) {
   return ggml_fp16_to_fp32(x);
 }
 
-// 16 bytes: the first half of the values in the low nibbles, the other in the high ones.
+// Splits 16 bytes: the low nibbles hold the first half of the values, the high ones the second half.
 void split_nibbles(const std::byte* packed, std::uint32_t* quads) {
   for (int i = 0; i < kQuads / 2; ++i) {
     std::uint32_t both;
@@ -31,7 +31,7 @@ void split_nibbles(const std::byte* packed, std::uint32_t* quads) {
   }
 }
 
-// A type's blocks: their bytes, and how they are read.
+// The blocks of a type: their size and how to read them.
 struct Q40 {
   static constexpr std::ptrdiff_t kBytes = 18;
   static void read(const std::byte* from, Block& block) {
@@ -54,7 +54,7 @@ struct Q80 {
     block.scale = float_at(from);
     block.offset = -128 * block.scale;
     std::memcpy(block.quads, from + 2, sizeof block.quads);
-    for (std::uint32_t& quad : block.quads) quad ^= 0x80808080U;  // signed bytes plus 128
+    for (std::uint32_t& quad : block.quads) quad ^= 0x80808080U;  // adds 128 to signed bytes
   }
 };
 
