@@ -30,7 +30,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTEXT = 20480
 DEPTHS = (4096, 8192, 12288, CONTEXT)
-RESULT_BYTES = 2600  # of a tool's result: 20 turns then come to about 16,000 tokens
+RESULT_BYTES = 2600  # bytes of a tool's result, which makes 20 turns about 16,000 tokens
 SYSTEM = ("You help a developer to read a C++ repository. Answer every request of the user with a call of one tool. "
           "After a tool's result, say in one short sentence what it shows.")
 
@@ -48,7 +48,7 @@ TYPES = {"string": str, "integer": int}
 
 
 class Server:
-    """kvant serve, with its log."""
+    """Runs kvant serve and reads its log."""
 
     def __init__(self, options, recipe, folder):
         command = [options.kvant, "serve", "-m", options.model, "--port", "0", "-c", str(CONTEXT), "--kv", recipe, "--sessions", folder,
@@ -77,7 +77,7 @@ class Server:
                     self.ready.notify()
 
     def chat(self, messages, max_tokens, tool_choice):
-        """The message of the completion, and the log's record of the request."""
+        """Returns the message of the completion, and the log's record of the request."""
         body = {"messages": messages, "tools": TOOLS, "tool_choice": tool_choice, "parallel_tool_calls": False, "max_tokens": max_tokens, "temperature": 0}
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         n_records = len(self.records)
@@ -101,7 +101,7 @@ def shortened(text):
 
 
 def tasks(rng, n_turns):
-    """What each turn asks for: the words, the right call, and its result."""
+    """Returns what each turn asks for: the words, the right call, and its result."""
     files = sorted(path for path in (ROOT / "src").rglob("*.cc") if len(path.read_text().splitlines()) > 120)
     rng.shuffle(files)
     folders = sorted({path.parent for path in files})
@@ -127,7 +127,7 @@ def tasks(rng, n_turns):
 
 
 def judged(message, right):
-    """Whether the message is one valid call, and whether it is the call that was asked for."""
+    """Returns whether the message is one valid call, and whether it is the call that was asked for."""
     calls = message.get("tool_calls") or []
     if len(calls) != 1:
         return False, False
@@ -148,7 +148,7 @@ def shown(record):
 
 
 def converse(options, recipe, seed, folder):
-    """One conversation: the name of the recipe that served, and a list of turns."""
+    """Runs one conversation. Returns the name of the recipe that served, and a list of turns."""
     server, turns = Server(options, recipe, folder), []
     messages = [{"role": "system", "content": SYSTEM}]
     for turn, (words, right, result) in enumerate(tasks(random.Random(seed), options.turns)):

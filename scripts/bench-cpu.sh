@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# bench-cpu.sh OUT [PART]...: measures what docs say about speed on CPUs, and leaves one JSON file a run in the
-# folder OUT. Parts: attention (KV shapes 9/3/64 and 32/8/128, recipes of the product tier, ggml), onnxruntime
-# (the same shapes; needs pip's onnxruntime and onnx in PYTHON), model (the default model at depths, beside
-# llama.cpp), prompts (its weights as Q4_1, Q4_0 and F16), sparse (Sparse V on a real text: TEXT), or all of them.
+# bench-cpu.sh OUT [PART]...: measures what the docs say about speed on CPUs, and leaves one JSON file per run in the
+# folder OUT.
+# Parts: attention (KV shapes 9/3/64 and 32/8/128, recipes of the product tier, ggml); onnxruntime (the same shapes;
+# needs pip's onnxruntime and onnx in PYTHON); model (the default model at several depths, and llama.cpp); prompts (its
+# weights as Q4_1, Q4_0 and F16); sparse (Sparse V on a real text: TEXT). Without a part it measures all.
 #
 # Variables: THREADS (2), KVANT (build/default/kvant), MODEL, TEXT (data/calibration's), PYTHON (python3), RUN (a
 # command that runs each measurement, such as one that waits for a quiet machine).
@@ -16,7 +17,7 @@ readonly THREADS=${THREADS:-2} KVANT=${KVANT:-build/default/kvant} PYTHON=${PYTH
 readonly MODEL=${MODEL:-.venv/smollm2-135m-instruct.gguf}
 mkdir -p "$OUT"
 
-# Recipes of the product tier, in groups whose caches fit into memory together.
+# These groups of product recipes have caches that fit into memory together.
 readonly GROUPS_OF_RECIPES=(
   "bf16,f16,fp8,q8_0,q8_0/q4_0,q4_0,q4_0-h"
   "kvant-4bit,kvant-3bit,kvant-2bit,kivi-4bit,kivi-3bit,kivi-2bit,kivi-2bit-g32,kivi-1bit"
@@ -50,7 +51,7 @@ at_shapes() {
   "$1" 32 8 128 32768
 }
 
-# The model with weights of type $1, made from the default one.
+# Returns the model with weights of type $1, made from the default model.
 model_of() {
   local prefix
   [ "$1" = q4_1 ] && echo "$MODEL" && return

@@ -31,7 +31,7 @@ def prompt(options):
 
 
 def run(options, prompt_file, draft):
-    """The JSON of one run."""
+    """Returns the JSON of one run."""
     with tempfile.NamedTemporaryFile(suffix=".json") as result:
         command = [options.kvant, "run", "-m", options.model, "--kv", options.kv, "-f", prompt_file, "--temp", "0", "-n",
                    str(options.tokens), "--draft", draft, "--device", options.device, "--json", result.name]

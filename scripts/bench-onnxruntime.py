@@ -24,7 +24,7 @@ DEEPEST = 64  # layers
 
 
 class Cache:
-    """How one kind of cache is stored: numpy and ONNX types, bits of an element, attributes."""
+    """Describes how one kind of cache is stored: numpy and ONNX types, bits per value, attributes."""
 
     def __init__(self, name, activation, stored, bits, quantization=None):
         self.name, self.activation, self.stored, self.bits = name, activation, stored, bits
@@ -59,7 +59,7 @@ def onnx_type(dtype):
 
 
 def make_model(cache, shape, context, n_layers):
-    """A graph of n_layers GroupQueryAttention nodes that share the query, the new token and the length."""
+    """Makes a graph of n_layers GroupQueryAttention nodes that share the query, the new token and the length."""
     heads, kv_heads, dim = shape
     stored_dim = dim if cache.bits >= 8 else dim // 2
     inputs = [
@@ -96,7 +96,8 @@ def make_model(cache, shape, context, n_layers):
 
 
 def encode(cache, values, scale):
-    """values [..., dim] as they are stored. INT4: two's complement plus 8, the even channel in the low bits."""
+    """Encodes values [..., dim] as they are stored. INT4 is two's complement plus 8, with the even channel in the low
+    bits."""
     if not cache.quantization:
         return values.astype(cache.stored)
     top = 127 if cache.bits == 8 else 7
@@ -115,7 +116,7 @@ def decoded(cache, values, scale):
 
 
 def expected(query, k, v, group):
-    """Attention in double precision: query [heads, dim], k and v [kv_heads, tokens, dim]."""
+    """Computes attention in double precision: query [heads, dim], k and v [kv_heads, tokens, dim]."""
     rows = []
     for head in range(query.shape[0]):
         scores = k[head // group] @ query[head] / np.sqrt(query.shape[1])
@@ -125,7 +126,7 @@ def expected(query, k, v, group):
 
 
 class Run:
-    """One cache kind at one shape and context, ready to be timed."""
+    """Runs one kind of cache at one shape and context."""
 
     def __init__(self, cache, shape, context, n_layers, threads):
         heads, kv_heads, dim = shape
@@ -179,7 +180,7 @@ class Run:
         return (time.perf_counter() - start) / self.n_layers
 
     def error(self):
-        """Relative RMS error of the last layer's output."""
+        """Returns the relative RMS error of the last layer's output."""
         names = [o.name for o in self.session.get_outputs()]
         out = self.binding.get_outputs()[names.index(f"out{self.n_layers - 1}")].numpy()
         out = out.astype(np.float64).reshape(self.expected.shape)

@@ -52,7 +52,7 @@ class Server:
 
 
 def measure(server, model, prompt, n_tokens, seed):
-    """One request: when its tokens came, and how many the server counts."""
+    """Sends one request. Returns when its tokens came, and how many the server counts."""
     body = {"model": model, "prompt": prompt, "max_tokens": n_tokens, "temperature": 1, "seed": seed, "stream": True,
             "stream_options": {"include_usage": True}}
     start, times, usage = time.perf_counter(), [], None
@@ -69,7 +69,7 @@ def measure(server, model, prompt, n_tokens, seed):
 
 
 def characters_per_token(server, model, text):
-    """Of this model, from the usage that the server reports."""
+    """Returns the characters per token of this model, from the usage that the server reports."""
     usage = server.json("POST", "/v1/completions", {"model": model, "prompt": text[:4000], "max_tokens": 1})["usage"]
     return 4000 / usage["prompt_tokens"]
 
@@ -79,7 +79,7 @@ def run_client(number, server, model, text, ratio, options, results):
     for i in range(options.requests):
         context = options.contexts[(number + i) % len(options.contexts)]
         answer = options.answers[(number + i) % len(options.answers)]
-        n_characters = int((context - answer) * ratio * 0.97)  # tokens of a text differ: rather too few than too many
+        n_characters = int((context - answer) * ratio * 0.97)  # tokens of texts differ, so this asks for slightly too few
         first = rng.randrange(max(1, len(text) - n_characters))
         prompt = f"{rng.randrange(10**9)} " + text[first:first + n_characters]
         results.append(measure(server, model, prompt, answer, seed=number * 100 + i))

@@ -55,7 +55,7 @@ class Server:
         return json.load(self.request(method, path, body))
 
     def ask(self, prompt, n_tokens, **options):
-        """Seconds to the first token, the text, how many tokens were reused."""
+        """Returns the seconds to the first token, the text, and how many tokens were reused."""
         body = {"prompt": prompt, "max_tokens": n_tokens, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}, **options}
         start, first, text, cached = time.perf_counter(), None, "", 0
@@ -105,7 +105,7 @@ class LlamaServer(Server):
 
 
 def restores(start, options, folder, path, body):
-    """Seconds that a server takes to restore, just after its start, and what it says; the best of --repeat."""
+    """Returns the seconds that a newly started server takes to restore, and its response; the best of --repeat."""
     times = []
     for _ in range(options.repeat):
         server = start(options, folder)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh PRESET [TARGETS]: configures and builds a CMake preset; quiet unless something fails.
 #
-# KVANT_KERNELS=here makes a first build quicker: attention kernels for this processor alone. A folder that has been
+# KVANT_KERNELS=here makes a first build quicker: it builds attention kernels only for this processor. A folder that was
 # built with all of them keeps them all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ preset=$1
 targets=("${@:2}")
 [ ${#targets[@]} -gt 0 ] || targets=(all)
 
-# A build folder that belongs to another place (a copied tree) can't be used.
+# A build folder that belongs to another place (a copied tree) is unusable.
 configure() {
   local cache=build/$preset/CMakeCache.txt
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
@@ -28,10 +28,10 @@ configure() {
     cmake --preset "$preset" "${cuda[@]}"
   fi
 }
-# The GPU library is compiled for the GPU that is there: for Hopper, for what runs on all of 8.x, or as code that the driver
-# compiles for it. Without a GPU nothing runs it: it is compiled as far as PTX, without optimization, in a fifth of the time,
-# and a few files tell whether the code for other GPUs compiles (cmake/cuda.cmake).
-# KVANT_GPU=1 or rival: as for a Hopper GPU, which may be another machine's.
+# The GPU library is compiled for this machine's GPU: for Hopper, for all of 8.x, or as code that the driver compiles.
+# Without a GPU it is compiled only to PTX, without optimization, in a fifth of the time. A few files then show whether
+# the code for other GPUs compiles (cmake/cuda.cmake).
+# KVANT_GPU=1 or rival compiles for a Hopper GPU, which may be another machine's.
 has_gpu() { [ -e /dev/nvidiactl ] || [[ ${KVANT_GPU:-} =~ ^(1|rival)$ ]]; }
 gpu_architectures() {
   has_gpu || { echo 90a-virtual; return; }

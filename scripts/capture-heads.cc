@@ -25,7 +25,7 @@ using namespace kvant;
 
 constexpr int kTokens = 256, kQueryTokens = 16, kHeads = 2;
 
-// The reference backend, which keeps the rows of one layer.
+// The reference backend, which also keeps the rows of one layer.
 class KeepingBackend final : public AttentionBackend {
  public:
   KeepingBackend(const Geometry& geometry, int layer)
@@ -47,7 +47,7 @@ class KeepingBackend final : public AttentionBackend {
     append(rows.v, 0, 0, 1);
     for (int i = 0; i < group; ++i) append(rows.q, kTokens - kQueryTokens, i, group);
   }
-  // Channels of heads `first_head`, first_head + head_step, ... from row `first_row` on.
+  // Appends the channels of heads `first_head`, first_head + head_step, ... from row `first_row` on.
   void append(const MatrixView<const float>& rows, int first_row, int first_head, int head_step) {
     const int d = geometry_.head_dim;
     for (int row = first_row; row < kTokens; ++row)

@@ -24,7 +24,7 @@ ATTENTION = ("bench", "attention", "--heads", "2", "--kv-heads", "1", "--dim", "
 
 
 def keys(value):
-    """The names of all fields, at any depth."""
+    """Returns the names of all fields, at any depth."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that what pages link to exists: files and headings that Markdown links to, docs/ files that sources name, and messages
-that the pages on troubleshooting quote, with … for what varies in them."""
+"""Checks links: files and headings that Markdown links to, docs/ files that sources name, and messages that the
+troubleshooting pages quote, with … for their variable parts."""
 import pathlib
 import re
 import sys
@@ -14,7 +14,7 @@ FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def anchors(path):
-    """The ids that a page's headings get on GitHub, and those that the page gives: addresses that it had before."""
+    """Returns the ids of a page's headings on GitHub, and the ids that the page sets for its former addresses."""
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
     found = set(re.findall(r'<a id="([^"]+)">', text))
     for heading in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):

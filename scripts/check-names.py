@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that a class of a header has a name of its own: to the linker two of one name in one namespace are one, whose destructor
-and other generated functions it takes of either."""
+"""Checks that the class names of headers are unique. The linker takes two classes of one name in one namespace for the
+same, and uses the destructor of either."""
 import collections
 import pathlib
 import re

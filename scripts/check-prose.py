@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Advises on prose: words for which the field has another one, sentences and lines that are too long, comments that begin with a
-fragment. It does not fail: `make lint` prints its counts, and a writer looks at a file's lines.
+"""Advises on prose: words for which the field has another one, sentences and lines that are too long, comments that
+begin with a fragment. It never fails: `make lint` prints its counts, and a writer looks at a file's lines.
 
     scripts/check-prose.py [FILE...]       one line for each finding; without files all pages and sources
     scripts/check-prose.py --summary       counts by kind
@@ -31,7 +31,7 @@ TERMS = {  # patterns of words, and what to write instead
     r"in the midst": "during",
 }
 FREE_RELATIVE = re.compile(r"(?:^|[.:;] )(Who(?:ever)? [^?]*?[.;])")
-# A sentence without any of these words has, as a rule, no verb that makes it one.
+# A sentence without any of these words usually has no verb.
 VERB = re.compile(
     r"\b(?:is|are|was|were|be|has|have|had|do|does|did|can|could|may|might|must|will|would|should|isn't|aren't|doesn't|don't|can't|"
     r"(?:add|allow|answer|append|appl|ask|attend|begin|belong|bring|build|call|change|check|choose|come|compare|compile|comput|contain|"
@@ -43,7 +43,7 @@ COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh"
 
 
 def paragraphs(page):
-    """The first line and the text of each paragraph or list item, without code, tables and what is generated."""
+    """Yields the first line and the text of each paragraph or list item, without code, tables and generated parts."""
     lines, first, fenced = [], 0, False
     for number, line in enumerate([*page.read_text(encoding="utf-8").splitlines(), ""], 1):
         fenced ^= line.startswith("```")

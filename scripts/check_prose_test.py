@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of check-prose.py on texts that are written for them."""
+"""Tests check-prose.py on texts that are written for it."""
 import importlib.util
 import pathlib
 import tempfile
@@ -14,7 +14,7 @@ LONG = " ".join(["ab"] * 31)
 
 
 def kinds(name, text):
-    """The line and kind of each finding in a file of that name."""
+    """Returns the line and kind of each finding in a file of that name."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / name
         path.write_text(text, encoding="utf-8")

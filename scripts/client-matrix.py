@@ -40,7 +40,7 @@ def check_city(value, said):
 
 
 class Unmet(AssertionError):
-    """A server has responded, but not as was asked. what: in words for a cell."""
+    """A server responded, but not as requested. what: the reason in words for a cell."""
 
     def __init__(self, what, said):
         super().__init__(f"{what}: {said!r}")
@@ -58,7 +58,7 @@ def check_begun(text):
 
 
 def check_refused(*asked):
-    """asked: what is wrong, the error that the package should raise, and the request."""
+    """asked: triples of what is wrong, the error that the package should raise, and the request."""
     taken = []
     for what, error, ask in asked:
         try:
@@ -285,7 +285,7 @@ CLIENTS = (OpenaiChat, OpenaiResponses, Anthropic, Litellm, Langchain)
 
 
 def refusal(failure):
-    """What a server's error says, in one line for a cell."""
+    """Returns a server's error in one line for a cell."""
     body = getattr(failure, "body", None)
     error = body.get("error", body) if isinstance(body, dict) else None
     said = error.get("message") if isinstance(error, dict) else getattr(failure, "message", str(failure))

@@ -79,7 +79,7 @@ void read(const Session& session, Cache& cache, SequenceId sequence, std::span<c
   }
 }
 
-// Rows of K and V for scripts/learn-kvtc.py, contexts of 2048 tokens without their first four.
+// Writes rows of K and V for scripts/learn-kvtc.py: contexts of 2048 tokens without their first four.
 int write_rows(const char* model, const std::string& path) {
   constexpr int kContext = 2048, kSink = 4;
   const Session session = open_session(model, "reference", WeightMode::f32);
@@ -117,8 +117,8 @@ int write_rows(const char* model, const std::string& path) {
   return 0;
 }
 
-// Bits of a recipe's caches in compact coding, the mean over the text's chunks. What coding saves of each
-// sealed page is taken off the recipe's own bits.
+// Computes the bits of a recipe's caches in compact coding, on average over the text's chunks. It subtracts
+// what coding saves of each quantized page from the recipe's own bits.
 class CompactBits {
  public:
   CompactBits(const Session& session, const std::string& recipe)
@@ -147,7 +147,7 @@ class CompactBits {
   nlohmann::ordered_json row(const std::string& recipe, int context) const {
     const double token_elements = static_cast<double>(bf16_bytes(plan_->geometry, 1)) / 2;
     const double of_sealed = 8 * saved_bytes_ / (n_sealed_ * token_elements);
-    double share = 0;  // of tokens that are sealed, over the positions of a page
+    double share = 0;  // average share of quantized tokens over the positions of a page
     for (int n = context - kPageTokens + 1; n <= context; ++n)
       share += static_cast<double>(n / kPageTokens * kPageTokens) / n / kPageTokens;
     const std::int64_t constants = constant_size(*plan_, context).bytes + predictor_bytes_;
@@ -165,7 +165,7 @@ class CompactBits {
   std::shared_ptr<const SequenceCoder> coder_;
   std::int64_t predictor_bytes_ = 0;
   CacheBits hot_bits_;
-  double hot_bytes_ = 0, saved_bytes_ = 0, n_sealed_ = 0;  // n_sealed_: tokens
+  double hot_bytes_ = 0, saved_bytes_ = 0, n_sealed_ = 0;  // n_sealed_ counts tokens
 };
 
 int write_sizes(int argc, char** argv) {
@@ -206,7 +206,7 @@ int evaluate(int argc, char** argv) {
       .context = number(argv[2]), .chunks = number(argv[3]), .n_threads = session.options().n_threads};
   const auto reference = make_engine_source("bf16", session.engine(), session.backend(),
                                             take(session.plan(take(parse_recipe("bf16")))), kStep);
-  const int width = static_cast<int>(bf16_bytes(engine.geometry(), 1) / 4);  // K and V of two bytes
+  const int width = static_cast<int>(bf16_bytes(engine.geometry(), 1) / 4);  // K and V take two bytes each
   std::map<std::string, std::array<PrincipalDirections, 2>> learned;
   std::vector<std::unique_ptr<LogitSource>> rows;
   for (int i = 5; i < argc; ++i) {

@@ -1,7 +1,9 @@
-// compare_devices MODEL DEVICE TEXT [RECIPE [N]]: the engine on a device against the CPU's, weights expanded
-// to F32: logits of the text's first 512 tokens, and greedy answers of N tokens to each of its first 20
-// paragraphs. Prints the relative difference of the logits, beside that of the CPU's engine from itself where
-// its keys differ by a rounding of F32, and every token that the CPU would not have chosen, with by how much.
+// compare_devices MODEL DEVICE TEXT [RECIPE [N]] compares the engine on a device with the CPU's, with weights
+// expanded to F32. It compares the logits of the text's first 512 tokens, and greedy completions of N tokens
+// for each of its first 20 paragraphs.
+// It prints the relative difference of the logits, and next to it that of the CPU's engine from itself when
+// its keys differ by a rounding of F32. It also prints every token that the CPU would not have chosen, and by
+// how much.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +23,8 @@ using namespace kvant;
 
 namespace {
 
-// Keys as sums in another order make them: each changed by some 1e-7 of itself, which is F32's precision.
-// What the cache then rounds the other way is the least by which two engines differ that don't add up alike.
+// Changes each key by about 1e-7 of itself, F32's precision, as another order of sums does. The resulting
+// roundings in the cache are the least difference between two engines that add in different orders.
 class OtherwiseSummedKeys : public BackendDecorator {
  public:
   using BackendDecorator::BackendDecorator;
@@ -61,7 +63,7 @@ struct Machine {
     cache = std::make_unique<Cache>(backend->place(plan.value()).value(), 0);
   }
 
-  // Logits of the last n tokens.
+  // Returns the logits of the last n tokens.
   std::vector<float> run(SequenceId sequence, std::span<const std::int32_t> tokens, bool is_prompt, int n) {
     return run(sequence, tokens, is_prompt, n, *backend);
   }
@@ -116,7 +118,7 @@ int main(int argc, char** argv) {
              relative_difference(expected, cpu.run(cpu.cache->add(), tokens, true, n, otherwise)));
 
   int n_prompts = 0, n_equal = 0;
-  double seconds = 0;  // of the device
+  double seconds = 0;  // time of the device
   std::istringstream lines(text);
   for (std::string line; n_prompts < 20 && std::getline(lines, line);) {
     if (line.size() < 200) continue;

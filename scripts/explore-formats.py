@@ -60,7 +60,8 @@ class Model:
         return out
 
     def log_probabilities(self, tokens, store=lambda layer, k, v: (k, v)):
-        """Of the tokens that follow the second half's. store: K and V as the cache gives them back."""
+        """Returns the predictions for the tokens of the second half. store: returns K and V as the cache gives them
+        back."""
         x = self.w["token_embd.weight"][tokens]
         for layer in range(self.n_layers):
             p = f"blk.{layer}."
@@ -92,7 +93,7 @@ def uniform_by_channel(x, bits):
 
 
 def normal_levels(bits):
-    """Lloyd-Max levels of the normal distribution."""
+    """Returns the Lloyd-Max levels of the normal distribution."""
     x = torch.linspace(-6, 6, 200001, dtype=torch.float64)
     p = torch.exp(-x * x / 2)
     levels = torch.linspace(-2.5, 2.5, 2**bits, dtype=torch.float64)
@@ -128,7 +129,7 @@ def gains_in_octaves(gain):
 
 
 def around_means(x, code, with_mean=True, with_gain=True):
-    """A mean for each channel and page, a gain for each token, and `code` for the unit-variance rest."""
+    """Encodes a mean for each channel and page, a gain for each token, and `code` for the unit-variance rest."""
     mean = x.mean(2, keepdim=True).half().float() if with_mean else torch.zeros_like(x[:, :, :1])
     rest = x - mean
     gain = rest.pow(2).mean((3,) if with_gain else (2, 3), keepdim=True).sqrt().clamp_min(1e-12)
@@ -136,7 +137,7 @@ def around_means(x, code, with_mean=True, with_gain=True):
 
 
 def candidates(d, learned):
-    """name, bits, function of (pages, layer); learned: for each layer rotated rows [heads, tokens, d]."""
+    """Yields name, bits, and a function of (pages, layer). learned: for each layer, rotated rows [heads, tokens, d]."""
     levels = {bits: normal_levels(bits) for bits in (2, 3, 4)}
     side = {"mean+gain": 16 / PAGE + 8 / d, "gain": 8 / d, "mean": 16 / PAGE}
     for bits in (2, 3, 4):

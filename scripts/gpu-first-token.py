@@ -48,7 +48,7 @@ class Bf16Cache:
 
 
 class PagedCache:
-    """One sequence, in the plug-in's blocks."""
+    """Runs one sequence in the plug-in's blocks."""
 
     def __init__(self, library, recipe, n_tokens):
         sizes = [library.page_bytes(name, D) for name in (recipe.key_format, recipe.value_format)]
@@ -76,7 +76,7 @@ class PagedCache:
 
 
 class NoAttention:
-    """For the time of everything else."""
+    """Attends to nothing, which gives the time of everything else."""
 
     def begin_step(self):
         pass

@@ -31,7 +31,7 @@ def calls_of_graph(size):
 
 
 class PagedCache:
-    """FP8 pages [page][token][head][channel] of some calls, in random places."""
+    """FP8 pages [page][token][head][channel] for several calls, in random places."""
 
     def __init__(self, batch, context, calls):
         pages = batch * context // PAGE
@@ -45,7 +45,7 @@ class PagedCache:
         self.lengths = torch.full((batch,), context, device="cuda", dtype=torch.int32)
 
     def exact(self, call, q):
-        """Attention of the first sequence in F32."""
+        """Computes the attention of the first sequence in F32."""
         ids = self.tables[call, 0].long()
         keys, values = (pool[ids].float().flatten(0, 1) for pool in (self.keys, self.values))
         scores = torch.einsum("hgd,nhd->hgn", q[0].float().view(KV_HEADS, -1, D), keys) / math.sqrt(D)

@@ -20,11 +20,11 @@ from kvant.torch import BF16, PAGE, Layer, Lengths, Shape, TorchLibrary, page_po
 from llama_shape import D, HEADS, KV_HEADS, LAYERS, Network, rotation_of  # noqa: E402
 
 VARIANTS = ["bf16", "ch4g128+tok4g128", "ch2g128+tok2g128", "vq-d4b8+vq-d4b8", "tcq3+tcq3"]
-UNIQUE_PAGES = 16  # of each head, of which a cache is made
+UNIQUE_PAGES = 16  # pages per head from which a cache is made
 
 
 class Bf16Cache:
-    """All keys and values, and PyTorch's attention."""
+    """Keeps all keys and values, and attends by PyTorch."""
 
     def __init__(self, context):
         self.rows = [torch.randn(LAYERS, 1, KV_HEADS, context, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
@@ -41,7 +41,7 @@ class Bf16Cache:
 
 
 class LowBitCache:
-    """Sealed pages up to the last, whose tokens are in the tail; the last of them is the new one."""
+    """Keeps sealed pages, and the tokens of the last page, the newest included, in the tail."""
 
     def __init__(self, kvant, formats, context):
         self.kvant = kvant
@@ -77,7 +77,7 @@ class LowBitCache:
         self.keep = codebooks
 
     def unique_pages(self, formats, sizes, codebooks):
-        """Some pages of every head, sealed from random values: [pages][bytes of both sides]."""
+        """Returns some pages of every head, sealed from random values: [pages][bytes of both sides]."""
         device = {"device": "cuda", "dtype": torch.int32}
         table = torch.arange(KV_HEADS * UNIQUE_PAGES, **device).view(1, KV_HEADS, UNIQUE_PAGES)
         tail_pool, tail = page_pool(table, PAGE * D * 2, PAGE * D * 2)
@@ -104,7 +104,7 @@ class LowBitCache:
 
 
 class NoAttention:
-    """For the time of everything else."""
+    """Attends to nothing, which gives the time of everything else."""
 
     def begin_step(self):
         pass

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# For gpu-test and gpu-bench: builds programs of the GPU library, and sets `programs` to their folder. Where
-# KVANT_GPU_PROGRAMS names a folder, they are taken from there, built on another machine.
+# gpu-test and gpu-bench use this to build programs of the GPU library. It sets `programs` to their folder. If
+# KVANT_GPU_PROGRAMS names a folder, the programs there, built on another machine, are used.
 build_gpu_programs() {
   programs=${KVANT_GPU_PROGRAMS:-build/cuda}
   [ -z "${KVANT_GPU_PROGRAMS:-}" ] || return 0

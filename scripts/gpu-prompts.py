@@ -42,7 +42,7 @@ class Kvant:
         return self.call(batch, n, q, k, v)
 
     def call(self, batch, n, q, k, v, pages=None, **of_pages):
-        """of_pages: what the shape says of the prompt's pages."""
+        """of_pages: the fields of the shape that describe the prompt's pages."""
         dim, total = q.shape[-1], batch * n
         begins = torch.arange(0, total + 1, n, device="cuda", dtype=torch.int32)
         shape = c_api.PromptShape(n_seqs=batch, n_heads=HEADS, n_kv_heads=KV_HEADS, head_dim=dim, n_queries=total,
@@ -64,7 +64,7 @@ class Kvant:
 
 
 class VQuant(Kvant):
-    """Tokens are protected at random, each head's own."""
+    """Protects tokens at random, separately for each head."""
 
     def __init__(self, library, half):
         super().__init__(library, 0)
@@ -93,7 +93,7 @@ class VQuant(Kvant):
 
     @staticmethod
     def protected_pages(protected, k, v):
-        """Pages [heads * sequences * pages][2][tokens][d], and a table of them [heads][sequences][pages]."""
+        """Returns pages [heads * sequences * pages][2][tokens][d], and a table of them [heads][sequences][pages]."""
         n_heads, batch, n = protected.shape
         n_pages = -(-int(protected.sum(-1).max()) // PAGE)
         pool = torch.zeros((n_heads, batch, 2, n_pages * PAGE, k.shape[-1]), device="cuda", dtype=torch.bfloat16)
@@ -142,7 +142,7 @@ class Fa3:
 
 
 def relative_error(out, batch, n, q, k, v):
-    """Of rows of the last sequence, one of every so many, each of another head."""
+    """Returns the error of evenly spaced rows of the last sequence, each of another head."""
     first = (batch - 1) * n
     wrong = right = 0.0
     for i in range(SAMPLES):
@@ -182,7 +182,7 @@ def main():
             engines[0].keep = False
             graphs = [captured(run) for run in runs]
             times = [[] for _ in runs]
-            for i in range(args.rounds * len(runs)):  # the next to begin each time: power limits what follows what
+            for i in range(args.rounds * len(runs)):  # each round starts with another one, because power limits affect what runs later
                 of_round = (i + i // len(runs)) % len(runs)
                 times[of_round].append(median_replay_ms(graphs[of_round], REPLAYS[n]))
             baseline = statistics.median(times[0])

@@ -22,7 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLIENTS = 4
-FAILURES = (OSError, http.client.HTTPException, json.JSONDecodeError)  # of a server that was killed
+FAILURES = (OSError, http.client.HTTPException, json.JSONDecodeError)  # errors of a server that was killed
 
 
 class Server:
@@ -55,7 +55,7 @@ class Server:
 
 
 class Client(threading.Thread):
-    """Goes on with a session and saves it, until the server is gone. states: the text by the number of tokens."""
+    """Continues a session and saves it, until the server is gone. states: the text by the number of tokens."""
 
     def __init__(self, server, session):
         super().__init__()
@@ -98,7 +98,7 @@ class Session:
 
 
 def check(server, folder, sessions):
-    """What the server has after a kill: one sentence about what is wrong, or None."""
+    """Returns one sentence about what is wrong with the server after a kill, or None."""
     left = [path.name for path in pathlib.Path(folder).glob("*.tmp")]
     if left:
         return f"half files are left: {left}"
@@ -134,7 +134,7 @@ def main():
             clients = [Client(server, session) for session in sessions]
             for client in clients:
                 client.start()
-            while not all(c.saves or not c.is_alive() for c in clients):  # all are at it
+            while not all(c.saves or not c.is_alive() for c in clients):  # until all clients have saved
                 time.sleep(0.01)
             time.sleep(rng.random() * 0.5)
             server.kill()

@@ -21,9 +21,9 @@ import numpy as np
 SIZES = (1, 16, 64, 256, 1024)
 BITS = (0, 2, 4, 8)
 PARAMETER_BITS = 32
-UNIT = 2  # bits: all costs are multiples of it
+UNIT = 2  # bits; all costs are multiples of this
 GRID, BEHIND = 16, (0, 1, 2, 4, 8)  # components: where groups begin
-JUDGED = 512  # tokens that errors are taken from
+JUDGED = 512  # tokens that errors are measured on
 
 
 def read_rows(path, width):
@@ -32,7 +32,7 @@ def read_rows(path, width):
 
 
 def principal_directions(rows):
-    """The mean [width], and the eigenvectors of the covariance as rows, the largest eigenvalue first."""
+    """Returns the mean [width], and the eigenvectors of the covariance as rows, the largest eigenvalue first."""
     mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     centred = rows - mean
     covariance = centred.T @ centred / np.float32(len(rows))
@@ -45,13 +45,13 @@ def as_stored(values):
 
 
 def e4m3(x):
-    """The nearest numbers of E4M3, |x| <= 448."""
+    """Returns the nearest E4M3 numbers, |x| <= 448."""
     unit = np.exp2(np.maximum(np.frexp(x)[1] - 4, -9)).astype(np.float32)
     return np.rint(x / unit) * unit
 
 
 def decoded(x, bits):
-    """What coding leaves of groups [tokens, size]: see src/task/kvtc/component_coder.h."""
+    """Returns groups [tokens, size] after coding; see src/task/kvtc/component_coder.h."""
     if bits == 0:
         return np.zeros_like(x)
     least, most = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
@@ -65,7 +65,7 @@ def decoded(x, bits):
 
 
 def group_errors(components):
-    """(first, size, bits) -> squared error, of all groups that may be."""
+    """Returns (first, size, bits) -> squared error, for all possible groups."""
     width = components.shape[1]
     errors = {}
     for size in SIZES:
@@ -83,9 +83,9 @@ def cost_of(size, bits):
 
 
 def best_groups(errors, width, budgets):
-    """For each budget (bits of a token) the groups of the least error, [(size, bits)], by dynamic programming."""
+    """Finds, for each budget (bits per token), the groups of least error, [(size, bits)], by dynamic programming."""
     n = max(budgets) // UNIT + 1
-    least = np.full((width + 1, n), np.inf)  # of the first components, with at most so many units
+    least = np.full((width + 1, n), np.inf)  # least error of the first components with at most so many units
     least[0] = 0
     choices = [(size, bits) for size in SIZES for bits in BITS]
     chosen = np.zeros((width + 1, n), dtype=np.int8)
@@ -113,7 +113,7 @@ def best_groups(errors, width, budgets):
 
 
 def merged(groups):
-    """Text of groups; neighbours without bits are one."""
+    """Writes groups as text, and joins neighbouring groups without bits."""
     joined = []
     for size, bits in groups:
         if bits == 0 and joined and joined[-1][1] == 0:
@@ -124,7 +124,7 @@ def merged(groups):
 
 
 def learned_side(path, width, budgets):
-    """The mean, the directions, and for each budget (bits of a token) its groups as text."""
+    """Returns the mean, the directions, and for each budget (bits per token) its groups as text."""
     rows = read_rows(path, width)
     mean, directions = principal_directions(rows)
     if not budgets:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of scripts/learn-kvtc.py, which needs numpy: without it they are skipped."""
+"""Tests scripts/learn-kvtc.py. The tests are skipped without numpy."""
 import importlib.util
 import pathlib
 import unittest
@@ -14,11 +14,11 @@ try:
 except ModuleNotFoundError:
     np = None
 
-HALF = 16  # components of half a row here, and of the larger group
+HALF = 16  # components in half of a row, and in the larger group
 
 
 def least_error(errors, budget):
-    """Of two halves, each one group of 16 or 16 groups of one: every sum of bits that these can have."""
+    """Returns every sum of bits of two halves that are each one group of 16 or 16 groups of one."""
     halves = []
     for first in (0, HALF):
         single = {0: 0.0}

@@ -14,7 +14,7 @@ cmake --preset default -B build/lint -DKVANT_UNITY=OFF > /dev/null  # how each f
 files=("$@")
 [ $# -gt 0 ] || mapfile -t files < <(find src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort)
 clang-format --dry-run -Werror "${files[@]}"
-# Headers are checked through the sources that include them. clang doesn't know all of GCC's options.
+# Headers are checked through the sources that include them. clang does not know all of GCC's options.
 sed -i -e 's/ -fno-tree-[a-z]*//g' -e 's/ -include [^ ]*cmake_pch.hxx//; s/ -Winvalid-pch//; s/ -fpch-preprocess//; s/ --param=[^ ]*//' build/lint/compile_commands.json
 printf '%s\n' "${files[@]}" | grep '\.cc$' |
   xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/lint --extra-arg=-Wno-unknown-warning-option 2> >(grep -v 'warnings generated' >&2)

@@ -19,7 +19,7 @@ FOLDER = ROOT / "docs/pictures"
 
 
 def drawn(picture, theme):
-    """The SVG as text, the same in every run."""
+    """Returns the SVG as text, the same in every run."""
     settings = {
         "svg.hashsalt": "kvant", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 12, "axes.grid": True,
         "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12.5, "axes.titleweight": "bold",

@@ -23,7 +23,7 @@ def documents(path):
 
 
 def tables(paths):
-    """The first document of each table, with the rows of all."""
+    """Returns the first document of each table, with the rows of all its documents."""
     found = {}
     for path in paths:
         for document in documents(path):
@@ -56,7 +56,7 @@ def number(value, text):
 
 
 def constants(row):
-    """What the model constants take: KiB, and bits for each element of one sequence of that context."""
+    """Returns the size of the model constants: KiB, and bits per value of one sequence of that context."""
     if not row.get("constant_bytes"):
         return "-"
     return f"{row['constant_bytes'] / 1024:,.0f} KiB, {row['constant_bits']:.2g} bits"

@@ -58,7 +58,7 @@ class Reader:
 
 
 def tokenizer_of(path):
-    """The metadata of the tokenizer, as they stand in the file: {key: bytes}, and the vocabulary's size."""
+    """Returns the tokenizer's metadata as in the file: {key: bytes}, and the vocabulary's size."""
     with open(path, "rb") as file:
         r = Reader(file.read(32 << 20))
     r.at = 8
@@ -147,7 +147,7 @@ def write(target, weight_type, fields, tensors):
 
 
 def gemma(s, metadata, n_vocab):
-    """Fields and tensors of a gemma3 or gemma4 file; in the latter the last layers may have no K and V."""
+    """Returns the fields and tensors of a gemma3 or gemma4 file. In gemma4 the last layers may have no K and V."""
     architecture, e, n, n_layers = s.get("architecture", "gemma4"), s["embd"], s["layer_embd"], s["layers"]
     is_4 = architecture == "gemma4"
     slides = [int(i % s["full_every"] < s["full_every"] - 1) for i in range(n_layers)]
@@ -183,7 +183,7 @@ def gemma(s, metadata, n_vocab):
                       "attention.shared_kv_layers": s["sharing"], "embedding_length_per_layer_input": n})
         lists = {"attention.sliding_window_pattern": slides, "attention.head_count_kv": kv_heads, "feed_forward_length": widths}
         real.update({"rope.freq_base_swa": 1e4, "final_logit_softcapping": 30.0})
-    else:  # whose windows follow from the architecture
+    else:  # their windows follow from the architecture
         whole.update({"attention.head_count_kv": s["kv"], "feed_forward_length": s["ff"]})
     fields = list(metadata.values())
     fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (

@@ -26,7 +26,7 @@ def help_of(program, *words):
 
 
 def commands(program):
-    """Names of the commands, in the order of the help."""
+    """Returns the names of the commands, in the order of the help."""
     return re.findall(r"(?m)^  (\w+)\b", re.split(r"(?im)^subcommands:\n", help_of(program))[1])
 
 
@@ -91,7 +91,8 @@ def formats_page(registry):
 
 
 def package_recipes(registry):
-    """The registry as python/kvant reads it: the default of each key, and of each recipe the values that differ."""
+    """Returns the registry as python/kvant reads it: the default of each key, and the values of each recipe that
+    differ."""
     recipes = [{x: r[x] for x in ("name", "values", "uncalibrated") if x in r} for r in registry["recipes"]]
     lines = ",\n".join("  " + json.dumps(r) for r in recipes)
     defaults = json.dumps({k["key"]: k["default"] for k in registry["keys"]})

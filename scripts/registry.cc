@@ -1,6 +1,5 @@
-// registry: prints what kvant's registries hold (formats, transforms, recipes, keys of recipes, suites) as
-// JSON. From this, scripts/reference.py writes docs/reference and the table of recipes that the Python
-// package reads.
+// registry prints kvant's registries (formats, transforms, recipes, keys of recipes, suites) as JSON.
+// scripts/reference.py turns it into docs/reference and the table of recipes that the Python package reads.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -20,8 +19,8 @@ using Json = nlohmann::ordered_json;
 
 Json format_to_json(const std::string& name) {
   const Format& format = *find_format(name);
-  // How the CPU backend multiplies it: codes as they are, numbers as they are, or values that it decodes
-  // first.
+  // Says how the CPU backend multiplies the format: codes as they are, numbers as they are, or values that it
+  // decodes first.
   const bool direct = format.code_scheme(128).has_value() || format.number_type() != NumberType::none;
   return {{"name", name},
           {"bits_64", format.bits(64)},
@@ -49,7 +48,7 @@ Json transforms() {
   return kinds;
 }
 
-// A model of the usual shape: what a recipe without calibration is does not depend on more.
+// Returns a model of the usual shape. What a recipe is without calibration depends on nothing else.
 Geometry usual_geometry() {
   Geometry geometry;
   geometry.model = "any model";
@@ -59,7 +58,7 @@ Geometry usual_geometry() {
   return geometry;
 }
 
-// The values that differ from an empty recipe's.
+// Returns the values that differ from those of an empty recipe.
 Json values_of(const Recipe& recipe) {
   const Recipe none;
   Json values = Json::object();

@@ -1,5 +1,5 @@
-// Writes a model with its weights in another type, so that speed can be compared on the rival's best one: from
-// the values that the file stores, which is right for speed and no better than the file for quality.
+// Writes a model with its weights in another type, so speed can be compared with the rival's best type. It
+// converts the values that the file stores, which is right for speed, but no better than the file in quality.
 //
 //   requantize IN.gguf OUT.gguf f16|q4_0
 //

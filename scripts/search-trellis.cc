@@ -24,10 +24,11 @@ using kvant::kTrellisStates;
 using kvant::TrellisCode;
 
 constexpr int kRowValues = 512;
-constexpr int kRows = 120;  // of the last ranking
+constexpr int kRows = 120;  // rows of the last ranking
 constexpr std::size_t kKept = 40, kFinalists = 12;
 constexpr std::array kQuickScales = {1.0F, 1.2F, 1.45F};  // standard deviation of the levels
-constexpr std::array kFineScales = {.85F, .9F, .95F, .975F, 1.0F, 1.025F, 1.05F, 1.1F, 1.15F};  // times that
+constexpr std::array kFineScales = {.85F,   .9F,   .95F, .975F, 1.0F,
+                                    1.025F, 1.05F, 1.1F, 1.15F};  // factors of that scale
 
 using Levels = std::array<float, kTrellisStates>;
 using Random = std::mt19937;
@@ -48,8 +49,8 @@ Levels levels_of(const TrellisCode& code) {
   return levels;
 }
 
-// The squared error of the best path (Viterbi). A state's oldest bits are its lowest: state k * nodes + node
-// follows the states node * symbols + j.
+// Returns the squared error of the best path (Viterbi). A state's oldest bits are its lowest: state k * nodes
+// + node follows the states node * symbols + j.
 double path_error(const float* row, int bits, const Levels& levels) {
   const int symbols = 1 << bits, nodes = kTrellisStates >> bits;
   Levels costs{}, after, least;
@@ -74,7 +75,7 @@ double mean_error(const TrellisCode& code, const std::vector<float>& values, int
   return sum / (static_cast<double>(n_rows) * kRowValues);
 }
 
-// The best of some scales for the candidate's other constants, and its error on the first rows.
+// Returns the best of some scales for the candidate's other constants, and its error on the first rows.
 template <class Scales>
 void fit_scale(Candidate& candidate, float unit, const Scales& scales, const std::vector<float>& values,
                int n_rows) {
@@ -87,7 +88,7 @@ void fit_scale(Candidate& candidate, float unit, const Scales& scales, const std
   }
 }
 
-// The AVX2 kernel wants mixes by 4 and more, and folds that make 8 with them.
+// The AVX2 kernel needs mixes by 4 and more, and folds that make 8 with them.
 void change(Random& random, int what, TrellisCode& code) {
   if (what == 0) code.mix = draw(random, 4, 7);
   if (what == 1) code.fold = draw(random, 1, 7);

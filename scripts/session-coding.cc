@@ -1,10 +1,11 @@
-// What compact coding makes of session files, and how fast: bytes, and MB of the hot sequence in a second, by
-// one thread, by one thread in a second of its processor's time (beside others' work), and by two; best of 2.
+// Measures compact coding of session files: bytes, and MB of the hot sequence per second of one thread, per
+// second of that thread's processor time (to exclude other work), and of two threads. It prints the best of 2
+// runs.
 //
 //   cmake --build --preset default --target session_coding
 //   build/default/session_coding MODEL RECIPE FILE...       (of kvant run --session FILE)
 //
-// What decoding gives is compared with the sequence, byte by byte.
+// The decoded sequence is compared byte by byte.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -32,7 +32,7 @@ has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2> /dev/null; }
 has_python_headers() { has python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; }
 has_library() { has pkg-config && pkg-config --exists "$1"; }
 
-# Prints the Debian packages whose tool or library can't be used yet, on one line.
+# Prints, on one line, the Debian packages whose tool or library is missing.
 missing_packages() {
   {
     has_compiler || echo build-essential
@@ -48,7 +48,7 @@ missing_packages() {
   } | xargs
 }
 
-# Prints what makes root of the command after it; fails when nothing does.
+# Prints the command that runs another command as root, or fails if there is none.
 root_prefix() {
   if [ "$(id -u)" = 0 ]; then
     echo env
@@ -101,7 +101,7 @@ install_environment() {
   pip --version > /dev/null 2>&1 || step "create the Python environment .venv" create_environment
 }
 
-# What ggml is compiled for: the vector instructions of this processor, exactly these, or a set that has a name.
+# Prints what ggml is compiled for: exactly this processor's vector instructions, or a named set.
 processor() {
   case ${KVANT_GGML:-native} in
     native) instructions_here ;;
@@ -125,7 +125,7 @@ fetch_llama() {
     mv "$WORK/unpacked/llama_cpp_python-$LLAMA" "$1"
 }
 
-# Only the libraries: without llama.cpp's programs and tests less than half of the source is left to compile.
+# Builds only the libraries. Without llama.cpp's programs and tests, less than half of the source is compiled.
 build_llama() {
   local source=$1/vendor/llama.cpp build=$2 prefix
   prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
@@ -137,8 +137,8 @@ build_llama() {
     cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
 }
 
-# Sources that kvant compiles itself: one for HTTP, and of llama.cpp's `common` library what chats need
-# (cmake/llama_chat.cmake), with the chat templates of its archive, for tests.
+# Copies the sources that kvant compiles itself: one for HTTP, what chats need of llama.cpp's `common` library
+# (cmake/llama_chat.cmake), and the archive's chat templates, for tests.
 copy_sources() {
   local llama=$1/vendor/llama.cpp http=.venv/include/cpp-httplib chat=.venv/include/llama-chat
   mkdir -p $http $chat &&
@@ -166,7 +166,7 @@ install_llama() {
 
 has nvcc || PATH=$PATH:/usr/local/cuda/bin  # where NVIDIA's packages put it
 
-# What `make run DEVICE=cuda` can't do without is said before anything is compiled, unless KVANT_GPU says what is there.
+# Checks, before anything is compiled, what `make run DEVICE=cuda` needs, unless KVANT_GPU says what exists.
 check_gpu() {
   nvidia-smi > /dev/null 2>&1 ||
     fail "DEVICE=$DEVICE needs an NVIDIA GPU and its driver, and nvidia-smi shows none: leave DEVICE out to use the CPU"
@@ -180,7 +180,8 @@ wants_gpu() {
     *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && [ -n "$(gpu_architectures)" ] ;;
   esac
 }
-# What the GPUs that are there are compiled for, with semicolons between, such as 90a or 80;86: those that kvant has kernels for.
+# Prints the architectures of the present GPUs that kvant has kernels for, separated by semicolons, such as 90a or
+# 80;86.
 gpu_architectures() {
   ! has nvidia-smi || nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | sort -u |
     sed -n 's/^9\.0$/90a/p; s/^\(8\|1[0-9]\)\.\([0-9]\)$/\1\2/p' | paste -sd ';' || true
@@ -228,7 +229,7 @@ install_model() {
   mark_done model "$model"
 }
 
-# For the tests: that the GPU library compiles is to be seen on machines without a GPU too.
+# Installs nvcc for the tests, so machines without a GPU also check that the GPU library compiles.
 install_cuda_compiler() {
   local version=13.0
   has nvcc || [ "$(uname -m)" != x86_64 ] || is_done nvcc "$version" && return 0
@@ -239,7 +240,7 @@ install_cuda_compiler() {
   rm -f build/default/build.ninja  # to be configured anew
 }
 
-# For the test of the Python package. Without them it is not built.
+# Installs the tools for the Python package's test. Without them the package is not built.
 install_python_tools() {
   local versions="nanobind==$NANOBIND scikit-build-core==$SCIKIT_BUILD numpy==$NUMPY"
   is_done python_tools "$versions" && return 0
@@ -249,7 +250,7 @@ install_python_tools() {
   rm -f build/default/build.ninja  # to be configured anew
 }
 
-# For the tests of the pages of `kvant report` and `kvant serve`. Without a browser they are skipped, and
+# Installs a browser for the tests of the pages of `kvant report` and `kvant serve`. Without it they are skipped, and
 # `make test` says so.
 install_browser() {
   local name prefix
@@ -259,7 +260,7 @@ install_browser() {
   fi
 }
 
-# For the server's tests. Without these packages the tests are skipped, and `make test` says so.
+# Installs packages for the server's tests. Without them the tests are skipped, and `make test` says so.
 install_client() {
   local packages
   packages=$(cksum < scripts/client-packages.txt)
@@ -268,14 +269,14 @@ install_client() {
   mark_done client "$packages"
 }
 
-# For the test of chat templates. Without it that test is skipped, and `make test` says so.
+# Installs jinja2 for the test of chat templates. Without it the test is skipped, and `make test` says so.
 install_jinja2() {
   is_done jinja2 "$JINJA2" && return 0
   (step "install jinja2 for the test of chat templates" pip install --no-cache-dir "jinja2==$JINJA2") || return 0
   mark_done jinja2 "$JINJA2"
 }
 
-# What only tests need and pip brings: fetched while llama.cpp is compiled, which leaves the network alone.
+# Fetches what only tests need, by pip, while the compilation of llama.cpp leaves the network free.
 fetch_for_tests() {
   install_cuda_compiler
   install_python_tools

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# For the other scripts: runs a command as a named, timed step.
+# Other scripts use this to run a command as a named, timed step.
 
 fail() {
   echo "kvant: $*" >&2
   exit 1
 }
 
-# On a terminal: the seconds gone by, and the newest "[3/87]" of the log, until killed.
+# On a terminal, shows the elapsed seconds and the newest "[3/87]" of the log, until it is killed.
 show_progress() {
   local log=$1 start=$SECONDS
   while sleep 1; do

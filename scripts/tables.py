@@ -34,7 +34,7 @@ def pages():
 
 
 def generated(folder):
-    """Path and text of every file that holds something generated."""
+    """Yields path and text of every file with a generated part."""
     quality, cpu, gpu = Quality(folder), Cpu(folder), Gpu(folder)
     front, bits = Front(quality, cpu, gpu), Bits(folder)
     blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
@@ -50,7 +50,7 @@ def generated(folder):
                      f"{', '.join(sorted(blocks))}")
         files[path] = text
     unseen = [name for name in sorted(set(blocks) - shown) if blocks[name]() not in ("", NOTHING)]
-    if unseen:  # nothing that was measured gets lost
+    if unseen:  # no measurement may get lost
         sys.exit(f"no page shows {', '.join(unseen)}: write <!-- begin NAME --> and <!-- end NAME --> where it belongs")
     return files
 
@@ -62,7 +62,7 @@ def take_over(options):
     if options.bits:
         results.save(options.results, "bits", import_bits(str(ROOT / "build/default/kvant"), options.bits))
     for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
-        if folder:  # what was put there by hand stays
+        if folder:  # tables that were written by hand stay
             tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model")]
             results.save(options.results, name, take(folder, options.measured_on) + tables)
 

@@ -1,4 +1,4 @@
-"""What MkDocs doesn't do by itself: pages and sources outside docs/, the pages of the lab, and the most words of a page."""
+"""Adds to MkDocs pages and sources outside docs/, the pages of the lab, and a limit on the words of a page."""
 import logging
 import pathlib
 import posixpath
@@ -30,7 +30,7 @@ def on_files(files, config):
 
 
 def linked_sources(files):
-    """Files of the repository that pages link to, and that are no pages."""
+    """Returns the files of the repository that pages link to and that are not pages."""
     found = set()
     for file in files.documentation_pages():
         for target, _ in LINK.findall(CODE.sub("", file.content_string)):
@@ -41,7 +41,7 @@ def linked_sources(files):
 
 
 def in_repository(target, source):
-    """Where a link of a page leads, from the root of the repository; nothing, where it leads elsewhere."""
+    """Returns where a page's link leads, relative to the repository's root, or None if it leads elsewhere."""
     if ":" in target:
         return None
     page = source if source in OUTSIDE else f"docs/{source}"
