@@ -39,15 +39,19 @@ function(kvant_python)
       endif()
     endforeach()
     install(TARGETS kvant_python DESTINATION kvant COMPONENT python EXCLUDE_FROM_ALL)
-    set_target_properties(kvant PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib")
     install(TARGETS kvant DESTINATION kvant/bin COMPONENT python EXCLUDE_FROM_ALL)
     if(KVANT_BUNDLE)
-      kvant_install_needed(MODULES $<TARGET_FILE:kvant_python> EXECUTABLES $<TARGET_FILE:kvant>)
+      kvant_install_needed(kvant/lib python MODULES $<TARGET_FILE:kvant_python> EXECUTABLES $<TARGET_FILE:kvant>)
     endif()
     kvant_install_licences()
     set(targets kvant_python kvant)
     if(TARGET kvant_cuda)
-      install(TARGETS kvant_cuda DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL)
+      install(TARGETS kvant_cuda LIBRARY DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL NAMELINK_SKIP)
+      # Wheels have no links, so the library has one name there.
+      install(CODE "
+        set(folder \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/kvant/lib)
+        file(RENAME \${folder}/$<TARGET_FILE_NAME:kvant_cuda> \${folder}/libkvant_cuda.so)
+        file(REMOVE \${folder}/$<TARGET_SONAME_FILE_NAME:kvant_cuda>)" COMPONENT python EXCLUDE_FROM_ALL)
       # ggml's CUDA backend, where set-up has made it: for models with device="cuda".
       foreach(packages IN LISTS KVANT_VENV_PACKAGES)
         install(FILES ${packages}/lib/libggml-cuda.so DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL OPTIONAL)
@@ -67,18 +71,6 @@ function(kvant_python)
                      $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)
     set_tests_properties(Python.Wheel PROPERTIES LABELS model)
   endif()
-endfunction()
-
-# The shared libraries that they need, but for those that every Linux has.
-function(kvant_install_needed)
-  install(CODE "
-    file(GET_RUNTIME_DEPENDENCIES ${ARGN} RESOLVED_DEPENDENCIES_VAR needed
-         POST_EXCLUDE_REGEXES \"/(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\\\\+\\\\+))\\\\.so[.0-9]*$\")
-    foreach(library IN LISTS needed)
-      get_filename_component(name \${library} NAME)  # the name that programs ask for
-      file(REAL_PATH \${library} library)
-      file(INSTALL \${library} DESTINATION \${CMAKE_INSTALL_PREFIX}/kvant/lib RENAME \${name})
-    endforeach()" COMPONENT python EXCLUDE_FROM_ALL)
 endfunction()
 
 # Of what the package contains beside kvant.

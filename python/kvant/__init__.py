@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvant.engine import Answer, Error, Model, Tokenizer, evaluate, plan
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 PAGE = 128  # tokens of a page
 __all__ = ["PAGE", "Answer", "Error", "Model", "Tokenizer", "evaluate", "plan"]
 

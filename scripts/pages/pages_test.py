@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -304,6 +305,17 @@ class Speeds(unittest.TestCase):
         text = front.Front(Quality(folder), Cpu(folder), Gpu(folder)).speeds()
         self.assertIn("| `uniform-4bit` | 124 tokens/s: 1.24x `llama.cpp:f16`, 1.13x kvant's own `bf16` | 4.16 | 0.002 | "
                       "Qwen2.5-Coder-1.5B, 8,192 tokens, 4.24 bits there | 2026-11-26 |", text)
+
+
+class Version(unittest.TestCase):
+    def test_what_cites_or_announces_the_version_has_that_of_the_package(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        read = lambda name: (root / name).read_text(encoding="utf-8")
+        version = re.search(r'^__version__ = "(\d+\.\d+\.\d+)"$', read("python/kvant/__init__.py"), re.MULTILINE).group(1)
+        self.assertIn(f"\nversion: {version}\n", read("CITATION.cff"))
+        self.assertIn(f"  version = {{{version}}},", read("docs/README.md"))
+        newest = re.search(r"^## (\S+)", read("CHANGELOG.md"), re.MULTILINE).group(1)
+        self.assertEqual(f"{newest}.0" if newest.count(".") == 1 else newest, version)
 
 
 class ReferencePages(unittest.TestCase):

@@ -1,0 +1,37 @@
+# `cmake --install BUILD`: the program, the libraries that it needs in a folder of their own, and the GPU library with its
+# header (cuda.cmake). `cmake --build BUILD --target uninstall` removes what was installed.
+
+# kvant_install_needed(FOLDER COMPONENT MODULES|EXECUTABLES files...): the shared libraries that they need, but for those that
+# every Linux has.
+function(kvant_install_needed folder component)
+  set(options COMPONENT ${component})
+  if(component STREQUAL python)
+    list(APPEND options EXCLUDE_FROM_ALL)
+  endif()
+  install(CODE "
+    file(GET_RUNTIME_DEPENDENCIES ${ARGN} RESOLVED_DEPENDENCIES_VAR needed
+         POST_EXCLUDE_REGEXES \"/(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\\\\+\\\\+))\\\\.so[.0-9]*$\")
+    foreach(library IN LISTS needed)
+      get_filename_component(name \${library} NAME)  # the name that programs ask for
+      file(REAL_PATH \${library} library)
+      file(INSTALL \${library} DESTINATION \${CMAKE_INSTALL_PREFIX}/${folder} RENAME \${name})
+    endforeach()" ${options})
+endfunction()
+
+# After the program and the GPU library.
+function(kvant_install)
+  set(libraries ${CMAKE_INSTALL_LIBDIR}/kvant)  # other programs' llama.cpp stays as it is
+  file(RELATIVE_PATH way /${CMAKE_INSTALL_BINDIR} /${libraries})
+  set_target_properties(kvant PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib;\$ORIGIN/${way}")  # the first: in the Python package
+  install(TARGETS kvant RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+  kvant_install_needed(${libraries} program EXECUTABLES $<TARGET_FILE:kvant>)
+  foreach(packages IN LISTS KVANT_VENV_PACKAGES)  # ggml's CUDA backend, where set-up has made it
+    install(FILES ${packages}/lib/libggml-cuda.so DESTINATION ${libraries} COMPONENT program OPTIONAL)
+  endforeach()
+  install(FILES LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvant COMPONENT program)
+  add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR}
+                    -P ${CMAKE_SOURCE_DIR}/cmake/uninstall.cmake VERBATIM)
+  add_test(NAME Install.IsCompleteMovableAndUndone COMMAND ${CMAKE_SOURCE_DIR}/cmake/install_test.sh ${CMAKE_BINARY_DIR}
+           ${PROJECT_VERSION})
+  set_tests_properties(Install.IsCompleteMovableAndUndone PROPERTIES LABELS slow RESOURCE_LOCK installation)
+endfunction()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# install_test.sh BUILD_FOLDER VERSION: installs kvant into a folder of its own, moves it, runs the program there without the
+# libraries of the build, installs again, and uninstalls: nothing may be left.
+set -euo pipefail
+build=$1 version=$2
+folder=$(mktemp -d)
+trap '[ $? = 0 ] || cat "$folder/log"; rm -rf "$folder"' EXIT
+fail() { echo "$*"; exit 1; }
+
+cp "$build/install_manifest.txt" "$folder/manifest" 2> /dev/null || true  # of whoever has installed from this folder
+cmake --install "$build" --prefix "$folder/first" > "$folder/log"
+mv "$folder/first" "$folder/place with a space"
+said=$("$folder/place with a space/bin/kvant" --version)
+[ "$said" = "kvant $version" ] || fail "the program says '$said', not 'kvant $version'"
+strange=$(ldd "$folder/place with a space/bin/kvant" | grep -v "place with a space" | grep -E 'llama|ggml|fmt|not found' || true)
+[ -z "$strange" ] || fail "needed from elsewhere: $strange"
+library=$(find "$folder/place with a space" -name 'libkvant_cuda.so.[0-9]')
+[ -z "$library" ] || readelf -d "$library" | grep -q 'SONAME.*libkvant_cuda\.so\.[0-9]\]' || fail "the GPU library has no SONAME of its major version"
+
+cmake --install "$build" --prefix "$folder/second" > "$folder/log"
+mkdir -p "$folder/second/lib/others" && touch "$folder/second/bin/other"
+cmake --build "$build" --target uninstall > "$folder/log"
+left=$(cd "$folder/second" && find . -type f -o -type l)
+[ "$left" = ./bin/other ] || fail "left after uninstalling: $left"
+[ ! -e "$folder/second/lib/kvant" ] || fail "an empty folder is left"
+[ ! -f "$folder/manifest" ] || cp "$folder/manifest" "$build/install_manifest.txt"
