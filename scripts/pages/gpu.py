@@ -48,7 +48,7 @@ class Gpu:
             if row.get("rival") or row.get("recipe") in DECISIVE_RECIPES or (row["name"] in DECISIVE and not row.get("recipe")):
                 cells = [self.cell(document, row, document["shapes"].index(shape)) for shape in shapes]
                 rows.append((shown(row), f"{row['bits']:.2f}", *cells))
-        return (markdown.code(document["command"]) + f"\n{document['measured_on']}\n\n" +
+        return (markdown.code(document["command"]) + f"\n{markdown.paragraph(document['measured_on'])}\n" +
                 markdown.table(("formats (K + V)", "bits", *shapes), rows))
 
     def cell(self, document, row, index):
@@ -104,8 +104,8 @@ class Gpu:
 
         keys = dict.fromkeys(key for key, _ in rows)
         body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in keys]
-        title = f"## {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
-        return (title + markdown.code(*document["command"].split("\n")) + f"\n{document['measured_on']}\n\n" +
+        title = f"## {document['title']}\n\n" + (markdown.paragraph(document["text"]) + "\n" if document.get("text") else "")
+        return (title + markdown.code(*document["command"].split("\n")) + f"\n{markdown.paragraph(document['measured_on'])}\n" +
                 markdown.table(("sequences", "depth", *(f"`{cache}`" for cache in caches)), body))
 
     def blocks(self):

@@ -2,6 +2,7 @@
 import csv
 import io
 import re
+import textwrap
 
 BLOCK = re.compile(r"(<!-- begin ([a-z0-9-]+)[^>]*-->\n)(.*?)(<!-- end \2 -->)", re.DOTALL)
 
@@ -30,10 +31,15 @@ def filled(text, blocks):
     return BLOCK.sub(fill, text), unknown
 
 
+def paragraph(text):
+    """Lines of at most 120 columns."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
 def measured_table(document, level="##"):
     """A document of the kind `table`: as it was measured, with its command."""
-    text = f"{level} {document['title']}\n\n" + (document["text"] + "\n\n" if document.get("text") else "")
-    text += code(*document["command"].split("\n")) + f"\n{document['measured_on']}\n\n"
+    text = f"{level} {document['title']}\n\n" + (paragraph(document["text"]) + "\n" if document.get("text") else "")
+    text += code(*document["command"].split("\n")) + f"\n{paragraph(document['measured_on'])}\n"
     return text + table(document["columns"], document["results"])
 
 

@@ -157,7 +157,7 @@ class Quality:
                 text += f"; {', '.join(names)}: {n} contexts, {day}" + (f", {ATTENDED[backend]}"
                                                                         if ATTENDED[backend] else "")
             sentences.append(text + ".")
-        return (markdown.code(*commands) if commands else "") + "\n" + "\n\n".join(sentences) + "\n\n"
+        return (markdown.code(*commands) if commands else "") + "\n" + "\n".join(map(markdown.paragraph, sentences)) + "\n"
 
     def main(self, context):
         """Main recipes of all models side by side, by kind."""
