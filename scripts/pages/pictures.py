@@ -254,15 +254,15 @@ class Pictures:
     @staticmethod
     def life_of_a_page(theme):
         """What a cache of 652 tokens keeps in which form."""
-        fig, axes = figure(1, 2, 4.6, "A cache of one KV head, from its first token to its newest",
-                           "Pages of 128 tokens; a page is quantized when it is full", theme)
+        fig, axes = figure(1, 2, 4.6, "A cache of one KV head, first to newest token",
+                           "Pages of 128 tokens; a page is quantized when it is full", theme, width=5.2)
         for axis, full in zip(axes, (2, 4)):
             newest = 60
             tokens = full * 128 + newest
             axis.set_title(f"{tokens} tokens")
             for page in range(full):
                 axis.add_patch(Rectangle((page * 128 + 2, 0), 124, 1, facecolor=theme["page"], edgecolor=theme["ours"]))
-                axis.text(page * 128 + 66, 0.5, "2 to 4\nbits", ha="center", va="center", fontsize=10.5)
+                axis.text(page * 128 + 66, 0.5, "2 to 4\nbits", ha="center", va="center", fontsize=11)
             axis.add_patch(Rectangle((2, 0), 15, 1, facecolor=theme["llama"], edgecolor="none"))
             axis.add_patch(Rectangle((full * 128 + 2, 0), newest, 1, facecolor=theme["turbo"], edgecolor="none"))
             axis.add_patch(Rectangle((full * 128 + 2, 0), 124, 1, facecolor="none", edgecolor=theme["plain"], linestyle="--"))
