@@ -18,7 +18,7 @@ namespace {
 
 // Keys:
 //   general.type                  "kvant-calibration"
-// |   kvant.calibration.version     of this layout
+//   kvant.calibration.version     of this layout
 //   ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
 //     context_length, adapter_steps, self, measure, seed, weights, backend, algorithm
 //   ....recipes                   string forms, one per line; the tensor "quality" holds three errors of each

@@ -1,15 +1,15 @@
-// The texts that ship inside the program: data/calibration/*.txt to calibrate on, data/sample/canals.txt to
-// judge on what calibration has not seen.
+// The texts embedded in the program: data/calibration/*.txt for calibration, and data/sample/canals.txt to
+// evaluate on text that calibration has not seen.
 #pragma once
 
 #include <string>
 
 namespace kvant {
 
-// All files of data/calibration in the order of their names, a blank line between them.
+// Returns all files of data/calibration, in the order of their names, separated by blank lines.
 std::string default_calibration_text();
 
-// Nothing in it is in the calibration text.
+// Returns a text of which nothing is in the calibration text.
 std::string held_out_text();
 
 }  // namespace kvant

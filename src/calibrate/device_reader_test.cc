@@ -1,4 +1,5 @@
-// Calibration whose model runs on a device: of host memory here, with a GPU's graphs, tables and calls.
+// Calibration with the model on a device. The device here is host memory with a GPU's graphs, tables and
+// calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,7 @@ class DeviceReader : public ::testing::Test {
   std::unique_ptr<Engine> engine_, device_engine_;
 };
 
-// Relative to the norm of `b`.
+// Returns the difference relative to the norm of `b`.
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double difference = 0, norm = 0;
@@ -70,7 +71,7 @@ TEST_F(DeviceReader, CapturesWhatTheCpuCaptures) {
   }
 }
 
-// With its caches in host memory: of layers whose heads the device has no kernels for, too.
+// With caches in host memory, layers whose heads the device has no kernels for are captured too.
 TEST(DeviceReaderWithCachesInHostMemory, CapturesWhatTheCpuCaptures) {
   TinyModel gemma4;
   for (const Variant& variant : variants_of_unlike_layers()) {
@@ -116,13 +117,13 @@ TEST_F(DeviceReader, GivesConstantsAsGoodAsTheCpus) {
     ASSERT_TRUE(there.ok()) << there.error().message;
     ASSERT_TRUE(again.ok());
     EXPECT_EQ(there->quality.front().output_error, again->quality.front().output_error);
-    if (self) continue;  // a text of its own is another one where a token is a near tie
+    if (self) continue;  // texts written by the model diverge where two tokens are nearly equally likely
     EXPECT_NEAR(there->quality.front().key_error / here->quality.front().key_error, 1, 0.05);
     EXPECT_NEAR(there->quality.front().value_error / here->quality.front().value_error, 1, 0.05);
   }
 }
 
-// By place and format, in the order of the constants.
+// Returns the sensitivities by place and format, in the order of the constants.
 std::vector<float> sensitivities(const Calibration& calibration) {
   std::vector<float> all;
   calibration.constants.for_each(
@@ -143,7 +144,7 @@ CalibrationRequest request_on_letters() {
   return request;
 }
 
-// Measured by runs, or weighed by gradients, with errors of K that are shaped by queries and without.
+// Covers measured sensitivities and estimated ones, with and without K errors shaped by queries.
 TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
   CalibrationRequest request = request_on_letters();
   for (const char* encode : {"plain", "shaped"}) {
@@ -166,7 +167,7 @@ TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
   }
 }
 
-// An engine whose predictions are those of another, and noise: as of activations that are rounded coarsely.
+// An engine that adds noise to another one's predictions, like coarse rounding of activations.
 class NoisyEngine final : public EngineDecorator {
  public:
   NoisyEngine(Engine& engine, float deviation) : EngineDecorator(engine), noise_(0, deviation) {}
@@ -183,7 +184,7 @@ class NoisyEngine final : public EngineDecorator {
   std::mt19937 random_{11};
 };
 
-// A device's engine multiplies quantized weights by activations of 8 bits.
+// A device's engine multiplies quantized weights by 8-bit activations.
 TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
   NoisyEngine noisy(*device_engine_, 0.3F);
   CalibrationRequest request = request_on_letters();
@@ -202,7 +203,7 @@ TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
   }
 }
 
-// So does the CPU's: gradients of a device are held against the device's engine in F32.
+// So does the CPU's engine. Gradients of a device are therefore compared with the device's engine in F32.
 TEST_F(DeviceReader, KnowsGradientsWhateverTheCpuRounds) {
   NoisyEngine noisy(*engine_, 3);
   CalibrationRequest request = request_on_letters();
@@ -230,7 +231,7 @@ class ShortEngine final : public EngineDecorator {
   int left_;
 };
 
-// What is short is memory for samples, or for probes. Gradients have memory of their own.
+// Memory runs short for samples or for probes; gradients have separate memory.
 TEST_F(DeviceReader, LeavesTheRestToTheCpuWhereItsMemoryIsShort) {
   CalibrationRequest request = request_on_letters();
   request.settings.samples = 4;
@@ -251,7 +252,8 @@ TEST_F(DeviceReader, LeavesTheRestToTheCpuWhereItsMemoryIsShort) {
   }
 }
 
-// Gradients of mixtures of experts aren't known, and products by their weights would round activations.
+// Gradients of mixtures of experts are not supported, and products with their weights would round
+// activations.
 TEST(DeviceReaders, WeighMixturesOfExpertsOnTheDevice) {
   TinyModel model{.architecture = "qwen3moe", .qk_norm = true, .n_experts = 4, .n_ff_expert = 64};
   model.integers = {{"expert_used_count", 2}};

@@ -16,8 +16,8 @@
 namespace kvant {
 namespace {
 
-// What is kept of all layers of a context from the way forward to the way back: 135M parameters and 1024
-// tokens take 0.7 GB. Layers beyond compute it again, which takes a third more of the processors' time.
+// Limit of the activations kept from the forward to the backward pass: 135M parameters and 1024 tokens take
+// 0.7 GB. Layers beyond the limit are recomputed, which takes a third more processor time.
 constexpr std::int64_t kMostKeptBytes = std::int64_t{1} << 30;
 
 class HostModel final : public DifferentiableModel {
@@ -52,7 +52,7 @@ class HostModel final : public DifferentiableModel {
   VocabularyProducts& vocabulary() override { return *vocabulary_; }
 
  private:
-  // A layer of each kind; any, where there is none.
+  // Returns a layer of the given kind, or any layer if there is none.
   int layer_that(bool slides) const {
     for (int layer = 0; layer < h_.n_layers; ++layer)
       if ((h_.sliding_window[layer] > 0) == slides) return layer;
@@ -73,7 +73,7 @@ class HostModel final : public DifferentiableModel {
   std::unique_ptr<VocabularyProducts> vocabulary_;
   int n_rows_ = 0;
   std::optional<RopeTable> full_, sliding_;
-  F32Layer weights_;                    // of the layer that was run last
+  F32Layer weights_;                    // weights of the layer that ran last
   std::vector<LayerActivations> kept_;  // of the first layers
   LayerWorkspace workspace_;
   std::optional<HostLayerGradient> layer_;
@@ -112,7 +112,8 @@ std::int64_t gradient_bytes(const Hparams& h, int n_rows) {
   const std::int64_t embd = h.n_embd, ff = h.n_ff, n = n_rows;
   const std::int64_t weights = embd * (2 * n_q + 2 * n_kv + 3 * ff),
                      packed = embd * std::max(ff, n_q + 2 * n_kv);
-  const std::int64_t work = n * (ff + 5 * embd + 3 * n_q + 2 * n_kv + 2 * n_q);  // and gradients of all heads
+  // includes gradients of all heads
+  const std::int64_t work = n * (ff + 5 * embd + 3 * n_q + 2 * n_kv + 2 * n_q);
   const std::int64_t vocabulary = kVocabularyBlock * 3 * embd + 3 * n * embd + kMostLogitBytes / 4;
   const std::int64_t kept = (layers_kept(h, n_rows) + 1) * activation_bytes(h, n_rows) / 4;
   return 4 * (h.n_layers * n * embd + weights + packed + work + vocabulary + kept);

@@ -1,5 +1,5 @@
-// DifferentiableModel: the parts of a transformer on a whole context, in F32, each with its derivative: on
-// the CPU, or as graphs on a device.
+// DifferentiableModel: the parts of a transformer on a whole context in F32, each with its derivative. It
+// runs on the CPU, or as graphs on a device.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,33 @@
 
 namespace kvant {
 
-// Errors of all calls: a device's.
+// Only implementations on a device return errors.
 class DifferentiableModel {
  public:
   virtual ~DifferentiableModel() = default;
 
   virtual const ModelParts& parts() const = 0;
-  // What follows is of contexts of n_rows tokens.
+  // Sets the number of tokens of the following contexts.
   virtual Status begin(int n_rows) = 0;
-  // x [n_rows, n_embd]: the residual stream, before and after the layer.
+  // x [n_rows, n_embd]: the residual stream before the layer, replaced by that after it.
   virtual Status forward(int layer, MatrixView<float> x) = 0;
-  // x: what forward() would get. gradient: of a loss by what it would give, becomes that by x. The result is
-  // good until the next call.
+  // x: the input of forward(). gradient: derivatives by its output, replaced by those by its input. The
+  // result is valid until the next call.
   virtual Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
                                                 MatrixView<float> gradient) = 0;
   virtual VocabularyProducts& vocabulary() = 0;
 };
 
-// Whether every layer has the parts that layers have here, and no others.
+// Whether every layer has exactly the parts that are supported here.
 bool has_known_layers(const ModelParts& model);
 
-// Of contexts of n_rows tokens, on the CPU: layers of which the way back needs no second way forward, and
-// bytes beside the model.
+// For contexts of n_rows tokens on the CPU: the number of layers that are not recomputed in the backward
+// pass, and the bytes needed in addition to the model.
 int layers_kept(const Hparams& hparams, int n_rows);
 std::int64_t gradient_bytes(const Hparams& hparams, int n_rows);
 
-// On the CPU. The model has known layers, and outlives it. The same for any number of threads. precision: of
-// products with weights on the way back, and with the vocabulary's.
+// Runs on the CPU. The model must have known layers and outlive it. Results don't depend on the number of
+// threads. precision: of products with weights in the backward pass, and of those with the vocabulary.
 std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads,
                                                      GemmPrecision precision = fastest_gemm_precision());
 

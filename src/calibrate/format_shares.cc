@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// The ladder's formats, by their place in it, of as many bits as the probe format's at least, or of fewer.
+// The ladder's formats, by index: those with at least as many bits as the probe format, and those with fewer.
 struct LadderParts {
   std::vector<int> fine, coarse;
 };
@@ -20,7 +20,7 @@ LadderParts parts_of(const Recipe& recipe, int head_dim) {
   return parts;
 }
 
-// Of a place's shares of the sums: 0 where one of them is, or where all sums are.
+// Returns the geometric mean of a place's shares of the sums: 0 if one share is 0 or all sums are.
 double mean_share(const std::vector<float>& costs, const std::vector<int>& formats,
                   const std::vector<double>& sums) {
   double logarithms = 0;
@@ -38,7 +38,7 @@ class SideShares {
   SideShares(const Sensitivities& from, Sensitivities& to, int n_formats)
       : from_(from), to_(to), n_formats_(n_formats) {}
 
-  // Of some places, [their number]: shares in proportion to one another.
+  // Returns the shares of the given places, [their number], in proportion to one another.
   std::vector<double> shares(const std::vector<int>& places, const std::vector<int>& formats) const {
     const std::vector<double> sums = sums_of(places);
     std::vector<double> shares;

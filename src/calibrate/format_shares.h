@@ -1,4 +1,4 @@
-// FormatShares: what several formats of a ladder say about a place, put together.
+// FormatShares: combines the estimates that several formats of a ladder give for a place.
 #pragma once
 
 #include "base/geometry.h"
@@ -7,12 +7,12 @@
 
 namespace kvant {
 
-// A few positions of the contexts make most of an estimate, and each format has errors of its own there: the
-// estimates of a place scatter from format to format, and an allocation finds what is too low. But with small
-// errors a place costs its share of a side's sum, whatever the format. So every place gets the geometric mean
-// of its shares in the formats of at least 2 bits, and the sums of all places of a side stay as they are, for
-// each of these formats. With fewer bits errors are not small, which differs from layer to layer: there the
-// sums of a layer's side stay, and its heads get their shares of these.
+// A few positions of the contexts dominate each estimate, and the formats' errors differ there. So the
+// estimates of a place scatter, and an allocation exploits those that are too low. But while errors are
+// small, a place costs the same share of its side's sum in every format. So each place gets the geometric
+// mean of its shares in the formats of at least 2 bits, and the sum over all places of a side is kept for
+// each of these formats. With fewer bits errors are not small, and layers differ in this. There the sums of
+// each layer's side are kept, and its heads get their shares of them.
 Sensitivities shared_over_formats(const Sensitivities& sensitivities, const Geometry& geometry,
                                   const Recipe& recipe);
 

@@ -21,7 +21,7 @@ Sensitivities shared(const Sensitivities& sensitivities) {
   return shared_over_formats(sensitivities, two_layers_of_two_heads(), *recipe);
 }
 
-// K in the order of layers and heads; V, between them, is the same everywhere.
+// K by layers and heads. V, in between, is the same everywhere.
 Sensitivities of_keys(const std::vector<std::vector<float>>& places) {
   Sensitivities all;
   for (const std::vector<float>& place : places) {
@@ -39,7 +39,7 @@ TEST(FormatShares, LeaveWhatFormatsAgreeOn) {
 }
 
 TEST(FormatShares, AreGeometricMeansOfTheFormatsFromTwoBitsOn) {
-  // In 2 and 3 bits the first place has 1/4 and 1/16 of the sums, the others the same share of either.
+  // With 2 and 3 bits the first place has 1/4 and 1/16 of the sums, and the others share the rest equally.
   const Sensitivities result = shared(of_keys({{1, 4, 1}, {1, 4, 5}, {1, 4, 5}, {1, 4, 5}}));
   const double low = std::sqrt(1.0 / 4 * 1 / 16), high = std::sqrt(1.0 / 4 * 5 / 16);
   EXPECT_NEAR(result[0][1], 16 * low / (low + 3 * high), 1e-5);

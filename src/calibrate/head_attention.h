@@ -1,7 +1,8 @@
-// HeadAttention: exact causal attention of one query head over a context, its derivative, and what errors
-// of K or V on sealed pages do.
+// HeadAttention: exact causal attention of one query head over a context, its derivative, and the effects of
+// errors of K or V on sealed pages.
 //
-// Queries come in blocks of a page: pages before their own are sealed when they read them, their own is not.
+// Queries come in blocks of a page. The pages before a block's own are sealed when it reads them, its own
+// page is not.
 #pragma once
 
 #include <vector>
@@ -18,18 +19,18 @@ struct Hparams;
 struct AttentionShape {
   float scale = 1;    // of scores q.k
   float softcap = 0;  // c > 0: scores become c tanh(score / c)
-  int window = 0;     // a query sees so many newest tokens, itself included; 0: all
+  int window = 0;     // a query sees this many newest tokens, including itself; 0: all
 };
 AttentionShape attention_shape(const Hparams& hparams, int layer);
 
-// Of the loss by K and V [n, d]: they grow, block by block.
+// Derivatives of the loss by K and V [n, d], accumulated block by block.
 struct KvGradients {
   MatrixView<float> k, v;
-  double* score_weights = nullptr;  // [n]: the length of the derivative by each query's sealed scores
+  double* score_weights = nullptr;  // [n]: norm of the derivative by each query's sealed scores
 };
 
-// What pages hold in place of a side of a KV head, [n, d] tokens of each, for add_effects() of all heads that
-// read it.
+// Prepares pages' contents for add_effects() of all heads that read them: one side of a KV head, as stored
+// and exact, [n, d] tokens each.
 PackedMatrix packed_pages(Side side, MatrixView<const float> held, MatrixView<const float> exact);
 
 class HeadAttention {
@@ -40,31 +41,32 @@ class HeadAttention {
       : shape_(shape), q_(q), k_(k), v_(v) {}
 
   MatrixView<const float> queries() const { return q_; }
-  // Queries [128 block, ...): out [their number, d].
+  // Attends with the block's queries, which start at 128 block: out [their number, d].
   void attend(int block, MatrixView<float> out);
-  // gradient: of the loss by their outputs; q_gradient: by themselves, written.
+  // gradient: derivative of the loss by their outputs. q_gradient: receives the derivative by the queries.
   void attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                    const KvGradients& kv);
 
-  // Turns to the block's queries, with that gradient, which is to outlive what follows.
+  // Selects the block's queries and their gradient, which must outlive the following calls.
   void look_at(int block, MatrixView<const float> gradient);
-  // Adds to effects [their number] what it does to the loss where pages before the block's own hold `pages`
-  // (at least 128 block tokens) in place of that side: gradient . (outputs with these - outputs).
+  // Adds the effect of errors on the loss to effects [their number], when pages before the block's own
+  // contain `pages` (at least 128 block tokens) in place of that side: gradient . (outputs with these -
+  // outputs).
   void add_effects(Side side, const PackedMatrix& pages, double* effects);
 
  private:
   void turn_to(int block);
-  // [n_queries, n_keys]. With a soft cap, slopes_ becomes d capped / d score.
+  // Computes weights [n_queries, n_keys]. With a soft cap, slopes_ becomes d capped / d score.
   void weigh();
-  // Likewise, from the products with keys of pages before the block's own.
+  // Likewise, from products with keys of the pages before the block's own.
   void weigh_products(std::vector<float>& weights);
 
   AttentionShape shape_;
   MatrixView<const float> q_, k_, v_;
-  int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // of the block
-  MatrixView<const float> gradient_;            // of the queries looked at
+  int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // of the current block
+  MatrixView<const float> gradient_;            // of the current block's queries
   std::vector<float> weights_, slopes_, products_;
-  std::vector<float> changed_;  // weights with errors of keys, or products with those of values
+  std::vector<float> changed_;  // weights with errors of keys, or products with errors of values
 };
 
 }  // namespace kvant

@@ -8,15 +8,16 @@
 
 namespace kvant {
 
-// A measure of how much a head's values [n, d] (n > 0) suffer from few bits: the larger, the more bits.
+// A measure of how much a head's values [n, d] (n > 0) suffer from few bits. A larger value asks for more
+// bits.
 struct PriorityMetric {
   const char* name;  // as a recipe's mix_metric names it
   double (*measure)(MatrixView<const float> values);
 };
 
 // gap-std: the gap between the largest and the smallest value of all channels, times the standard deviation
-// of the channels' own gaps. min-max: the first factor alone. variation: the second alone. entropy: of a
-// histogram of all values, in bits.
+// of the channels' own gaps. min-max: the first factor alone. variation: the second factor alone. entropy: of
+// a histogram of all values, in bits.
 std::span<const PriorityMetric> priority_metrics();
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// What the CPU does where a device runs out of memory.
+// Moves work to the CPU when a device runs out of memory.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// Runs work(). Where the reader's device finds no memory in the midst of it, warns, makes `host` the reader
-// and runs it once more: work that keeps what it has done goes on from there.
+// Runs work(). If the reader's device runs out of memory meanwhile, this warns, makes `host` the reader and
+// runs work() once more. Work that keeps its results then resumes.
 template <class Work>
 auto with_host_fallback(SampleReader& reader, const SampleReader& host, const Work& work)
     -> decltype(work()) {

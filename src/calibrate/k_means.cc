@@ -10,10 +10,10 @@
 namespace kvant {
 namespace {
 
-constexpr int kDrawnForEach = 8;        // points for each first centroid that k-means++ looks at
-constexpr double kMinErrorGain = 1e-4;  // of the error, in an iteration
+constexpr int kDrawnForEach = 8;        // points that k-means++ considers for each initial centroid
+constexpr double kMinErrorGain = 1e-4;  // share of the error that an iteration must gain
 
-// Which points belong to which centroid.
+// The assignment of points to centroids.
 struct Clusters {
   std::vector<std::uint16_t> nearest;  // [n]
   std::vector<double> sums;            // [n_centroids, dim]
@@ -47,7 +47,7 @@ void assign(MatrixView<const float> points, const std::vector<float>& centroids,
   clusters.error = error / points.rows;
 }
 
-// A point of cluster c, drawn evenly.
+// Draws a random point of cluster c.
 int draw_member(const Clusters& clusters, int c, int n_members, std::mt19937_64& random) {
   int left = static_cast<int>(random() % n_members);
   for (std::size_t i = 0; i < clusters.nearest.size(); ++i) {
@@ -56,8 +56,8 @@ int draw_member(const Clusters& clusters, int c, int n_members, std::mt19937_64&
   KVANT_CHECK(false, "a cluster without its members");
 }
 
-// Centroids become their clusters' means; empty ones move to a member of the largest, which is counted as
-// halved.
+// Moves centroids to their clusters' means. An empty cluster gets a member of the largest, whose size then
+// counts as halved.
 void move_centroids(MatrixView<const float> points, const Clusters& clusters, std::mt19937_64& random,
                     std::vector<float>& centroids) {
   const int dim = points.cols;
@@ -70,7 +70,7 @@ void move_centroids(MatrixView<const float> points, const Clusters& clusters, st
       continue;
     }
     const auto largest = std::max_element(sizes.begin(), sizes.end());
-    if (*largest == 0) break;  // fewer points than centroids
+    if (*largest == 0) break;  // there are fewer points than centroids
     const int from = static_cast<int>(largest - sizes.begin());
     const float* x = points.row(draw_member(clusters, from, clusters.counts[from], random));
     std::copy(x, x + dim, centroid);
@@ -92,7 +92,7 @@ KMeans k_means(MatrixView<const float> points, int n_centroids, const KMeansOpti
     std::vector<float> moved = result.centroids;
     move_centroids(points, clusters, random, moved);
     assign(points, moved, clusters);
-    if (clusters.error > result.error_after) break;  // a re-seeded cluster can cost more than it gains
+    if (clusters.error > result.error_after) break;  // re-seeding a cluster can cost more than it gains
     const double gain = result.error_after - clusters.error;
     result.centroids = std::move(moved);
     result.error_after = clusters.error;

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kBlock = 256;  // points whose distances are summed up together
+constexpr int kBlock = 256;  // points whose distances are summed together
 
 // A part of the points, coordinate by coordinate, with each one's squared distance from the nearest centroid.
 struct Draw {
@@ -34,7 +34,7 @@ Draw take_points(MatrixView<const float> points, int n_drawn) {
   return draw;
 }
 
-// distances[i] <- min(distances[i], |x_i - c|^2) for n <= kBlock points; returns their sum.
+// Sets distances[i] to min(distances[i], |x_i - c|^2) for n <= kBlock points and returns their sum.
 KVANT_SIMD_CLONES float come_nearer(const float* coordinates, std::ptrdiff_t stride, int n, int dim,
                                     const float* centroid, float* distances) {
   float nearer[kBlock] = {};
@@ -60,12 +60,12 @@ void add_centroid(Draw& draw, const float* centroid) {
   }
 }
 
-// In [0, 1).
+// Returns a number in [0, 1).
 double unit(std::mt19937_64& random) {
   return static_cast<double>(random() >> 11) * 0x1p-53;
 }
 
-// The index of a point, drawn in proportion to `distances`.
+// Returns the index of a point drawn in proportion to `distances`.
 int draw_point(const Draw& draw, std::mt19937_64& random) {
   double total = 0;
   for (const double block : draw.blocks) total += block;

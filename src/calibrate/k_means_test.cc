@@ -24,7 +24,7 @@ MatrixView<const float> as_points(const std::vector<float>& values, int dim) {
   return {values.data(), static_cast<int>(values.size()) / dim, dim};
 }
 
-// Lloyd's algorithm in double precision by comparing everything with everything; empty clusters stay.
+// Lloyd's algorithm in double precision by exhaustive search; empty clusters stay.
 double lloyd_by_hand(MatrixView<const float> points, const std::vector<float>& start, int iterations) {
   const int dim = points.cols;
   std::vector<double> centroids(start.begin(), start.end());
@@ -63,7 +63,8 @@ TEST(KMeans, IsAsGoodAsLloydsAlgorithmInDoublePrecision) {
     const std::vector<float> values = normal_points(2000, dim, dim);
     const auto points = as_points(values, dim);
     std::mt19937_64 random(7);
-    const std::vector<float> start = spread_centroids(points, 32, 8 * 32, random);  // as k_means does
+    // the same call as in k_means
+    const std::vector<float> start = spread_centroids(points, 32, 8 * 32, random);
     const double by_hand = lloyd_by_hand(points, start, 30);
     const KMeans ours = k_means(points, 32, {.iterations = 30, .seed = 7});
     EXPECT_NEAR(ours.error_before, lloyd_by_hand(points, start, 0), 1e-5);
@@ -77,7 +78,7 @@ TEST(KMeans, CentroidsAreTheMeansOfTheirPoints) {
   const auto points = as_points(values, 4);
   const KMeans once = k_means(points, 16, {.iterations = 1000, .seed = 1});
   EXPECT_NEAR(lloyd_by_hand(points, once.centroids, 0), once.error_after, 1e-5);
-  // Another iteration by hand gains next to nothing.
+  // Another iteration by hand gains almost nothing.
   EXPECT_NEAR(lloyd_by_hand(points, once.centroids, 1), once.error_after, 2e-4 * once.error_after);
 }
 
@@ -114,7 +115,7 @@ TEST(KMeans, ManagesWithEqualPoints) {
   for (const float x : means.centroids) EXPECT_EQ(x, 2.5F);
 }
 
-// All start at one place but one point lies far away: the empty clusters must find their way to the others.
+// All centroids start at one place, except for one point far away. The empty clusters must find the others.
 TEST(KMeans, ReseedsEmptyClusters) {
   std::vector<float> values(2 * 4096, 0.0F);
   const std::vector<float> cloud = normal_points(64, 2, 9);

@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Heads with the constants that are metrics.
+// Returns the heads with those constants that are metrics.
 std::vector<HeadNeeds> metrics_of(std::span<const Recipe> recipes, const Geometry& geometry) {
   std::vector<HeadNeeds> heads = needs_of(recipes, geometry);
   for (HeadNeeds& needs : heads)
@@ -21,7 +21,7 @@ std::vector<HeadNeeds> metrics_of(std::span<const Recipe> recipes, const Geometr
   return heads;
 }
 
-// The transforms before a head's format, of constants by scoped name.
+// Returns the transforms before a head's format, from constants by scoped name.
 Transform transform_of(const HeadNeeds& needs, int d, const Constants& constants) {
   Constants known;
   for (std::size_t i = 0; i < needs.transforms.size(); ++i) {

@@ -1,4 +1,4 @@
-// The constants of formats that shape K's errors (format/page_metric.h), from moments of queries.
+// Constants of formats that shape K's errors (format/page_metric.h), from moments of queries.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ namespace kvant {
 
 bool needs_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry);
 
-// Adds them to `constants`, by scoped name, which has those of the recipes' transforms already. turns:
-// RoPE's, of each layer.
+// Adds them by scoped name to `constants`, which already has the recipes' transforms. turns: RoPE's rotations
+// of each layer.
 void learn_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry,
                         const QueryMoments& moments, const std::vector<std::vector<ChannelTurn>>& turns,
                         int n_threads, Constants& constants);

@@ -1,4 +1,4 @@
-// What is learned for transforms and head priorities, against computations by hand.
+// Compares learned transforms and head priorities with computations by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ TEST(TransformLearner, MatchesComputationByHand) {
   EXPECT_FLOAT_EQ(scale[1], std::sqrt(std::sqrt(32.0F / 3)));
 }
 
-// Values made of known orthogonal directions with known lengths.
+// The values are combinations of known orthogonal directions with known lengths.
 TEST(PrincipalDirections, FindsTheDirectionsThatValuesWereMadeOf) {
   const int d = 8;
   const float c = std::cos(0.7F);
@@ -101,7 +101,7 @@ TEST(PrincipalDirections, AreOrthonormalAndMakeChannelsIndependent) {
   for (int i = 1; i < d; ++i) EXPECT_LE(moments[i], moments[i - 1] * 1.0001);
 }
 
-// Queries read K along (1, 1) more than along (1, -1); of V's tokens only the second has a key that they
+// Queries read K along (1, 1) more than along (1, -1). Of V's tokens only the second has a key that they
 // read.
 TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
   const std::vector<float> queries{2, 2, 1, -1}, keys{1, -1, 3, 3}, values{5, 0, 0, 1};
@@ -125,7 +125,7 @@ TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {
   }
 }
 
-// Channel ranges 2 and 8, values from -4 to 4.
+// Channel ranges are 2 and 8, and values reach from -4 to 4.
 TEST(HeadPriority, MatchesComputationByHand) {
   const MatrixView<const float> values(kValues.data(), 3, 2);
   for (const PriorityMetric& metric : priority_metrics()) {

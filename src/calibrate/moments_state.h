@@ -1,4 +1,4 @@
-// The moments of queries that a calibration has read, as a file.
+// Saves the query moments that a calibration has read to a file.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace kvant {
 
-// identity: of the work that they belong to. Errors: see write_whole_file.
+// identity: hash of the work that they belong to. Errors: see write_whole_file.
 Status write_moments(const ReadContexts& read, std::uint64_t identity, const std::string& path);
-// Nothing, where there is no file. Errors: see open_state().
+// Returns an empty result if there is no file. Errors: see open_state().
 Result<ReadContexts> read_moments(const std::string& path, std::uint64_t identity, const Geometry& geometry);
 
 }  // namespace kvant

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The rows of one sequence that a backend is shown, layer by layer: [tokens, heads * d].
+// Records the rows of one sequence that a backend is shown, by layer: [tokens, heads * d].
 class Watching final : public BackendDecorator {
  public:
   explicit Watching(AttentionBackend& inner) : BackendDecorator(inner) {}
@@ -50,7 +50,7 @@ class Watching final : public BackendDecorator {
   }
 };
 
-// Hands layers of a context over as an outside model has them: side by side in rows of all heads.
+// Passes layers of a context on as an outside model has them: all heads side by side in a row.
 class HandingOver final : public ContextObserver {
  public:
   HandingOver(const Geometry& geometry, OutsideCalibration& to, int context)
@@ -91,7 +91,7 @@ std::string letters(int n) {
   return text;
 }
 
-// A model of the engine, calibrated by the engine and as if it ran elsewhere.
+// Calibrates a model with the engine, and as if it ran elsewhere.
 class OutsideModels : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -113,7 +113,7 @@ class OutsideModels : public ::testing::Test {
             rope_turns(engine_->parts(), engine_->geometry(), 1)};
   }
 
-  // Reads a sample as read_samples() does.
+  // Reads a sample like read_samples().
   void read(const Sample& sample, int sequence, OutsideCalibration& to) {
     const auto plan = resolve(Recipe{}, engine_->geometry(), nullptr).value();
     Watching backend(*backend_);

@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// Second moments x^T diag(weights) x, [d, d]. weights: [n], or empty where all are 1.
+// Second moments x^T diag(weights) x, [d, d]. weights: [n], or empty if all are 1.
 std::vector<double> second_moments(MatrixView<const float> x, std::span<const double> weights = {});
 
-// The eigenvectors of symmetric `moments` [d, d] as the rows of an orthonormal matrix [d, d], the largest
-// eigenvalue first.
+// Returns the eigenvectors of symmetric `moments` [d, d] as the rows of an orthonormal matrix [d, d], the
+// largest eigenvalue first.
 std::vector<float> principal_directions(std::vector<double> moments, int d);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// ProbeSite: where the model runs to measure sensitivities (sensitivity.h), and what holds all but the probed
-// heads in these runs.
+// ProbeSite: the model that runs to measure sensitivities (sensitivity.h), and the format of all but the
+// probed heads in these runs.
 #pragma once
 
 #include <string>
@@ -14,16 +14,17 @@ struct ProbeSite {
   SampleReader model;
   std::string rest = "bf16";  // a format
 
-  // What a probed cache is held against.
+  // The recipe that a probed cache is compared with.
   Recipe base(const Recipe& recipe) const;
-  // The same with one token more in the sink, one less where it is a whole page: predictions change, but for
-  // what that makes the model round otherwise, by next to nothing.
+  // The same with one more token in the sink, or one less if the sink is a whole page. This changes
+  // predictions by almost nothing, except through different rounding.
   Recipe barely_changed(const Recipe& recipe) const;
 };
 
-// `reader`, if its device can have the recipe's probe format in one layer's side and another in the rest:
-// bf16, or 8 bits where its pages are of codes alone, in both runs that are compared. Else `host`, with a
-// warning. learned: what the recipe needs beside its sensitivities.
+// Returns a site with `reader` if its device supports the recipe's probe format in one layer's side and
+// another format in the rest. That other format is bf16, or 8 bits if the device only has pages of codes;
+// both compared runs use it. Else returns one with `host`, after a warning. learned: what the recipe needs
+// beside its sensitivities.
 ProbeSite probe_site(const SampleReader& reader, const SampleReader& host, const Recipe& recipe,
                      const Constants& learned);
 

@@ -1,4 +1,4 @@
-// How well a plan keeps captured K and V, and what attention makes of them.
+// Measures how well a plan preserves captured K and V, and the attention outputs.
 #pragma once
 
 #include "calibrate/calibration.h"
@@ -7,12 +7,12 @@
 
 namespace kvant {
 
-// Errors on the capture's passages when all their whole pages are sealed in the plan's formats, the sink left
-// out. Attention outputs are those of the last tokens of these pages. Fields are 0 when passages have no
-// whole page. Runs on n_threads threads.
+// Returns the errors on the capture's passages with all their whole pages sealed in the plan's formats,
+// without the sink. Attention outputs are those of the last tokens of these pages. Fields are 0 if passages
+// have no whole page. Runs on n_threads threads.
 RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
 
-// That of a recipe with the constants by scoped name. Errors: without what the recipe needs; see resolve().
+// The same for a recipe with constants by scoped name. Errors: a missing constant; see resolve().
 Result<RecipeQuality> quality_of(const Recipe& recipe, const Constants& constants, const Capture& capture,
                                  int n_threads);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSize = 32, kTokens = 2 * kPageTokens, kQueries = 32;
 
-// One KV head with two query heads in each of two layers, the second of which slides.
+// One KV head with two query heads in each of two layers, the second of which has a sliding window.
 Geometry geometry() {
   Geometry g;
   g.n_layers = 2;

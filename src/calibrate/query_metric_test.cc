@@ -26,7 +26,7 @@ double quadratic(const std::vector<double>& matrix, const std::vector<float>& e)
   return sum;
 }
 
-// Of three strong directions and all others alike, which the metric holds exactly.
+// Moments of three strong directions, with all others alike; the metric represents these exactly.
 std::vector<double> moments() {
   const std::vector<float> v = normal_numbers(std::size_t{3} * kDim, 1);
   std::vector<double> m(std::size_t{kDim} * kDim, 0.0);
