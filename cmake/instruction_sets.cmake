@@ -1,11 +1,11 @@
-# Files that are compiled for processors with more instructions than the rest: chosen at run time. Their sums may be
-# taken in any order, so that plain loops are vectorized. GCC's elimination of partial redundancies copies each sum
-# that a loop carries twice in every round, and its replacement of temporaries moves products so far from their sums
-# that 16 registers don't hold them: either made loops up to twice as long. Its own AVX-512 headers leave registers
-# undefined on purpose, and it warns of them (GCC bug 105593).
+# Compiles some files for processors with more instructions than the rest; the program chooses among them when it runs.
+# Their sums may be taken in any order, which lets the compiler vectorize plain loops.
+# Two of GCC's passes made loops up to twice as long. Partial redundancy elimination copies each sum that a loop carries
+# twice in every round. Replacement of temporaries moves products so far from their sums that 16 registers cannot hold
+# them. GCC's own AVX-512 headers leave registers undefined on purpose, and GCC warns about them (GCC bug 105593).
 #
-# KVANT_KERNELS=here compiles the best of them that this machine runs, and no other: a quarter of the kernels' time, for
-# the first build of a newcomer. Everything that is shipped or tested has them all.
+# KVANT_KERNELS=here compiles only the best of them that this machine runs. That takes a quarter of the kernels' time,
+# for a newcomer's first build. Everything that is shipped or tested has all of them.
 include(CheckCXXCompilerFlag)
 set(KVANT_KERNELS all CACHE STRING "Instruction sets that attention is compiled for: all, or here (this machine's best)")
 set(KVANT_INSTRUCTION_SETS avx512 avxvnni avx2 portable)
@@ -30,10 +30,10 @@ if(KVANT_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
 endif()
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
-set(kernel_options ${any_order} -g0)  # their lines say little, and take long to keep
-if(KVANT_FUZZ)  # uninstrumented they compile in seconds instead of minutes
+set(kernel_options ${any_order} -g0)  # line information of kernels says little, and takes long to write
+if(KVANT_FUZZ)  # without instrumentation they compile in seconds instead of minutes
   list(APPEND kernel_options -fno-sanitize=all)
-elseif(KVANT_SANITIZE STREQUAL "thread")  # they know nothing of threads, and take long to compile with its checks
+elseif(KVANT_SANITIZE STREQUAL "thread")  # kernels use no threads, and take long to compile with these checks
   list(APPEND kernel_options -fno-sanitize=thread)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -50,14 +50,14 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${gemm}_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
                               COMPILE_OPTIONS "-mavx512f;-mfma;-mprefer-vector-width=512")
   set(avx2_flags -mavx2 -mfma -mf16c)
-  # (GCC's own intrinsics use values that are not set.)
+  # GCC's own intrinsics use values that are not set.
   set(vnni_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512
                  -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   set(avx512_flags ${avx2_flags} ${vnni_flags} -mavx512vbmi -mavx512vbmi2 -mgfni)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/code_gemm_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-                              COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")  # what code_gemm() asks for
+                              COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")  # code_gemm() checks for exactly these
   check_cxx_compiler_flag(-mavx512bf16 KVANT_COMPILES_BF16)
-  if(KVANT_COMPILES_BF16)  # gemm.cc asks for all of it
+  if(KVANT_COMPILES_BF16)  # gemm.cc checks for all of it
     set_source_files_properties(${gemm}_bf16.cc PROPERTIES COMPILE_OPTIONS "${vnni_flags};-mavx512bf16")
   endif()
   set_source_files_properties(${gemm}_bf16.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
@@ -65,7 +65,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   if(KVANT_COMPILES_AVXVNNI AND avxvnni IN_LIST KVANT_INSTRUCTION_SETS)
     set_source_files_properties(${kernels}_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2_flags};-mavxvnni;-mgfni")
   endif()
-  # A file without its options has no kernels.
+  # A file that is compiled without its options contains no kernels.
   if(avx2 IN_LIST KVANT_INSTRUCTION_SETS)
     set_source_files_properties(${kernels}_avx2.cc PROPERTIES
                                 COMPILE_OPTIONS "${kernel_options};${few_registers};${avx2_flags}")

@@ -1,12 +1,12 @@
-# Headers that most sources include, parsed once: for rooms, and for tests with GoogleTest beside them. Each source
-# still includes all that it uses (`make lint` compiles without these).
-# Files that are compiled for other instructions than the rest can't use them: they set SKIP_PRECOMPILE_HEADERS.
+# Parses headers that most sources include only once: one set for modules, and one with GoogleTest for tests. Each
+# source still includes all that it uses (`make lint` compiles without these).
+# Files that are compiled for other instruction sets cannot use them, and set SKIP_PRECOMPILE_HEADERS.
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs it
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs this
 endif()
 
-# kvant_precompile(TARGET HEADERS): TARGET is compiled with the headers of the library HEADERS.
+# kvant_precompile(TARGET HEADERS): compiles TARGET with the headers of the library HEADERS.
 function(kvant_precompile target headers)
   target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
@@ -23,7 +23,7 @@ set(KVANT_STANDARD_HEADERS <algorithm> <cmath> <cstdint> <cstring> <fmt/format.h
 kvant_header_library(kvant_room_headers)
 target_precompile_headers(kvant_room_headers PRIVATE ${KVANT_STANDARD_HEADERS})
 
-# As programs are compiled (-fPIE and not -fPIC, where it matters), and with the optimization of tests.
+# These headers are compiled like programs (-fPIE and not -fPIC, where it matters), with the optimization of tests.
 kvant_header_library(kvant_test_headers)
 target_link_libraries(kvant_test_headers PRIVATE GTest::gtest)
 target_compile_options(kvant_test_headers PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)

@@ -1,5 +1,5 @@
-# KVANT_SANITIZE=address finds wrong accesses and undefined behaviour, KVANT_SANITIZE=thread data races. GCC's checks of
-# threads don't know std::atomic_thread_fence, which is therefore refused in what is compiled with them (-Wtsan).
+# KVANT_SANITIZE=address finds wrong accesses and undefined behaviour, KVANT_SANITIZE=thread finds data races. GCC's
+# thread checks do not know std::atomic_thread_fence, so -Wtsan refuses it in code that is compiled with them.
 if(KVANT_SANITIZE STREQUAL "address")
   set(sanitizers -fsanitize=address,undefined)
   add_compile_options(-fno-sanitize-recover=undefined)
@@ -11,7 +11,7 @@ endif()
 if(KVANT_SANITIZE)
   add_compile_options(${sanitizers} -fno-omit-frame-pointer)
   add_link_options(${sanitizers})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # with their code in between, GCC 12 takes parts of std::regex for uninitialized
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # with this instrumentation, GCC 12 takes parts of std::regex for uninitialized
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
 endif()

@@ -1,4 +1,4 @@
-# The server as its clients meet it, with the default model.
+# Tests the server with real clients and the default model.
 function(kvant_serve_tests)
   if(NOT Python3_Interpreter_FOUND)
     return()
@@ -14,16 +14,16 @@ function(kvant_serve_tests)
   set(TellsThoughtsApart src/serve/thoughts_client_test.py)
   set(ServesClientPackages src/serve/client_matrix_test.py)
   set(PageInABrowser src/serve/page_test.py)
-  set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # 200 kills: for people who change how sessions are saved
+  set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # developers who change how sessions are saved run 200 kills
   foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages GetsOnWithClients HasManners TellsThoughtsApart ServesClientPackages PageInABrowser
                LosesNoSavedSession)
     list(POP_FRONT ${test} script)
     add_test(NAME Serve.${test}
              COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/${script} $<TARGET_FILE:kvant>
                      ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${${test}})
-    set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)  # first, beside short ones
+    set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)  # first, because they run long
   endforeach()
-  # Not of the server: texts of schemas' grammars, judged by another package.
+  # This test does not need the server: another package judges texts of schemas' grammars.
   add_executable(schema_samples src/serve/testing/schema_samples.cc)
   target_link_libraries(schema_samples PRIVATE kvant_serve nlohmann_json::nlohmann_json)
   target_compile_options(schema_samples PRIVATE $<$<CONFIG:Release>:-O1>)

@@ -1,12 +1,12 @@
-# One test of CTest for each suite of a program, so that what a suite's tests share is made once. Included, it
-# defines kvant_test_suites(PROGRAM LABEL): the program is asked for its suites when it has been built. Suites whose
-# name ends in OnTheModel need the default model and get the label `model`, and so `slow`, instead.
+# Makes one CTest test per suite of a program, so the suite's shared data is made once. When included, it defines
+# kvant_test_suites(PROGRAM LABEL), which asks the built program for its suites. Suites whose name ends in OnTheModel
+# need the default model, and get the labels `model` and `slow` instead.
 #
-# Run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the tests.
+# Run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the list of tests.
 if(CMAKE_SCRIPT_MODE_FILE)
   cmake_policy(VERSION 3.25)
   execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX REPLACE "#[^\n]*" "" lines "${lines}")  # values of parameters
+  string(REGEX REPLACE "#[^\n]*" "" lines "${lines}")  # removes the values of parameters
   string(REGEX MATCHALL "[^\n]+" lines "${lines}")
   set(tests "")
   foreach(line IN LISTS lines)
