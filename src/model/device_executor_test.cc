@@ -424,7 +424,7 @@ TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const PageLibrary works = pages.functions();
   pages.functions().last_error = [] { return "no kernel image"; };
   pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_CUDA_ERROR; };
-  expect_failure(step(2), "no kernel image");  // no earlier step had that many rows
+  expect_failure(step(2), "no kernel image");  // as many rows as no step before had
   pages.functions().decode_workspace = works.decode_workspace;
   pages.functions().decode_schedule = [](const auto*, const auto*, void*, std::size_t, kvant_stream) {
     return KVANT_CUDA_ERROR;
