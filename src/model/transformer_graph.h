@@ -1,5 +1,5 @@
-// The compute graph of a decoder-only transformer for one batch shape: a part for each thread of a team, and
-// the activations that they share.
+// The compute graph of a decoder-only transformer for one batch shape has a part for each thread of a team,
+// and activations that the parts share.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace kvant {
 
-// Built once for a number of rows and of wanted logits, run many times with other tokens.
+// A graph is built once for a number of rows and wanted logits, and runs many times with other tokens.
 class TransformerGraph {
  public:
   // Builds the graph and allocates its activations. n_logit_rows may be 0: the graph then ends with the last
-  // layer's attention. wants_states: these rows' hidden states are wanted instead. What `parts` refers to
-  // must outlive it. An error when memory is short.
+  // layer's attention. With wants_states, it gives the hidden states of these rows instead. What `parts`
+  // refers to must outlive it. Error: memory is short.
   static Result<std::unique_ptr<TransformerGraph>> build(const GraphParts& parts, int n_rows,
                                                          int n_logit_rows, bool wants_states);
 
@@ -27,10 +27,10 @@ class TransformerGraph {
   bool short_rope() const { return short_rope_; }
   bool has_states() const { return has_states_; }
   ggml_cgraph* part(int thread) const { return parts_[thread]->graph(); }
-  std::int64_t bytes() const { return bytes_; }  // of activations
+  std::int64_t bytes() const { return bytes_; }  // bytes of the activations
 
   void set_rows(const Hparams& hparams, const ForwardRows& rows);
-  // After a run: logits [n_logit_rows, n_vocab], or states [n_logit_rows, n_embd].
+  // Returns, after a run, logits [n_logit_rows, n_vocab] or states [n_logit_rows, n_embd].
   const float* outputs() const { return outputs_; }
 
  private:

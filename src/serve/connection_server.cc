@@ -45,7 +45,7 @@ void say_whether_kept(const httplib::Request& request, httplib::Response& respon
   if (closes) response.headers.erase("Keep-Alive");
 }
 
-// Takes the client's own id, if it sent one, so that id also appears in a proxy's log.
+// Takes the client's own id, if it sent one, because that id also appears in a proxy's log.
 std::string id_of(const httplib::Request& request) {
   const std::string given = request.get_header_value("x-request-id");
   const bool is_id = !given.empty() && given.size() <= kLongestId && std::ranges::all_of(given, [](char c) {

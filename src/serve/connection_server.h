@@ -1,5 +1,5 @@
-// ConnectionServer: cpp-httplib's server with any number of connections. One thread waits for all clients
-// that send nothing, or not yet all of a request; a thread of a pool serves a request when it is there.
+// ConnectionServer is cpp-httplib's server with any number of connections. One thread waits for all clients
+// that send nothing, or only part of a request. When a request is complete, a thread of a pool serves it.
 #pragma once
 
 #include <httplib.h>

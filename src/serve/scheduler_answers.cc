@@ -1,4 +1,4 @@
-// Answers: from the prompt's last token to the end, a token in each step.
+// Generates completions: from the prompt's last token to the end, one token per step.
 #include <algorithm>
 #include <ctime>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of the processor, that this thread has had.
+// Returns the processor time of this thread.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -22,11 +22,13 @@ double processor_seconds() {
 
 }  // namespace
 
-// The first takes the prompt's sequence, the others forks of it. logits: of the prompt's last token.
+// Starts the completions of a prompt: the first one takes its sequence, the others take forks. `logits` are
+// those of the prompt's last token.
 Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   const int n = job.request.n_answers;
   job.request.clone_grammar();
-  // For keep_session(). It shares what there is, and can only fail where it copies: then there is none.
+  // The checkpoint serves keep_session(). It shares pages, so it can only fail when it copies; then there is
+  // no checkpoint.
   if (cache_.plan().geometry.is_recurrent() && !job.request.session.empty())
     (void)cache_.checkpoint(job.sequence);
   job.state = JobState::generating;
@@ -68,7 +70,7 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   return {};
 }
 
-// Its sequence was read again, with the token that it had not decoded yet.
+// Goes on after the sequence was read again, including the token that it had not decoded yet.
 void Scheduler::resume_answer(Job& job, std::span<const float> logits) {
   Answer& answer = job.answers.front();
   answer.sequence = job.sequence;
@@ -78,7 +80,7 @@ void Scheduler::resume_answer(Job& job, std::span<const float> logits) {
   take_token({&job, &answer, 0}, logits);
 }
 
-// The prompt's text, as it came or as its tokens spell it, at the start of each completion.
+// Begins each completion with the prompt's text, as it came or as its tokens spell it.
 void Scheduler::start_echo(Job& job) {
   std::string text = job.request.text;
   for (std::size_t i = 0; i < job.request.prompt.size() && job.request.text.empty(); ++i)
@@ -104,12 +106,12 @@ std::vector<Scheduler::Row> Scheduler::running_rows() {
   return rows;
 }
 
-// Not with a guard: its shadow goes on token by token.
+// A request with a guard gets no drafts, because its shadow decodes token by token.
 bool Scheduler::drafts_for(const Job& job) const {
   return options_.most_drafted > 0 && !job.request.guard && !cache_.plan().geometry.is_recurrent();
 }
 
-// What a request expects is looked up, because a model doesn't know it.
+// The expected text of a request is searched for drafts, because a draft model does not know it.
 std::unique_ptr<DraftSource> Scheduler::new_drafter(const GenerationRequest& request) const {
   std::unique_ptr<DraftSource> drafter;
   if (options_.draft_model != nullptr && request.expected.empty()) {
@@ -133,7 +135,7 @@ int Scheduler::most_drafted(const Row& row) const {
   return std::max(0, most);
 }
 
-// What the next step verifies of each answer's draft.
+// Chooses the draft tokens that the next step verifies in each completion.
 void Scheduler::draft(std::span<const Row> rows) {
   if (options_.most_drafted == 0 || rows.empty()) return;
   std::vector<Draft> drafts;
@@ -162,7 +164,7 @@ void Scheduler::decode(std::span<const Row> rows) {
   }
 }
 
-// What fails as a batch is tried one by one, so that nobody suffers from what runs beside it.
+// If a batch fails, its rows are tried one by one, so a failure affects only its own request.
 void Scheduler::decode_batch(std::span<const Row> rows) {
   draft(rows);
   if (run_together(rows, {}).ok()) return;
@@ -179,12 +181,12 @@ void Scheduler::decode_batch(std::span<const Row> rows) {
   }
 }
 
-// The tokens of a step for the shadows of those that have one: all of them first, so that a step which then
-// fails is tried again without them.
+// Runs a step's tokens through the shadows of completions that have one. Shadows run first, so a step that
+// then fails is tried again without them.
 Status Scheduler::decode_shadows(std::span<const Row> rows) {
   std::vector<AnswerGuard*> guards;
   std::vector<std::int32_t> tokens;
-  tokens.reserve(rows.size());  // the inputs point into it
+  tokens.reserve(rows.size());  // the inputs point into it, so it must not move
   std::vector<EngineInput> inputs;
   for (const Row& row : rows) {
     AnswerGuard* guard = row.answer->guard.get();
@@ -203,7 +205,8 @@ Status Scheduler::decode_shadows(std::span<const Row> rows) {
   return {};
 }
 
-// A token for each row of the answer, as long as its draft is right. Returns the logits of what comes next.
+// Takes a token for each row of the completion, as long as its draft is right. Returns the logits of the next
+// token.
 std::span<const float> Scheduler::take_tokens(const Row& row, std::span<const float> logits) {
   const std::size_t n_vocab = engine_.n_vocab();
   Answer& answer = *row.answer;
@@ -226,14 +229,14 @@ std::span<const float> Scheduler::take_tokens(const Row& row, std::span<const fl
   return rest;
 }
 
-// What the sequence holds of a draft that was wrong.
+// Removes the tokens of a wrong draft from the sequence.
 Status Scheduler::take_back(Answer& answer) {
   if (answer.unverified == 0) return {};
   const int kept = cache_.length(answer.sequence) - std::exchange(answer.unverified, 0);
   return with_room_now([&] { return cache_.truncate(answer.sequence, kept); });
 }
 
-// The next token of an answer, and with the last one of all its answers the end of the request.
+// Takes the next token of a completion. The last token of the last completion ends the request.
 void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   progress_ = true;
   Answer& answer = *row.answer;
@@ -288,9 +291,8 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
 }
 
-// The sequence passes to the session, without the tokens of a text that has stopped the answer: its client
-// doesn't see them. Where a sequence can't be cut there, it goes back to its prompt, and where it can't do
-// that either, they stay.
+// Gives the sequence to the session, without the tokens of a stop text, which the client does not see. If the
+// sequence cannot be cut there, it returns to its prompt; if that is also impossible, the tokens stay.
 void Scheduler::keep_session(const Job& job, Answer& answer) {
   const Tokenizer& tokenizer = engine_.tokenizer();
   std::vector<std::int32_t> tokens = job.request.prompt;
@@ -313,7 +315,7 @@ void Scheduler::keep_session(const Job& job, Answer& answer) {
     tokens.push_back(token);
     text += piece;
   }
-  // A recurrent state of the prompt is of no use any more.
+  // The prompt's recurrent state is no longer needed.
   if (cache_.plan().geometry.is_recurrent()) (void)cache_.checkpoint(answer.sequence);
   sessions_->keep(job.request.session, answer.sequence, std::move(tokens), std::move(text));
   answer.sequence = -1;

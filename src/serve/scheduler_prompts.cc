@@ -1,4 +1,4 @@
-// Prompts are read, from what is kept of them or of their session on.
+// Reads prompts, starting after what is kept of them or of their session.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -10,13 +10,13 @@
 namespace kvant {
 namespace {
 
-// Tokens that a step reads of a prompt whose probabilities are wanted: each has logits of the whole
-// vocabulary.
+// Tokens per step of a prompt whose probabilities are wanted. It is small because each token has logits for
+// the whole vocabulary.
 constexpr int kReportedStep = 64;
 
-// The tokens by which a beginning is kept. A sequence with LongRoPE's short factors has other keys than one
-// with the long ones, so that its tokens are marked: no vocabulary is that large.
-// marked: where they lie.
+// Returns the tokens under which a prefix is kept. A sequence with LongRoPE's short factors has other keys
+// than one with the long factors, so its tokens are marked with numbers beyond any vocabulary. `marked` holds
+// them.
 std::span<const std::int32_t> kept_tokens(const Job& job, std::span<const std::int32_t> tokens,
                                           std::vector<std::int32_t>& marked) {
   constexpr std::int32_t kShortRope = 1 << 30;
@@ -32,7 +32,7 @@ bool Scheduler::is_answering() const {
   return std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
 }
 
-// Each reader in turn, until the step's tokens are used up.
+// Lets each reader read in turn, until the step's tokens are used up.
 void Scheduler::read_prompts(bool beside_answers) {
   shadow_reading_ = {};
   int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
@@ -47,7 +47,7 @@ void Scheduler::read_prompts(bool beside_answers) {
   }
 }
 
-// What they read in one step: as much of each, so that short prompts don't wait for long ones.
+// Chooses what one step reads. Each prompt gets an equal share, so short prompts do not wait for long ones.
 std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
   std::vector<PromptPart> parts;
   shadow_reading_ = {};
@@ -66,7 +66,7 @@ std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
   return parts;
 }
 
-// Nothing was read.
+// Returns 0, because nothing was read.
 int Scheduler::fail_reading(Job& job, const Error& failure) {
   if (failure.is_shortage) {
     shortage_ = failure;
@@ -103,14 +103,14 @@ bool Scheduler::has_unread_shadow(const Job& job) const {
   return job.request.guard && job.n_shadow_read < job.usage.prompt;
 }
 
-// None: nothing can be read now.
+// Returns nothing if nothing can be read now.
 std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) {
   if (!job.has_sequence) {
     if (const Status begun = start_reading(job); !begun.ok()) {
       fail_reading(job, begun.error());
       return {};
     }
-    if (!job.has_sequence) return {};  // its session, or its beginning, is still being read
+    if (!job.has_sequence) return {};  // its session or its prefix is still being loaded
     if (job.again.empty()) job.stream->begin(job.usage);
   }
   const int n_all = static_cast<int>(job.reading().size());
@@ -156,7 +156,7 @@ void Scheduler::end_embedding(Job& job) {
   close(job);
 }
 
-// Of the tokens that come next in it: the first token of all has no probability. logits [n_tokens, n_vocab].
+// Reports the prompt's next tokens. Its first token has no probability. logits: [n_tokens, n_vocab].
 void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> logits) const {
   const std::vector<std::int32_t>& prompt = job.request.prompt;
   std::vector<ReportedToken>& report = job.prompt_report;
@@ -167,7 +167,7 @@ void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> log
                                     job.request.generation.alternatives));
 }
 
-// It has been read.
+// Ends a part that was read.
 void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) {
   Job& job = *part.job;
   progress_ = true;
@@ -182,7 +182,7 @@ void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) 
     answer_failure(job, begun.error());
 }
 
-// What the session's rows were made of is not all prompts: no beginning of it is kept for others.
+// A session's rows did not all come from prompts, so no prefix of it is kept for others.
 Status Scheduler::start_from_session(Job& job) {
   const std::string& name = job.request.session;
   KVANT_RETURN_IF_ERROR(with_room(
@@ -200,8 +200,8 @@ Status Scheduler::start_from_session(Job& job) {
   return {};
 }
 
-// From its session, as soon as that is in memory, from the longest beginning that is kept, for which it waits
-// once if that is on the disk, or from an empty sequence.
+// Starts reading from the session, when it is in memory, from the longest kept prefix, or from an empty
+// sequence. It waits once for a prefix that is on the disk.
 Status Scheduler::start_reading(Job& job) {
   if (!job.again.empty()) {
     job.sequence = cache_.add();
@@ -239,7 +239,7 @@ Status Scheduler::start_reading(Job& job) {
   return {};
 }
 
-// Kept or not, the request goes on.
+// The request goes on whether or not its prefix was kept.
 void Scheduler::keep_beginning(Job& job) {
   job.keep_at.erase(job.keep_at.begin());
   const auto read = std::span<const std::int32_t>(job.request.prompt).first(job.n_read);

@@ -1,4 +1,4 @@
-// Requests come and go.
+// Accepts and removes requests.
 #include <algorithm>
 #include <utility>
 
@@ -104,9 +104,9 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   return std::nullopt;
 }
 
-// A sequence may begin with the factors for short sequences where it stays short, or where its tokens can be
-// read again when it does not: of one completion, without a second cache, and not in a session, which others
-// go on with.
+// A sequence may begin with the factors for short sequences if it stays short, or if its tokens can be read
+// again when it grows. That needs a single completion, no second cache, and no session, which others
+// continue.
 bool Scheduler::starts_short(const GenerationRequest& request) const {
   const int most = engine_.short_rope_context(), n_prompt = static_cast<int>(request.prompt.size());
   if (most == 0 || n_prompt >= most || !request.session.empty()) return false;
@@ -114,7 +114,7 @@ bool Scheduler::starts_short(const GenerationRequest& request) const {
          (request.n_answers == 1 && !request.guard && !request.wants_prompt_probabilities());
 }
 
-// Before its next token: all tokens are read again, as a prompt.
+// Before its next token, all tokens are read again as a prompt.
 void Scheduler::leave_short_rope(Job& job) {
   Answer& answer = job.answers.front();
   job.again = job.request.prompt;

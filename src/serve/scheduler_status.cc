@@ -1,4 +1,4 @@
-// What people who look on are told.
+// Reports the scheduler's state.
 #include <map>
 
 #include "serve/scheduler.h"

@@ -30,7 +30,7 @@ Tokens prompt_of(int n, int seed = 1) {
 }
 
 struct Reply {
-  std::map<int, std::string> texts;  // by answer
+  std::map<int, std::string> texts;  // by completion
   std::map<int, GenerationEnd> ends;
   std::optional<Error> failure;
   TokenUsage usage;
@@ -53,7 +53,7 @@ Reply read_all(AnswerStream& stream) {
   return reply;
 }
 
-// A scheduler over the fake engine.
+// Runs a scheduler over the fake engine.
 class Bench {
  public:
   explicit Bench(SchedulerOptions options = {}, const std::string& recipe = "kvant-3bit",
@@ -102,11 +102,11 @@ GenerationRequest request(Tokens prompt, int max_tokens, const std::string& clie
   return request;
 }
 
-// The probabilities are those of a softmax over the fake engine's logits, computed here.
+// The expected probabilities come from a softmax over the fake engine's logits, which the test computes.
 TEST(Scheduler, EchoesThePromptWithItsProbabilities) {
   Bench bench({.parallel = 2});
   const Tokens prompt = prompt_of(300);
-  EXPECT_TRUE(bench.ask(request(prompt, 1)).closed);  // what is kept of it has no probabilities
+  EXPECT_TRUE(bench.ask(request(prompt, 1)).closed);  // the kept prefix has no probabilities
   for (const int max_tokens : {0, 3}) {
     GenerationRequest echo = request(prompt, max_tokens);
     echo.echo = echo.generation.wants_probabilities = true;
@@ -166,7 +166,7 @@ TEST(Scheduler, ReadsAPromptWithoutGenerating) {
   EXPECT_EQ(reply.usage.generated, 0);
 }
 
-// All choices have the same logits at first; each counts what it has said itself.
+// All choices have the same logits at first. Each must count only its own tokens.
 TEST(Scheduler, EachChoiceCountsItsOwnPenalties) {
   Bench bench({.parallel = 3});
   GenerationRequest several = request(prompt_of(20), 40);
@@ -232,7 +232,7 @@ TEST(Scheduler, ReadsABoundedPartOfAPromptBesideRunningAnswers) {
     EXPECT_LE(bench.engine().steps[i].prompt_tokens, 64 + 31);
     decoded += bench.engine().steps[i].decoded;
   }
-  EXPECT_GE(decoded, 1000 / 64);  // the running answer got a token in every step
+  EXPECT_GE(decoded, 1000 / 64);  // the running completion got a token in every step
 }
 
 TEST(Scheduler, ReadsABoundedPartOfAPromptBesideAnotherRecipesAnswers) {
@@ -281,7 +281,7 @@ TEST(Scheduler, GoesOnFromAnEarlierPromptThatBeganAlike) {
     EXPECT_EQ(before.usage.cached, 0);
     EXPECT_EQ(bench.ask(request(first, 10)).usage.cached, 512) << recipe;
     EXPECT_EQ(bench.ask(request(first, 10)).texts, before.texts) << recipe;
-    // What can't be cut is kept where prompts part, for the next one.
+    // A sequence that cannot be cut is kept where prompts diverge, for the next prompt.
     const Reply miss = Bench({}, recipe).ask(request(second, 10));
     EXPECT_EQ(bench.ask(request(second, 10)).texts, miss.texts);
     Tokens third(first.begin(), first.begin() + 300);
@@ -303,7 +303,7 @@ TEST(Scheduler, DropsWhatIsCancelledWithinAStep) {
   for (const auto& stream : streams) stream->cancel();
   bench.scheduler().step();
   EXPECT_TRUE(bench.scheduler().idle());
-  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);  // no whole page was read: nothing is kept
+  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);  // no whole page was read, so nothing is kept
   EXPECT_EQ(bench.scheduler().status().promised_bytes, 0);
   EXPECT_EQ(bench.scheduler().status().counters.cancelled, 3);
 }
@@ -372,7 +372,7 @@ TEST(Scheduler, CutsAnAnswerAtTheEndOfTheContext) {
   EXPECT_EQ(reply.ends.at(0), GenerationEnd::length);
 }
 
-// Bytes that sequences really take, so that memory runs short for kept prompts all the time.
+// Limits memory to the bytes that sequences really take, so it is always short for kept prompts.
 SchedulerOptions with_little_memory(const std::string& recipe,
                                     const Geometry& geometry = testing::small_geometry(/*head_dim=*/16)) {
   Cache measured(testing::plan_for(recipe, geometry), 0);
@@ -407,7 +407,7 @@ TEST(Scheduler, StaysWithinItsMemoryAndLosesNothing) {
   }
 }
 
-// Every prompt comes twice, but memory doesn't keep it so long.
+// Every prompt comes twice, but memory cannot keep it that long.
 TEST(Scheduler, ReadsBeginningsBackFromTheDiskWithinItsMemory) {
   const TinyFile folder("prefixes");
   const Geometry geometry = testing::small_geometry(/*head_dim=*/128, /*n_heads=*/8, /*n_kv_heads=*/8, 4);
@@ -482,7 +482,7 @@ SchedulerOptions with_guard(std::int64_t shadow_memory) {
   return options;
 }
 
-// The fake engine's logits depend on the tokens alone: a shadow goes on with the same.
+// The fake engine's logits depend only on the tokens, so a shadow continues with the same tokens.
 TEST(GuardedAnswers, EndWithTheirShadows) {
   Bench bench(with_guard(16 << 20));
   const auto one = bench.submit(guarded(300, 20)), cancelled = bench.submit(guarded(200, 500));

@@ -1,4 +1,4 @@
-// Tests only: answers of a scheduler on a tiny model whose weights are random: it says anything.
+// For tests only: completions of a scheduler on a tiny model with random weights, whose text is arbitrary.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class TinyScheduler : public ::testing::Test {
     return testing::ask(*scheduler, requests);
   }
 
-  double grammar_seconds_ = 60;  // whatever runs beside a test
+  double grammar_seconds_ = 60;  // long enough on a busy machine
   static inline Engine* engine_ = nullptr;
   std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
 };
