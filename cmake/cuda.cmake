@@ -95,8 +95,8 @@ function(kvant_cuda)
   list(REMOVE_ITEM sealing ${room}/kernels/seal_vectors.cu)  # whose shared memory is aligned in another way
   file(GLOB prompts CONFIGURE_DEPENDS ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB api CONFIGURE_DEPENDS ${room}/api/*_api.cu)
-  file(GLOB prompt_api CONFIGURE_DEPENDS ${room}/prompt/*_api.cu)
-  set(kernels ${room}/kernels/seal_vectors.cu ${prompt_api})
+  list(REMOVE_ITEM api ${room}/api/prompt_api.cu)  # whose names others have, too
+  set(kernels ${room}/kernels/seal_vectors.cu ${room}/api/prompt_api.cu)
   kvant_cuda_together(decoding kernels ${decoding})
   kvant_cuda_together(sealing kernels ${sealing})
   kvant_cuda_together(prompts kernels ${prompts})
@@ -136,7 +136,7 @@ function(kvant_cuda)
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
   # What tests compare steps with knows lengths from the cache's ledger.
-  add_executable(cuda_test ${tests} ${room}/device/kernel_path.cu ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc
+  add_executable(cuda_test ${tests} ${room}/test/kernel_path.cu ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc
     ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
   target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_cuda_pages)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)

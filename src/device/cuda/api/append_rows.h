@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
-#include "device/cuda/api/refusal.h"
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/refusal.h"
 #include "device/cuda/seal/encode_args.h"
 #include "kvant/kvant.h"
 

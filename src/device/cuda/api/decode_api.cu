@@ -6,11 +6,10 @@
 #include <cstring>
 
 #include "device/cuda/api/append_rows.h"
-#include "device/cuda/api/caller_structs.h"
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/api/head_groups.h"
-#include "device/cuda/api/page_source.h"
-#include "device/cuda/api/workspace_cursor.h"
+#include "device/cuda/common/caller_pages.h"
+#include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/limits.h"
+#include "device/cuda/common/workspace_cursor.h"
 #include "device/cuda/correction/correction.h"
 #include "device/cuda/decode/decode_registry.h"
 #include "device/cuda/decode/decode_shared.h"

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "device/cuda/api/append_rows.h"
-#include "device/cuda/api/caller_structs.h"
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/api/head_groups.h"
-#include "device/cuda/api/page_source.h"
+#include "device/cuda/common/caller_pages.h"
+#include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/correction/correction.h"
-#include "device/cuda/device/gpu.h"
 #include "device/cuda/page/known_format.h"
 #include "device/cuda/page/page_format.h"
 #include "device/cuda/seal/append_kernel.cuh"

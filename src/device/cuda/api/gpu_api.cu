@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "device/cuda/api/refusal.h"
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/refusal.h"
 
 namespace kvant::cuda {
 namespace {

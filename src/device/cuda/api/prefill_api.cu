@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include "device/cuda/api/caller_structs.h"
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/api/head_groups.h"
-#include "device/cuda/api/page_source.h"
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/caller_pages.h"
+#include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/rows/dequantize_kernel.cuh"
 #include "device/cuda/rows/merge_kernel.cuh"
 #include "device/cuda/rows/page_decodings.h"

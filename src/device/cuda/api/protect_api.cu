@@ -1,9 +1,9 @@
 #include <cuda_runtime.h>
 
-#include "device/cuda/api/caller_structs.h"
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/api/page_source.h"
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/caller_pages.h"
+#include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/protect/protect_kernel.cuh"
 #include "device/cuda/protect/score_sums_kernel.cuh"
 #include "device/cuda/protect/token_weights_kernel.cuh"

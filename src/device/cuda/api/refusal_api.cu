@@ -1,4 +1,4 @@
-#include "device/cuda/api/refusal.h"
+#include "device/cuda/common/refusal.h"
 
 namespace kvant::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/cuda/api/caller_structs.h"
+#include "device/cuda/common/caller_structs.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

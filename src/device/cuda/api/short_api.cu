@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "cache/page_counts.h"
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/api/page_source.h"
-#include "device/cuda/api/refusal.h"
+#include "device/cuda/common/caller_pages.h"
+#include "device/cuda/common/limits.h"
+#include "device/cuda/common/refusal.h"
 #include "device/cuda/decode/decode_shared.h"
 #include "device/cuda/decode/short_args.h"
 #include "device/cuda/decode/short_attention.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "device/cuda/api/caller_structs.h"
-#include "device/cuda/decode/decode_args.h"
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/step/plan_kernel.cuh"
 #include "kvant/kvant.h"
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 
 namespace kvant::cuda {
 namespace {

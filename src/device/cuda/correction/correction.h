@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/prompt/prompt_args.h"
 #include "device/cuda/seal/encode_args.h"
 #include "kvant/kvant.h"

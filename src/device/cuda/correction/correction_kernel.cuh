@@ -4,9 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/correction/correction.h"
 #include "device/cuda/correction/feature_softmax.cuh"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

@@ -5,9 +5,9 @@
 
 #include <cuda_bf16.h>
 
+#include "device/cuda/common/architecture.cuh"
 #include "device/cuda/correction/correction.h"
 #include "device/cuda/correction/feature_softmax.cuh"
-#include "device/cuda/device/architecture.cuh"
 #include "device/cuda/seal/seal_page.cuh"
 
 namespace kvant::cuda {

@@ -6,8 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/page/any_page.h"
-#include "device/cuda/page/number_type.h"
 #include "device/cuda/page/page_layout.h"
 
 namespace kvant::cuda {
@@ -28,7 +29,6 @@ KVANT_HOST_DEVICE constexpr int channel_warps(int head_dim) {
 inline constexpr int kWarpgroupWarps = 4;
 inline constexpr int kMaxStages = 8;
 inline constexpr int kFewUnits = 24;    // units of a CTA below which start and end dominate its time
-inline constexpr int kPaddedGroup = 8;  // query heads per KV head and launch: the columns of a product
 inline constexpr int kMergedHeads = 4;  // query heads that are merged together
 // The number of channels of a query head that a warp merges and combines together.
 inline constexpr int kSlice = 2 * kLanes;
@@ -37,9 +37,6 @@ KVANT_HOST_DEVICE constexpr int slices_of_column(int head_dim) {
   return (head_dim > 256 ? 512 : 256) / kSlice;
 }
 
-inline constexpr int kMaxKvHeads = 64;
-inline constexpr int kMaxHeadGroups = 8;
-inline constexpr int kMaxGroup = 16;  // query heads per KV head
 // The number of launches for the query heads of a KV head; each launch reads the same pages.
 KVANT_HOST_DEVICE constexpr int query_passes(int group) {
   return (group + kPaddedGroup - 1) / kPaddedGroup;
@@ -47,7 +44,6 @@ KVANT_HOST_DEVICE constexpr int query_passes(int group) {
 // Limits for several queries per sequence (query_columns.cuh): the number of queries, and the columns of a
 // launch for queries times heads. There are up to 8 columns for each warp that shares pages.
 // queries_of_launch() spreads the queries evenly over launches.
-inline constexpr int kMaxQueries = 8;
 inline constexpr int kMaxColumns = 32;
 KVANT_HOST_DEVICE constexpr int queries_of_launch(int queries, int group) {
   const int most = kMaxColumns / (group < kPaddedGroup ? group : kPaddedGroup);
@@ -60,49 +56,6 @@ inline constexpr int kMaxLaunches = kMaxHeadGroups * query_passes(kMaxGroup) *
 // Whether a kernel uses SAS for the exponential (sas.cuh). on_request costs a branch that all lanes take
 // alike, and code size: `prog2` took 2 to 4 % longer with it.
 enum class SasUse : std::uint8_t { never, on_request, always };
-
-// Lists KV heads whose pages have the same formats.
-struct HeadList {
-  int n;
-  std::uint8_t at[kMaxKvHeads];
-};
-
-// Pages of one layer: kvant_pages with the layer's offset applied.
-struct PageSource {
-  const std::int32_t* table;
-  std::int64_t seq_stride, head_stride, side_stride;
-  const unsigned char* pool;
-  std::int64_t page_stride, head_offset, side_offset;
-
-  // Returns the page with this id in the table.
-  KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
-    return pool + id * page_stride + head * head_offset + side * side_offset;
-  }
-  KVANT_HOST_DEVICE std::int32_t id_of(std::int64_t seq, int head, int side, int page) const {
-    return table[seq * seq_stride + head * head_stride + side * side_stride + page];
-  }
-  // Returns page `page` of a sequence.
-  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
-    return at(id_of(seq, head, side, page), head, side);
-  }
-};
-
-// Quantized pages: each head and side may have a different offset within a page's storage.
-struct SealedSource {
-  static constexpr int kOffsetUnit = 16;  // bytes
-  PageSource pages;
-  std::uint32_t offsets[kMaxKvHeads][2];  // kvant_decode_layer::sealed_offsets, in units of kOffsetUnit
-
-  KVANT_HOST_DEVICE std::int64_t offset_of(int head, int side) const {  // bytes
-    return std::int64_t{offsets[head][side]} * kOffsetUnit;
-  }
-  KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
-    return pages.at(id, head, side) + offset_of(head, side);
-  }
-  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
-    return at(pages.id_of(seq, head, side, page), head, side);
-  }
-};
 
 // A CTA's share of a step's work, and the sequence and head where it begins (work_range.cuh).
 struct alignas(16) WorkStart {

@@ -2,11 +2,11 @@
 // represent.
 #include <gtest/gtest.h>
 
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/device/kernel_path.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/page/page_format.h"
 #include "device/cuda/test/decode_test_cache.h"
 #include "device/cuda/test/format_pairs.h"
+#include "device/cuda/test/kernel_path.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda::decode_attention_test {

@@ -23,6 +23,7 @@
 
 #include <type_traits>
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
 #include "device/cuda/decode/leave_segment.cuh"
 #include "device/cuda/decode/online_softmax.cuh"
@@ -30,7 +31,6 @@
 #include "device/cuda/decode/plain_tile.cuh"
 #include "device/cuda/decode/query.cuh"
 #include "device/cuda/decode/work_range.cuh"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

@@ -3,8 +3,8 @@
 
 #include <span>
 
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/decode/decode_args.h"
-#include "device/cuda/device/gpu.h"
 
 namespace kvant::cuda {
 

@@ -2,7 +2,7 @@
 // several warps share each page.
 #include <gtest/gtest.h>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/decode_test_cache.h"
 #include "device/cuda/test/format_pairs.h"
 #include "kvant/kvant.h"

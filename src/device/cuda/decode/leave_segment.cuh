@@ -8,11 +8,11 @@
 
 #include <type_traits>
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
 #include "device/cuda/decode/partial_results.cuh"
 #include "device/cuda/decode/query_columns.cuh"
 #include "device/cuda/decode/work_range.cuh"
-#include "device/cuda/device/ptx.cuh"
 #include "device/cuda/page/row_channels.cuh"
 
 namespace kvant::cuda {

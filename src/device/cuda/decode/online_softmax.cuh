@@ -3,10 +3,10 @@
 // Args: the kernel's arguments, of which `sas` and `softcap_log2` are used (DecodeArgs, ShortArgs).
 #pragma once
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
 #include "device/cuda/decode/leave_segment.cuh"
 #include "device/cuda/decode/sas.cuh"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

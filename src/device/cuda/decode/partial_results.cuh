@@ -4,8 +4,8 @@
 // in registers.
 #pragma once
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

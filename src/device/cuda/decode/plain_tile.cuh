@@ -2,9 +2,9 @@
 // pages (plain_index) and come from the caller. Queries and weights are multiplied as two BF16 parts each.
 #pragma once
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/online_softmax.cuh"
 #include "device/cuda/decode/query.cuh"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

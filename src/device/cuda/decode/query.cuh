@@ -3,9 +3,9 @@
 
 #include <cuda_bf16.h>
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
 #include "device/cuda/decode/query_columns.cuh"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

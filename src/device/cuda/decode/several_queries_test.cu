@@ -1,10 +1,10 @@
 // Compares decode attention for several queries of a sequence with attention in double precision.
 #include <gtest/gtest.h>
 
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/device/kernel_path.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/decode_test_cache.h"
 #include "device/cuda/test/format_pairs.h"
+#include "device/cuda/test/kernel_path.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda::several_queries_test {

@@ -1,7 +1,8 @@
 // What the kernels for short sequences share with the host code that launches them.
 #pragma once
 
-#include "device/cuda/seal/encode_args.h"
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/decode/decode_args.h"
 
 namespace kvant::cuda {
 

@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/decode/decode_registry.h"
-#include "device/cuda/device/gpu.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

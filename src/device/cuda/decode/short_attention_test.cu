@@ -2,7 +2,7 @@
 // precision. It runs the kernel for short sequences and, on the same caches, the general one.
 #include <gtest/gtest.h>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/decode/short_attention.h"
 #include "device/cuda/test/decode_test_cache.h"
 #include "kvant/kvant.h"

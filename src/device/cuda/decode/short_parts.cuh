@@ -7,11 +7,11 @@
 
 #include <cuda_bf16.h>
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/leave_segment.cuh"
 #include "device/cuda/decode/plain_tile.cuh"
 #include "device/cuda/decode/query.cuh"
 #include "device/cuda/decode/short_args.h"
-#include "device/cuda/device/ptx.cuh"
 #include "device/cuda/seal/append_kernel.cuh"
 
 namespace kvant::cuda {

@@ -2,7 +2,7 @@
 // values that the same bytes represent.
 #include <gtest/gtest.h>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/decode/decode_registry.h"
 #include "device/cuda/decode/short_attention.h"
 #include "device/cuda/page/page_format.h"

@@ -9,9 +9,9 @@
 // The products of a page's values are awaited when the next page's queries are made.
 #pragma once
 
+#include "device/cuda/common/wgmma.cuh"
+#include "device/cuda/common/wgmma_columns.cuh"
 #include "device/cuda/decode/shared_decoding.cuh"
-#include "device/cuda/device/wgmma.cuh"
-#include "device/cuda/device/wgmma_columns.cuh"
 
 namespace kvant::cuda {
 

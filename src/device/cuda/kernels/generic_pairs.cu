@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/decode/decode_registry.h"
 #include "device/cuda/page/growing_list.h"
 #include "device/cuda/page/known_format.h"

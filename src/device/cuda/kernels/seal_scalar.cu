@@ -1,4 +1,4 @@
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/seal/seal_kernel.cuh"
 #include "device/cuda/seal/seal_registry.h"
 

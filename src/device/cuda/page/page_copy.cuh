@@ -2,8 +2,8 @@
 // bytes per lane.
 #pragma once
 
-#include "device/cuda/decode/decode_args.h"
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
+#include "device/cuda/page/page_layout.h"
 
 namespace kvant::cuda {
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/page/page_format.h"
 #include "format/format.h"
 

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "device/cuda/page/number_type.h"
+#include "device/cuda/common/arguments.h"
 #include "device/cuda/page/page_layout.h"
 
 namespace kvant::cuda {

@@ -3,9 +3,9 @@
 // 1. Lane g * 4 + t of a product then has both parts of the sums of head t.
 #pragma once
 
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
 #include "device/cuda/decode/query.cuh"
-#include "device/cuda/device/ptx.cuh"
 
 namespace kvant::cuda {
 

@@ -2,7 +2,7 @@
 // warps prepare, and the ring of tiles.
 #pragma once
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/prompt/plan.cuh"
 #include "device/cuda/prompt/prompt_args.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/common/arguments.h"
 
 namespace kvant::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/prompt/kept_rows.h"
 #include "device/cuda/prompt/prompt_args.h"
 #include "device/cuda/rows/dequantize_args.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/prompt/join_halves.cuh"
 #include "device/cuda/prompt/launch.h"
 #include "device/cuda/prompt/launch_overlapped.h"

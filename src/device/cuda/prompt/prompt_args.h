@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/cuda/page/number_type.h"
+#include "device/cuda/common/arguments.h"
 
 namespace kvant::cuda {
 

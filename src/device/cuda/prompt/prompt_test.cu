@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "attention/sas.h"
-#include "device/cuda/device/kernel_path.h"
 #include "device/cuda/prompt/prompt_reference.h"
 #include "device/cuda/test/captured_heads.h"
 #include "device/cuda/test/device_memory.h"
+#include "device/cuda/test/kernel_path.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda::prompt_test {

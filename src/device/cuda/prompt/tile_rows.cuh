@@ -4,7 +4,7 @@
 
 #include <cuda_fp16.h>
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/prompt/plan.cuh"
 
 namespace kvant::cuda {

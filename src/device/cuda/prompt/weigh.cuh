@@ -4,8 +4,8 @@
 #pragma once
 
 #include "attention/sas.h"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/sas_polynomial.cuh"
-#include "device/cuda/device/ptx.cuh"
 #include "device/cuda/prompt/tile_layout.cuh"
 
 namespace kvant::cuda {

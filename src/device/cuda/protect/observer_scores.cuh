@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/page/row_channels.cuh"
 
 namespace kvant::cuda {

@@ -2,7 +2,8 @@
 // channel.
 #pragma once
 
-#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/page/page_layout.h"
 
 namespace kvant::cuda {
 

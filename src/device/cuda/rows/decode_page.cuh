@@ -4,7 +4,7 @@
 
 #include <cuda_fp16.h>
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/page/trellis_parameters.cuh"
 #include "device/cuda/rows/dequantize_args.h"
 #include "device/cuda/seal/seal_page.cuh"

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/rows/decode_page.cuh"
 
 namespace kvant::cuda {

@@ -5,7 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/page/page_layout.h"
 
 namespace kvant::cuda {
 

@@ -1,8 +1,7 @@
 // How the pages of a layer are decoded and where they lie, for kernels that turn them back into rows.
 #pragma once
 
-#include "device/cuda/api/head_groups.h"
-#include "device/cuda/api/page_source.h"
+#include "device/cuda/common/caller_pages.h"
 #include "device/cuda/page/page_format.h"
 #include "device/cuda/rows/dequantize_kernel.cuh"
 #include "kvant/kvant.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/page_test_cache.h"
 #include "device/cuda/test/row_numbers.h"

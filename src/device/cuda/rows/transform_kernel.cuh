@@ -2,8 +2,8 @@
 // transformed values. A warp transforms a row.
 #pragma once
 
-#include "device/cuda/decode/decode_args.h"
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/page/row_channels.cuh"
 
 namespace kvant::cuda {

@@ -4,7 +4,7 @@
 
 #include <cuda_bf16.h>
 
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/seal/new_row.cuh"
 
 namespace kvant::cuda {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/float16.h"
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/page/page_layout.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/row_numbers.h"

@@ -1,7 +1,8 @@
 // What the encoding kernels share with the host code that launches them.
 #pragma once
 
-#include "device/cuda/decode/decode_args.h"
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/page/any_page.h"
 #include "device/cuda/page/row_channels.cuh"
 
 namespace kvant::cuda {
@@ -94,17 +95,6 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
   pages.pool += nth * distance.bytes + (offsets == nullptr ? 0 : offsets[nth]);
   return pages;
 }
-
-// Rows of keys, values or queries: head h of row i lies at i * row_stride + h * head_stride. Channels, padded
-// with zeros, are multiplied by the factors of the head's KV head (unless null), then rotated if `hadamard`.
-struct AppendedRows {
-  void* rows;
-  std::int64_t row_stride, head_stride;
-  int channels;  // channels that rows have: a multiple of 8
-  int is_wide;   // see RowType
-  const float* factors;
-  int hadamard;
-};
 
 // Rows from which pages are made instead of from the tail.
 struct SealedRows {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <random>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/encoded_pages.h"
 #include "device/cuda/test/packed_entry.h"

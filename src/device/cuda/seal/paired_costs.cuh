@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/host_device.h"
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "format/trellis_code.h"
 
 namespace kvant::cuda {

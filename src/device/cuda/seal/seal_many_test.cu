@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/decode_test_cache.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/encoded_pages.h"

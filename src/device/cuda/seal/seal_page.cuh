@@ -4,8 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "device/cuda/device/architecture.cuh"
-#include "device/cuda/device/ptx.cuh"
+#include "device/cuda/common/architecture.cuh"
+#include "device/cuda/common/ptx.cuh"
 #include "device/cuda/seal/new_row.cuh"
 
 namespace kvant::cuda {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/encoded_pages.h"
 #include "kvant/kvant.h"

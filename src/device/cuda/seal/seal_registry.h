@@ -1,7 +1,7 @@
 // The kernels that encode pages: one function for each file of kernels/ that has some.
 #pragma once
 
-#include "device/cuda/device/gpu.h"
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/seal/encode_args.h"
 
 namespace kvant::cuda {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/decode_test_cache.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/encoded_pages.h"

@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/device_memory.h"
 #include "device/cuda/test/encoded_pages.h"
 #include "format/error_metric.h"

@@ -12,8 +12,8 @@
 
 #include <climits>
 
-#include "device/cuda/device/ptx.cuh"
-#include "device/cuda/device/wgmma.cuh"
+#include "device/cuda/common/ptx.cuh"
+#include "device/cuda/common/wgmma.cuh"
 #include "device/cuda/seal/seal_page.cuh"
 
 namespace kvant::cuda {

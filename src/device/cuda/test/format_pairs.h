@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/cuda/api/head_dim.h"
+#include "device/cuda/common/limits.h"
 #include "device/cuda/test/decode_test_cache.h"
 
 namespace kvant::cuda {

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <utility>
 
-#include "device/cuda/api/caller_structs.h"
-#include "device/cuda/api/head_dim.h"
-#include "device/cuda/api/workspace_cursor.h"
+#include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/gpu.h"
+#include "device/cuda/common/limits.h"
+#include "device/cuda/common/workspace_cursor.h"
 #include "device/cuda/correction/correction.h"
-#include "device/cuda/device/gpu.h"
 #include "device/cuda/prompt/launch.h"
 #include "device/cuda/prompt/tile_layout.cuh"
 #include "device/cuda/rows/page_decodings.h"

@@ -1,4 +1,4 @@
-#include "device/cuda/device/kernel_path.h"
+#include "device/cuda/test/kernel_path.h"
 
 #include <cuda_runtime.h>
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "device/cuda/api/refusal.h"
-#include "device/cuda/page/number_type.h"
+#include "device/cuda/common/arguments.h"
+#include "device/cuda/common/refusal.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {

@@ -1,9 +1,15 @@
-// The head sizes that kernels are compiled for.
+// What kernels are compiled for: head sizes, and how many heads and queries there may be.
 #pragma once
 
 #include <type_traits>
 
 namespace kvant::cuda {
+
+inline constexpr int kMaxKvHeads = 64;
+inline constexpr int kMaxHeadGroups = 8;
+inline constexpr int kMaxGroup = 16;    // query heads per KV head
+inline constexpr int kPaddedGroup = 8;  // query heads per KV head and launch: the columns of a product
+inline constexpr int kMaxQueries = 8;   // per sequence
 
 inline constexpr int kHeadDims[] = {64, 128, 256, 512};
 

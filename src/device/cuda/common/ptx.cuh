@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "device/cuda/device/architecture.cuh"
+#include "device/cuda/common/architecture.cuh"
 
 namespace kvant::cuda {
 

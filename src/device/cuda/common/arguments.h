@@ -1,0 +1,72 @@
+// What the arguments of all kernels are made of: pages as kernels find them, and rows of numbers.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "device/cuda/common/limits.h"
+
+namespace kvant::cuda {
+
+// The types of numbers in rows outside of pages: queries, keys, values and outputs.
+enum class NumberType : int { bf16, f32, f16 };  // with the values of kvant_type
+
+constexpr int bytes_of(NumberType type) {
+  return type == NumberType::f32 ? 4 : 2;
+}
+
+// Lists KV heads whose pages have the same formats.
+struct HeadList {
+  int n;
+  std::uint8_t at[kMaxKvHeads];
+};
+
+// Pages of one layer: kvant_pages with the layer's offset applied.
+struct PageSource {
+  const std::int32_t* table;
+  std::int64_t seq_stride, head_stride, side_stride;
+  const unsigned char* pool;
+  std::int64_t page_stride, head_offset, side_offset;
+
+  // Returns the page with this id in the table.
+  KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
+    return pool + id * page_stride + head * head_offset + side * side_offset;
+  }
+  KVANT_HOST_DEVICE std::int32_t id_of(std::int64_t seq, int head, int side, int page) const {
+    return table[seq * seq_stride + head * head_stride + side * side_stride + page];
+  }
+  // Returns page `page` of a sequence.
+  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
+    return at(id_of(seq, head, side, page), head, side);
+  }
+};
+
+// Quantized pages: each head and side may have a different offset within a page's storage.
+struct SealedSource {
+  static constexpr int kOffsetUnit = 16;  // bytes
+  PageSource pages;
+  std::uint32_t offsets[kMaxKvHeads][2];  // kvant_decode_layer::sealed_offsets, in units of kOffsetUnit
+
+  KVANT_HOST_DEVICE std::int64_t offset_of(int head, int side) const {  // bytes
+    return std::int64_t{offsets[head][side]} * kOffsetUnit;
+  }
+  KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
+    return pages.at(id, head, side) + offset_of(head, side);
+  }
+  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
+    return at(pages.id_of(seq, head, side, page), head, side);
+  }
+};
+
+// Rows of keys, values or queries: head h of row i lies at i * row_stride + h * head_stride. Channels, padded
+// with zeros, are multiplied by the factors of the head's KV head (unless null), then rotated if `hadamard`.
+struct AppendedRows {
+  void* rows;
+  std::int64_t row_stride, head_stride;
+  int channels;  // channels that rows have: a multiple of 8
+  int is_wide;   // see RowType
+  const float* factors;
+  int hadamard;
+};
+
+}  // namespace kvant::cuda
