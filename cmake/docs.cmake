@@ -20,12 +20,11 @@ function(kvant_docs)
   add_test(NAME Docs.ScriptsDoWhatTheySay COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/pages/pages_test.py)
   add_test(NAME Docs.QualityIsMeasuredByPriority COMMAND ${Python3_EXECUTABLE}
            ${CMAKE_SOURCE_DIR}/scripts/measure_quality_test.py)
-  add_test(NAME Docs.KvtcIsLearnedRightly COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/learn_kvtc_test.py)
   add_test(NAME Docs.ProseIsAdvisedOn COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_prose_test.py)
   add_test(NAME Sources.ClassesHaveNamesOfTheirOwn COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-names.py)
   add_test(NAME Sources.FoldersIncludeInNoCircle COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-folders.py)
   set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay
-                       Docs.QualityIsMeasuredByPriority Docs.KvtcIsLearnedRightly Docs.ProseIsAdvisedOn
+                       Docs.QualityIsMeasuredByPriority Docs.ProseIsAdvisedOn
                        Sources.ClassesHaveNamesOfTheirOwn Sources.FoldersIncludeInNoCircle PROPERTIES LABELS unit)
   set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)  # needs the program
   add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py

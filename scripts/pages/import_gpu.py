@@ -41,7 +41,7 @@ def import_gpu(folder, where):
             add(found.setdefault((name, recipe), start(name, recipe, rival, row, len(shapes))), row,
                 shapes.index((row["seqs"], row["context"])))
         documents.append({"kind": "decode", "dim": head_dim, "shapes": [shown_shape(s) for s in shapes],
-                          "command": "scripts/gpu-bench; scripts/gpu-fp8-rivals.py", "measured_on": where,
+                          "command": "scripts/gpu-bench; lab/gpu-fp8-rivals.py", "measured_on": where,
                           "results": sorted(found.values(), key=lambda r: (not r.get("rival"), r.get("recipe", "") != "",))})
     return documents
 

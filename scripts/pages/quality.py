@@ -294,7 +294,7 @@ class Quality:
         return mean if context == 2048 else f"{mean} ({interval(row)}); {divergence(row['kld_p999'])}"
 
     def stored(self, context):
-        """Caches as they are stored (scripts/cold-tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
+        """Caches as they are stored (lab/kvtc/cold_tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
         hot = self.rows(context=context)
         runs = [run for run in self.runs if run["backend"] == STORED and run["context"] == context]
         if not runs or not hot:

@@ -23,7 +23,7 @@ struct TrellisCode {
   std::uint8_t fold_mask;
 };
 
-// The parameters for B = 1 to 6 were searched for on rows of Gaussian values (scripts/search-trellis.cc).
+// The parameters for B = 1 to 6 were searched for on rows of Gaussian values (lab/search-trellis.cc).
 inline constexpr TrellisCode kTrellisCodes[kMaxTrellisBits] = {
     {.bits = 1, .scale = 0.01218F, .mix = 7, .fold = 1, .fold_mask = 0x24},
     {.bits = 2, .scale = 0.02422F, .mix = 6, .fold = 2, .fold_mask = 0xd0},

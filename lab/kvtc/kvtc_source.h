@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "eval/logit_source.h"
-#include "task/kvtc/transform_coder.h"
+#include "kvtc/transform_coder.h"
 #include "task/session.h"
 
 namespace kvant {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tries out formats before they are written: a simulation of kvant's semantics in PyTorch, made for one question.
 
-    python3 scripts/explore-formats.py --model MODEL.npz --text TOKENS.i32 --learn TOKENS.i32 [--context 8192]
+    python3 lab/explore-formats.py --model MODEL.npz --text TOKENS.i32 --learn TOKENS.i32 [--context 8192]
 
 MODEL.npz: the tensors of a Llama-like GGUF file, dequantized to F32 under their GGUF names, with an array `shape` of
 [layers, heads, KV heads, head size] and `rope` of [frequency base]. TOKENS.i32: token ids, int32. Needs a GPU for

@@ -1,4 +1,4 @@
-#include "task/kvtc/kvtc_source.h"
+#include "kvtc/kvtc_source.h"
 
 #include <gtest/gtest.h>
 

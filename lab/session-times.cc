@@ -1,7 +1,7 @@
 // How long a long session takes to the disk and back: with made-up rows, since reading 100 000 tokens takes
 // hours.
 //
-//   cmake --build --preset default --target session_times
+//   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_times
 //   build/default/session_times MODEL [RECIPE [TOKENS]]      kvant-3bit, 100000
 //
 // Printed: bytes, and the seconds of each part, best of 3. The file is in the system's memory for files when

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How soon a follow-up is answered: read anew, from a session in memory, and from one on the disk.
 
-    scripts/bench-sessions.py KVANT MODEL                               a conversation of 6000 tokens, kvant-3bit
-    scripts/bench-sessions.py KVANT MODEL --tokens 2000 --kv bf16 --repeat 5
-    scripts/bench-sessions.py KVANT MODEL --llama-server PROGRAM        beside llama.cpp's server and the files of its slots
+    lab/bench-sessions.py KVANT MODEL                               a conversation of 6000 tokens, kvant-3bit
+    lab/bench-sessions.py KVANT MODEL --tokens 2000 --kv bf16 --repeat 5
+    lab/bench-sessions.py KVANT MODEL --llama-server PROGRAM        beside llama.cpp's server and the files of its slots
 
 Printed: the time to the first token of the same follow-up, as a client sees it, in seconds (the median of --repeat),
 its share of the time that reading anew takes, and the bytes of the session's file. After each restart of the server the

@@ -1,4 +1,4 @@
-#include "task/kvtc/kvtc_rows.h"
+#include "kvtc/kvtc_rows.h"
 
 #include "base/check.h"
 #include "base/float16.h"

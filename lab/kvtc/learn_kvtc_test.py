@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests scripts/learn-kvtc.py. The tests are skipped without numpy."""
+"""Tests lab/kvtc/learn-kvtc.py. The tests are skipped without numpy."""
 import importlib.util
 import pathlib
 import unittest

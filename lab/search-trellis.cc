@@ -1,8 +1,8 @@
 // Searches for the constants of src/format/trellis_code.h: those whose levels leave the least squared error
 // of Gaussian rows on the best path through the trellis. For B = 3, for 20 seconds, with random seed 1:
 //
-//   c++ -std=c++20 -O3 -march=native -Isrc scripts/search-trellis.cc -o search-trellis
-//   ./search-trellis 3 20 1
+//   c++ -std=c++20 -O3 -march=native -Isrc lab/search-trellis.cc -o search_trellis
+//   ./search_trellis 3 20 1
 //
 // It climbs from the best candidates so far, now and then from a new one at random, each measured on one row;
 // the best are then ranked on many rows. Prints the first of them, in the form of kTrellisCodes, with their
@@ -138,7 +138,7 @@ void rank(std::vector<Candidate>& candidates, const std::vector<float>& values, 
 int main(int argc, char** argv) {
   const int bits = argc > 1 ? std::atoi(argv[1]) : 0;
   if (bits < 1 || bits > kvant::kMaxTrellisBits) {
-    std::puts("usage: search-trellis BITS [SECONDS [SEED]], BITS 1 to 6");
+    std::puts("usage: search_trellis BITS [SECONDS [SEED]], BITS 1 to 6");
     return 1;
   }
   Random random(argc > 3 ? std::atoi(argv[3]) : 1);

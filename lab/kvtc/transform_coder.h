@@ -9,11 +9,11 @@
 #include "base/geometry.h"
 #include "base/matrix_view.h"
 #include "base/result.h"
-#include "task/kvtc/component_coder.h"
+#include "kvtc/component_coder.h"
 
 namespace kvant {
 
-// Of one side: what scripts/learn-kvtc.py finds.
+// Of one side: what lab/kvtc/learn-kvtc.py finds.
 struct PrincipalDirections {
   std::vector<float> mean;        // [width]
   std::vector<float> directions;  // [width, width]: orthonormal rows, the largest variance first

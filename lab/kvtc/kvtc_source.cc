@@ -1,10 +1,10 @@
-#include "task/kvtc/kvtc_source.h"
+#include "kvtc/kvtc_source.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "calibrate/rope_turns.h"
-#include "task/kvtc/kvtc_rows.h"
+#include "kvtc/kvtc_rows.h"
 
 namespace kvant {
 namespace {

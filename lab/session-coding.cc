@@ -2,7 +2,7 @@
 // second of that thread's processor time (to exclude other work), and of two threads. It prints the best of 2
 // runs.
 //
-//   cmake --build --preset default --target session_coding
+//   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_coding
 //   build/default/session_coding MODEL RECIPE FILE...       (of kvant run --session FILE)
 //
 // The decoded sequence is compared byte by byte.

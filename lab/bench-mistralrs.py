@@ -2,7 +2,7 @@
 """Measures mistral.rs on the CPU with a GGUF model: a prompt of some hundred tokens and 32 tokens after it.
 
     pip install mistralrs
-    scripts/bench-mistralrs.py MODEL.gguf --json FILE
+    lab/bench-mistralrs.py MODEL.gguf --json FILE
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Learns what KVTC (arXiv 2511.01815) codes with: principal directions, and groups of components with bits.
 
-    scripts/learn-kvtc.py FILE BITS...     after `cold_tiers rows MODEL FILE`; needs numpy
+    lab/kvtc/learn-kvtc.py FILE BITS...     after `cold_tiers rows MODEL FILE`; needs numpy
 
 Writes FILE.directions (F32: for K and V the mean [width] and the directions [width, width] as rows, the largest
 variance first), and for each of BITS, the mean bits of an element before entropy coding, FILE-BITS.groups: a line for
@@ -51,7 +51,7 @@ def e4m3(x):
 
 
 def decoded(x, bits):
-    """Returns groups [tokens, size] after coding; see src/task/kvtc/component_coder.h."""
+    """Returns groups [tokens, size] after coding; see lab/kvtc/component_coder.h."""
     if bits == 0:
         return np.zeros_like(x)
     least, most = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-#include "task/kvtc/component_coder.h"
+#include "kvtc/component_coder.h"
 
 #include <gtest/gtest.h>
 

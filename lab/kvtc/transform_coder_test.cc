@@ -1,4 +1,4 @@
-#include "task/kvtc/transform_coder.h"
+#include "kvtc/transform_coder.h"
 
 #include <gtest/gtest.h>
 

@@ -2,10 +2,10 @@
 // without loss, and KVTC (arXiv 2511.01815), which is lossy. Bits of a text's chunks, and KVTC's mean KLD, as
 // `kvant eval` has them.
 //
-//   cmake --build --preset default --target cold_tiers
+//   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target cold_tiers
 //   build/default/cold_tiers sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...
 //   build/default/cold_tiers rows MODEL FILE
-//   .venv/bin/python scripts/learn-kvtc.py FILE BITS...
+//   .venv/bin/python lab/kvtc/learn-kvtc.py FILE BITS...
 //   build/default/cold_tiers eval MODEL TEXT CONTEXT CHUNKS JSON kvtc:FILE:BITS...
 //
 // sizes: of compact coding, weights as they are stored. rows: K before RoPE and V of the text that ships with
@@ -29,9 +29,9 @@
 #include "eval/engine_source.h"
 #include "eval/quality_eval.h"
 #include "eval/report_json.h"
+#include "kvtc/kvtc_rows.h"
+#include "kvtc/kvtc_source.h"
 #include "recipe/recipe.h"
-#include "task/kvtc/kvtc_rows.h"
-#include "task/kvtc/kvtc_source.h"
 #include "task/prompt.h"
 #include "task/session.h"
 #include "task/session_coding.h"
@@ -79,7 +79,7 @@ void read(const Session& session, Cache& cache, SequenceId sequence, std::span<c
   }
 }
 
-// Writes rows of K and V for scripts/learn-kvtc.py: contexts of 2048 tokens without their first four.
+// Writes rows of K and V for lab/kvtc/learn-kvtc.py: contexts of 2048 tokens without their first four.
 int write_rows(const char* model, const std::string& path) {
   constexpr int kContext = 2048, kSink = 4;
   const Session session = open_session(model, "reference", WeightMode::f32);
