@@ -41,7 +41,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "description": "T
 
 
 def fetch(path, body=None):
-    """Status and text of the answer; POST where there is a body."""
+    """Sends a request, by POST if there is a body. Returns status and text of the response."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(URL + path, data, {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
     try:
@@ -131,19 +131,19 @@ class Formats(Client):
         free = self.chat(logprobs=True, top_logprobs=1, max_tokens=1).choices[0].logprobs.content[0]
         held = self.chat(logprobs=True, top_logprobs=1, max_tokens=1, extra_body={"grammar": 'root ::= "~"'}).choices[0].logprobs.content[0]
         self.assertEqual(held.token, "~")
-        self.assertLess(held.logprob, free.logprob - 1)  # not that of a token which had to come
+        self.assertLess(held.logprob, free.logprob - 1)  # the probability is the model's, not that of a token which the grammar forced
         self.assertEqual(held.top_logprobs[0].token, free.token)
         self.assertAlmostEqual(held.top_logprobs[0].logprob, free.logprob, places=3)
 
 
 def asked_before(city, number):
-    """A question about the weather, and the call that it led to."""
+    """Returns a question about the weather, and the call to which it led."""
     call = {"id": f"call_{number}", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": city, "days": 1})}}
     return [{"role": "user", "content": f"How is the weather in {city}?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
 
 
 class Tools(Client):
-    # A small model does again what was done before: a server may let it talk before a call that it has to make.
+    # A small model repeats earlier behaviour. A server may let it talk before a required call.
     TURNS = [turn for i, city in enumerate(("Paris", "Rome", "Oslo", "Cairo")) for turn in asked_before(city, i)]
     TURNS += [{"role": "user", "content": "How is the weather in Ghent?"}]
 
@@ -277,5 +277,5 @@ def main():
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
         sys.exit(not main().wasSuccessful())

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools pipe: what the test of the server's page needs of it."""
+"""Drives a headless Chromium over its DevTools pipe, as far as the test of the server's page needs it."""
 import base64
 import fcntl
 import json
@@ -9,16 +9,17 @@ import tempfile
 import time
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-SECONDS = 30  # that anything may take
+SECONDS = 30  # time limit of every operation
 
 
 def find_browser():
-    """The first of the names that Chromium goes by on this system; None where it is not installed."""
+    """Returns the first of Chromium's names that is installed here, or None."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
 class Browser:
-    """One page in a browser of its own. `problems` collects what its console says and what it refuses to load."""
+    """Runs one page in a browser of its own. `problems` collects messages of its console and what it refuses to
+    load."""
 
     def __init__(self, program):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -30,7 +31,7 @@ class Browser:
             os.dup2(theirs[0], 3)
             os.dup2(theirs[1], 4)
 
-        # Without a sandbox, which needs rights that tests may not have; the page is the program's own.
+        # The sandbox needs rights that tests may not have, and the page is the program's own.
         self.process = subprocess.Popen(
             [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
              f"--user-data-dir={self.profile.name}", "--force-color-profile=srgb", "--hide-scrollbars", "about:blank"],
@@ -75,14 +76,14 @@ class Browser:
             self.problems.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression, which may be a promise."""
+        """Returns the value of a JavaScript expression, which may be a promise."""
         result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in result:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
     def wait_for(self, expression):
-        """Until it is true; returns it."""
+        """Waits until the expression is true, and returns its value."""
         end = time.time() + SECONDS
         while time.time() < end:
             value = self.evaluate(expression)
@@ -114,7 +115,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self, path):
-        time.sleep(0.3)  # what is being drawn
+        time.sleep(0.3)  # lets pending drawing finish
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 

@@ -25,7 +25,7 @@ HISTORY = "{%- if message.content -%}{{- message.content -}}"
 
 
 def template():
-    """The project's template with tools, and with thoughts that a request turns on."""
+    """Returns the project's template with tools, and with thoughts that a request turns on."""
     text = (ROOT / "data/templates/chatml-tools.jinja").read_text()
     assert START in text and HISTORY in text
     thought = "{%- if message.reasoning_content -%}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' -}}{%- endif -%}"
@@ -34,7 +34,7 @@ def template():
 
 
 def has_packages():
-    """Without an import, which takes seconds."""
+    """Looks for the packages without importing them, which would take seconds."""
     look = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('openai', 'anthropic', 'litellm', 'langchain_openai'))))"
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", look]).returncode == 0
 
@@ -77,7 +77,7 @@ class Programs(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
         path = pathlib.Path(folder) / "template.jinja"
         path.write_text(template())
         SERVER = Server(*sys.argv[1:3], "kvant-4bit", "--chat-template", str(path))

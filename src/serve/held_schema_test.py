@@ -30,7 +30,7 @@ N_SCHEMAS, SEED = 600, 1
 
 
 def ask(requests):
-    """What SAMPLES says of each schema."""
+    """Returns the output of SAMPLES for each schema."""
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     done = subprocess.run([SAMPLES], input=lines, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def ask(requests):
 
 
 def fault(validator, text):
-    """What is wrong with a text; empty: nothing."""
+    """Returns what is wrong with a text; empty: nothing."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -47,7 +47,7 @@ def fault(validator, text):
 
 
 class Composer:
-    """Schemas of all keywords, side by side without much sense."""
+    """Composes schemas of all keywords at random."""
     NAMES = ["a", "b", "ab", "id", "a/b", "x~y", "ü", "string", ""]
     PATTERNS = ["^[a-z]+$", "^\\d{3}$", "\\d", "^a", "b$", "^(foo|bar)+$", "^[^\"]*$", "^.$", "^\\S+@\\S+\\.[a-z]{2,}$", "^[\\w.-]{2,5}$", "[\\s\"]",
                 "^(?:a|b)?c*$", "^\\W\\D$", "^[\\\\/\"]{1,3}$", "^$", "x{2,3}|^y", "^[^a-c\\d]{2}$", "^(a(b(c)?)?)$", "^\\u00e9\\x41$", "^[A-Z][^\\s]*$"]
@@ -157,7 +157,7 @@ class Composer:
 
 class HoldsSchemas(unittest.TestCase):
     def check(self, schemas, texts, advice=False):
-        """Numbers of schemas accepted and of texts."""
+        """Returns the numbers of accepted schemas and of texts."""
         requests = [{"schema": schema, "texts": texts, "seed": SEED + i, "advice": advice} for i, schema in enumerate(schemas)]
         n_accepted = n_texts = 0
         for request, said in zip(requests, ask(requests), strict=True):

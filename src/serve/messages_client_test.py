@@ -142,7 +142,7 @@ class Messages(unittest.TestCase):
 
 
 class TwoRecipes(unittest.TestCase):
-    """A server with --compare."""
+    """Tests a server with --compare."""
 
     def test_answer_under_names_of_their_own(self):
         first, other = COMPARING.json("/v1/models")["data"]
@@ -179,7 +179,7 @@ class TwoRecipes(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
         SERVER = Server(*sys.argv[1:3])
         COMPARING = Server(*sys.argv[1:3], "kvant-4bit", "--compare", "kivi-2bit", "--guard", "--alias", "pair")
         try:

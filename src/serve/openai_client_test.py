@@ -38,7 +38,7 @@ PROGRAM, MODEL = sys.argv[1:3]
 
 
 class ServerProcess:
-    """kvant serve on a free port."""
+    """Runs kvant serve on a free port."""
 
     def __init__(self, *options):
         self.process = subprocess.Popen([PROGRAM, "serve", "-m", MODEL, "--port", "0", "-c", str(CONTEXT), *options],
@@ -259,7 +259,7 @@ class Completions(unittest.TestCase):
         self.assertEqual((len(found.tokens), found.token_logprobs[0], scored.usage.completion_tokens), (len(prompt), None, 0))
         self.assertEqual("".join(found.tokens), scored.choices[0].text)
         self.assertEqual(found.text_offset, [len("".join(found.tokens[:i])) for i in range(len(prompt))])
-        for n in (40, 70):  # as when the prompt ends before the token, but for the rounding of products of few rows
+        for n in (40, 70):  # equals a prompt that ends before the token, except for the rounding of products of few rows
             (top,) = self.complete(prompt[:n], logprobs=20, max_tokens=1, extra_body={"ignore_eos": True}).choices[0].logprobs.top_logprobs
             self.assertAlmostEqual(top[found.tokens[n]], found.token_logprobs[n], delta=0.1)
         longer = self.complete(prompt, echo=True, logprobs=1, max_tokens=2, temperature=0).choices[0]
@@ -273,7 +273,7 @@ class Completions(unittest.TestCase):
         self.assertGreater(self.complete(prompt, max_tokens=1, extra_body={"parse_special": False}).usage.prompt_tokens, read)
 
     def test_takes_many_prompts(self):
-        prompts = [f"{i} and" for i in range(60)]  # more than may wait
+        prompts = [f"{i} and" for i in range(60)]  # more prompts than may wait
         whole = self.complete(prompts, max_tokens=2, temperature=0)
         self.assertEqual(len(whole.choices), 60)
         self.assertEqual(whole.choices[59].text, self.complete(prompts[59], max_tokens=2, temperature=0).choices[0].text)
@@ -286,7 +286,7 @@ class Completions(unittest.TestCase):
 
 
 class Together(unittest.TestCase):
-    """Each answer is that of a lone run, whatever runs beside it."""
+    """Each completion equals that of a lone run, whatever runs at the same time."""
 
     def test_concurrent_clients_get_the_answers_of_lone_runs(self):
         client = SERVER.client()
@@ -370,7 +370,7 @@ class Http(unittest.TestCase):
 
 
 class Sessions(unittest.TestCase):
-    """A server of its own, which is killed, ended and started again."""
+    """Tests a server of its own, which is killed, ended and started again."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -443,7 +443,7 @@ class Sessions(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
-    """A small server of its own."""
+    """Runs a small server of its own."""
 
     def test_lets_requests_wait_and_tells_others_to_come_later(self):
         server = ServerProcess("--parallel", "1", "--queue", "1", "--memory", "300MiB")
@@ -488,12 +488,12 @@ class Limits(unittest.TestCase):
                 while not server.json("GET", "/slots"):
                     time.sleep(0.01)
                 server.process.send_signal(signal.SIGTERM)
-                time.sleep(0.8)  # signals within half a second are one wish
+                time.sleep(0.8)  # signals within half a second count as one
                 start = time.time()
                 self.assertEqual(server.end(), 128 + signal.SIGTERM)
                 self.assertLess(time.time() - start, 1)
-                asked.exception()  # cut off or not: it returns
-            self.assertEqual(os.listdir(os.path.join(folder, "prefixes")), [".lock"])  # nothing was written any more
+                asked.exception()  # it returns, whether or not it was cut off
+            self.assertEqual(os.listdir(os.path.join(folder, "prefixes")), [".lock"])  # nothing more was written
             server = ServerProcess(*options)
             status, restored = server.request("POST", "/v1/sessions/kept/restore", {})
             self.assertEqual((status, json.loads(restored)["tokens"]), (200, tokens))
@@ -502,5 +502,5 @@ class Limits(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
         unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -25,7 +25,7 @@ QUESTION = (ROOT / "data/sample/question.txt").read_text(encoding="utf-8")
 
 
 def fields(value):
-    """The names of all fields, at any depth."""
+    """Returns the names of all fields, at any depth."""
     if isinstance(value, dict):
         return {*value, *(name for inner in value.values() for name in fields(inner))}
     return {name for inner in value for name in fields(inner)} if isinstance(value, list) else set()
@@ -61,7 +61,7 @@ HTML = (
 
 
 class Page(unittest.TestCase):
-    """In the order of a visit: each test goes on where the one before it ended."""
+    """The tests follow the order of a visit: each starts where the previous one ended."""
 
     def test_1_asks_for_the_key_and_shows_the_cache(self):
         with self.assertRaises(urllib.error.HTTPError):
@@ -72,7 +72,7 @@ class Page(unittest.TestCase):
         BROWSER.type(KEY)
         BROWSER.press("Enter")
         BROWSER.wait_for("document.querySelector('#cache').dataset.ready")
-        BROWSER.problems.clear()  # that the key was missing
+        BROWSER.problems.clear()  # the missing key caused a message
         cache = SERVER.json("/cache")
         known = set(re.findall(r"`([^`]+)`", (ROOT / "docs/reference/json.md").read_text(encoding="utf-8")))
         self.assertEqual(set(fields(cache)) - known, set())
@@ -93,7 +93,7 @@ class Page(unittest.TestCase):
         self.assertRegex(BROWSER.evaluate("document.querySelector('.turn.assistant .figures').textContent"),
                          r"^\d+ tokens in .* tokens/s · 0 of \d+ prompt tokens reused")
         self.assertRegex(BROWSER.evaluate("document.querySelector('#turns [title]').title"), r'^".+" [\d.]+ %')
-        BROWSER.wait_for("document.querySelector('.headline strong').textContent.includes('bits')")  # nothing is kept of so short a prompt
+        BROWSER.wait_for("document.querySelector('.headline strong').textContent.includes('bits')")  # so short a prompt is not kept
 
     def test_2b_explains_on_a_phone_and_by_keyboard(self):
         tip = "(() => { const tip = document.querySelector('#tip'); return tip.hidden ? '' : tip.textContent; })()"
@@ -192,7 +192,7 @@ class Page(unittest.TestCase):
 
 
 class Comparison(unittest.TestCase):
-    """The page of a server with two recipes."""
+    """Tests the page of a server with two recipes."""
 
     @classmethod
     def setUpClass(cls):
@@ -209,13 +209,13 @@ class Comparison(unittest.TestCase):
         BROWSER.type(KEY)
         BROWSER.press("Enter")
         BROWSER.wait_for("document.querySelector('#cache').dataset.ready")
-        BROWSER.problems.clear()  # that the key was missing
+        BROWSER.problems.clear()  # the missing key caused a message
         self.assertEqual(BROWSER.evaluate("document.querySelector('#compare').getAttribute('aria-pressed')"), "true")
         ask(QUESTION, 90)
         BROWSER.wait_for("document.querySelector('.turn.assistant .foot .figures') !== null")
         self.assertEqual(BROWSER.evaluate("[...document.querySelectorAll('.pair .recipe')].map(e => e.textContent.split(' ')[0])"), [RECIPE, "kivi-2bit"])
         self.assertEqual(len(BROWSER.evaluate("[...document.querySelectorAll('.pair .figures')].filter(e => /tokens in/.test(e.textContent)).map(e => 1)")), 2)
-        # The text before the mark is the same in both, and there is a mark in both if they differ.
+        # The text before the mark is the same in both, and each has a mark if they differ.
         before = BROWSER.evaluate("""[...document.querySelectorAll('.pair .body')].map(body => {
             const mark = body.querySelector('.parts'), range = document.createRange();
             range.selectNodeContents(body);

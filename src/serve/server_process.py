@@ -1,4 +1,4 @@
-"""kvant serve on a free port, for tests."""
+"""Runs kvant serve on a free port, for tests."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ KEY = "a key for this test"
 
 
 def run_with_openai():
-    """Runs the test again with the Python of .venv, where the openai package is. Returns why it can't be."""
+    """Runs the test again with the Python of .venv, which has the openai package. Returns why that is impossible."""
     python = pathlib.Path(__file__).resolve().parents[2] / ".venv/bin/python"
     if not python.exists() or subprocess.run([python, "-c", "import openai"], capture_output=True).returncode != 0:
         return "the openai package is missing: scripts/setup.sh test installs it"
@@ -24,7 +24,7 @@ class Server:
     def __init__(self, program, model, recipe="kvant-4bit", *options):
         self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "-c", "2048", "--memory", "300MiB", "--kv", recipe,
                                          "--api-key", KEY, *options], stderr=subprocess.PIPE, text=True)
-        self.url, self.messages = None, []  # lines
+        self.url, self.messages = None, []  # messages are lines
         while self.url is None:
             line = self.process.stderr.readline()
             self.messages.append(line)
@@ -36,7 +36,7 @@ class Server:
         self.reader.start()
 
     def request(self, path, body=None, headers=None):
-        """Status and text of the answer; POST where there is a body."""
+        """Sends a request, by POST if there is a body. Returns status and text of the response."""
         headers = {"Authorization": f"Bearer {KEY}"} if headers is None else headers
         request = urllib.request.Request(self.url + path, body and json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
         try:

@@ -1,4 +1,4 @@
-// The server's API as the page uses it.
+// Calls the server's API for the page.
 
 const KEY = "kvant.key";
 
@@ -41,7 +41,7 @@ export async function getJson(path) {
   return (await request(path)).json();
 }
 
-// The data of server-sent events.
+// Yields the data of server-sent events.
 async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
@@ -55,7 +55,7 @@ async function* events(stream) {
   }
 }
 
-// The chunks of a chat completion. What goes wrong half-way is an ApiError.
+// Yields the chunks of a chat completion. A failure after the start is an ApiError.
 export async function* streamChat(body, signal) {
   const response = await request("/v1/chat/completions", {
     method: "POST",

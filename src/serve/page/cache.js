@@ -1,17 +1,17 @@
-// The cache beside the conversation, as GET /cache tells it.
+// Shows the cache next to the conversation, from GET /cache.
 import { getJson } from "./api.js";
 import { CacheGrid, bytesText, make } from "./cache_grid.js";
 
-const BUSY_MS = 500, IDLE_MS = 2000;  // between two looks
-const MOST_CELLS = 512;               // of one sequence's map; longer ones get several pages a cell
+const BUSY_MS = 500, IDLE_MS = 2000;  // between two requests
+const MOST_CELLS = 512;               // cells of one sequence's map; in longer sequences a cell stands for several pages
 const KINDS = [["sealed", "sealed"], ["sink", "sink"], ["protected", "protected, masks"], ["tail", "tail"]];
-const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // of K and V
+const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // bytes of K and V
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 export class CachePane {
   constructor(host) {
     this.host = host;
-    this.chosen = null;  // a sequence's id; null: all
+    this.chosen = null;  // id of a sequence; null: all
     this.rates = { read: 0, generated: 0 };
     make("h2", host, "", "KV cache");
     this.recipes = make("div", host, "modes");
@@ -29,7 +29,7 @@ export class CachePane {
     }
     this.map = make("ul", map, "map");
     this.grid = new CacheGrid(this.#section("Layers and heads"));
-    this.drawn = new Map();  // by sequence: what its cells show
+    this.drawn = new Map();  // by sequence: the contents of its cells
   }
 
   #section(title, hint = "") {
@@ -39,7 +39,7 @@ export class CachePane {
     return section;
   }
 
-  // recipes: [{ model, recipe }], of which one is shown.
+  // recipes: [{ model, recipe }]; one of them is shown.
   choose(recipes) {
     const show = (chosen) => {
       this.model = chosen.model;
@@ -60,7 +60,7 @@ export class CachePane {
     show(recipes[0]);
   }
 
-  // Looks as long as the page is seen.
+  // Polls as long as the page is visible.
   async run() {
     while (true) {
       let pause = IDLE_MS;
@@ -169,7 +169,7 @@ export class CachePane {
     for (const id of [...this.drawn.keys()]) if (!rows.some((s) => s.id === id)) this.drawn.delete(id);
   }
 
-  // A sequence's row stays as long as it does; its cells are drawn again when they change.
+  // Keeps a sequence's row as long as the sequence exists, and draws its cells again when they change.
   #row(s) {
     let row = this.drawn.get(s.id);
     if (!row) {

@@ -1,5 +1,5 @@
-// The grid of layers and KV heads, K and V each: coloured by the bits of their sealed pages, or by the bytes
-// that they hold now.
+// Draws the grid of layers and KV heads, with K and V apart. Colours show the bits of quantized pages, or the bytes
+// that are held now.
 
 export const bytesText = (n) => {
   for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
@@ -14,7 +14,7 @@ export function make(name, parent, className = "", text = "") {
   return element;
 }
 
-// Between the colours of few bits and of many: 2 to 8 bits on a logarithmic scale, or a share of 0 to 1.
+// Mixes the colours of few and of many bits: 2 to 8 bits on a logarithmic scale, or a share of 0 to 1.
 function heat(share) {
   const s = Math.min(Math.max(share, 0), 1);
   const [from, to, part] = s < 0.5 ? ["low", "middle", 2 * s] : ["middle", "high", 2 * s - 1];
@@ -36,7 +36,7 @@ export class CacheGrid {
       return button;
     });
     this.mode = "bits";
-    this.pointed = null;  // number of a cell
+    this.pointed = null;  // number of the cell under the pointer
     this.cells = [];
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "application");
@@ -73,7 +73,7 @@ export class CacheGrid {
     if (cell) this.#point(cell);
   }
 
-  // Another cache will be shown.
+  // Prepares for another cache.
   clear() {
     for (const host of [this.grid, this.legend]) host.replaceChildren();
     this.cache = null;
@@ -82,7 +82,7 @@ export class CacheGrid {
     this.tip.textContent = HINT;
   }
 
-  // cache: the answer of GET /cache; bytes: { k, v } by cell, of what is looked at.
+  // cache: the response of GET /cache; bytes: { k, v } by cell, for the selected sequences.
   update(cache, bytes) {
     if (!this.cache) this.#build(cache);
     this.cache = cache;
@@ -90,10 +90,10 @@ export class CacheGrid {
     this.#paint();
   }
 
-  // Layers from left to right, a row for each side of each KV head.
+  // Layers go from left to right, with a row for each side of each KV head.
   #build({ layers, kv_heads: heads, heads_by_layer: byLayer, plan }) {
     const headsOf = (layer) => byLayer ? byLayer[layer][0] : heads;
-    this.firstCells = [0];  // of each layer
+    this.firstCells = [0];  // first cell of each layer
     for (let layer = 0; layer < layers; ++layer) this.firstCells.push(this.firstCells[layer] + headsOf(layer));
     this.grid.style.setProperty("--layers", layers);
     this.cells = [];
@@ -128,7 +128,7 @@ export class CacheGrid {
   }
 
   #paint() {
-    if (!this.cache) return;  // nothing has come yet
+    if (!this.cache) return;  // no response yet
     const { plan } = this.cache;
     const most = Math.max(1, ...this.bytes.k, ...this.bytes.v);
     this.scale.hidden = this.mode === "bits";

@@ -1,12 +1,12 @@
-// The conversation in the middle of the page: asks, streams, stops, asks again.
+// Runs the conversation in the middle of the page: it asks, streams, stops and asks again.
 import { ApiError, streamChat } from "./api.js";
 import { addTurn, parentOf, path, pick, saveConversation, siblings } from "./conversations.js";
 import { Parting } from "./parting.js";
 import { MarkedTokens } from "./probabilities.js";
 import { TurnView } from "./turn.js";
 
-const RIVALS = 3;       // likeliest tokens beside an unlikely one
-const NEAR_END = 80;    // pixels: who has scrolled up further reads on undisturbed
+const RIVALS = 3;       // number of likeliest tokens that are listed for an unlikely one
+const NEAR_END = 80;    // pixels; a reader who has scrolled up further is not disturbed
 
 export class Chat {
   // settings(): { system, temperature, maxTokens, probabilities, guard, compare }, where compare is null or
@@ -16,7 +16,7 @@ export class Chat {
     this.host = host;
     this.hooks = hooks;
     this.conversation = null;
-    this.answer = null;  // that is being made: { conversation, turn, controller }
+    this.answer = null;  // the completion that is being generated: { conversation, turn, controller }
     this.views = [];
   }
 
@@ -68,7 +68,7 @@ export class Chat {
     if (turn.role === "user") this.#answer(this.conversation);
   }
 
-  // Answers the user's turn `asked`, or else the last one.
+  // Answers the user's turn `asked`, or without it the last one.
   async #answer(conversation, asked = path(conversation).at(-1)) {
     const turns = path(conversation);
     const messages = turns.slice(0, turns.indexOf(asked) + 1).map(({ role, text }) => ({ role, content: text }));
@@ -103,7 +103,7 @@ export class Chat {
     await this.#streamInto(turn, body, () => this.#redraw(turn), tokens);
   }
 
-  // The same prompt with the same draws, of both recipes at the same time.
+  // Sends the same prompt, with the same random draws, to both recipes at the same time.
   async #streamBoth(turn, body, settings) {
     const { recipe, other } = settings.compare;
     const sides = [new MarkedTokens(settings), new MarkedTokens(settings)];
@@ -124,7 +124,7 @@ export class Chat {
     if (ends[0].status === "rejected") throw ends[0].reason;
   }
 
-  // Into an answer: { text, usage, end, seconds, answering }.
+  // Streams into an answer: { text, usage, end, seconds, answering }.
   async #streamInto(answer, body, redraw, tokens) {
     const start = performance.now();
     let first = 0;
@@ -142,7 +142,7 @@ export class Chat {
     answer.answering = (performance.now() - first) / 1000;
   }
 
-  // Asks for the key where the server does, and then again.
+  // Asks the user for the key if the server wants one, and then tries again.
   async *#chunks(body) {
     const { signal } = this.answer.controller;
     while (true) {
@@ -154,7 +154,7 @@ export class Chat {
     }
   }
 
-  // Once for each picture that the browser shows.
+  // Calls back once per frame of the browser.
   #redraw(turn) {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {

@@ -1,4 +1,4 @@
-// Copying to the clipboard, also where the page was not loaded from this machine or over TLS.
+// Copies to the clipboard, even if the page was loaded from another machine without TLS.
 
 async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);

@@ -1,5 +1,5 @@
-// Conversations, each under a key of its own in the browser's storage. The turns of one are a tree: what is
-// edited or asked again becomes a branch beside what was there.
+// Keeps each conversation under a key of its own in the browser's storage. The turns of a conversation form a tree: an
+// edited or repeated turn becomes another branch.
 
 const PREFIX = "kvant.conversation.";
 const ROOT = -1;
@@ -11,7 +11,7 @@ export function newConversation() {
 
 const isConversation = (c) => c && typeof c.id === "string" && Array.isArray(c.turns) && typeof c.picked === "object";
 
-// The newest first. What is not a conversation of this page is left alone.
+// Returns the newest first. Entries of other pages are left alone.
 export function loadConversations() {
   const found = [];
   for (const key of Object.keys(localStorage)) {
@@ -24,9 +24,9 @@ export function loadConversations() {
   return found.sort((a, b) => b.updated - a.updated);
 }
 
-// False: the browser has no room.
+// Returns false if the browser has no room.
 export function saveConversation(conversation) {
-  if (conversation.removed) return true; // an answer to it may have ended after it was deleted
+  if (conversation.removed) return true; // its completion may have ended after it was deleted
   try {
     localStorage.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
     return true;
@@ -42,7 +42,7 @@ export function removeConversation(conversation) {
 
 export const siblings = (conversation, turn) => conversation.turns.filter((t) => t.parent === turn.parent);
 
-// The turns that are shown, from the first on.
+// Returns the turns that are shown, from the first one on.
 export function path(conversation) {
   const shown = [];
   for (let parent = ROOT; ;) {
@@ -58,7 +58,7 @@ export function pick(conversation, turn) {
   conversation.picked[turn.parent] = turn.id;
 }
 
-// Adds a turn after `parent` (none: the first) and shows it.
+// Adds a turn after `parent` (none: as the first) and shows it.
 export function addTurn(conversation, parent, role, text) {
   const turn = { id: conversation.turns.length, parent: parent ? parent.id : ROOT, role, text };
   conversation.turns.push(turn);

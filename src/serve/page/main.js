@@ -1,4 +1,4 @@
-// The page: what belongs to which part, and what the keys do.
+// Connects the parts of the page, and handles keys.
 import { getJson } from "./api.js";
 import { CachePane } from "./cache.js";
 import { Chat } from "./chat.js";
@@ -10,7 +10,7 @@ const prompt = $("prompt"), send = $("send");
 const conversations = loadConversations();
 const cache = new CachePane($("cache"));
 
-let asking = null;  // for the key: one dialog, however many need it
+let asking = null;  // the open dialog for the key, which several requests can share
 function needKey() {
   asking ||= openSettings($("settings"), true).finally(() => { asking = null; });
   return asking;
@@ -122,8 +122,8 @@ for (const button of document.querySelectorAll("header [aria-controls]")) {
   });
 }
 
-let hasGuard = false;  // the server
-let compared = null;   // { recipe, other: { model, recipe } }, if it has two
+let hasGuard = false;  // whether the server has a guard
+let compared = null;   // { recipe, other: { model, recipe } } if the server has two recipes
 
 function showSwitches() {
   for (const [name, legend, on] of [["probabilities", "probability-legend", settings.probabilities],

@@ -1,9 +1,9 @@
-// Markdown as elements. A model's text becomes text nodes only, never HTML: what is not known here is shown as
-// it stands. Every text node goes through leaf(parent, text, first), where `first` is the place of the text in
-// the source, so that the caller can mark parts of it.
+// Turns Markdown into elements. A model's text becomes only text nodes, never HTML; unknown syntax is shown as it is.
+// Every text node goes through leaf(parent, text, first), where `first` is the text's position in the source, so the
+// caller can mark parts of it.
 import { copyButton } from "./clipboard.js";
 
-const DEEPEST = 12;  // quotes, lists and emphasis within each other
+const DEEPEST = 12;  // nesting depth of quotes, lists and emphasis
 
 const FENCE = /^ {0,3}(`{3,}|~{3,}) *([^`\s]*)/;
 const HEADING = /^ {0,3}(#{1,6})\s+/;
@@ -45,7 +45,7 @@ function linesOf(source) {
 const startsBlock = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((kind) => kind.test(line.text));
 const isTable = (lines, i) => lines[i].text.includes("|") && i + 1 < lines.length && lines[i + 1].text.includes("-") && TABLE_RULE.test(lines[i + 1].text);
 
-// The end of the block that begins at line i, and what makes an element of it.
+// Returns the end of the block that begins at line i, and a function that makes its element.
 function nextBlock(lines, i) {
   const line = lines[i];
   const until = (goesOn) => {
@@ -122,7 +122,7 @@ function list(parent, lines, leaf, depth) {
   finish();
 }
 
-// The cells of a row: lines without the bars between them.
+// Returns the cells of a row: lines without the bars between them.
 function cells(line) {
   const found = [];
   let first = line.text.startsWith("|") ? 1 : 0;
@@ -158,7 +158,7 @@ class Inline {
     Object.assign(this, { text, places, leaf, hopeless: new Map() });
   }
 
-  // Text nodes end with their line, whose characters follow each other in the source.
+  // Text nodes end with their line, because only a line's characters are contiguous in the source.
   put(parent, first, end) {
     while (first < end) {
       const found = this.text.indexOf("\n", first);
@@ -180,8 +180,8 @@ class Inline {
     this.put(parent, plain, end);
   }
 
-  // The place of a closing mark in [from, end), or -1. What was once sought in vain isn't sought again, so that
-  // long texts of open marks take no longer than others.
+  // Returns the position of a closing mark in [from, end), or -1. A mark that was once not found is not searched again,
+  // so texts with many open marks take no longer than others.
   closing(mark, from, end) {
     const known = this.hopeless.get(mark);
     if (known !== undefined && from >= known[0] && end <= known[1]) return -1;
@@ -259,7 +259,7 @@ function anchor(parent, target) {
   return link;
 }
 
-// Makes `host` show the source. Blocks that it shows already stay, so that what was selected in them is.
+// Makes `host` show the source. Blocks that it already shows stay, so a selection in them stays, too.
 export function render(host, source, leaf) {
   const lines = linesOf(source);
   const shown = host.shownBlocks || [];

@@ -1,11 +1,11 @@
-// Where two answers to one prompt part, which are drawn alike from caches by two recipes.
+// Finds where two completions of one prompt diverge, which caches by two recipes generate with the same draws.
 import { percent, quoted } from "./probabilities.js";
 
 const same = (a, b) => a.bytes.length === b.bytes.length && a.bytes.every((byte, i) => byte === b.bytes[i]);
 
 export class Parting {
-  at = 0;         // tokens that both have
-  found = false;  // they go on differently from there
+  at = 0;         // number of tokens that both have in common
+  found = false;  // they differ from there on
 
   // sides: the MarkedTokens of both; names: their recipes.
   constructor(sides, names) {
@@ -13,7 +13,7 @@ export class Parting {
     this.names = names;
   }
 
-  // After more tokens of either. Whether it has been found now.
+  // Call it after more tokens of either. Returns whether the place was found in this call.
   look() {
     const [a, b] = this.sides.map((side) => side.tokens);
     while (!this.found && this.at < a.length && this.at < b.length) {
@@ -24,7 +24,7 @@ export class Parting {
     return this.found;
   }
 
-  // After the end of both.
+  // Call it after the end of both.
   finish() {
     this.found ||= this.sides.some((side) => side.tokens.length > this.at);
   }

@@ -1,5 +1,5 @@
-// Which parts of an answer the model gave little probability, or an unquantized cache would have gone on from in
-// another way.
+// Finds the parts of a completion to which the model gave a low probability, or where an unquantized cache would have
+// continued differently.
 
 const LIMITS = [[0.05, "p5"], [0.2, "p20"], [0.5, "p50"]];
 
@@ -9,11 +9,11 @@ export const percent = (logprob) => {
 };
 export const quoted = (token) => JSON.stringify(token).replaceAll("�", "…");
 
-// Follows the tokens of an answer and collects [first, end, class, tip] of the marked ones, by characters of
-// the text. A character may come in several tokens: it belongs to the last.
+// Follows the tokens of a completion and collects [first, end, class, tip] of the marked ones, by characters of the
+// text. A character that spans several tokens belongs to the last one.
 export class MarkedTokens {
   marks = [];
-  tokens = [];  // { token, bytes, logprob, first, end } of all
+  tokens = [];  // { token, bytes, logprob, first, end } of every token
   #decoder = new TextDecoder();
   #at = 0;
 
@@ -32,7 +32,7 @@ export class MarkedTokens {
     }
   }
 
-  // Marks token i in place of what else is said of it.
+  // Marks token i, and replaces earlier marks of it.
   markToken(i, kind, tip) {
     const { first, end } = this.tokens[i];
     const others = this.marks.filter((mark) => mark[1] <= first || mark[0] >= end);
@@ -53,7 +53,7 @@ export class MarkedTokens {
   }
 }
 
-// How the renderer puts text into the page (see markdown.js): marked parts in elements of their own.
+// Says how the renderer puts text into the page (see markdown.js): marked parts get elements of their own.
 export function markedLeaf(marks) {
   return (parent, text, first) => {
     const end = first + text.length;

@@ -1,5 +1,5 @@
-// Explanations without a mouse: what says something by its `title` says it in a box beside it, too, when it is tapped
-// or reached by keyboard. The marks of an answer are one stop for Tab; the arrow keys go from one to the next.
+// Shows explanations without a mouse. The text of a `title` also appears in a box next to its element, when the element
+// is tapped or reached by keyboard. The marks of a completion are one Tab stop; the arrow keys move between them.
 
 const MARKS = ".body [title]";
 const box = document.createElement("div");
@@ -18,7 +18,7 @@ function show(element) {
   place();
 }
 
-// Beside its element, wherever that has gone; hidden with it.
+// The box stays next to its element, wherever that moves, and is hidden together with it.
 function place() {
   if (!shown) return;
   const at = shown.getClientRects()[0] ?? shown.getBoundingClientRect(), { offsetWidth: width, offsetHeight: height } = box;
@@ -34,7 +34,7 @@ function hide() {
   box.hidden = true;
 }
 
-// The answer's stop for Tab goes along with the focus.
+// The completion's Tab stop moves with the focus.
 function go(mark, step) {
   const marks = [...mark.closest(".body").querySelectorAll(MARKS)];
   const next = marks[marks.indexOf(mark) + step];
@@ -44,7 +44,7 @@ function go(mark, step) {
   next.focus();
 }
 
-// To be called when an answer has been drawn: its first mark is its stop.
+// Call it when a completion has been drawn. Its first mark becomes the Tab stop.
 export function reachByKeyboard(body) {
   for (const [i, mark] of [...body.querySelectorAll(MARKS)].entries()) mark.tabIndex = i === 0 ? 0 : -1;
 }
@@ -61,7 +61,7 @@ document.addEventListener("focusin", (event) => {
 document.addEventListener("focusout", hide);
 document.addEventListener("scroll", place, true);
 addEventListener("resize", place);
-// Before others see it: Escape first takes away what covers the page.
+// This runs before other handlers, because Escape first closes what covers the page.
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && shown) {
     hide();

@@ -1,4 +1,4 @@
-// One turn of a conversation on the page.
+// Shows one turn of a conversation.
 import { copyButton } from "./clipboard.js";
 import { render } from "./markdown.js";
 import { markedLeaf, plainLeaf } from "./probabilities.js";
@@ -6,7 +6,7 @@ import { reachByKeyboard } from "./tips.js";
 
 const seconds = (s) => (s < 10 ? s.toFixed(1) : s.toFixed(0));
 
-// Of an answer: a turn, or the other one that stands beside it.
+// Returns the figures below a completion, which is a turn's own or the second one next to it.
 function figures(answer) {
   const parts = [];
   if (answer.usage) {
@@ -30,8 +30,8 @@ function line(name, className, text) {
   return element;
 }
 
-// The text of an answer. Parts of it that are shown already are drawn again when the place is found from which another
-// answer differs.
+// Shows the text of a completion. Parts that are already shown are drawn again when the place is found from which
+// another completion differs.
 class AnswerText {
   constructor(answer) {
     this.answer = answer;
@@ -52,7 +52,7 @@ class AnswerText {
 }
 
 export class TurnView {
-  // actions: { edit(turn, text), again(turn), pick(turn) }; branches: the turns that stand in its place.
+  // actions: { edit(turn, text), again(turn), pick(turn) }; branches: the alternatives to this turn.
   constructor(turn, branches, actions) {
     this.turn = turn;
     this.actions = actions;
@@ -67,7 +67,7 @@ export class TurnView {
     this.update(false);
   }
 
-  // Both answers beside each other, each under its recipe.
+  // Shows both completions side by side, each under its recipe.
   #pair() {
     const pair = document.createElement("div");
     pair.className = "pair";
@@ -128,7 +128,7 @@ export class TurnView {
     return buttons;
   }
 
-  // In place: Enter takes the text as a new branch, Esc leaves all as it is.
+  // Edits in place: Enter takes the text as a new branch, Esc changes nothing.
   edit() {
     const area = document.createElement("textarea");
     area.value = this.turn.text;
