@@ -1,4 +1,4 @@
-// Options for speculative decoding.
+// These options control speculative decoding.
 #pragma once
 
 #include <CLI/CLI.hpp>

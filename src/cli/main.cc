@@ -1,4 +1,4 @@
-// kvant's command line.
+// Starts kvant's command line.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>

@@ -19,7 +19,7 @@ struct SliceRun {
   bool operator==(const SliceRun&) const = default;
 };
 
-// The states of a step's slices, before and after the graph. A layer's state is laid out for ggml's
+// Holds the states of a step's slices, before and after the graph. A layer's state is laid out for ggml's
 // operations, as transposes of Geometry::state_matrices: each channel's newest inputs, then S^T of each value
 // head, [value channel][key channel].
 struct DeltaStates {

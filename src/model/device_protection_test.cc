@@ -19,7 +19,7 @@ using testing::some_tokens;
 
 constexpr const char* kRecipe = "k=ch4g128,v=tok2g128,window=128,sink=4,protect=0.1";
 
-// (head, token) pairs of protected tokens.
+// Each pair is the head and the token of a protected row.
 using Chosen = std::set<std::pair<int, int>>;
 
 Chosen chosen_by(const Cache& cache, SequenceId sequence) {

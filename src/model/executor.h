@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// The rows of one batch.
+// Describes the rows of one batch.
 struct ForwardRows {
   std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
   std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence

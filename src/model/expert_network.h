@@ -36,7 +36,7 @@ class ExpertNetwork {
   struct Run {
     int expert, first, n;  // pairs
   };
-  // Memory of one thread.
+  // Each thread has its own memory.
   struct Scratch {
     std::vector<std::uint8_t> quantized;           // rows in the form for the weights' dot products
     std::vector<std::uint8_t> quantized_for_gate;  // used if gate needs another form than up

@@ -18,7 +18,7 @@ inline constexpr int kMaxGrammarRepetitions = 2000;
 using GrammarSymbol = std::int32_t;
 using GrammarSequence = std::vector<GrammarSymbol>;
 
-// The characters or the token that a terminal matches.
+// Says which characters or which token a terminal matches.
 struct GrammarTerminal {
   enum class Kind : std::uint8_t { set, others, any, token, other_token };
   Kind kind = Kind::set;

@@ -15,7 +15,7 @@ struct llama_vocab;
 
 namespace kvant {
 
-// A position in a text, possibly in the middle of a character.
+// Marks a position in a text, possibly in the middle of a character.
 struct GrammarPosition {
   GrammarStates states = kNoStates;
   std::uint32_t character = 0;  // the bits of the character so far

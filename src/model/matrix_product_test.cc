@@ -17,7 +17,7 @@
 namespace kvant {
 namespace {
 
-// A weight [n_in, n_out] of `type`, activations [n_in, n_rows], and their product.
+// Holds a weight [n_in, n_out] of `type`, activations [n_in, n_rows] and their product.
 class Problem {
  public:
   Problem(ggml_type type, int n_in, int n_out, int n_rows)
@@ -60,9 +60,9 @@ class Problem {
     return y;
   }
 
-  // The product of row `row` and weight row `o` in double precision, and its tolerance. Activations rounded
-  // to 16 bits of the largest of each 32 (code_gemm.h) get 6 standard deviations; a rounding error is uniform
-  // over one unit, with variance unit^2 / 12. F32 adds 1e-6 of its terms.
+  // Holds the product of row `row` and weight row `o` in double precision, and its tolerance. Activations
+  // rounded to 16 bits of the largest of each 32 (code_gemm.h) get 6 standard deviations; a rounding error is
+  // uniform over one unit, with variance unit^2 / 12. F32 adds 1e-6 of its terms.
   struct Expected {
     double value, allowed;
   };

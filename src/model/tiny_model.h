@@ -83,7 +83,7 @@ struct TinyModel {
   // not say. Unset: there are no merges.
   std::optional<std::string> pre_tokenizer = std::nullopt;
   std::uint32_t seed = 1;
-  // Metadata below "<architecture>." in the file.
+  // This metadata goes below "<architecture>." in the file.
   std::map<std::string, std::uint32_t> integers;
   std::map<std::string, bool> booleans;
   std::map<std::string, float> numbers;
@@ -112,7 +112,7 @@ inline TinyModel tiny_windowed() {
   return model;
 }
 
-// A file in the system's temporary folder, deleted together with its owner.
+// Names a file in the system's temporary folder and deletes it at the end.
 class TinyFile {
  public:
   explicit TinyFile(std::string name)

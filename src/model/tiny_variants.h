@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-// One architecture in one shape.
+// Describes one architecture in one shape.
 struct Variant {
   const char* name;
   TinyModel model;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kQuads = kCodeBlockSize / 4;
 
-// One block of 32 values, with its codes as bytes: value = scale * code + offset.
+// Holds a block of 32 values with its codes as bytes: value = scale * code + offset.
 struct Block {
   std::uint32_t quads[kQuads];
   float scale, offset;

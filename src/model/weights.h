@@ -17,7 +17,7 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// A feed-forward network, or, with a third dimension, n of them. Biases may be null.
+// Describes a feed-forward network or, with a third dimension, n of them. Biases may be null.
 struct NetworkWeights {
   ggml_tensor* gate =
       nullptr;  // [n_embd, n_ff]; null: `up` holds gate and up, [n_embd, 2 n_ff], or there is none
@@ -28,8 +28,8 @@ struct NetworkWeights {
   ggml_tensor* down_bias = nullptr;
 };
 
-// A gated delta net (delta_network.h). The norm before it and the projection after it are the layer's
-// attn_norm and attn_out.
+// Describes a gated delta net (delta_network.h). The norm before it and the projection after it are the
+// layer's attn_norm and attn_out.
 struct DeltaNetWeights {
   ggml_tensor* qkv = nullptr;    // [n_embd, channels]: q, k and v before the convolution
   ggml_tensor* z = nullptr;      // [n_embd, inner]: gates of the output

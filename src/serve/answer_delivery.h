@@ -17,7 +17,7 @@ namespace kvant {
 bool read_answers(const httplib::Request& request, Exchange& exchange,
                   const std::function<void(int choice, const AnswerPart& part)>& add);
 
-// A comment in a stream of server-sent events, which clients ignore.
+// Clients ignore this comment in a stream of server-sent events.
 inline constexpr const char* kSseComment = ": still at work\n\n";
 
 // Functions that return what is to be sent: events with their separators, or an empty text for nothing.

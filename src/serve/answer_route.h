@@ -16,8 +16,8 @@
 
 namespace kvant {
 
-// The completions of one request in the format of an API. They are sent whole, or as the events that the
-// other functions return, with separators.
+// Writes the completions of one request in the format of an API. They are sent whole, or as the events that
+// the other functions return, with separators.
 class ApiAnswers {
  public:
   using Json = nlohmann::ordered_json;

@@ -15,7 +15,7 @@
 
 namespace kvant {
 
-// Another part of one of a prompt's completions.
+// Carries the next part of one of a prompt's completions.
 struct AnswerPart {
   int answer = 0;  // 0 .. n - 1
   std::string text = {};
@@ -26,7 +26,7 @@ struct AnswerPart {
   std::vector<float> embedding = {};        // the prompt's embedding, if the request wants only that
 };
 
-// What a guard measured in a completion (answer_guard.h).
+// Holds what a guard measured in a completion (answer_guard.h).
 struct GuardTally {
   std::int64_t tokens = 0;
   std::int64_t differing = 0;  // tokens for which the shadow would have chosen another one
@@ -62,7 +62,7 @@ class AnswerStream {
   // Tells the scheduler that nobody waits any more; it drops the request before its next step.
   void cancel() { cancelled_.store(true, std::memory_order_release); }
 
-  // Valid after `closed`.
+  // The result is valid after `closed`.
   const std::optional<Error>& failure() const { return failure_; }
   bool failed_by_request() const { return failed_by_request_; }
   TokenUsage usage() const;  // usage so far

@@ -21,7 +21,7 @@ class ServerLog;
 
 inline constexpr std::size_t kMaxStops = 16;  // stop texts in a request
 
-// A request to an endpoint that generates.
+// Describes a request to an endpoint that generates.
 struct ApiRequest {
   bool is_chat = false;
   const char* parameter = "prompt";        // the parameter that holds the prompt, for errors
@@ -36,7 +36,7 @@ struct ApiRequest {
   bool base64 = false;             // embeddings are written in base64
 };
 
-// Limits of a server.
+// Says what a server accepts.
 struct ApiLimits {
   int n_vocab = 0, n_embd = 0;
   const ChatTemplate* chat_template = nullptr;  // null: the model has none

@@ -40,7 +40,7 @@ class Exchange {
 
   const std::string& model() const { return model_; }  // name of the model that answers
 
-  // Valid after `closed`.
+  // The result is valid after `closed`.
   std::optional<ApiError> failure() const;
   TokenUsage usage() const;  // usage so far; prompts count from when prefill begins
   bool has_begun() const;    // whether prefill has begun for all prompts

@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// The cost of all schemas in a request. Their rules are one grammar.
+// Adds up the cost of all schemas in a request. Their rules are one grammar.
 struct SchemaCost {
   std::int64_t parts = 0;           // parts that become rules
   std::int64_t optional_pairs = 0;  // pairs of optional properties in one object; each pair has rules

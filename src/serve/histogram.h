@@ -9,7 +9,7 @@ namespace kvant {
 
 class Histogram {
  public:
-  // Upper bounds in seconds, inclusive. Larger values fall into none of them.
+  // Upper bounds are in seconds and inclusive. Larger values fall into none of them.
   static constexpr std::array<double, 14> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                                      0.25,  0.5,    1,     2.5,  5,     10,   60};
 

@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// The content of a message.
+// Holds the content of a message.
 struct MessageText {
   std::string text;
   std::string thought;  // what the model thought before it answered

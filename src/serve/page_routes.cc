@@ -63,7 +63,7 @@ void send_file(Response& response, const PageFile& file) {
 // Age up to which a response of GET /cache is reused, so many pages load the scheduler no more than one.
 constexpr std::chrono::milliseconds kFresh{200};
 
-// The newest response. It is thread-safe.
+// Keeps the newest response. It is thread-safe.
 class CacheAnswer {
  public:
   std::string text(ServeLoop& loop, const ServerInfo& info, int recipe) {

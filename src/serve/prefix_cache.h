@@ -35,7 +35,7 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // A kept prefix of a prompt.
+  // Describes a kept prefix of a prompt.
   struct Match {
     SequenceId sequence = 0;  // a fork that the caller must free; valid only if n_tokens > 0
     int n_tokens = 0;         // whole pages; 0: no prefix is kept

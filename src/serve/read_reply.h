@@ -12,7 +12,7 @@
 
 namespace kvant::testing {
 
-// All completions of one request.
+// Collects all completions of one request.
 struct ReadReply {
   std::string text;
   GenerationEnd end = GenerationEnd::none;

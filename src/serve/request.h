@@ -1,4 +1,4 @@
-// Requests of a client to the scheduler.
+// Describes what a client requests from the scheduler.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct GenerationRequest {
   SamplerOptions sampling;
   GenerationOptions generation;
   std::shared_ptr<const Grammar> grammar;  // in its initial state; null: a completion may be any text
-  // One grammar per completion. clone_grammar() makes them if there are none. A large one takes seconds, so
-  // this must not hold up a step.
+  // Each completion has its own grammar. clone_grammar() makes them if there are none. A large one takes
+  // seconds, so this must not hold up a step.
   std::vector<std::shared_ptr<Grammar>> answer_grammars;
   std::vector<std::int32_t>
       expected;  // tokens that completions may resemble; drafts are taken from them, too
@@ -45,7 +45,7 @@ struct GenerationRequest {
   }
 };
 
-// The reason why a request is refused.
+// Says why a request is refused.
 struct Refusal {
   enum class Reason : std::uint8_t {
     wrong,     // it can never be served

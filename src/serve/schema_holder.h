@@ -18,8 +18,8 @@
 namespace kvant::schema {
 
 inline constexpr std::int64_t kMaxSymbols = 60'000;
-// Optional properties of one object. All objects together may have as many pairs as an object with this
-// number.
+// This limits the optional properties of one object. All objects together may have as many pairs as an object
+// with this number.
 inline constexpr std::int64_t kMaxOptional = 256;
 
 class SchemaHolder {

@@ -14,8 +14,8 @@
 
 namespace kvant {
 
-// Bytes that move between the cache and a file in one step. They bound the delay of other completions to some
-// milliseconds.
+// This many bytes move between the cache and a file in one step. They bound the delay of other completions to
+// some milliseconds.
 inline constexpr std::size_t kPieceBytes = 4 << 20;
 
 class SequenceReading {

@@ -15,7 +15,7 @@
 
 namespace kvant {
 
-// The result of reading or writing a file.
+// Reports that a file was read or written.
 struct DiskResult {
   std::string name;
   bool was_read = false;  // otherwise it was written

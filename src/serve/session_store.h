@@ -36,7 +36,7 @@ namespace kvant {
 // Called on the scheduler's thread when a slow task is done, or with the reason why it failed.
 using SessionDone = std::function<void(const std::optional<SessionError>&)>;
 
-// One session, as shown to users.
+// Describes a session to users.
 struct SessionStatus {
   std::string name;
   int tokens = 0;
@@ -51,7 +51,7 @@ struct SessionStatus {
   std::string problem;  // why its file is unusable; empty: it is usable
 };
 
-// The result of making room.
+// Says what making room achieved.
 enum class Room : std::uint8_t {
   made,     // some memory is free
   pending,  // memory becomes free when a file has been written
@@ -145,16 +145,16 @@ class SessionStore {
     std::optional<SequenceExport> exported;
     bool is_given = false;  // the disk's thread has it
   };
-  // Finding them, and what requests do (session_store.cc).
+  // These functions find sessions and serve requests (session_store.cc).
   Session* find(const std::string& name);
   Status know(const std::string& name, Session& session);
   void use(Session& session);
   bool is_on_disk(const std::string& name, const Session& session) const;
 
-  // What people ask for (session_commands.cc).
+  // These functions serve explicit commands (session_commands.cc).
   SessionStatus status_of(const std::string& name, const Session& session) const;
 
-  // To and from the disk (session_transfers.cc).
+  // These functions move sessions to and from the disk (session_transfers.cc).
   void want_read(const std::string& name, Session& session);
   void want_write(const std::string& name, Session& session);
   bool take_results();
@@ -166,7 +166,7 @@ class SessionStore {
   void finish_read(const Status& read);
   void write_now(const std::string& name, Session& session);
 
-  // Memory (session_memory.cc).
+  // These functions manage memory (session_memory.cc).
   void forget(const std::string& name);
 
   Cache& cache_;

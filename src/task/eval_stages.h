@@ -1,4 +1,4 @@
-// The stages of kvant eval and kvant report. Each stage runs all rows and shows a progress bar.
+// Runs the stages of kvant eval and kvant report. Each stage runs all rows and shows a progress bar.
 #pragma once
 
 #include <string>
