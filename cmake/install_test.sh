@@ -2,12 +2,13 @@
 # install_test.sh BUILD_FOLDER VERSION: installs kvant into a folder of its own, moves it, runs the program there without the
 # libraries of the build, installs again, and uninstalls: nothing may be left.
 set -euo pipefail
-build=$1 version=$2
+build=$1 version=$2 source=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d)
 trap '[ $? = 0 ] || cat "$folder/log"; rm -rf "$folder"' EXIT
 fail() { echo "$*"; exit 1; }
 
-cp "$build/install_manifest.txt" "$folder/manifest" 2> /dev/null || true  # of whoever has installed from this folder
+mkdir "$folder/theirs" "$folder/ours"  # manifests: of whoever has installed from this folder, and of this test
+mv "$build/install_manifest.txt" "$folder/theirs" 2> /dev/null || true
 cmake --install "$build" --prefix "$folder/first" > "$folder/log"
 mv "$folder/first" "$folder/place with a space"
 said=$("$folder/place with a space/bin/kvant" --version)
@@ -19,8 +20,9 @@ library=$(find "$folder/place with a space" -name 'libkvant_cuda.so.[0-9]')
 
 cmake --install "$build" --prefix "$folder/second" > "$folder/log"
 mkdir -p "$folder/second/lib/others" && touch "$folder/second/bin/other"
-cmake --build "$build" --target uninstall > "$folder/log"
+mv "$build/install_manifest.txt" "$folder/ours"
+mv "$folder/theirs/install_manifest.txt" "$build" 2> /dev/null || true
+cmake "-DBUILD=$folder/ours" -P "$source/uninstall.cmake" > "$folder/log"
 left=$(cd "$folder/second" && find . -type f -o -type l)
 [ "$left" = ./bin/other ] || fail "left after uninstalling: $left"
 [ ! -e "$folder/second/lib/kvant" ] || fail "an empty folder is left"
-[ ! -f "$folder/manifest" ] || cp "$folder/manifest" "$build/install_manifest.txt"
