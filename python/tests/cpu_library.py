@@ -65,7 +65,7 @@ def to_f16(x):
     return np.asarray(x, np.float16).view(np.uint16)
 
 
-# For each kvant_type: a NumPy type of as many bits, and the conversions to F32 and from F32.
+# This maps each kvant_type to a NumPy type of as many bits, and the conversions to F32 and from F32.
 NUMBERS = {BF16: (np.uint16, from_bf16, to_bf16), F16: (np.uint16, from_f16, to_f16), F32: (np.float32, np.array, np.array)}
 
 

@@ -21,7 +21,7 @@ class DecodeGraphs:
         """seq_lens: int32 [n_seqs], new token included. It is changed in place from step to step."""
         self._cache, layout = cache, cache.layout
         n_seqs, device = len(seq_lens), seq_lens.device
-        # F32, because the library rotates them in place.
+        # Queries are F32, because the library rotates them in place.
         self._q = torch.zeros(n_seqs, cache.n_heads, layout.head_dim, device=device, dtype=torch.float32)
         self._keys, self._values = torch.zeros(2, n_seqs, layout.n_kv_heads, layout.head_dim, device=device, dtype=torch.float32)
         self._out: torch.Tensor | None = None
