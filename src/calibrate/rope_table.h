@@ -1,4 +1,4 @@
-// RopeTable: the turns of rotary position embedding, to be applied and to be undone.
+// RopeTable: rotations of rotary position embedding, which can be applied and undone.
 #pragma once
 
 #include <vector>
@@ -7,15 +7,16 @@
 
 namespace kvant {
 
-// Of one layer, for positions [0, n_rows). RoPE is a linear map of each pair of channels: with (c, s) of a
-// position and pair, (a, b) becomes (a c - b s, a s + b c); c^2 + s^2 is 1 but for YaRN's magnitude.
+// The table of one layer, for positions [0, n_rows). RoPE is a linear map of each pair of channels. With (c,
+// s) of a position and pair, (a, b) becomes (a c - b s, a s + b c); c^2 + s^2 is 1 except for YaRN's
+// magnitude.
 class RopeTable {
  public:
   RopeTable(const ModelParts& model, int layer, int n_rows, int n_threads);
 
-  // One head's values [head_dim] at position `row`, in place.
+  // Rotates one head's values [head_dim] at position `row`, in place.
   void turn(int row, float* x) const;
-  // The transposed map: gradients by what turn() gave become those by what it got.
+  // Applies the transposed map: derivatives by turn()'s output become those by its input.
   void turn_back(int row, float* gradient) const;
 
  private:
@@ -23,7 +24,7 @@ class RopeTable {
   void apply(int row, float* x) const;
 
   int n_pairs_;
-  int first_stride_, second_offset_;    // pair i: channels i * first_stride_ and that + second_offset_
+  int first_stride_, second_offset_;  // pair i: channel i * first_stride_ and the one second_offset_ after it
   std::vector<float> cosines_, sines_;  // [n_rows, n_pairs]
 };
 

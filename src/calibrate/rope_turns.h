@@ -1,5 +1,5 @@
-// RoPE's turns as angles: for the prediction of K (compact/predictor.h), and for moments of queries as the
-// pages that they read see them (turned_moments.h).
+// RoPE's rotations as angles, for the prediction of K (compact/predictor.h) and for moments of queries in the
+// frame of a page (turned_moments.h).
 #pragma once
 
 #include <span>
@@ -11,13 +11,12 @@
 
 namespace kvant {
 
-// Of each of the geometry's layers. Of models that turn their layers in unlike ways, layers may get turns
-// that are not theirs, or none: their K is predicted less well then, or its errors shaped less well, nothing
-// else.
+// Returns the rotations of each layer. If a model's layers rotate differently, some layers may get wrong
+// rotations or none. This only makes the prediction of K, or the shaping of its errors, less effective.
 std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const Geometry& geometry,
                                                  int n_threads);
 
-// Turns a row of channels as RoPE does for so many tokens; back, where they are negative.
+// Rotates a row of channels as RoPE does for n_tokens tokens, backwards if negative.
 void turn_row(std::span<const ChannelTurn> turns, int n_tokens, float* row);
 
 }  // namespace kvant

@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// One of n equal parts of [0, limit], and a random place in it.
+// Returns a random place in one of n equal parts of [0, limit].
 int spread_place(int part, int n, int limit, std::mt19937_64& random) {
   const double inside = static_cast<double>(random() >> 11) * 0x1p-53;
   return std::min(limit, static_cast<int>((part + inside) / n * (limit + 1.0)));
@@ -30,7 +30,7 @@ struct Group {
   int n = 0;
   int length = 0;
 };
-// In the order in which they come.
+// Returns the groups in the order of their samples.
 std::array<Group, 3> groups(const SampleSize& size) {
   return {
       Group{size.samples, size.length}, {size.passages, size.length}, {size.contexts, size.context_length}};
@@ -46,7 +46,7 @@ void set_offsets(const SampleSize& size, int trained_context, std::vector<Sample
   for (std::size_t i = 0; i < samples.size(); ++i) samples[i].position_offset = offsets[i];
 }
 
-// Where each of a group's samples starts in a text of n_tokens, away from the passages if that can be.
+// Draws the start of each of a group's samples in a text of n_tokens, away from the passages if possible.
 std::vector<int> draw_starts(const Group& group, int n_tokens, const std::vector<int>& passages,
                              int passage_length, std::mt19937_64 random) {
   constexpr int kTries = 32;
@@ -65,7 +65,7 @@ std::vector<int> draw_starts(const Group& group, int n_tokens, const std::vector
   return starts;
 }
 
-// The token that a text begins with when the model adds one, or -1.
+// Returns the token that the model adds at the beginning of a text, or -1.
 Result<std::int32_t> beginning_token(const Tokenizer& tokenizer) {
   const auto with = tokenizer.encode("a", /*add_special=*/true, /*parse_special=*/false);
   if (!with.ok()) return with.error();
@@ -75,7 +75,7 @@ Result<std::int32_t> beginning_token(const Tokenizer& tokenizer) {
   return added ? with->front() : -1;
 }
 
-// Sequences that one model writes side by side.
+// Sequences that a model generates side by side.
 class Writing {
  public:
   Writing(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
@@ -107,7 +107,7 @@ class Writing {
   std::vector<float> logits_;
 };
 
-// First tokens of texts to be written: the model's own beginning, or letters where it has none.
+// Returns the first tokens of texts to be generated: the model's BOS, or letters if it has none.
 Result<std::vector<Sample>> beginnings(const Tokenizer& tokenizer, int n) {
   const auto bos = beginning_token(tokenizer);
   if (!bos.ok()) return bos.error();
@@ -185,7 +185,7 @@ Result<std::vector<Sample>> samples_of_tokens(std::span<const std::int32_t> toke
   return samples;
 }
 
-// Each group's are spread over the whole range.
+// The offsets of each group are spread over the whole range.
 std::vector<int> position_offsets(const SampleSize& size, int trained_context) {
   std::vector<int> offsets;
   const auto all = groups(size);

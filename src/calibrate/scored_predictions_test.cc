@@ -10,11 +10,11 @@ namespace {
 
 TEST(ScoredPredictions, AreTheSecondHalfOrWhatLogitsHaveRoomFor) {
   EXPECT_EQ(n_scored_predictions(1024, 32000), 512);
-  EXPECT_EQ(n_scored_predictions(4096, 1 << 18), 256);  // 1 MiB each
+  EXPECT_EQ(n_scored_predictions(4096, 1 << 18), 256);  // 1 MiB per prediction
   EXPECT_EQ(n_scored_predictions(1, 32000), 1);
 }
 
-// p = (1/2, 1/2) and q = (3/4, 1/4) are (log 4/3) / 2 apart; the other position is the same.
+// The divergence of p = (1/2, 1/2) and q = (3/4, 1/4) is (log 4/3) / 2; at the other position both agree.
 TEST(ScoredPredictions, DivergeByTheMeanOfTheirPositions) {
   const auto log = [](double x) { return static_cast<float>(std::log(x)); };
   const std::vector<float> expected{log(0.5), log(0.5), 1, 2}, got{log(0.75), log(0.25), 1, 2};

@@ -26,7 +26,7 @@ double squared_distance(const std::vector<float>& a, const std::vector<float>& b
   return sum;
 }
 
-// Of stored tokens, as the encoder sees them.
+// The error of stored tokens in the measure that the encoder minimizes.
 class StoredError {
  public:
   StoredError(const Transform& transform, const PageContext& context)

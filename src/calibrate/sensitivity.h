@@ -1,5 +1,5 @@
-// Sensitivity: what each format of a recipe's ladder does to the model's predictions in one (layer, KV head,
-// side), for the bit allocation (recipe/bit_allocation.h).
+// Sensitivity: the effect of each format of a recipe's ladder on the model's predictions in one (layer, KV
+// head, side), for bit allocation (recipe/bit_allocation.h).
 #pragma once
 
 #include <memory>
@@ -25,25 +25,26 @@ struct SensitivityUnit {
   Side side = Side::key;
 };
 
-// Every (layer, KV head, side) by itself; where these are more than a few hundred, all heads of a layer's
-// side together.
+// Returns every (layer, KV head, side) separately or, if these are more than a few hundred, all heads of a
+// layer's side together.
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry);
 
-// The recipe that holds everything unquantized but the unit's heads: these in `recipe`'s probe format, behind
-// its transforms, with its sink. rest: the format of the others.
+// Returns the recipe in which only the unit's heads are quantized: in `recipe`'s probe format, after its
+// transforms, with its sink. rest: the format of the others.
 Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim,
                     const std::string& rest = "bf16");
 
-// The model's predictions on one context, held against those with a cache of another recipe.
+// Compares the model's predictions on one context with those for a cache of another recipe.
 class SensitivityProbe {
  public:
-  // Runs the model on `tokens` with the cache of `base`; the predictions of their second half count, of its
-  // end where they are too many to keep.
+  // Runs the model on `tokens` with the cache of `base`. The predictions of the second half count, or those
+  // of its end if they are too many to keep.
   static Result<std::unique_ptr<SensitivityProbe>> make(Engine& engine, AttentionBackend& backend,
                                                         std::vector<std::int32_t> tokens, int n_threads,
                                                         const Recipe& base = {});
 
-  // Mean KL divergence from those, in nats, with the cache of `recipe`. `constants`: what the recipe needs.
+  // Returns the mean KL divergence from those predictions, in nats, with the cache of `recipe`. constants:
+  // everything that the recipe needs.
   Result<double> divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants);
 
  private:
@@ -60,9 +61,9 @@ class SensitivityProbe {
   std::vector<float> expected_, got_;  // logits [n_scored, n_vocab]
 };
 
-// For each format of the ladder: the squared error that it leaves on the capture's passages, over that of the
-// probe format. The divergence is proportional to that error while both are small. `constants`: what the
-// recipe's transforms and formats need.
+// Returns for each format of the ladder its squared error on the capture's passages, relative to that of the
+// probe format. The divergence is proportional to that error while both are small. constants: everything that
+// the recipe's transforms and formats need.
 std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, const Constants& constants,
                                  int layer, int kv_head, Side side);
 

@@ -20,9 +20,9 @@
 namespace kvant {
 namespace {
 
-constexpr int kEffectSteps = 2;  // of a layer that is weighed, beside gradient_steps()
+constexpr int kEffectSteps = 2;  // progress steps of a layer that is weighed, in addition to gradient_steps()
 constexpr int kCheckedTokens = 64;
-// Nats: what places cost in the probe format is 1e-5 to 1e-2.
+// Limit in nats. In the probe format a place costs 1e-5 to 1e-2.
 constexpr double kMostRounding = 1e-4;
 
 }  // namespace
@@ -138,9 +138,9 @@ std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_h
 
 // --- gradients ---
 
-// Of known layers: on the reader's device where that has all it takes, else on the CPU.
+// Returns a model whose layers are known: on the reader's device if that supports all of it, else on the CPU.
 DifferentiableModel& SensitivityAnalysis::differentiable() {
-  if (on_device_ && reader_.device == nullptr) {  // its memory was short
+  if (on_device_ && reader_.device == nullptr) {  // the device's memory was short
     on_device_ = false;
     differentiable_.reset();
   }
@@ -157,7 +157,7 @@ DifferentiableModel& SensitivityAnalysis::differentiable() {
   return *differentiable_;
 }
 
-// The reader; on a device, the same model in F32.
+// Returns the reader or, on a device, the same model in F32.
 SampleReader SensitivityAnalysis::reader_in_f32() {
   SampleReader reader = reader_;
   if (reader.device == nullptr) return reader;
@@ -166,12 +166,12 @@ SampleReader SensitivityAnalysis::reader_in_f32() {
   return reader;
 }
 
-// Whether the gradients of this model are those of model_gradient(); `context` shows it. On a device in F32:
-// beside quantized weights the CPU, as devices, rounds activations to 8 bits, which moves the predictions of
-// some models by more than the tolerance.
+// Whether model_gradient() gives the gradients of this model; checks this on `context`. On a device the check
+// runs in F32. With quantized weights the CPU, like devices, rounds activations to 8 bits, which moves some
+// models' predictions by more than the tolerance.
 Result<bool> SensitivityAnalysis::knows_gradients(const Sample& context) {
   if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
-  if (!fit_ && contexts_read_.n > 0) fit_ = true;  // they were read because it is so
+  if (!fit_ && contexts_read_.n > 0) fit_ = true;  // they were only read because the check succeeded
   if (fit_) return *fit_;
   const auto start = std::span(context.tokens);
   DifferentiableModel& model = differentiable();
@@ -214,7 +214,7 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
 
 // --- runs ---
 
-// What a model answers to having things rounded otherwise.
+// Measures how much the model's predictions change by rounding alone.
 Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Recipe& recipe,
                                                 const Sample& context) const {
   const auto start = std::span(context.tokens);
@@ -224,7 +224,7 @@ Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Rec
   return (*probe)->divergence(site.barely_changed(recipe), nullptr);
 }
 
-// On a device, in F32, only where it rounds so little that formats can be told apart.
+// Uses a device, in F32, only if it rounds so little that formats can be distinguished.
 Result<ProbeSite> SensitivityAnalysis::site_of_probes(const Recipe& recipe, const Sample& context) {
   const ProbeSite site = probe_site(reader_in_f32(), host_, recipe, constants_);
   if (site.model.engine == host_.engine) return site;
@@ -244,7 +244,7 @@ Result<std::unique_ptr<SensitivityProbe>> SensitivityAnalysis::make_probe(
                                 request_.n_threads, site.base(recipe));
 }
 
-// Of the model's predictions with the unit in the probe format.
+// Returns the divergence of the model's predictions with the unit in the probe format.
 Result<double> SensitivityAnalysis::divergence(const Recipe& recipe, const SensitivityUnit& unit,
                                                const ProbeSite& site, SensitivityProbe& probe) const {
   const Geometry& g = geometry();
@@ -254,7 +254,7 @@ Result<double> SensitivityAnalysis::divergence(const Recipe& recipe, const Sensi
   return probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
 }
 
-// Unit by unit, with a run of the model for each: for models whose gradients don't fit, and on demand.
+// Runs the model once per unit. This is for models whose gradients don't fit, and on demand.
 Status SensitivityAnalysis::measure(const Recipe& recipe, const Constants& known) {
   std::vector<SensitivityUnit> open;
   for (const SensitivityUnit& unit : sensitivity_units(geometry()))

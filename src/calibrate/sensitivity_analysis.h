@@ -1,5 +1,5 @@
-// SensitivityAnalysis: what errors of a cache do to a model's predictions. By the model's gradients where
-// they are known, else by runs of the model with one place of the cache in few bits.
+// SensitivityAnalysis: the effect of cache errors on a model's predictions. It uses the model's gradients if
+// they are known, else runs of the model with one place of the cache in few bits.
 #pragma once
 
 #include <functional>
@@ -19,35 +19,36 @@
 
 namespace kvant {
 
-// A calibration in the making. All outlive the analysis.
+// A calibration in progress. All references must outlive the analysis.
 struct CalibratedModel {
   Engine& engine;
   AttentionBackend& backend;
-  SampleReader& reader;  // becomes the engine where its device runs out of memory
+  SampleReader& reader;  // becomes the engine if its device runs out of memory
   const CalibrationRequest& request;
-  const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's, of each layer
+  const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's rotations of each layer
   const Capture& capture;
-  Constants& constants;                 // learned so far; gets the sensitivities
+  Constants& constants;                 // constants learned so far; receives the sensitivities
   std::function<void()> save_progress;  // called now and then
 };
 
-// Progress is shown on stderr. Once the request's `stop` is set, calls end with the error "interrupted".
+// Shows progress on stderr. Once the request's `stop` is set, calls return the error "interrupted".
 class SensitivityAnalysis {
  public:
   explicit SensitivityAnalysis(const CalibratedModel& model);
   ~SensitivityAnalysis();
 
-  // Of the queries that read each head's K: weighed by gradients, or all of the capture's passages alike.
-  // Gradients are looked at for the sensitivities as well, of recipes that need both: weigh() finds them.
+  // Returns moments of the queries that read each head's K: weighted by gradients, or unweighted over the
+  // capture's passages. For recipes that also need sensitivities, the same gradients are used, and weigh()
+  // finds the results.
   Result<QueryMoments> query_moments();
-  // The sensitivities to the formats of a recipe's ladder, once all else that it needs is there. Nothing, for
-  // a recipe without a budget or where they are known.
+  // Computes the sensitivities to the formats of a recipe's ladder, after everything else that it needs is
+  // known. Does nothing for a recipe without a budget, or if they are known.
   Status weigh(const Recipe& recipe);
 
-  // What both will compute that isn't known yet.
+  // Returns the remaining work of both.
   CalibrationWork work_left() const;
 
-  // What single contexts have given: an analysis that gets it back goes on from there.
+  // Results of single contexts. An analysis that gets them back resumes from there.
   Constants& contexts_done() { return contexts_done_; }
   const Constants& contexts_done() const { return contexts_done_; }
   ReadContexts& contexts_read() { return contexts_read_; }
@@ -90,10 +91,10 @@ class SensitivityAnalysis {
   std::function<void()> save_progress_;
   Constants contexts_done_;
   ReadContexts contexts_read_;
-  std::unique_ptr<DifferentiableModel> differentiable_;  // once it is needed
-  bool on_device_ = false;                               // that it is
-  std::unique_ptr<Engine> in_f32_;                       // reader_in_f32() on a device, once it is needed
-  std::optional<bool> fit_;                              // knows_gradients()
+  std::unique_ptr<DifferentiableModel> differentiable_;  // created when needed
+  bool on_device_ = false;                               // whether differentiable_ is on the device
+  std::unique_ptr<Engine> in_f32_;                       // reader_in_f32() on a device, created when needed
+  std::optional<bool> fit_;                              // result of knows_gradients()
 };
 
 }  // namespace kvant

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// What sealed pages hold of a KV head's side in a format of the ladder.
+// Returns the contents of sealed pages of a KV head's side in a format of the ladder.
 PackedMatrix held(MatrixView<const float> stored, const Recipe& recipe, const Format& format,
                   const HeadConstants& constants, int n_pages) {
   const PageContext context{stored.cols, constants};
@@ -25,7 +25,7 @@ PackedMatrix held(MatrixView<const float> stored, const Recipe& recipe, const Fo
   return packed_pages(constants.side, {values.data(), n_pages * kPageTokens, stored.cols}, stored);
 }
 
-// What errors do in one layer of a context.
+// The effects of errors in one layer of a context.
 class LayerEffects {
  public:
   LayerEffects(const LayerGradient& state, const Geometry& geometry, int layer, const Recipe& recipe)
@@ -36,11 +36,11 @@ class LayerEffects {
         n_heads_(geometry.n_heads),
         n_formats_(static_cast<int>(recipe.ladder.size())),
         n_rows_(state.stored(0, Side::key).rows),
-        n_pages_((n_rows_ - 1) / kPageTokens),  // that any query reads sealed
+        n_pages_((n_rows_ - 1) / kPageTokens),  // pages that some query reads sealed
         held_(static_cast<std::size_t>(n_kv_heads_) * 2 * n_formats_),
         effects_(static_cast<std::size_t>(n_heads_) * 2 * n_formats_ * n_rows_, 0.0) {}
 
-  // known: what the recipe's transforms and formats need. Every thread of the team calls it.
+  // known: what the recipe's transforms and formats need. Every thread of the team must call it.
   void find(const Constants& known, Team& team) {
     team.for_each(static_cast<int>(held_.size()), [&](int i) {
       const int kv_head = i / n_formats_ / 2;
@@ -54,7 +54,7 @@ class LayerEffects {
     });
   }
 
-  // Squares of what a KV head's errors do through the outputs of each position, summed.
+  // Returns the sum over positions of the squared effect of a KV head's errors through its outputs.
   double squares(int kv_head, Side side, int format) const {
     const int group = n_heads_ / n_kv_heads_;
     double squares = 0;
@@ -133,7 +133,7 @@ Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const G
 }
 
 void add_floor(Sensitivities& sensitivities) {
-  constexpr double kShare = 0.03;  // of the mean
+  constexpr double kShare = 0.03;  // share of the mean
   const std::size_t n_formats = sensitivities.front().size();
   for (std::size_t f = 0; f < n_formats; ++f) {
     double sum = 0;

@@ -1,5 +1,6 @@
-// Sensitivities without a run of the model for each: what each format of a ladder does to the predictions in
-// every (layer, KV head, side), to second order, from one pass over a context and one back.
+// Estimates sensitivities without a run of the model for each: the effect of each format of a ladder on the
+// predictions in every (layer, KV head, side), to second order. It takes one forward and one backward pass
+// over a context.
 #pragma once
 
 #include <vector>
@@ -11,26 +12,27 @@
 
 namespace kvant {
 
-// By place: [ladder.size()], nats a scored position.
+// By place: [ladder.size()], nats per scored position.
 using Sensitivities = std::vector<std::vector<float>>;
 inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
   return g.head_index(layer, kv_head) * 2 + static_cast<int>(side);
 }
 
-// One context's, found layer by layer. Its sealed pages are encoded as the cache would.
+// The estimate of one context, accumulated layer by layer. Its sealed pages are encoded as the cache would
+// encode them.
 //
-// Errors of a head's K or V change what its query heads give at each position: by how much is computed, not
-// estimated, as few bits of K move the softmax far. With g the gradient by these outputs
-// (score_gradient.h), the change d of a position's costs (g . d)^2 / 2; those of different positions
-// are taken as independent.
+// Errors of a head's K or V change the outputs of its query heads at each position. These changes are
+// computed exactly, because few bits of K move the softmax far. Let g be the gradient by these outputs
+// (score_gradient.h). Then the change d of a position's outputs costs (g . d)^2 / 2; changes at different
+// positions are taken as independent.
 class SensitivityEstimate {
  public:
   // known: what the recipe's transforms and formats need.
   SensitivityEstimate(const Geometry& geometry, Recipe recipe, Constants known, int n_threads);
 
-  // To be called with each layer of a model_gradient(), in any order.
+  // Must be called with each layer of a model_gradient(), in any order.
   void add(int layer, const LayerGradient& state);
-  // n_scored: predictions that the gradients are of.
+  // n_scored: number of predictions in the loss of the gradients.
   Sensitivities sensitivities(int n_scored) const;
 
  private:
@@ -41,13 +43,13 @@ class SensitivityEstimate {
   Sensitivities all_;  // summed over the positions
 };
 
-// The same, with a pass of its own. Errors: those of model_gradient().
+// The same with a separate pass. Errors: those of model_gradient().
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 
-// Adds 3 % of the places' mean to each format's sensitivity in every place: where the estimate is lowest the
-// fewest bits go, and what it doesn't see costs most.
+// Adds 3 % of the places' mean to each format's sensitivity in every place. Where the estimate is lowest an
+// allocation spends the fewest bits, so effects that the estimate misses cost most there.
 void add_floor(Sensitivities& sensitivities);
 
 }  // namespace kvant

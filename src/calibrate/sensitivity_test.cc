@@ -32,7 +32,7 @@ std::string letters(int n) {
   return text;
 }
 
-// An engine whose weights are said to be another model's: its gradients don't fit.
+// An engine that claims to have another model's weights, so its gradients don't fit.
 class OddEngine final : public EngineDecorator {
  public:
   OddEngine(Engine& engine, Engine& other) : EngineDecorator(engine), other_(other) {}
@@ -51,7 +51,7 @@ class SensitivityTest : public ::testing::Test {
     engine_ = std::move(*loaded);
   }
 
-  // log softmax of every prediction [n, n_vocab] of `tokens`, in double.
+  // Returns log softmax of every prediction [n, n_vocab] of `tokens`, in double.
   std::vector<std::vector<double>> predictions(const Recipe& of, const std::vector<std::int32_t>& tokens) {
     const auto plan = resolve(of, engine_->geometry(), nullptr);
     EXPECT_TRUE(plan.ok());
@@ -140,7 +140,7 @@ TEST_F(SensitivityTest, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   EXPECT_GT(bits, 2.3);
 }
 
-// The mean of many estimates is what runs of the model measure, where errors are small.
+// The mean of many estimates must equal the measurement by runs of the model where errors are small.
 TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
   const Recipe spread = recipe("k=hadamard:tcq4,v=tcq4,sink=4,budget=4.6,ladder=tcq4+tcq5");
   std::vector<std::int32_t> tokens;
@@ -193,8 +193,8 @@ TEST_F(SensitivityTest, AreTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(values(3), alone);
 }
 
-// Where gradients don't fit, they are measured. Stops when the unquantized run and two probes are done, and
-// finds the two when it goes on.
+// Gradients don't fit here, so sensitivities are measured. The work stops after the unquantized run and two
+// probes, and must find the two when it resumes.
 TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   const TinyFile other_file("other.gguf");
   TinyModelWriter(TinyModel{.seed = 2}).write(other_file.path());
@@ -221,7 +221,7 @@ TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   Stopping counting(*backend_, stop);
   const auto whole = calibrate(odd, counting, asked);
   ASSERT_TRUE(whole.ok());
-  constexpr int kRuns = 9;  // of the context, the unquantized one first
+  constexpr int kRuns = 9;  // runs per context, the unquantized one first
   const int by_run = engine_->geometry().n_layers;
   asked.state_path = state.path();
   Stopping first(*backend_, stop);
@@ -231,7 +231,7 @@ TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   Stopping second(*backend_, stop);
   const auto resumed = calibrate(odd, second, asked);
   ASSERT_TRUE(resumed.ok()) << resumed.error().message;
-  EXPECT_EQ(second.runs, (kRuns - 2 + 2) * by_run);  // two to compare predictions
+  EXPECT_EQ(second.runs, (kRuns - 2 + 2) * by_run);  // two runs compare predictions
   const Recipe spread = recipe(kSpread);
   for (const auto* made : {&*whole, &*resumed})
     EXPECT_TRUE(constants_from(*made, spread, engine_->geometry(), engine_->fingerprint(), "FILE").ok());

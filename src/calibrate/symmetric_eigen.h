@@ -7,10 +7,11 @@ namespace kvant {
 
 struct SymmetricEigen {
   std::vector<double> values;   // [d], the largest first
-  std::vector<double> vectors;  // [d, d]: in rows, orthonormal
+  std::vector<double> vectors;  // [d, d]: orthonormal rows
 };
 
-// Of `matrix` [d, d], finite, by cyclic Jacobi rotations (Golub and Van Loan, section 8.5).
+// Decomposes `matrix` [d, d], which must be finite, by cyclic Jacobi rotations (Golub and Van Loan, section
+// 8.5).
 SymmetricEigen symmetric_eigen(std::vector<double> matrix, int d);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// What the constants of each calibrated transform are learned from.
+// Learns the constants of each calibrated transform.
 #pragma once
 
 #include <string>
@@ -12,21 +12,21 @@ namespace kvant {
 // Captured rows of one (layer, KV head, side).
 struct TransformSamples {
   Side side = Side::key;
-  MatrixView<const float> values;  // [n, d], n > 0: K or V as it reaches the step
-  // Where the learner reads attention:
+  MatrixView<const float> values;  // [n, d], n > 0: K or V at the input of the step
+  // Only if the learner reads attention:
   MatrixView<const float> keys;  // [n, d]: the same tokens' K, untransformed
   MatrixView<const float>
       queries;  // [m, d], m > 0: of the group's heads; for K as they meet it at the step, for V untransformed
 };
 
-// How the constants of one kind of step (TransformKind) come from the values that reach it.
+// Learns the constants of one kind of step (TransformKind) from the values at its input.
 struct TransformLearner {
   const char* kind;
   std::vector<float> (*learn)(const TransformSamples& samples);
   bool reads_attention = false;  // needs keys and queries
 };
 
-// The learner of a kind, or null.
+// Returns the learner of a kind, or null.
 //   smooth  sqrt(max |x_i|) of each channel (VecInfer, section 3.2)
 //   scale   the square root of each channel's standard deviation
 //   mean    each channel's mean

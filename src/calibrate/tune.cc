@@ -79,7 +79,7 @@ class Tuner {
     });
   }
 
-  // The mean divergence over the tuning contexts.
+  // Returns the mean divergence over the tuning contexts.
   Result<double> measure(const SensitivityBend& bend) {
     if (const auto known = state_.find(bend)) return *known;
     const auto recipe = allocated(bend);
@@ -96,7 +96,7 @@ class Tuner {
     return sum / static_cast<double>(probes_.size());
   }
 
-  // The ladder's largest format for all heads alike that is within the size.
+  // Returns the recipe with the ladder's largest format that fits the size for all heads alike.
   std::optional<Recipe> uniform() const {
     std::optional<Recipe> best;
     double best_bits = 0;
@@ -116,7 +116,7 @@ class Tuner {
     return best;
   }
 
-  // Runs the best allocation and those it is compared with on the held-out text; sets the recipe.
+  // Evaluates the best allocation and its alternatives on the held-out text, and sets the recipe.
   Status judge(TuneResult& result) {
     auto tuned = allocated(result.bend);
     auto plain = allocated({});
@@ -172,7 +172,7 @@ class Tuner {
     return rows;
   }
 
-  // The size and the sum of the sensitivities that calibration found for the recipe's formats.
+  // Sets the size, and the sum of the calibrated sensitivities of the recipe's formats.
   Status predict(TuneResult& result) const {
     const Geometry& g = engine_.geometry();
     const auto plan = resolve(result.recipe, g, request_.constants);

@@ -1,5 +1,5 @@
-// Tunes a recipe to a model: formats for every layer, KV head and side within a size, so the model's
-// predictions change least.
+// Tunes a recipe to a model: chooses formats for every layer, KV head and side within a size, such that the
+// model's predictions change least.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,20 @@
 namespace kvant {
 
 struct TuneRequest {
-  Recipe base;                                 // with a ladder
-  std::shared_ptr<const Constants> constants;  // what it needs, sensitivities among them
-  std::int64_t max_bytes = 0;                  // of a sequence of `context` tokens
+  Recipe base;                                 // must have a ladder
+  std::shared_ptr<const Constants> constants;  // everything that it needs, including sensitivities
+  std::int64_t max_bytes = 0;                  // for a sequence of `context` tokens
   int context = 0;
   std::vector<std::vector<std::int32_t>> tuning;  // contexts on which allocations are compared
-  EvalText held_out;                              // text for the final figures: chunks of held_out_context
+  EvalText held_out;                              // text for the final figures, in chunks of held_out_context
   int held_out_context = 0;
   int trials = 0;
   int n_threads = 2;
-  std::string state_path;                   // trials are kept there until the end, and taken up again
+  std::string state_path;                   // trials are saved there until the end, and resumed
   const std::atomic<bool>* stop = nullptr;  // see CalibrationRequest
 };
 
-// One cache on the held-out text.
+// The result of one cache on the held-out text.
 struct TuneRow {
   std::string name;
   MetricsSummary metrics;
@@ -46,15 +46,15 @@ struct TuneResult {
   std::vector<BendTrial> trials;  // on the tuning contexts; the first is the plain allocation
   std::vector<TuneRow> held_out;  // the recipe first, then the plain allocation, if it is another, and the
                                   // best format for all heads alike that fits, if there is one
-  int chunks = 0;                 // of the held-out text
+  int chunks = 0;                 // chunks of the held-out text
   double bits_all = 0, bits_sealed = 0;  // mean_bits(), at `context`
-  ConstantSize constants;                // the same
-  std::int64_t bytes = 0;                // the same
+  ConstantSize constants;                // likewise
+  std::int64_t bytes = 0;                // likewise
 };
 
-// Deterministic but for resumption, which changes nothing. Where the plain allocation does better on the
-// held-out text, it is the result. On a device sizes are those of the CPU's pages and tails. Shows its
-// progress on stderr. Errors: see allocate_bytes; a step's; "interrupted".
+// Deterministic, with or without interruptions. If the plain allocation does better on the held-out text, it
+// is the result. On a device, sizes are those of the CPU's pages and tails. Shows progress on stderr. Errors:
+// see allocate_bytes; a step's error; "interrupted".
 Result<TuneResult> tune(Engine& engine, AttentionBackend& backend, const TuneRequest& request);
 
 }  // namespace kvant

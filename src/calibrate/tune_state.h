@@ -1,4 +1,4 @@
-// Trials of a tuning in progress, kept in a file.
+// Trials of a tuning in progress, saved in a file.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@ namespace kvant {
 
 class TuneState {
  public:
-  // Takes up what the file at `path` holds for the same `identity` (model, texts, recipe, size). Empty path:
-  // nothing is kept.
+  // Loads the file at `path` if it has the same `identity` (model, texts, recipe, size). Empty path: nothing
+  // is saved.
   TuneState(std::string path, std::string identity);
-  // The divergence of a trial that was run before.
+  // Returns the divergence of an earlier trial.
   std::optional<double> find(const SensitivityBend& bend) const;
   void add(const SensitivityBend& bend, double divergence);
   void remove() const;

@@ -1,4 +1,4 @@
-// Second moments of queries as the pages that they read see them.
+// Second moments of queries in the frame of the pages that they read.
 #pragma once
 
 #include <complex>
@@ -10,15 +10,14 @@
 
 namespace kvant {
 
-// How much queries at distance x from the middle of a page count, [n_positions], in contexts of n_positions
-// tokens: (n_positions - x) / x^1.5, from the first x behind the page on. There are so many places where a
-// page and its reader may stand; and the derivatives by scores fall about so with the distance.
+// Weights of queries by their distance x from the middle of a page, [n_positions], in contexts of n_positions
+// tokens: (n_positions - x) / x^1.5, from the first x after the page on. The numerator counts the possible
+// places of page and reader. The derivatives by scores decrease about like the denominator.
 std::vector<double> reading_weights(int n_positions);
 
-// The mean of R(x) M R(x)^T over distances x, where R(x) turns channels as RoPE does for x tokens: what
-// moments M [d, d] of queries as they are before RoPE become in the frame of a page's middle. Pairs of
-// channels that turn fast lose their direction by it, those that hardly turn keep it. Channels that no turn
-// names stand still.
+// The mean of R(x) M R(x)^T over distances x, where R(x) rotates channels as RoPE does for x tokens. It
+// transforms moments M [d, d] of queries before RoPE into the frame of a page's middle. Pairs of channels
+// that rotate fast lose their direction, slow ones keep it. Channels without a rotation stay as they are.
 class MeanTurn {
  public:
   // weights: of the distances 0, 1, 2 ..., not all 0. Takes O(d^2) for each of them.
@@ -27,7 +26,8 @@ class MeanTurn {
   std::vector<double> operator()(std::span<const double> moments) const;
 
  private:
-  // A pair of channels as a complex number, which turns by `angle` a token; or one that stands still.
+  // A pair of channels as a complex number that rotates by `angle` per token, or a single channel that
+  // doesn't rotate.
   struct Component {
     int real;
     int imaginary;  // -1: always 0
@@ -46,7 +46,7 @@ class MeanTurn {
   std::vector<std::complex<double>> differences_, sums_;
 };
 
-// Of each layer, as far as its queries see. turns: of the layers.
+// Returns the mean rotation of each layer, over the distances that its queries can see. turns: by layer.
 std::vector<MeanTurn> mean_turns(const std::vector<std::vector<ChannelTurn>>& turns,
                                  const Geometry& geometry);
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kDim = 7;
 
-// Turns of two pairs, and three channels that stand still.
+// Rotations of two pairs, and three channels that don't rotate.
 const std::vector<ChannelTurn> kTurns = {{0, 5, std::uint64_t{1} << 61}, {3, 1, 0x0123456789abcdef}};
 
 std::vector<double> some_moments() {
@@ -28,7 +28,7 @@ std::vector<double> some_moments() {
   return m;
 }
 
-// R(p) [kDim, kDim] by the definition of RoPE.
+// Returns R(p) [kDim, kDim] by the definition of RoPE.
 std::vector<double> turn_matrix(int p) {
   std::vector<double> r(std::size_t{kDim} * kDim, 0.0);
   const auto at = [&](int i, int j) -> double& { return r[static_cast<std::size_t>(i) * kDim + j]; };
@@ -74,7 +74,7 @@ TEST(ReadingWeights, BeginBehindThePageAndFallWithTheDistance) {
   ASSERT_EQ(weights.size(), 1000U);
   for (int x = 0; x < 64; ++x) EXPECT_EQ(weights[x], 0);
   for (int x = 64; x < 1000; ++x) EXPECT_NEAR(weights[x] * std::sqrt(x) * x, 1000 - x, 1e-9);
-  EXPECT_GT(reading_weights(10).back(), 0);  // contexts shorter than a page
+  EXPECT_GT(reading_weights(10).back(), 0);  // the context is shorter than a page
 }
 
 }  // namespace

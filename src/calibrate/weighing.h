@@ -1,5 +1,5 @@
-// Weighing: the sensitivities of a recipe's ladder in every (layer, KV head, side) of a model, from some
-// contexts.
+// Weighing: estimates the sensitivities of a recipe's ladder in every (layer, KV head, side) of a model from
+// several contexts.
 #pragma once
 
 #include <atomic>
@@ -18,39 +18,41 @@
 
 namespace kvant {
 
-// Sensitivities are estimated on the contexts of queries (query_metric.h) but the first. Texts differ: one
-// context's costs, and the truth no less, are those of another within a factor of two for most places.
+// Sensitivities are estimated on the contexts for queries (query_metric.h) except the first. Texts differ:
+// for most places the costs in one context are within a factor of two of those in another, as are the true
+// costs.
 inline constexpr int kContextsBeforeWeighed = 1;
 
 struct WeighingRequest {
   DifferentiableModel& model;
   const Geometry& geometry;
-  const Recipe& recipe;    // with a budget
-  const Constants& known;  // what it needs beside its sensitivities
+  const Recipe& recipe;    // must have a budget
+  const Constants& known;  // everything that it needs beside its sensitivities
   const std::vector<Sample>& contexts;
   std::uint64_t seed = 0;
   int n_threads = 1;
   const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
-  std::function<void()> context_done;       // after each that was weighed; may be empty
+  std::function<void()> context_done;       // called after each context that was weighed; may be empty
 };
 
-// Estimates on one context after the other (sensitivity_estimate.h); returns their mean. What each context
-// gave is kept in `work`; contexts that are there already are not read again. Shows its progress on stderr.
+// Estimates sensitivities on one context after the other (sensitivity_estimate.h) and returns their mean.
+// Results of contexts are kept in `work`; contexts that are already there are not read again. Shows progress
+// on stderr.
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work);
 
-// The mean of what so many contexts gave.
+// Returns the mean of the results of n_contexts contexts.
 Sensitivities mean_of_weighed(const Recipe& recipe, const Geometry& geometry, int n_contexts,
                               const Constants& work);
 
-// Adds the sensitivities that such a mean says to `constants` (format_shares.h; add_floor).
+// Adds the sensitivities given by such a mean to `constants` (format_shares.h; add_floor).
 void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Sensitivities& mean,
                         Constants& constants);
 
-// What a recipe needs of `stored` beside its sensitivities, by the names that resolve() looks for.
+// Returns what a recipe needs of `stored` beside its sensitivities, by the names that resolve() looks up.
 Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
                                                  const Constants& stored);
 
-// Whether `work` has what that context gives; what it gave, to be kept there.
+// Whether `work` has the results of that context; keep_weighed() stores them there.
 bool is_weighed(const Recipe& recipe, const Geometry& geometry, int context, const Constants& work);
 void keep_weighed(const Recipe& recipe, const Geometry& geometry, int context,
                   const Sensitivities& sensitivities, Constants& work);
