@@ -9,6 +9,9 @@ namespace {
 // Share of a step's time that each more row is assumed to take before larger steps have been measured. It is
 // small, so larger steps are tried.
 constexpr double kAssumedRow = 0.05;
+// No step has more rows than so many times those of the largest size that is known, or so many drafts where
+// that is less. Where rows cost much, a few show it.
+constexpr int kGrowth = 2, kFirstDrafts = 3;
 // Sizes that have not been used for this many steps are tried again, because the text has grown or other work
 // runs beside.
 constexpr long kForgotten = 1024;
@@ -37,12 +40,24 @@ void SpeculationPace::add(int n_rows, double seconds) {
   }
 }
 
+bool SpeculationPace::is_known(const Measured& m) const {
+  return m.n >= kFirstSteps && n_steps_ - m.newest <= kForgotten;
+}
+
+int SpeculationPace::most_tried(int n_sequences) const {
+  int largest = 0;
+  for (const auto& [rows, m] : measured_) {
+    if (is_known(m)) largest = rows;
+  }
+  return std::max(kGrowth * largest, n_sequences + kFirstDrafts);
+}
+
 // Interpolates linearly between measured sizes, and extrapolates beyond them.
 double SpeculationPace::seconds(int n_rows) const {
   int low = 0, below_low = 0;
   double of_low = 0, of_below_low = 0;
   for (const auto& [rows, m] : measured_) {
-    if (m.n < kFirstSteps || n_steps_ - m.newest > kForgotten) continue;
+    if (!is_known(m)) continue;
     if (rows == n_rows) return m.seconds;
     if (rows > n_rows) {
       if (low == 0) return m.seconds;
@@ -77,6 +92,7 @@ std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most
   double best_rate = kMargin * n_sequences / plain, tokens = n_sequences;
   std::size_t best = 0;
   int size = next_size(n_sequences);
+  most_rows = std::min(most_rows, most_tried(n_sequences));
   const int most = std::min<int>(most_rows - n_sequences, static_cast<int>(candidates.size()));
   for (int n = 1; n <= most; ++n) {
     tokens += candidates[n - 1].odds;
@@ -97,6 +113,7 @@ int SpeculationPace::worth_drafting(double odds, double seconds_each, int most) 
   if (plain == 0) return 0;
   double best_rate = kMargin / plain, tokens = 1, all_right = 1;
   int best = 0;
+  most = std::min(most, most_tried(1) - 1);
   for (int n = 1; n <= most; ++n) {
     tokens += all_right *= odds;
     const double rate = tokens / (seconds(1 + n) + n * seconds_each);

@@ -39,6 +39,8 @@ class SpeculationPace {
     long newest = 0;     // number of the newest step, counted over all sizes
   };
   double seconds(int n_rows) const;  // 0: unknown
+  bool is_known(const Measured& m) const;
+  int most_tried(int n_sequences) const;  // rows of a step
 
   std::map<int, Measured> measured_;  // by rows
   long n_steps_ = 0;

@@ -28,10 +28,30 @@ TEST(SpeculationPace, DraftsNothingBeforeAStepWithoutDraftsWasMeasured) {
   EXPECT_EQ(chosen(SpeculationPace(), 8, 1.0), 0);
 }
 
-TEST(SpeculationPace, TriesLargerStepsOnceItKnowsThePlainOne) {
+TEST(SpeculationPace, TriesLargerStepsByAndByOnceItKnowsThePlainOne) {
   SpeculationPace pace;
   for (int i = 0; i < 2; ++i) pace.add(1, 0.01);
-  EXPECT_EQ(chosen(pace, 15, 0.9), 15);
+  for (const int drafted : {3, 7, 15}) {
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(chosen(pace, 15, 0.9), drafted);
+      pace.add(1 + drafted, 0.0105);
+    }
+  }
+}
+
+// A row costs as much as a step, and none of the drafts is right, whatever their odds say: each rejected row
+// is the time of a token.
+TEST(SpeculationPace, WastesLessThanOneTokenInAHundredWhereDraftsDoNotPay) {
+  for (const double odds : {0.3, 0.6, 0.9, 0.99}) {
+    SpeculationPace pace;
+    int n_tokens = 0, n_rejected = 0;
+    for (; n_tokens < 20'000; ++n_tokens) {
+      const int drafted = chosen(pace, 15, odds);
+      pace.add(1 + drafted, 0.01 * (1 + drafted));
+      n_rejected += drafted;
+    }
+    EXPECT_LT(n_rejected, n_tokens / 100) << odds;
+  }
 }
 
 TEST(SpeculationPace, TakesTheNumberWithMostTokensASecond) {
