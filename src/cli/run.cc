@@ -107,6 +107,7 @@ class Run {
   LoadedDraftModel draft_model_;
   std::unique_ptr<Conversation> conversation_;
   std::shared_ptr<const ChatTemplate> chat_template_;  // null: --raw, or the model has none
+  std::vector<std::int32_t> kept_tokens_;              // control tokens that completions show
   ChatHistory history_;
   std::string seen_;       // the text of the chat that the cache holds, if it began here
   std::string generated_;  // the newest
@@ -153,6 +154,12 @@ Status Run::open_chat_template() {
   auto opened = ChatTemplate::open(tokenizer, options_.chat_template);
   if (!opened.ok()) return opened.error();
   chat_template_ = std::move(opened).value();
+  // Without its marks nobody can tell a thought from the completion. A template that refuses this chat has
+  // none.
+  ChatHistory any;
+  any.add("user", "Hello");
+  if (auto chat = chat_template_->apply(any.json, {}, nlohmann::ordered_json::object()); chat.ok())
+    kept_tokens_ = std::move(chat->kept_tokens);
   return {};
 }
 
@@ -225,7 +232,9 @@ Status Run::read_and_generate(const Prompt& prompt) {
   generated_.clear();
   KVANT_RETURN_IF_ERROR(conversation_->read(prompt.tokens, prompt.text, interrupted));
   if (interrupted) return {};
-  const auto end = conversation_->generate(options_.n, interrupted, [&](const std::string& text) {
+  GenerationOptions answer{
+      .max_tokens = options_.n, .hides_control_tokens = true, .kept_tokens = kept_tokens_};
+  const auto end = conversation_->generate(std::move(answer), interrupted, [&](const std::string& text) {
     generated_ += text;
     print_generated(text);
   });

@@ -57,6 +57,20 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   EXPECT_EQ(run("run -m model.gguf -p a --session-coding compact").code, 2);  // of no session
 }
 
+// At such a temperature each token of the small vocabulary is as likely as the others.
+TEST_F(RunSession, ControlTokensAreKeptAndNotShown) {
+  int n_kept = 0;
+  for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {
+    std::filesystem::remove(path("a.session"));
+    const Outcome outcome = generate("--raw -p abc -n 500 -c 1000 --temp 10000 --seed " + std::string(seed));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    n_kept += read("a.session").find("<s>") != std::string::npos;
+    EXPECT_EQ(outcome.out.find("<s>"), std::string::npos);
+    EXPECT_EQ(std::string(result()["answer"]).find("<s>"), std::string::npos);
+  }
+  EXPECT_GT(n_kept, 0);
+}
+
 TEST_F(RunSession, PromptsAreTurnsOfTheChat) {
   ASSERT_EQ(generate("-p abc -n 5").code, 0);
   const int held =

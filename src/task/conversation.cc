@@ -215,9 +215,9 @@ Status Conversation::drop_draft() {
   return {};
 }
 
-Result<AnswerEnd> Conversation::generate(int n, const std::atomic<bool>& interrupted,
+Result<AnswerEnd> Conversation::generate(GenerationOptions options, const std::atomic<bool>& interrupted,
                                          const std::function<void(const std::string&)>& print) {
-  begin_answer({.max_tokens = n});
+  begin_answer(std::move(options));
   while (!end_) {
     const auto shown = interrupted ? interrupt() : next();
     if (!shown.ok()) return shown.error();

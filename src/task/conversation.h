@@ -60,9 +60,8 @@ class Conversation {
   std::optional<AnswerEnd> answer_end() const { return end_; }
   const Generation& answer() const { return *answer_; }
 
-  // A whole answer of up to n tokens (-1: no limit), handed to `print` as soon as it is whole UTF-8
-  // characters.
-  Result<AnswerEnd> generate(int n, const std::atomic<bool>& interrupted,
+  // A whole answer, handed to `print` as soon as it is whole UTF-8 characters.
+  Result<AnswerEnd> generate(GenerationOptions options, const std::atomic<bool>& interrupted,
                              const std::function<void(const std::string&)>& print);
   // LongRoPE's factors are those for long sequences from the first token on, because the sequence is kept in
   // a file or watched by a guard. Without that it begins with those for short ones, and is read again when it
