@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "base/heap.h"
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/warn.h"
@@ -308,11 +309,18 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
   return std::shared_ptr<const ChatTemplate>();
 }
 
+constexpr int kLooksBeforeTrim = 20;  // at a server that stays idle
+
 // Until the end is wanted: then requests are refused, and those that were taken are answered, unless it is
 // wanted again.
 void wait_for_end(ServeLoop& loop, ServerLog& log) {
   using namespace std::chrono_literals;
-  while (end_wanted == 0) std::this_thread::sleep_for(50ms);
+  int idle_looks = 0;
+  while (end_wanted == 0) {
+    std::this_thread::sleep_for(50ms);
+    idle_looks = loop.idle() ? std::min(idle_looks + 1, kLooksBeforeTrim + 1) : 0;
+    if (idle_looks == kLooksBeforeTrim) trim_heap();  // others may need what a busy time has left free
+  }
   loop.refuse_requests();
   if (!loop.idle())
     log.message("answering what was asked; again to end at once, without it and without what is not saved");
@@ -320,6 +328,7 @@ void wait_for_end(ServeLoop& loop, ServerLog& log) {
 }
 
 Status serve(const ServeOptions& options) {
+  bound_free_heap();
   const auto recipe = one_recipe(options.common);
   if (!recipe.ok()) return recipe.error();
   auto cors = CorsPolicy::parse(options.cors);

@@ -11,6 +11,8 @@
 #include <array>
 #include <utility>
 
+#include "base/heap.h"
+
 namespace kvant {
 namespace connection_server_test {
 
@@ -89,6 +91,9 @@ class ConnectionServerTest : public ::testing::Test {
   void start(ConnectionLimits limits = {.workers = 2}) {
     server_ = std::make_unique<ConnectionServer>(limits);
     server_->Get("/hello", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content(kHello, "text/plain");
+    });
+    server_->Post("/take", [](const httplib::Request&, httplib::Response& response) {
       response.set_content(kHello, "text/plain");
     });
     server_->Post("/echo", [](const httplib::Request& request, httplib::Response& response) {
@@ -350,6 +355,27 @@ TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
   }
   idle[4].say("cde");  // the rest
   EXPECT_NE(idle[4].hear("]").find("[abcde]"), std::string::npos);
+}
+
+TEST_F(ConnectionServerTest, KeepsNoLargeBodyForAnIdleClient) {
+  start();
+  constexpr std::int64_t kBody = 1 << 20;
+  std::vector<Client> clients;
+  const auto held = [] {
+    const HeapBytes bytes = heap_bytes().value_or(HeapBytes{});
+    return bytes.small_blocks + bytes.large_blocks;
+  };
+  const std::int64_t before = held();
+  for (int i = 0; i < 16; ++i) {
+    clients.push_back(client());
+    clients.back().say("POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(kBody) +
+                       "\r\n\r\n");
+    clients.back().say(std::string(kBody, 'x'));
+    EXPECT_TRUE(has(clients.back().hear(kHello), "200 OK"));
+    clients.back().get("/hello");  // its connection is kept
+    EXPECT_TRUE(has(clients.back().hear(kHello), "200 OK"));
+  }
+  EXPECT_LT(held() - before, 4 * kBody);
 }
 
 TEST_F(ConnectionServerTest, ClosesConnectionsThatAreIdleForLong) {

@@ -207,6 +207,8 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
 
 void HttpConnection::next_request() {
   buffer_.erase(0, offset_);
+  // A client may be idle for long, and its largest request is not kept for it.
+  if (buffer_.capacity() > kLargestHead) buffer_.shrink_to_fit();
   offset_ = scanned_ = needed_ = 0;
   chunked_ = waits_ = is_too_large_ = false;
   head_fault_ = 0;

@@ -7,6 +7,8 @@
 #include <functional>
 #include <iterator>
 
+#include "base/heap.h"
+
 namespace kvant {
 namespace {
 
@@ -181,6 +183,12 @@ std::string metrics_text(std::span<const RecipeMetrics> recipes) {
              [](const RecipeMetrics& r) { return r.info.weight_bytes; });
   text.gauge("context_tokens", "Tokens that a prompt and its answer may have",
              [](const RecipeMetrics& r) { return r.options.context; });
+  if (const auto bytes = heap_bytes()) {  // of the whole process, whatever the recipes
+    text.head("heap_bytes", "gauge",
+              "Bytes of allocated memory that is in use; a KV cache on the CPU is among the large blocks");
+    text.add("kvant_heap_bytes{{blocks=\"small\"}} {}\nkvant_heap_bytes{{blocks=\"large\"}} {}\n",
+             bytes->small_blocks, bytes->large_blocks);
+  }
   add_requests(text);
   add_tokens(text);
   if (recipes.front().options.shadow_plan != nullptr) add_guard(text);

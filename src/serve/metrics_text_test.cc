@@ -5,6 +5,8 @@
 #include <regex>
 #include <sstream>
 
+#include "base/heap.h"
+
 namespace kvant {
 namespace {
 
@@ -40,6 +42,17 @@ TEST(MetricsText, TellsRecipesApart) {
                       "kvant_prefix_hits_total{recipe=\"kivi-2bit\"} 0\n"),
             std::string::npos);
   EXPECT_NE(text.find("kvant_requests_total{end=\"failed\",recipe=\"kivi-2bit\"} 0\n"), std::string::npos);
+}
+
+// The heap is the process's, not a recipe's.
+TEST(MetricsText, HasOneHeapForAllRecipes) {
+  const std::regex line("kvant_heap_bytes.blocks=\"(small|large)\". [0-9]+\n");
+  for (const bool compares : {false, true}) {
+    const std::string text = text_of({}, compares);
+    const auto n =
+        std::distance(std::sregex_iterator(text.begin(), text.end(), line), std::sregex_iterator());
+    EXPECT_EQ(n, heap_bytes() ? 2 : 0);
+  }
 }
 
 TEST(MetricsText, CountsDurationsBelowEachBound) {
