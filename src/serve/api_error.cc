@@ -25,6 +25,7 @@ Kind kind_of(const ApiError& error) {
     case 404:
       return {kInvalidRequest, "not_found"};
     case 405:
+    case 501:
       return {kInvalidRequest, "method_not_allowed"};
     case 409:
       return {kInvalidRequest, "conflict"};
@@ -34,6 +35,8 @@ Kind kind_of(const ApiError& error) {
       return {kInvalidRequest, "request_too_large"};
     case 415:
       return {kInvalidRequest, "unsupported_media_type"};
+    case 505:
+      return {kInvalidRequest, "http_version_not_supported"};
     case 429:
       return {"requests", "rate_limit_exceeded"};
     case 503:

@@ -208,6 +208,29 @@ TEST_F(ConnectionServerTest, RefusesHeadsThatHttplibWouldWaitFor) {
   }
 }
 
+TEST_F(ConnectionServerTest, TellsMethodsAndVersionsThatItDoesNotHaveFromMalformedRequests) {
+  start();
+  const std::pair<const char*, const char*> cases[] = {
+      {"TRACE /hello HTTP/1.1", "501 Not Implemented"},
+      {"CONNECT example.com:443 HTTP/1.1", "501 Not Implemented"},
+      {"PROPFIND /hello HTTP/1.1", "501 Not Implemented"},
+      {"get /hello HTTP/1.1", "501 Not Implemented"},
+      {"PRI * HTTP/2.0", "505 HTTP Version Not Supported"},
+      {"GET /hello HTTP/3", "505 HTTP Version Not Supported"},
+      {"GET /hello HTTP/0.9", "505 HTTP Version Not Supported"},
+      {"GET /hello", "400 Bad Request"},
+      {"GET", "400 Bad Request"},
+      {"GET /hel lo HTTP/1.1", "400 Bad Request"},
+      {"GET /hello FTP/1.1", "400 Bad Request"},
+  };
+  for (const auto& [line, status] : cases) {
+    Client one = client();
+    one.say(std::string(line) + "\r\nHost: x\r\n\r\nSM\r\n\r\n");
+    EXPECT_TRUE(has(one.hear(kRefused), std::string("HTTP/1.1 ") + status + "\r\n")) << line;
+    EXPECT_TRUE(one.is_closed()) << line;
+  }
+}
+
 TEST_F(ConnectionServerTest, SaysWhatIsWrongWithALargeHead) {
   start();
   const auto field = [](std::size_t n) { return "X: " + std::string(n, 'a') + "\r\n"; };

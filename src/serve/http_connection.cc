@@ -28,6 +28,9 @@ constexpr std::size_t kLongestChunkLine = 4096;   // bytes: its size, and extens
 constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
 constexpr std::string_view kTlsHandshake = "\x16\x03";  // with which a client of HTTPS begins
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
+// Other methods, such as TRACE and CONNECT, are no method of any of the server's paths.
+constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
+                                                      "PATCH", "DELETE", "OPTIONS"};
 
 std::chrono::seconds time_for(std::chrono::seconds least, std::size_t n_bytes) {
   return least + std::chrono::seconds(n_bytes / kPace);
@@ -134,7 +137,18 @@ int HttpConnection::fault_of(std::string_view head) {
   for (std::size_t at = head.find('\n'); at != std::string_view::npos; at = head.find('\n', at + 1)) {
     if (at == 0 || head[at - 1] != '\r') return httplib::StatusCode::BadRequest_400;
   }
-  return 0;
+  return fault_of_line(head.substr(0, head.find("\r\n")));
+}
+
+// Of a line that is no request's httplib says so. HTTP/2 without TLS begins with "PRI * HTTP/2.0".
+int HttpConnection::fault_of_line(std::string_view line) {
+  const std::size_t method_end = line.find(' '), target_end = line.rfind(' ');
+  if (method_end == std::string_view::npos || method_end == target_end) return 0;
+  const std::string_view method = line.substr(0, method_end), version = line.substr(target_end + 1);
+  if (!version.starts_with("HTTP/")) return 0;
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") return httplib::StatusCode::HttpVersionNotSupported_505;
+  const bool is_known = std::ranges::find(kMethods, method) != kMethods.end();
+  return is_known ? 0 : httplib::StatusCode::NotImplemented_501;
 }
 
 bool HttpConnection::is_whole(std::size_t max_body) {

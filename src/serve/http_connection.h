@@ -64,8 +64,9 @@ class HttpConnection final : public httplib::Stream {
   // Of the response's head, once it is written.
   int status() const { return status_; }
   bool said_close() const { return said_close_ || closes_after_; }
-  // The status of the response to a head that nobody can read: it is larger than a head may be, its lines do
-  // not end as HTTP's do, or the client begins with TLS. 0: the head is none of these.
+  // The status of the response to a head that nobody serves: it is larger than a head may be, its lines do
+  // not end as HTTP's do, its method or its version of HTTP is not the server's, or the client begins with
+  // TLS. 0: the head is none of these.
   int head_fault() const { return head_fault_; }
   // A chunk of the body says that it is larger than a body may be.
   bool is_too_large() const { return is_too_large_; }
@@ -90,6 +91,7 @@ class HttpConnection final : public httplib::Stream {
   bool receive(int flags);  // false: nothing came
   void skip_empty_lines();
   static int fault_of(std::string_view head);
+  static int fault_of_line(std::string_view line);  // the request line
   bool is_whole(std::size_t max_body);
   bool has_last_chunk(std::size_t max_body);
   void read_head(const char* data, std::size_t size);  // of the response

@@ -188,6 +188,10 @@ std::string HttpServer::Routes::status_sentence(int status, const std::string& p
     case 431:
       return fmt::format("the request's head has more than the {} bytes or {} fields that this server takes",
                          kLargestHead, kMostFields);
+    case 501:
+      return "the request's method is none of this server's: ask by GET, HEAD, POST, DELETE or OPTIONS";
+    case 505:
+      return "this server speaks HTTP/1.1 and HTTP/1.0: make your client begin with one of them";
     default:
       return "the request is not one that HTTP allows";
   }

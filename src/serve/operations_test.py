@@ -196,6 +196,13 @@ class Manners(unittest.TestCase):
         self.assertGreater(int(headers["Content-Length"]), 10)
         self.assertEqual(ask("GET", "/nothing", headers=key)[0], 404)
 
+    def test_of_methods_and_versions_that_it_does_not_have(self):
+        for method, target, version, expected, part in (("TRACE", "/v1/models", "1.1", 501, "ask by GET, HEAD, POST, DELETE or OPTIONS"),
+                                                        ("CONNECT", "example.com:443", "1.1", 501, "ask by GET"), ("PRI", "*", "2.0", 505, "HTTP/1.1")):
+            status, headers, text = ask(method, target, version=version)
+            self.assertEqual((status, headers["Connection"]), (expected, "close"), method)
+            self.assertIn(part, json.loads(text)["error"]["message"])
+
     def test_of_old_programs(self):
         self.assertEqual(ask("GET", "/health", version="1.0", host=None)[0], 200)
         self.assertEqual(ask("GET", "/v1/models", version="1.0", host=None, headers=[f"Authorization: Bearer {KEY}"])[0], 200)
