@@ -38,8 +38,21 @@ VERB = re.compile(
     r"copi|count|creat|decide|decode|depend|describe|divide|do|encode|end|expect|fail|fall|fill|find|follow|free|get|give|go|happen|hold|"
     r"install|keep|know|lack|learn|leave|let|lie|list|load|look|make|mean|measure|mult(?:ipl)|name|need|open|outlive|pass|print|prove|put|read|"
     r"refuse|remember|replace|return|round|run|say|see|send|serve|set|share|show|sit|stand|start|stay|stop|store|support|take|tell|test|"
-    r"turn|use|wait|want|work|write)(?:s|es|ies|ed)?)\b", re.IGNORECASE)
-COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
+    r"repeat|resemble|turn|use|wait|want|work|write)(?:s|es|ies|ed)?)\b", re.IGNORECASE)
+# These are verbs only where a comment begins with them: elsewhere "maps" and "samples" are nouns.
+FIRST_VERB = re.compile(
+    r"(?:accept|act|adapt|advance|allocate|average|calibrate|clamp|classif|clear|code|collect|combine|continue|convert|correct|"
+    r"cover|cut|declare|derive|detect|draw|drop|escape|estimate|evaluate|extrapolate|fit|format|gather|group|hand|hash|insert|"
+    r"integrate|interleave|interpolate|issue|launch|lay|limit|locate|map|mask|maximize|merge|mov|move|observe|pack|parse|pick|"
+    r"predict|prefetch|process|propose|protect|quantize|raise|rearrange|record|reduce|remove|render|report|represent|require|"
+    r"reset|restore|rotate|save|scale|score|search|select|simulate|sort|split|subtract|sum|summarize|time|train|transform|"
+    r"transpose|truncate|tune|unpack|update|verif|view|visit|weigh)(?:s|es|ies)?\b", re.IGNORECASE)
+# A comment that opens so and has no verb leaves out what it is about; without them it is a noun phrase.
+OPENING = re.compile(
+    r"(?:of|in|at|by|for|from|with|without|as|to|on|behind|where|what|whose|which|those|these|this|that|the same|"
+    r"their|its|all of|only|such|else|beside|before|after|likewise)\b", re.IGNORECASE)
+PARAMETER = re.compile(r"[a-z]\w*(?:, [a-z]\w*)*(?: \[[^]]*\])*:|[a-z]\w* \[")  # "values [n, d] in units." is a contract
+COMMENT = {".def": "//", ".h": "//", ".cc": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
 
 
 def paragraphs(page):
@@ -81,6 +94,11 @@ def advise_words(number, text):
         yield number, "term", f"'{found[1][:40]}': begin with the subject"
 
 
+def is_sentence(text):
+    subject = re.sub(r"^\w+: ", "", text)  # "ClassName: does this."
+    return bool(VERB.search(text) or FIRST_VERB.match(text) or FIRST_VERB.match(subject) or PARAMETER.match(text))
+
+
 def advise_source(path):
     mark, block = COMMENT[path.suffix], False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -92,8 +110,8 @@ def advise_source(path):
             text = text[len(mark):].strip()
             yield from advise_words(number, text)
             first = re.split(r"(?<=[.;])(?: |$)", text)[0]
-            if not block and first.endswith((".", ";")) and not VERB.search(first):
-                yield number, "fragment", f"'{first[:60]}'"
+            if not block and first.endswith((".", ";")) and not is_sentence(first):
+                yield number, "fragment" if OPENING.match(first) else "noun phrase", f"'{first[:60]}'"
         block = is_comment
 
 

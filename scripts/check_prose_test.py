@@ -48,14 +48,26 @@ class Pages(unittest.TestCase):
 
 class Sources(unittest.TestCase):
     def test_a_comment_begins_with_a_sentence(self):
-        self.assertEqual(kinds("a.h", "// The rows of a step, in batch order.\nint a;\n"), [(1, "fragment")])
+        self.assertEqual(kinds("a.h", "// Of a step, in batch order.\nint a;\n"), [(1, "fragment")])
+        self.assertEqual(kinds("a.h", "// The same for V.\nint a;\n"), [(1, "fragment")])
         self.assertEqual(kinds("a.h", "// A slice holds the rows of a step.\nint a;\n"), [])
+
+    def test_a_noun_phrase_is_reported_apart(self):
+        self.assertEqual(kinds("a.h", "// The rows of a step, in batch order.\nint a;\n"), [(1, "noun phrase")])
+
+    def test_a_comment_may_begin_with_its_verb(self):
+        self.assertEqual(kinds("a.h", "// Maps rows to tiles.\nint a;\n"), [])
+        self.assertEqual(kinds("a.h", "// Tiles: maps rows to tiles.\nint a;\n"), [])
+        self.assertEqual(kinds("a.h", "// Two maps of rows.\nint a;\n"), [(1, "noun phrase")])
+
+    def test_a_parameter_needs_no_verb(self):
+        self.assertEqual(kinds("a.h", "// q, k [n, d]: of one head.\nint a;\n"), [])
 
     def test_only_the_beginning_of_a_block_counts(self):
         self.assertEqual(kinds("a.cc", "// A slice holds rows.\n// In batch order.\nint a;\n"), [])
 
     def test_comments_of_scripts_are_read_too(self):
-        self.assertEqual(kinds("a.py", "# All rows, beside others.\n"), [(1, "term"), (1, "fragment")])
+        self.assertEqual(kinds("a.py", "# All rows, beside others.\n"), [(1, "term"), (1, "noun phrase")])
 
 
 if __name__ == "__main__":

@@ -26,14 +26,14 @@ struct FactSheet {
   std::vector<FactQuestion> questions;
 };
 
-// "passkey": one number, hidden at passkey_depth. "keys": a locker's number for each of five people, at
-// depths 0, 25, 50, 75 and 100 %. "variables": which of two chains' variables hold a value. "frequent": who
-// is named most often. The same seed gives the same sheet on every machine.
+// Draws the facts of all tasks. "passkey": one number, hidden at passkey_depth. "keys": a locker's number for
+// each of five people, at depths 0, 25, 50, 75 and 100 %. "variables": which of two chains' variables hold a
+// value. "frequent": who is named most often. The same seed gives the same sheet on every machine.
 FactSheet draw_facts(double passkey_depth, std::uint64_t seed);
-// Its "passkey" and "keys" alone: they take little room.
+// Draws only the facts of "passkey" and "keys", which fill less of the sheet.
 FactSheet draw_needles(double passkey_depth, std::uint64_t seed);
 
-// In the order of tables.
+// Returns the names of the tasks in the order of result tables.
 const std::vector<std::string>& retrieval_tasks();
 
 }  // namespace kvant

@@ -131,14 +131,14 @@ struct QueriesInOrder {
   static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 };
 
-// For values whose contraction tiles have the tokens of tiles of scores, at the same rows.
+// Serves values whose contraction tiles hold the same tokens as the score tiles, in the same rows.
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
   }
 };
 
-// For tokens without factors of their own.
+// Serves formats whose tokens have no scale factors.
 struct PlainTokens {
   static constexpr float unit = 1;
 
