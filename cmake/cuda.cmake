@@ -55,33 +55,6 @@ function(kvant_cuda_together name sources)
   set(${sources} ${${sources}} ${together} PARENT_SCOPE)
 endfunction()
 
-# The library for others' programs: `cmake --install`, then find_package(kvant_cuda) and kvant::kvant_cuda, or pkg-config.
-function(kvant_install_cuda)
-  file(STRINGS ${CMAKE_SOURCE_DIR}/include/kvant/kvant.h line REGEX "^#define KVANT_VERSION [0-9]+$")
-  string(REGEX MATCH "[0-9]+$" number "${line}")
-  math(EXPR major "${number} / 1000")
-  math(EXPR minor "${number} % 1000")
-  set(version ${major}.${minor})
-  set(package ${CMAKE_INSTALL_LIBDIR}/cmake/kvant_cuda)
-  set_target_properties(kvant_cuda PROPERTIES VERSION ${version} SOVERSION ${major})
-  install(TARGETS kvant_cuda EXPORT kvant_cuda INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT kvant_cuda FILE kvant_cudaConfig.cmake NAMESPACE kvant:: DESTINATION ${package})
-  include(CMakePackageConfigHelpers)
-  write_basic_package_version_file(kvant_cudaConfigVersion.cmake VERSION ${version} COMPATIBILITY SameMajorVersion)
-  file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # wherever it is moved to
-  file(CONFIGURE OUTPUT kvant_cuda.pc @ONLY CONTENT [[prefix=${pcfiledir}/@prefix@
-Name: kvant_cuda
-Description: attention on a paged low-bit KV cache, on NVIDIA GPUs
-Version: @version@
-Cflags: -I${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
-Libs: -L${prefix}/@CMAKE_INSTALL_LIBDIR@ -lkvant_cuda
-]])
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvant_cudaConfigVersion.cmake DESTINATION ${package})
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvant_cuda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvant_cuda)
-endfunction()
-
 # After the rooms.
 function(kvant_cuda)
   if(NOT CMAKE_CUDA_COMPILER)
@@ -132,7 +105,7 @@ function(kvant_cuda)
   target_compile_options(kvant_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${KVANT_CUDA_OPTIONS}>")
   target_link_libraries(kvant_cuda PRIVATE kvant_cuda_pages)
   set_target_properties(kvant_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN")  # in the Python package, what it needs is beside it
-  kvant_install_cuda()
+  kvant_install_library(kvant_cuda "attention on a paged low-bit KV cache, on NVIDIA GPUs")
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
   # What tests compare steps with knows lengths from the cache's ledger.

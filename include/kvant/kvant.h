@@ -1,12 +1,16 @@
-/* kvant's GPU library: decode attention on a paged low-bit KV cache (NVIDIA, compute capability 8.0 and up).
+/* The interface of a device that keeps low-bit pages of a KV cache and attends to them. Two libraries have it:
+ * libkvant_cuda (NVIDIA, compute capability 8.0 and up) and libkvant_cpu.
  *
- * Nothing here allocates, synchronizes with the host or keeps state: all memory is the caller's, all work
- * goes to the caller's stream, and every call can be captured into a CUDA graph. Lengths and page tables are
- * read on the device, so that a captured step can be replayed as sequences grow.
+ * Nothing here allocates device memory, synchronizes with the host or keeps state: all memory is the caller's.
+ * On a GPU all work goes to the caller's stream, and every call can be captured into a CUDA graph. Lengths and
+ * page tables are read on the device, and a captured step can be replayed as sequences grow. On a CPU device
+ * memory is any memory, the stream is null, and a call has ended when it returns; it uses threads of its own,
+ * and several threads may call at a time.
  *
  * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in
  * the byte order of docs/dev/gpu.md; unquantized tokens (the sink and other protected tokens: protected
- * pages; those not yet sealed: "tail" pages) are BF16.
+ * pages; those not yet sealed: "tail" pages) are BF16. On a CPU a sealed page has the bytes of its format, and an
+ * unquantized page is rows, one behind another.
  *
  * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and
  * take those that an older caller does not have for zero. (kvant_pages, a part of others, stays as it is.) A
@@ -41,7 +45,7 @@ typedef enum kvant_status {
   KVANT_INVALID_ARGUMENT = 1, /* a size, stride or pointer is out of range */
   KVANT_UNSUPPORTED = 2,      /* no kernel for these formats, this head size or this device */
   KVANT_WORKSPACE_TOO_SMALL = 3,
-  KVANT_CUDA_ERROR = 4
+  KVANT_DEVICE_ERROR = 4 /* a CUDA call failed, or there is not enough memory */
 } kvant_status;
 
 /* One sentence in English; never null. */
@@ -52,7 +56,7 @@ KVANT_API const char* kvant_status_text(kvant_status status);
 KVANT_API const char* kvant_last_error(void);
 
 /* KVANT_OK where the kernels run on the current device: KVANT_UNSUPPORTED if it is older than compute
- * capability 8.0 or the library has been compiled without code for it, KVANT_CUDA_ERROR if there is none or
+ * capability 8.0 or the library has been compiled without code for it, KVANT_DEVICE_ERROR if there is none or
  * the driver is too old. Every call that launches checks it. */
 KVANT_API kvant_status kvant_check_device(void);
 

@@ -37,7 +37,7 @@ std::int64_t plain_bytes(const Plan& plan) {
 
 // As long as the library fails: what it says, and that no sequence changes.
 kvant_status fail_on_cuda() {
-  return KVANT_CUDA_ERROR;
+  return KVANT_DEVICE_ERROR;
 }
 const char* lost() {
   return "the GPU has fallen off the bus";

@@ -392,7 +392,7 @@ TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
     return engine->step(cache, *backend, inputs, {nullptr, 0, engine->n_vocab()});
   };
   device->host_pages().functions().append = [](const auto*, const auto*, const auto*, kvant_stream) {
-    return KVANT_CUDA_ERROR;
+    return KVANT_DEVICE_ERROR;
   };
   EXPECT_TRUE(step(1).ok());
   EXPECT_FALSE(step(2).ok());  // the first row of a sequence is in the tail of its second page
@@ -423,11 +423,11 @@ TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   };
   const PageLibrary works = pages.functions();
   pages.functions().last_error = [] { return "no kernel image"; };
-  pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_CUDA_ERROR; };
+  pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_DEVICE_ERROR; };
   expect_failure(step(2), "no kernel image");  // as many rows as no step before had
   pages.functions().decode_workspace = works.decode_workspace;
   pages.functions().decode_schedule = [](const auto*, const auto*, void*, std::size_t, kvant_stream) {
-    return KVANT_CUDA_ERROR;
+    return KVANT_DEVICE_ERROR;
   };
   expect_failure(step(1), "no kernel image");
   pages.functions() = works;

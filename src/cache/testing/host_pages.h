@@ -9,10 +9,17 @@
 #include <utility>
 
 #include "cache/page_device.h"
-#include "cache/testing/host_library.h"
 #include "format/format.h"
 
 namespace kvant::testing {
+
+// The CPU library's functions.
+inline PageLibrary cpu_library() {
+  return {kvant_last_error,       kvant_page_bytes,      kvant_can_seal,         kvant_decode_kernel,
+          kvant_decode_workspace, kvant_decode_schedule, kvant_decode_attention, kvant_append,
+          kvant_seal_pages,       kvant_dequantize,      kvant_transform,        kvant_prompt_workspace,
+          kvant_prompt_attention, kvant_weigh_tokens,    kvant_protect};
+}
 
 class HostPages : public PageDevice {
  public:
@@ -70,7 +77,7 @@ class HostPages : public PageDevice {
 
  private:
   std::string name_ = "the host";
-  PageLibrary library_ = host_library();
+  PageLibrary library_ = cpu_library();
   Status failure_;
   std::size_t limit_, taken_ = 0;
   std::map<void*, std::size_t> sizes_;

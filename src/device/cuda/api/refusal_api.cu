@@ -22,7 +22,7 @@ kvant_status refuse(kvant_status status, Reason reason) {
 kvant_status status_of(cudaError_t error) {
   if (error == cudaSuccess) return KVANT_OK;
   (void)cudaGetLastError();
-  return refuse(KVANT_CUDA_ERROR, text_of(error));
+  return refuse(KVANT_DEVICE_ERROR, text_of(error));
 }
 
 // Clears the error, because the next call's launches must be judged separately.
@@ -46,7 +46,7 @@ const char* kvant_status_text(kvant_status status) {
       return "There is no kernel for these formats, this head size or this device.";
     case KVANT_WORKSPACE_TOO_SMALL:
       return "The workspace is smaller than the function for its size says.";
-    case KVANT_CUDA_ERROR:
+    case KVANT_DEVICE_ERROR:
       return "A CUDA call failed.";
   }
   return "Not a status.";

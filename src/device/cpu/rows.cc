@@ -1,16 +1,15 @@
-#include "cache/testing/host_rows.h"
+#include "device/cpu/rows.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
-#include "base/check.h"
 #include "base/float16.h"
 #include "base/simd_clones.h"
+#include "transform/walsh_hadamard.h"
 
-namespace kvant::testing::host {
+namespace kvant::device::cpu {
 
-std::byte* address(const kvant_pages& p, std::int64_t seq, int layer, int head, int side, int page) {
+std::byte* page_address(const kvant_pages& p, std::int64_t seq, int layer, int head, int side, int page) {
   const std::int32_t id = p.table[seq * p.seq_stride + layer * p.layer_stride + head * p.head_stride +
                                   side * p.side_stride + page];
   const auto* pool = static_cast<const std::byte*>(p.pool);
@@ -19,31 +18,37 @@ std::byte* address(const kvant_pages& p, std::int64_t seq, int layer, int head, 
 }
 
 std::byte* sealed_address(const kvant_decode_layer& layer, std::int64_t seq, int head, int side, int page) {
-  return address(layer.sealed, seq, layer.layer, head, side, page) +
+  return page_address(layer.sealed, seq, layer.layer, head, side, page) +
          (layer.sealed_offsets == nullptr ? 0 : layer.sealed_offsets[2 * head + side]);
 }
 
-const Format& format_of(const kvant_decode_shape& shape, int head, int side) {
+const char* format_name(const kvant_decode_shape& shape, int head, int side) {
   const char* const* by_head = side == KVANT_KEY ? shape.head_key_formats : shape.head_value_formats;
-  if (by_head != nullptr) return *find_format(by_head[head]);
-  return *find_format(side == KVANT_KEY ? shape.key_format : shape.value_format);
+  if (by_head != nullptr) return by_head[head];
+  return side == KVANT_KEY ? shape.key_format : shape.value_format;
+}
+
+const Format& format_of(const kvant_decode_shape& shape, int head, int side) {
+  return *find_format(format_name(shape, head, side));
 }
 
 SideContext::SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head,
                          int side) {
-  const Format& format = format_of(shape, head, side);
   context_ = {.head_dim = shape.head_dim};
+  const char* const name = format_name(shape, head, side);
+  const Format* const format = name == nullptr ? nullptr : find_format(name);
   const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
   const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
-  if (!format.codebook_shape() || all == nullptr) return;
-  std::vector<float> centroids(format.constant_size(shape.head_dim));
+  // Where nothing is sealed there need not be a format.
+  if (format == nullptr || !format->codebook_shape() || all == nullptr) return;
+  std::vector<float> centroids(format->constant_size(shape.head_dim));
   float_row_from_f16(static_cast<const std::uint16_t*>(all) + head * stride, centroids.data(),
                      centroids.size());
-  constants_.set(0, 0, Side::key, format.needed_constants().front(), std::move(centroids));
+  constants_.set(0, 0, Side::key, format->needed_constants().front(), std::move(centroids));
   context_.constants.all = &constants_;
 }
 
-TokenMask masked(const kvant_decode_layer& layer, int seq, int head, int page) {
+TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int head, int page) {
   TokenMask mask;
   for (int t = 0; page == 0 && t < layer.sink; ++t) mask.set(t);
   if (layer.masks == nullptr) return mask;
@@ -62,20 +67,42 @@ std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_deco
   return {seq * n, (seq + 1) * n};
 }
 
-void read_row(const std::byte* page, int d, int token, float* to) {
-  float_row_from_bf16(reinterpret_cast<const std::uint16_t*>(page) + std::ptrdiff_t{token} * d, to, d);
-}
-
-void read_numbers(const void* rows, kvant_type type, std::int64_t at, std::vector<float>& to) {
+void read_numbers(const void* rows, kvant_type type, std::int64_t at, int n, float* to) {
+  const auto* halves = static_cast<const std::uint16_t*>(rows) + at;
   if (type == KVANT_F32) {
-    std::copy_n(static_cast<const float*>(rows) + at, to.size(), to.begin());
+    std::copy_n(static_cast<const float*>(rows) + at, n, to);
+  } else if (type == KVANT_F16) {
+    float_row_from_f16(halves, to, n);
   } else {
-    float_row_from_bf16(static_cast<const std::uint16_t*>(rows) + at, to.data(), to.size());
+    float_row_from_bf16(halves, to, n);
   }
 }
 
-void scale(std::vector<float>& row, const float* factors, int head) {
-  for (std::size_t c = 0; factors != nullptr && c < row.size(); ++c) row[c] *= factors[head * row.size() + c];
+void write_numbers(const float* from, int n, kvant_type type, std::int64_t at, void* rows) {
+  auto* halves = static_cast<std::uint16_t*>(rows) + at;
+  if (type == KVANT_F32) {
+    std::copy_n(from, n, static_cast<float*>(rows) + at);
+  } else if (type == KVANT_F16) {
+    f16_row_from_float(from, halves, n);
+  } else {
+    bf16_row_from_float(from, halves, n);
+  }
+}
+
+void read_row(const std::byte* page, int d, int token, float* to) {
+  read_numbers(page, KVANT_BF16, std::int64_t{token} * d, d, to);
+}
+
+void write_row(const float* from, int d, int token, std::byte* page) {
+  write_numbers(from, d, KVANT_BF16, std::int64_t{token} * d, page);
+}
+
+void scale_row(float* row, int d, const float* factors) {
+  for (int c = 0; factors != nullptr && c < d; ++c) row[c] *= factors[c];
+}
+
+void rotate_row(float* row, int d) {
+  walsh_hadamard({row, 1, d}, hadamard_order(d));
 }
 
 KVANT_SIMD_CLONES double dot(const float* a, const float* b, int n) {
@@ -93,33 +120,6 @@ KVANT_SIMD_CLONES void add_row(double factor, const float* row, int n, double* s
   for (int i = 0; i < n; ++i) sums[i] += factor * row[i];
 }
 
-namespace {
-
-constexpr int kMostChannels = 512;
-
-// [kMostChannels][kMostChannels]; matrices of fewer channels are its corners.
-std::vector<float> hadamard_signs() {
-  std::vector<float> signs;
-  signs.reserve(std::size_t{kMostChannels} * kMostChannels);
-  for (unsigned j = 0; j < kMostChannels; ++j)
-    for (unsigned i = 0; i < kMostChannels; ++i)
-      signs.push_back(std::popcount(i & j) % 2 == 0 ? 1.0F : -1.0F);
-  return signs;
-}
-
-}  // namespace
-
-void walsh_hadamard(std::vector<float>& row) {
-  static const std::vector<float> kSigns = hadamard_signs();
-  KVANT_CHECK(row.size() <= kMostChannels, "a row of at most 512 channels");
-  const int d = static_cast<int>(row.size());
-  std::vector<float> out(d);
-  for (int j = 0; j < d; ++j)
-    out[j] = static_cast<float>(dot(row.data(), &kSigns[std::size_t{1} * j * kMostChannels], d) /
-                                std::sqrt(static_cast<double>(d)));
-  row = out;
-}
-
 std::vector<double> features(const float* maps, const float* x, int d) {
   std::vector<double> phi(2 * kHalfFeatures);
   for (int half = 0; half < 2; ++half) {
@@ -133,9 +133,9 @@ std::vector<double> features(const float* maps, const float* x, int d) {
   return phi;
 }
 
-float* state(const kvant_correction& c, int seq, int head) {
+float* correction_state(const kvant_correction& c, std::int64_t seq, int head) {
   return c.states + (c.state_of_seq == nullptr ? seq : c.state_of_seq[seq]) * c.state_seq_stride +
          head * c.state_head_stride;
 }
 
-}  // namespace kvant::testing::host
+}  // namespace kvant::device::cpu

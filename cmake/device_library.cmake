@@ -1,0 +1,47 @@
+# The libraries of devices behind include/kvant/kvant.h: the CPU's here, the GPU's in cuda.cmake.
+
+# The library for others' programs: `cmake --install`, then find_package(NAME) and kvant::NAME, or pkg-config.
+function(kvant_install_library name description)
+  file(STRINGS ${CMAKE_SOURCE_DIR}/include/kvant/kvant.h line REGEX "^#define KVANT_VERSION [0-9]+$")
+  string(REGEX MATCH "[0-9]+$" number "${line}")
+  math(EXPR major "${number} / 1000")
+  math(EXPR minor "${number} % 1000")
+  set(version ${major}.${minor})
+  set(package ${CMAKE_INSTALL_LIBDIR}/cmake/${name})
+  set_target_properties(${name} PROPERTIES VERSION ${version} SOVERSION ${major})
+  install(TARGETS ${name} EXPORT ${name} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(DIRECTORY include/kvant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT ${name} FILE ${name}Config.cmake NAMESPACE kvant:: DESTINATION ${package})
+  include(CMakePackageConfigHelpers)
+  write_basic_package_version_file(${name}ConfigVersion.cmake VERSION ${version} COMPATIBILITY SameMajorVersion)
+  file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # wherever it is moved to
+  file(CONFIGURE OUTPUT ${name}.pc @ONLY CONTENT [[prefix=${pcfiledir}/@prefix@
+Name: @name@
+Description: @description@
+Version: @version@
+Cflags: -I${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+Libs: -L${prefix}/@CMAKE_INSTALL_LIBDIR@ -l@name@
+]])
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}ConfigVersion.cmake DESTINATION ${package})
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${name})
+endfunction()
+
+# Installs such a library into the Python package. Wheels have no links, so the library has one name there.
+function(kvant_install_in_wheel name)
+  install(TARGETS ${name} LIBRARY DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL NAMELINK_SKIP)
+  install(CODE "
+    set(folder \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/kvant/lib)
+    file(RENAME \${folder}/$<TARGET_FILE_NAME:${name}> \${folder}/lib${name}.so)
+    file(REMOVE \${folder}/$<TARGET_SONAME_FILE_NAME:${name}>)" COMPONENT python EXCLUDE_FROM_ALL)
+endfunction()
+
+# The CPU library. The room kvant_cpu_device has its sources, and tests of what lies above it link them.
+function(kvant_cpu)
+  add_library(kvant_cpu SHARED $<TARGET_OBJECTS:kvant_cpu_device>)
+  target_include_directories(kvant_cpu PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
+  target_link_libraries(kvant_cpu PRIVATE kvant_format)
+  target_link_options(kvant_cpu PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/kvant_cpu.map)
+  set_target_properties(kvant_cpu PROPERTIES LINKER_LANGUAGE CXX INSTALL_RPATH "\$ORIGIN")
+  kvant_install_library(kvant_cpu "attention on a paged low-bit KV cache, on CPUs")
+endfunction()

@@ -1,0 +1,65 @@
+// How the libraries behind kvant/kvant.h read the structures of their callers, and say what is wrong with
+// them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kvant/kvant.h"
+
+namespace kvant::device {
+
+// A sentence in static storage, because a refusal neither allocates nor builds a string. Null: nothing is
+// wrong.
+using Reason = const char*;
+
+struct Condition {
+  bool holds;
+  Reason otherwise;
+};
+
+// The reason of the first condition that does not hold.
+inline Reason first_failing(std::initializer_list<Condition> conditions) {
+  for (const Condition& condition : conditions)
+    if (!condition.holds) return condition.otherwise;
+  return nullptr;
+}
+
+inline bool is_aligned(const void* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+// The sentence with which a structure is refused that is missing or smaller than its first version.
+template <class T>
+inline constexpr Reason kNoStruct = nullptr;
+#define KVANT_NAME_STRUCT(type) \
+  template <>                   \
+  inline constexpr Reason kNoStruct<type> = #type " is null, or its struct_size is not its size"
+KVANT_NAME_STRUCT(kvant_decode_shape);
+KVANT_NAME_STRUCT(kvant_decode_lengths);
+KVANT_NAME_STRUCT(kvant_decode_layer);
+KVANT_NAME_STRUCT(kvant_correction);
+KVANT_NAME_STRUCT(kvant_new_rows);
+KVANT_NAME_STRUCT(kvant_seal_range);
+KVANT_NAME_STRUCT(kvant_page_metrics);
+KVANT_NAME_STRUCT(kvant_dequantization);
+KVANT_NAME_STRUCT(kvant_partial);
+KVANT_NAME_STRUCT(kvant_transformation);
+KVANT_NAME_STRUCT(kvant_prompt_shape);
+KVANT_NAME_STRUCT(kvant_prompt_pages);
+KVANT_NAME_STRUCT(kvant_prompt);
+KVANT_NAME_STRUCT(kvant_token_weights);
+KVANT_NAME_STRUCT(kvant_protected_rows);
+KVANT_NAME_STRUCT(kvant_step_table);
+KVANT_NAME_STRUCT(kvant_step);
+#undef KVANT_NAME_STRUCT
+
+// Why a structure can't be read; null: it can be.
+template <class T>
+Reason fault_of_struct(const T* from) {
+  static_assert(kNoStruct<T> != nullptr);
+  return from == nullptr || from->struct_size < sizeof(T) ? kNoStruct<T> : nullptr;
+}
+
+}  // namespace kvant::device

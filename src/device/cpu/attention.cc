@@ -1,0 +1,361 @@
+// Attention in double precision, page by page: a page is decoded once for all queries of a KV head.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "device/cpu/calls.h"
+#include "device/cpu/rows.h"
+#include "device/cpu/tasks.h"
+
+namespace kvant::device::cpu {
+namespace {
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+constexpr double kLeastSas = -6;
+
+// The rules by which scores become weights.
+struct ScoreRules {
+  int head_dim;
+  float scale, softcap;
+  bool sas;
+  const kvant_correction* correction;
+  const float* sink_logits;
+};
+
+// One query head of one query.
+struct Query {
+  std::vector<float> q, out;  // [head_dim]
+  int query_head;
+  std::int64_t row, state_seq;  // its row among the queries, and whose sums correct it
+  std::vector<double> scores;   // of all blocks, kPageTokens each
+  std::vector<double> sums;     // [head_dim]
+  double max = kNothing, total = 0;
+  float lse = -std::numeric_limits<float>::infinity();
+  bool sees_any = false;
+};
+
+struct TokenRange {
+  int first = 0, end = 0;
+};
+
+// Up to kPageTokens tokens of a KV head. Queries see those that are not hidden, from `first` on up to an end.
+class TokenBlocks {
+ public:
+  virtual ~TokenBlocks() = default;
+  virtual int count() const = 0;
+  virtual TokenMask hidden(int block) const = 0;
+  virtual TokenRange visible(const Query& query, int block) const = 0;
+  // Writes rows [n][head_dim] of a side; rows that no query sees may be left out.
+  virtual void read(int block, int side, float* rows) const = 0;
+};
+
+void add_correction(const ScoreRules& rules, int group, Query& query) {
+  const kvant_correction& c = *rules.correction;
+  const int d = rules.head_dim;
+  const double scale = c.absolute != 0 ? std::exp(-query.max) : 1;
+  const float* sums = correction_state(c, query.state_seq, query.query_head / group);
+  const auto phi =
+      features(c.query_maps + std::ptrdiff_t{2} * query.query_head * d * kHalfFeatures, query.q.data(), d);
+  for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+    add_row(scale * phi[f], sums + std::ptrdiff_t{1} * f * d, d, query.sums.data());
+    query.total += scale * phi[f] * sums[2 * kHalfFeatures * d + f];
+  }
+}
+
+// Fills out, lse and sees_any. SAS's polynomial is taken for the exponential that it approximates.
+void attend(const ScoreRules& rules, int group, const TokenBlocks& blocks, std::vector<Query>& queries) {
+  const int d = rules.head_dim, n_blocks = blocks.count();
+  std::vector<float> rows(std::size_t{kPageTokens} * d);
+  for (Query& query : queries) {
+    query.scores.assign(std::size_t{1} * n_blocks * kPageTokens, kNothing);
+    query.sums.assign(d, 0);
+  }
+  for (int block = 0; block < n_blocks; ++block) {
+    const TokenMask hidden = blocks.hidden(block);
+    blocks.read(block, KVANT_KEY, rows.data());
+    for (Query& query : queries) {
+      const TokenRange seen = blocks.visible(query, block);
+      for (int t = seen.first; t < seen.end; ++t) {
+        if (hidden.test(t)) continue;
+        double score = dot(query.q.data(), &rows[std::size_t{1} * t * d], d) * rules.scale;
+        if (rules.softcap > 0) score = rules.softcap * std::tanh(score / rules.softcap);
+        query.scores[std::size_t{1} * block * kPageTokens + t] = score;
+        query.max = std::max(query.max, score);
+        query.sees_any = true;
+      }
+    }
+  }
+  if (rules.correction != nullptr && rules.correction->absolute != 0)
+    for (Query& query : queries) query.max = std::max(query.max, 0.0);
+  for (int block = 0; block < n_blocks; ++block) {
+    blocks.read(block, KVANT_VALUE, rows.data());
+    for (Query& query : queries) {
+      const TokenRange seen = blocks.visible(query, block);
+      for (int t = seen.first; t < seen.end; ++t) {
+        const double behind = query.scores[std::size_t{1} * block * kPageTokens + t] - query.max;
+        if (behind == kNothing || (rules.sas && behind < kLeastSas)) continue;
+        const double weight = std::exp(behind);
+        query.total += weight;
+        add_row(weight, &rows[std::size_t{1} * t * d], d, query.sums.data());
+      }
+    }
+  }
+  for (Query& query : queries) {
+    query.out.assign(d, 0.0F);
+    if (!query.sees_any) continue;
+    if (rules.correction != nullptr) add_correction(rules, group, query);
+    if (rules.sink_logits != nullptr)
+      query.total += std::exp(rules.sink_logits[query.query_head] - query.max);
+    for (int c = 0; c < d; ++c) query.out[c] = static_cast<float>(query.sums[c] / query.total);
+    query.lse = static_cast<float>(query.max + std::log(query.total));
+  }
+}
+
+// A sequence as kvant_decode_attention sees it: sealed pages, protected tokens, then the tail.
+class DecodeBlocks : public TokenBlocks {
+ public:
+  DecodeBlocks(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+               const kvant_decode_layer& layer, int seq, int head, int end_row)
+      : shape_(shape),
+        layer_(layer),
+        seq_(seq),
+        head_(head),
+        end_row_(end_row),
+        sides_{{shape, layer, head, KVANT_KEY}, {shape, layer, head, KVANT_VALUE}} {
+    n_sealed_ = lengths.sealed_pages == nullptr ? 0 : lengths.sealed_pages[seq];
+    if (lengths.protected_tokens != nullptr)
+      n_protected_ =
+          lengths.protected_tokens[seq * lengths.protected_seq_stride + head * lengths.protected_head_stride];
+    n_tail_ = lengths.tail_tokens == nullptr ? 0 : lengths.tail_tokens[seq];
+    hidden_ = lengths.first_tokens == nullptr ? 0 : lengths.first_tokens[seq];
+  }
+  bool empty() const { return n_sealed_ + n_protected_ + n_tail_ == 0; }
+
+  int count() const override { return n_sealed_ + pages_of(n_protected_) + pages_of(n_tail_); }
+  TokenMask hidden(int block) const override {
+    return block < n_sealed_ ? masked_tokens(layer_, seq_, head_, block) : TokenMask{};
+  }
+  TokenRange visible(const Query& query, int block) const override {
+    const int behind = end_row_ - 1 - static_cast<int>(query.row);
+    const int hidden = std::max(0, hidden_ - behind);  // the window of an earlier query reaches further back
+    if (block < n_sealed_) return {std::clamp(hidden - block * kPageTokens, 0, kPageTokens), kPageTokens};
+    const int page = block - n_sealed_;
+    if (page < pages_of(n_protected_)) return {0, std::min(kPageTokens, n_protected_ - page * kPageTokens)};
+    const int first = (page - pages_of(n_protected_)) * kPageTokens;
+    return {std::clamp(hidden - n_sealed_ * kPageTokens - first, 0, kPageTokens),
+            std::clamp(n_tail_ - behind - first, 0, kPageTokens)};
+  }
+  void read(int block, int side, float* rows) const override {
+    if (block < n_sealed_) {
+      format_of(shape_, head_, side)
+          .decode(sealed_address(layer_, seq_, head_, side, block), kPageTokens, sides_[side].context(),
+                  rows);
+      return;
+    }
+    int page = block - n_sealed_, n = n_protected_;
+    const kvant_pages* from = &layer_.protected_pages;
+    if (page >= pages_of(n_protected_)) {
+      page -= pages_of(n_protected_);
+      n = n_tail_;
+      from = &layer_.tail;
+    }
+    const std::byte* plain = page_address(*from, seq_, layer_.layer, head_, side, page);
+    for (int t = 0; t < std::min(kPageTokens, n - page * kPageTokens); ++t)
+      read_row(plain, shape_.head_dim, t, rows + std::ptrdiff_t{t} * shape_.head_dim);
+  }
+
+ private:
+  static int pages_of(int n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
+
+  const kvant_decode_shape& shape_;
+  const kvant_decode_layer& layer_;
+  int seq_, head_, end_row_, n_sealed_ = 0, n_protected_ = 0, n_tail_ = 0, hidden_ = 0;
+  SideContext sides_[2];
+};
+
+void write_decoded(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, Query& query) {
+  const int d = shape.head_dim;
+  if (layer.lse != nullptr)
+    layer.lse[query.row * shape.n_kv_heads * shape.group + query.query_head] = query.lse;
+  if (layer.out_hadamard != 0) rotate_row(query.out.data(), d);
+  scale_row(query.out.data(), d,
+            layer.out_factors == nullptr ? nullptr : layer.out_factors + std::ptrdiff_t{head} * d);
+  write_numbers(query.out.data(), layer.out_channels == 0 ? d : layer.out_channels, layer.out_type,
+                query.row * layer.out_seq_stride + query.query_head * layer.out_head_stride, layer.out);
+}
+
+void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                     const kvant_decode_layer& layer, int seq, int head) {
+  const auto [first, end] = query_rows(shape, lengths, seq);
+  if (first == end) return;
+  const DecodeBlocks blocks(shape, lengths, layer, seq, head, end);
+  if (blocks.empty()) return;
+  std::vector<Query> queries;
+  for (int row = first; row < end; ++row) {
+    for (int query_head = head * shape.group; query_head < (head + 1) * shape.group; ++query_head) {
+      Query& query = queries.emplace_back();
+      query.q.assign(shape.head_dim, 0.0F);
+      query.query_head = query_head;
+      query.row = row;
+      query.state_seq = seq;
+      read_numbers(layer.q, layer.q_type, row * layer.q_seq_stride + query_head * layer.q_head_stride,
+                   layer.q_channels == 0 ? shape.head_dim : layer.q_channels, query.q.data());
+    }
+  }
+  attend({shape.head_dim, shape.softmax_scale, shape.score_softcap, shape.sas != 0, layer.correction,
+          layer.sink_logits},
+         shape.group, blocks, queries);
+  for (Query& query : queries) write_decoded(shape, layer, head, query);
+}
+
+// A prompt's sequence: sealed pages with the protected tokens at their place, then rows.
+class PromptBlocks : public TokenBlocks {
+ public:
+  PromptBlocks(const kvant_prompt_shape& shape, const kvant_prompt& prompt, int seq, int head)
+      : shape_(shape), prompt_(prompt), pages_(prompt.pages), seq_(seq), head_(head) {
+    first_of_rows_ = prompt.token_begins[seq];
+    n_rows_ = prompt.token_begins[seq + 1] - first_of_rows_;
+    if (pages_ != nullptr) {
+      for (int side = 0; side < 2; ++side) sides_[side].emplace(*pages_->shape, *pages_->layer, head, side);
+      if (pages_->sealed_begins != nullptr)
+        n_sealed_ = pages_->sealed_begins[seq + 1] - pages_->sealed_begins[seq];
+    }
+    first_row_token_ = n_sealed_ * kPageTokens;
+    if (pages_ != nullptr && pages_->first_row_tokens != nullptr)
+      first_row_token_ = pages_->first_row_tokens[seq];
+    n_tokens_ = n_rows_ > 0 ? first_row_token_ + n_rows_ : n_sealed_ * kPageTokens;
+    for (int page = 0; page < n_sealed_; ++page)
+      protected_before_.push_back(protected_before_.back() +
+                                  masked_tokens(*pages_->layer, seq, head, page).count());
+  }
+
+  int count() const override { return n_sealed_ + (n_rows_ + kPageTokens - 1) / kPageTokens; }
+  TokenMask hidden(int /*block*/) const override { return {}; }
+  TokenRange visible(const Query& query, int block) const override {
+    const int n_seen = pages_ != nullptr && pages_->query_sealed_pages != nullptr
+                           ? std::min(pages_->query_sealed_pages[query.row], n_sealed_)
+                           : n_sealed_;
+    const int behind = prompt_.query_begins[seq_ + 1] - 1 - static_cast<int>(query.row);
+    const int end = shape_.causal != 0 ? n_tokens_ - behind : n_tokens_;
+    const int begin = shape_.window > 0 ? end - shape_.window : 0;
+    const bool is_sealed = block < n_sealed_;
+    if (is_sealed && block >= n_seen) return {};
+    const int first = is_sealed ? block * kPageTokens : first_row_token_ + (block - n_sealed_) * kPageTokens;
+    const int last =
+        is_sealed ? first + kPageTokens : std::min(first + kPageTokens, first_row_token_ + n_rows_);
+    return {std::max({begin, first, is_sealed ? 0 : n_seen * kPageTokens}) - first,
+            std::min(end, last) - first};
+  }
+  void read(int block, int side, float* rows) const override {
+    const int d = shape_.head_dim;
+    if (block < n_sealed_) {
+      read_sealed(block, side, rows);
+      return;
+    }
+    const int first = (block - n_sealed_) * kPageTokens;
+    for (int t = 0; t < std::min(kPageTokens, n_rows_ - first); ++t, rows += d) {
+      if (prompt_.k == nullptr) {
+        read_row(
+            page_address(pages_->layer->tail, seq_, pages_->layer->layer, head_, side, first / kPageTokens),
+            d, t, rows);
+        continue;
+      }
+      const bool is_key = side == KVANT_KEY;
+      read_numbers(is_key ? prompt_.k : prompt_.v, shape_.half != 0 ? KVANT_F16 : KVANT_BF16,
+                   (first_of_rows_ + first + t) * (is_key ? prompt_.k_token_stride : prompt_.v_token_stride) +
+                       head_ * (is_key ? prompt_.k_head_stride : prompt_.v_head_stride),
+                   d, rows);
+    }
+  }
+
+ private:
+  void read_sealed(int page, int side, float* rows) const {
+    const kvant_decode_layer& layer = *pages_->layer;
+    const int d = shape_.head_dim;
+    format_of(*pages_->shape, head_, side)
+        .decode(sealed_address(layer, seq_, head_, side, page), kPageTokens, sides_[side]->context(), rows);
+    const TokenMask mask = masked_tokens(layer, seq_, head_, page);
+    int at = protected_before_[page];
+    for (int t = 0; t < kPageTokens; ++t) {
+      if (!mask.test(t)) continue;
+      read_row(page_address(layer.protected_pages, seq_, layer.layer, head_, side, at / kPageTokens), d,
+               at % kPageTokens, rows + std::ptrdiff_t{t} * d);
+      ++at;
+    }
+  }
+
+  const kvant_prompt_shape& shape_;
+  const kvant_prompt& prompt_;
+  const kvant_prompt_pages* pages_;
+  int seq_, head_, first_of_rows_ = 0, n_rows_ = 0, n_sealed_ = 0, first_row_token_ = 0, n_tokens_ = 0;
+  std::vector<int> protected_before_{0};  // by page
+  std::optional<SideContext> sides_[2];
+};
+
+void attend_prompt_rows(const kvant_prompt_shape& shape, const kvant_prompt& prompt,
+                        const PromptBlocks& blocks, int head, int first, int end) {
+  const int group = shape.n_heads / shape.n_kv_heads, d = shape.head_dim;
+  std::vector<Query> queries;
+  for (int row = first; row < end; ++row) {
+    for (int query_head = head * group; query_head < (head + 1) * group; ++query_head) {
+      Query& query = queries.emplace_back();
+      query.q.resize(d);
+      query.query_head = query_head;
+      query.row = query.state_seq = row;
+      read_numbers(prompt.q, prompt.q_type, row * prompt.q_token_stride + query_head * prompt.q_head_stride,
+                   d, query.q.data());
+      if (prompt.q_hadamard != 0) rotate_row(query.q.data(), d);
+    }
+  }
+  attend({d, shape.softmax_scale, shape.score_softcap, shape.sas != 0, prompt.correction, prompt.sink_logits},
+         group, blocks, queries);
+  for (Query& query : queries) {
+    if (prompt.out_hadamard != 0) rotate_row(query.out.data(), d);
+    write_numbers(query.out.data(), d, prompt.out_type,
+                  query.row * prompt.out_token_stride + query.query_head * prompt.out_head_stride,
+                  prompt.out);
+    if (prompt.lse != nullptr)
+      prompt.lse[query.row * prompt.lse_token_stride + query.query_head * prompt.lse_head_stride] = query.lse;
+  }
+}
+
+constexpr int kRowsTogether = 32;  // queries for which a page is decoded once
+
+}  // namespace
+
+void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                      const kvant_decode_layer& layer) {
+  if (layer.new_rows != nullptr) append_last(shape, lengths, layer);
+  std::int64_t n_tokens = 0;
+  for (int seq = 0; seq < shape.n_seqs; ++seq) {
+    n_tokens += lengths.sealed_pages == nullptr ? 0 : std::int64_t{kPageTokens} * lengths.sealed_pages[seq];
+    n_tokens += lengths.tail_tokens == nullptr ? 0 : lengths.tail_tokens[seq];
+  }
+  const std::int64_t work = n_tokens * shape.n_kv_heads * shape.head_dim * (2 * shape.group + 4);
+  for_each_task(shape.n_seqs * shape.n_kv_heads, work, [&](int i) {
+    attend_sequence(shape, lengths, layer, i / shape.n_kv_heads, i % shape.n_kv_heads);
+  });
+}
+
+void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
+  struct Task {
+    int seq, first, end;
+  };
+  std::vector<Task> tasks;
+  for (int seq = 0; seq < shape.n_seqs; ++seq)
+    for (int row = prompt.query_begins[seq]; row < prompt.query_begins[seq + 1]; row += kRowsTogether)
+      tasks.push_back({seq, row, std::min(row + kRowsTogether, prompt.query_begins[seq + 1])});
+  const std::int64_t work =
+      std::int64_t{shape.n_queries} * (shape.n_tokens + kPageTokens) * shape.n_heads * shape.head_dim;
+  for_each_task(static_cast<int>(tasks.size()) * shape.n_kv_heads, work, [&](int i) {
+    const Task& task = tasks[i / shape.n_kv_heads];
+    const int head = i % shape.n_kv_heads;
+    const PromptBlocks blocks(shape, prompt, task.seq, head);
+    attend_prompt_rows(shape, prompt, blocks, head, task.first, task.end);
+  });
+}
+
+}  // namespace kvant::device::cpu

@@ -1,0 +1,223 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numbers>
+#include <vector>
+
+#include "base/float16.h"
+#include "device/cpu/calls.h"
+#include "device/cpu/rows.h"
+#include "device/cpu/tasks.h"
+#include "format/error_metric.h"
+
+namespace kvant::device::cpu {
+namespace {
+
+// The metric of a head's keys in a page, by its definition; null where the head has none.
+std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int layer, int head, int page) {
+  const float* w =
+      all.directions + layer * all.direction_layer_stride + std::ptrdiff_t{1} * head * d * kMetricRank;
+  const float* turns = all.turns + layer * all.turn_layer_stride;
+  const float* basis = all.basis == nullptr ? nullptr : all.basis + head * all.basis_head_stride;
+  if (std::isnan(w[0])) return nullptr;
+  std::vector<float> directions(std::size_t{1} * d * kMetricRank);
+  const int middle = page * kPageTokens + kPageTokens / 2;
+  for (int r = 0; r < kMetricRank; ++r) {
+    std::vector<double> turned(d), behind(d);
+    for (int i = 0; i < d; ++i) {
+      const double angle = 2 * std::numbers::pi * turns[2 * i + 1] * middle;
+      const int partner = static_cast<int>(turns[2 * i]);
+      turned[i] = w[i * kMetricRank + r] * std::cos(angle) - w[partner * kMetricRank + r] * std::sin(angle);
+    }
+    if (basis == nullptr) behind = turned;
+    for (int i = 0; basis != nullptr && i < d; ++i)
+      for (int j = 0; j < d; ++j) behind[j] += turned[i] * basis[i * d + j];
+    for (int i = 0; i < d; ++i) directions[i * kMetricRank + r] = static_cast<float>(behind[i]);
+  }
+  return std::make_unique<ErrorMetric>(directions);
+}
+
+// kvant_decode_layer.key_metrics of a head, of whose numbers the directions alone are read.
+std::unique_ptr<ErrorMetric> fixed_metric(const float* all, int d, int head) {
+  constexpr int kNumbers = 1 + 2 * kMetricRank;
+  const float* of_head = all + std::ptrdiff_t{1} * head * d * kNumbers;
+  if (of_head[0] == 0) return nullptr;
+  std::vector<float> directions;
+  for (int i = 0; i < d; ++i)
+    directions.insert(directions.end(), of_head + i * kNumbers + 1 + kMetricRank,
+                      of_head + (i + 1) * kNumbers);
+  return std::make_unique<ErrorMetric>(directions);
+}
+
+// The nth page of a sequence that was just sealed. Its rows are [kPageTokens][d].
+void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth, int d, int sink,
+                  const std::vector<float>& keys, const std::vector<float>& sealed_keys,
+                  const std::vector<float>& sealed_values) {
+  float* to = correction_state(c, seq, head) + (nth + 1) * c.state_page_stride;
+  if (c.state_page_stride != 0)
+    std::copy_n(to - c.state_page_stride, 2 * kHalfFeatures * (std::ptrdiff_t{1} + d), to);
+  std::vector<float> lost(d);
+  for (int t = sink; t < kPageTokens; ++t) {
+    const std::ptrdiff_t row = std::ptrdiff_t{1} * t * d;
+    for (int i = 0; i < d; ++i) lost[i] = keys[row + i] - sealed_keys[row + i];
+    const auto phi = features(c.key_maps + std::ptrdiff_t{2} * head * d * kHalfFeatures, lost.data(), d);
+    for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+      for (int i = 0; i < d; ++i) to[f * d + i] += static_cast<float>(phi[f] * sealed_values[row + i]);
+      to[2 * kHalfFeatures * d + f] += static_cast<float>(phi[f]);
+    }
+  }
+}
+
+// A page that is due: the nth of a sequence, in the ith layer of the range.
+struct DuePage {
+  int layer, seq, nth, sealed;
+};
+
+class Sealing {
+ public:
+  Sealing(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_seal_range& range)
+      : shape_(shape), range_(range) {
+    for (int i = 0; i < std::max(range.n_layers, 1); ++i) {
+      kvant_decode_layer& at = layers_.emplace_back(layer);
+      at.layer += i;
+      const std::int64_t offset = range.layer_offsets == nullptr ? 0 : range.layer_offsets[i];
+      for (kvant_pages* pages : {&at.sealed, &at.tail, &at.protected_pages})
+        if (pages->pool != nullptr) pages->pool = static_cast<const char*>(pages->pool) + offset;
+    }
+  }
+
+  std::vector<DuePage> due() const {
+    std::vector<DuePage> pages;
+    for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
+      for (int seq = 0; seq < shape_.n_seqs; ++seq) {
+        if (!is_of_rows(seq) && (range_.tail_page == nullptr || range_.tail_page[seq] < 0)) continue;
+        const int n =
+            range_.n_pages == nullptr ? range_.max_pages : std::min(range_.n_pages[seq], range_.max_pages);
+        for (int nth = 0; nth < n; ++nth) pages.push_back({layer, seq, nth, range_.sealed_page[seq] + nth});
+      }
+    }
+    return pages;
+  }
+
+  void seal(const DuePage& page, int head) const {
+    const kvant_decode_layer& layer = layers_[page.layer];
+    const int d = shape_.head_dim;
+    const TokenMask left_out = masked_tokens(layer, page.seq, head, page.sealed);
+    std::vector<float> keys, values(std::size_t{kPageTokens} * d), decoded[2];
+    for (int side = 0; side < 2; ++side) {
+      read(layer, page, head, side, values.data());
+      const SideContext context(shape_, layer, head, side);
+      PageContext of_page = context.context();
+      const auto metric = side == KVANT_KEY ? metric_of_page(layer, page, head) : nullptr;
+      of_page.metric = metric.get();
+      const Format& format = format_of(shape_, head, side);
+      std::byte* const to = sealed_address(layer, page.seq, head, side, page.sealed);
+      format.encode(values.data(), left_out, of_page, to);
+      count_out_of_range(layer, format, values, left_out);
+      if (range_.keep_sink != 0 && page.sealed == 0) keep_sink(layer, page.seq, head, side, values.data());
+      if (layer.correction == nullptr || layer.correction->key_maps == nullptr) continue;
+      if (side == KVANT_KEY) keys = values;
+      decoded[side].resize(values.size());
+      format.decode(to, kPageTokens, context.context(), decoded[side].data());
+    }
+    if (layer.correction != nullptr && layer.correction->key_maps != nullptr)
+      add_to_state(*layer.correction, page.seq, head, page.nth, d, page.sealed == 0 ? layer.sink : 0, keys,
+                   decoded[0], decoded[1]);
+  }
+
+ private:
+  bool is_of_rows(int seq) const { return range_.rows != nullptr && range_.first_rows[seq] >= 0; }
+
+  // The rows of which a page is made, as the tail has them or would have them.
+  void read(const kvant_decode_layer& layer, const DuePage& page, int head, int side, float* values) const {
+    const int d = shape_.head_dim;
+    if (!is_of_rows(page.seq)) {
+      const std::byte* tail =
+          page_address(layer.tail, page.seq, layer.layer, head, side, range_.tail_page[page.seq] + page.nth);
+      for (int t = 0; t < kPageTokens; ++t) read_row(tail, d, t, values + std::ptrdiff_t{t} * d);
+      return;
+    }
+    std::vector<std::uint16_t> kept(d);
+    const int first = range_.first_rows[page.seq] + page.nth * kPageTokens;
+    for (int t = 0; t < kPageTokens; ++t, values += d) {
+      stored_row(*range_.rows, d, first + t, head, side, values);
+      bf16_row_from_float(values, kept.data(), d);
+      float_row_from_bf16(kept.data(), values, d);
+    }
+  }
+
+  std::unique_ptr<ErrorMetric> metric_of_page(const kvant_decode_layer& layer, const DuePage& page,
+                                              int head) const {
+    const kvant_page_metrics* metrics = range_.page_metrics;
+    if (!format_of(shape_, head, KVANT_KEY).shapes_errors()) return nullptr;
+    if (metrics == nullptr)
+      return layer.key_metrics == nullptr ? nullptr : fixed_metric(layer.key_metrics, shape_.head_dim, head);
+    const int place =
+        metrics->first_pages == nullptr ? page.sealed : metrics->first_pages[page.seq] + page.nth;
+    return metric_of(*metrics, shape_.head_dim, page.layer, head, place);
+  }
+
+  void keep_sink(const kvant_decode_layer& layer, int seq, int head, int side, const float* values) const {
+    if (layer.sink == 0) return;
+    std::byte* const to = page_address(layer.protected_pages, seq, layer.layer, head, side, 0);
+    for (int t = 0; t < layer.sink; ++t)
+      write_row(values + std::ptrdiff_t{t} * shape_.head_dim, shape_.head_dim, t, to);
+  }
+
+  void count_out_of_range(const kvant_decode_layer& layer, const Format& format,
+                          const std::vector<float>& values, const TokenMask& left_out) const {
+    if (layer.pages_out_of_range == nullptr || format.shapes_errors() ||
+        format.number_type() != NumberType::none)
+      return;
+    for (int t = 0; t < kPageTokens; ++t) {
+      const float* row = &values[std::size_t{1} * t * shape_.head_dim];
+      if (left_out.test(t) ||
+          std::all_of(row, row + shape_.head_dim, [](float x) { return std::abs(x) <= kF16Max; }))
+        continue;
+      std::atomic_ref<std::uint32_t>(*layer.pages_out_of_range).fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+  }
+
+  const kvant_decode_shape& shape_;
+  const kvant_seal_range& range_;
+  std::vector<kvant_decode_layer> layers_;
+};
+
+}  // namespace
+
+void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+                const kvant_seal_range& range) {
+  const Sealing sealing(shape, layer, range);
+  const std::vector<DuePage> due = sealing.due();
+  constexpr std::int64_t kWorkOfNumber = 200;
+  const std::int64_t work =
+      static_cast<std::int64_t>(due.size()) * shape.n_kv_heads * shape.head_dim * kPageTokens * kWorkOfNumber;
+  if (layer.correction != nullptr) {  // A page's sums follow from those of the page before it.
+    for_each_task(shape.n_kv_heads, work, [&](int head) {
+      for (const DuePage& page : due) sealing.seal(page, head);
+    });
+    return;
+  }
+  for_each_task(static_cast<int>(due.size()) * shape.n_kv_heads, work,
+                [&](int i) { sealing.seal(due[i / shape.n_kv_heads], i % shape.n_kv_heads); });
+}
+
+void protect(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
+             const kvant_protected_rows& rows) {
+  const std::size_t row_bytes = std::size_t{2} * shape.head_dim;
+  for (int i = 0; i < rows.n_rows; ++i) {
+    for (int side = 0; side < 2; ++side) {
+      const auto at = [&](const kvant_pages& pages, int token) {
+        return page_address(pages, rows.seq[i], layer.layer, rows.head[i], side, token / kPageTokens) +
+               token % kPageTokens * row_bytes;
+      };
+      std::memcpy(at(layer.protected_pages, rows.protected_token[i]), at(layer.tail, rows.tail_token[i]),
+                  row_bytes);
+    }
+  }
+}
+
+}  // namespace kvant::device::cpu
