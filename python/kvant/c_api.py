@@ -209,33 +209,39 @@ class KvantError(RuntimeError):
         self.function, self.status, self.reason = function, status, reason
 
 
-def library_candidates() -> list[pathlib.Path]:
-    """Returns where the library is looked for: in the package, then in the build folders of the source tree around
-    it."""
-    package = pathlib.Path(__file__).resolve().parent
+def library_candidates(device: str = "cuda") -> list[pathlib.Path]:
+    """Returns where the library of a device, `cuda` or `cpu`, is looked for: in the package, then in the build folders of
+    the source tree around it."""
+    package, name = pathlib.Path(__file__).resolve().parent, f"libkvant_{device}.so"
     root = package.parents[1]
-    return [package / "lib" / "libkvant_cuda.so", root / "build" / "cuda" / "libkvant_cuda.so",
-            root / "build" / "default" / "libkvant_cuda.so"]
+    return [package / "lib" / name, root / "build" / "cuda" / name, root / "build" / "default" / name]
 
 
-def find_library() -> pathlib.Path:
-    for path in library_candidates():
+HOW_TO_GET = {"cuda": "`pip install . -Ccmake.define.KVANT_CUDA=ON` in kvant's source tree installs the package with it",
+              "cpu": "`pip install .` in kvant's source tree installs the package with it"}
+
+
+def find_library(device: str = "cuda") -> pathlib.Path:
+    candidates = library_candidates(device)
+    for path in candidates:
         if path.exists():
             return path
-    raise FileNotFoundError("libkvant_cuda.so is neither at " + " nor at ".join(map(str, library_candidates()))
-                            + ": `pip install . -Ccmake.define.KVANT_CUDA=ON` in kvant's source tree installs the package with it "
-                            "(docs/guide/python.md)")
+    raise FileNotFoundError(f"libkvant_{device}.so is neither at " + " nor at ".join(map(str, candidates))
+                            + f": {HOW_TO_GET[device]} (docs/guide/python.md)")
 
 
 class Library:
-    """The functions of libkvant_cuda. A stream is the number of its cudaStream_t."""
+    """The functions of libkvant_cuda or libkvant_cpu. A stream is the number of its cudaStream_t; on a CPU it is 0."""
 
-    def __init__(self, path: str | pathlib.Path | None = None):
-        """`path` is the library's file, or None for the first of library_candidates."""
-        self._library = ctypes.CDLL(str(path or find_library()))
+    device_type = "cuda"
+
+    def __init__(self, path: str | pathlib.Path | None = None, device: str = "cuda"):
+        """`path` is the library's file, or None for the first of library_candidates. `device` is `cuda` or `cpu`."""
+        self.device_type = device
+        self._library = ctypes.CDLL(str(path or find_library(device)))
         version = getattr(self._library, "kvant_version", None)
         if version is None:
-            raise OSError(f"{self._library._name} is not kvant's GPU library: it has no kvant_version")
+            raise OSError(f"{self._library._name} is not a library of kvant's: it has no kvant_version")
         major, minor = divmod(version(), 1000)
         if major != MAJOR_VERSION or minor < MINOR_VERSION:
             raise OSError(f"{self._library._name} has version {major}.{minor} of the interface, and this package needs "
@@ -243,6 +249,11 @@ class Library:
         self._library.kvant_page_bytes.restype = ctypes.c_size_t
         self._library.kvant_last_error.restype = ctypes.c_char_p
         self._library.kvant_decode_kernel.restype = ctypes.c_char_p
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether unquantized pages are rows, one behind another, and not in the order of tensor cores."""
+        return self.device_type == "cpu"
 
     def check_device(self) -> None:
         """Raises KvantError with the reason if the kernels do not run on the current device."""

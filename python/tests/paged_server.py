@@ -18,10 +18,10 @@ from kvant.paged.recipes import Recipe
 
 N_KV_HEADS, N_HEADS, D, N_LAYERS = 2, 4, 64, 2
 SCALE = D ** -0.5
-PLAIN = Recipe("plain", "any", "any")
-ROTATED = Recipe("rotated", "any", "any", key_hadamard=True, value_hadamard=True)
-SINK = Recipe("sink", "any", "any", key_hadamard=True, value_hadamard=True, sink=1)
-LONG_SINK = Recipe("long sink", "any", "any", sink=4)
+PLAIN = Recipe("plain", "tok4g64", "tok4g64")
+ROTATED = Recipe("rotated", "tok4g64", "tok4g64", key_hadamard=True, value_hadamard=True)
+SINK = Recipe("sink", "tok4g64", "tok4g64", key_hadamard=True, value_hadamard=True, sink=1)
+LONG_SINK = Recipe("long sink", "tok4g64", "tok4g64", sink=4)
 SMOOTH_CODEBOOKS = Recipe("smooth, codebooks", "vq-d2b8", "vq-d2b8", key_hadamard=True, sink=4, key_smooth=True)
 CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
 
@@ -63,7 +63,7 @@ class Request:
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
-                    coded[rows] = cpu_library.decode(cpu_library.encode(x[rows], book=book), D, book)
+                    coded[rows] = cpu_library.coded(x[rows], (recipe.key_format, recipe.value_format)[side], recipe.sink if page == 0 else 0, book)
                 coded[:recipe.sink] = x[:recipe.sink]
                 back = h if is_rotated else np.eye(D, dtype=np.float32)
                 sides.append((x @ back * roots, coded @ back * roots))
@@ -104,7 +104,8 @@ class Server:
         """sink_logits: F32 [N_HEADS], the same in all layers; None: there are none."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
-        self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1)
+        self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1,
+                                  has_rows=library.has_rows)
         self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants, softcap)
         self.sink_logits = sink_logits if sink_logits is None else sink_logits.to(self.device)
         self.rng = np.random.default_rng(3)

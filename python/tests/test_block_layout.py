@@ -10,9 +10,9 @@ from kvant.paged.sink_layout import SinkLayout
 from kvant.vllm.recipes import CACHE_TYPES, find_recipe
 
 try:
-    from cpu_library import plain_order
+    import numpy as np
 except ImportError:
-    plain_order = None
+    np = None
 
 CH4, TOK4 = 8704, 8704  # bytes of a page of 128 channels: 4 bits per value, and 32 bits per 128 values
 
@@ -55,21 +55,37 @@ class Layout(unittest.TestCase):
         self.assertEqual((layout.block_bytes, layout.tail_blocks), (139264 + 12288, 4))
 
 
-@unittest.skipIf(plain_order is None, "no NumPy or PyTorch")
+def plain_order(d):
+    """[2, 128, d]: where numbers lie in an unquantized page, of keys and of values, as the GPU's tensor cores want them."""
+    token, channel = np.arange(PAGE)[:, None], np.arange(d)[None]
+    tile, row, g = token // 16, token // 8 % 2, token % 8
+    within, lane = channel % (d // 4), g * 4 + channel // (d // 4)
+    keys = ((tile * (d // 16) + within // 4) * 32 + lane) * 8 + (row + within % 4 // 2 * 2) * 2 + within % 2
+    within, lane = channel % (d // 8), channel // (d // 8) * 4 + g // 2
+    values = ((tile * (d // 16) + within // 2) * 32 + lane) * 8 + (within % 2 + row * 2) * 2 + g % 2
+    return np.stack([keys, values])
+
+
+@unittest.skipIf(np is None, "no NumPy")
 class Sink(unittest.TestCase):
     def test_tokens_of_all_heads_lie_apart_and_in_their_place(self):
         for heads, d, tokens in ((8, 128, 1), (3, 64, 1), (8, 128, 2), (5, 256, 3), (9, 64, 4), (1, 128, 4)):
-            sink = SinkLayout(heads, d, tokens)
-            taken = set()
-            for head in range(heads):
-                for side in range(2):
-                    place = sink.place(head, side)
-                    self.assertEqual(place % 16, 0)
-                    numbers = {place // 2 + int(i) for i in plain_order(d)[side][:tokens].reshape(-1)}
-                    self.assertEqual(len(numbers), tokens * d)
-                    self.assertFalse(taken & numbers)
-                    self.assertLess(max(numbers), sink.bytes // 2)
-                    taken |= numbers
+            self.check(SinkLayout(heads, d, tokens), plain_order(d))
+            rows = np.arange(PAGE * d).reshape(1, PAGE, d)
+            self.check(SinkLayout(heads, d, tokens, has_rows=True), np.concatenate([rows, rows]))
+
+    def check(self, sink, order):
+        heads, d, tokens = sink.n_kv_heads, sink.head_dim, sink.n_tokens
+        taken = set()
+        for head in range(heads):
+            for side in range(2):
+                place = sink.place(head, side)
+                self.assertEqual(place % 16, 0)
+                numbers = {place // 2 + int(i) for i in order[side][:tokens].reshape(-1)}
+                self.assertEqual(len(numbers), tokens * d)
+                self.assertFalse(taken & numbers)
+                self.assertLess(max(numbers), sink.bytes // 2)
+                taken |= numbers
 
     def test_no_sink_takes_nothing(self):
         self.assertEqual(SinkLayout(8, 128, 0).bytes, 0)

@@ -35,11 +35,11 @@ def expected_error(request, layer, recipe, n, constants=None, softcap=0, sink_lo
                 of_sides = constants.codebooks.keys, constants.codebooks.values
                 books = [x[1 - layer, kv_head].float().numpy().reshape(-1, 2) for x in of_sides]
                 roots = constants.key_scales.of_queries[1 - layer, kv_head].numpy()
-            for x, is_rotated, factors, book in ((request.k, recipe.key_hadamard, 1 / roots, books[0]),
-                                                 (request.v, recipe.value_hadamard, 1, books[1])):
+            for x, is_rotated, factors, format, book in ((request.k, recipe.key_hadamard, 1 / roots, recipe.key_format, books[0]),
+                                                         (request.v, recipe.value_hadamard, 1, recipe.value_format, books[1])):
                 x = x[layer, :n, kv_head].float().numpy() * factors
                 x = cpu_library.from_bf16(cpu_library.to_bf16(x @ cpu_library.hadamard(harness.D))) if is_rotated else x
-                pages = [cpu_library.decode(cpu_library.encode(x[at:at + PAGE], book=book), harness.D, book) if is_coded else
+                pages = [cpu_library.coded(x[at:at + PAGE], format, sink if at == 0 else 0, book) if is_coded else
                          x[at:at + PAGE] for at in range(first, end, PAGE)]
                 watched = np.concatenate(pages)[sink if first == 0 else 0:]
                 sides.append(np.concatenate([x[:sink], watched, x[end:]]))

@@ -35,7 +35,7 @@ class Plans(unittest.TestCase):
 
     def cache(self, n_requests, max_rows=1):
         sizes = [self.library.page_bytes(format, D) for format in (RECIPE.key_format, RECIPE.value_format)]
-        layout = BlockLayout(N_KV_HEADS, D, *sizes, RECIPE.sink, tail_pages=min(max_rows, 2))
+        layout = BlockLayout(N_KV_HEADS, D, *sizes, RECIPE.sink, tail_pages=min(max_rows, 2), has_rows=self.library.has_rows)
         return ModelCache(self.library, RECIPE, layout, N_HEADS, 1.0, n_requests, self.device, max_rows)
 
     def int32(self, x):

@@ -14,7 +14,7 @@ from kvant import PAGE
 from kvant.torch import Layer, Lengths, ops, page_pool
 
 N_SEQS, N_KV_HEADS, N_HEADS, D, N_PAGES = 3, 2, 4, 64, 2
-FORMATS = dict(key_format="any", value_format="any")
+FORMATS = dict(key_format="tok4g64", value_format="tok4g64")
 SCHEMAS = {
     "rotate": "(Tensor rows) -> Tensor",
     "merge": "(Tensor(a0!) into, Tensor(a1!) into_lse, Tensor other, Tensor other_lse) -> ()",
@@ -39,7 +39,7 @@ class Cache:
         rng = torch.Generator().manual_seed(1)
         self.table = torch.randperm(n_seqs * N_KV_HEADS * N_PAGES, generator=rng).int().view(n_seqs, N_KV_HEADS, N_PAGES)
         self.tail_table = torch.randperm(n_seqs * N_KV_HEADS, generator=rng).int().view(n_seqs, N_KV_HEADS, 1)
-        self.sealed, _ = page_pool(self.table, *2 * [cpu_library.page_bytes(D)])
+        self.sealed, _ = page_pool(self.table, *2 * [cpu_library.CpuLibrary().page_bytes("tok4g64", D)])
         self.tail, _ = page_pool(self.tail_table, *2 * [PAGE * D * 2])
         self.q = torch.randn(n_seqs, N_HEADS, D, generator=rng).bfloat16()
         self.counts, self.n_tail = int32(2, 1, 0)[:n_seqs], int32(5, 1, 127)[:n_seqs]
@@ -56,7 +56,7 @@ class Cache:
 
     def attend(self, q, n_tail=None):
         return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table,
-                                    self.n_tail if n_tail is None else n_tail, "any", "any", D ** -0.5)
+                                    self.n_tail if n_tail is None else n_tail, "tok4g64", "tok4g64", D ** -0.5)
 
 
 class Operators(unittest.TestCase):
@@ -78,10 +78,10 @@ class Operators(unittest.TestCase):
         return {
             "rotate": (cache.q,), "merge": (out[0], lse[0], out[1], lse[1]),
             "append": (cache.tail, cache.tail_table, n, int32(7, -1, 0), *cache.rows[:, :, 0], True, False),
-            "seal": (cache.sealed, cache.table, cache.tail, cache.tail_table, int32(0, -1, 0), int32(1, 0, 0), "any", "any", D),
+            "seal": (cache.sealed, cache.table, cache.tail, cache.tail_table, int32(0, -1, 0), int32(1, 0, 0), "tok4g64", "tok4g64", D),
             "decode_attention": (cache.q, cache.sealed, cache.table, cache.counts, cache.tail, cache.tail_table, cache.n_tail,
-                                 "any", "any", 0.125),
-            "dequantize": (cache.sealed, cache.table, cache.counts, "any", "any", D, 0, 2)}
+                                 "tok4g64", "tok4g64", 0.125),
+            "dequantize": (cache.sealed, cache.table, cache.counts, "tok4g64", "tok4g64", D, 0, 2)}
 
     def test_wrong_tensors_are_refused_by_name(self):
         cache, long = self.cache, self.cache.table.long()
@@ -115,11 +115,11 @@ class Operators(unittest.TestCase):
         cache, empty = self.cache, int32()
         table, tail_table = cache.table[:0], cache.tail_table[:0]
         self.assertEqual(ops.rotate(cache.q[:0]).shape, (0, N_HEADS, D))
-        self.assertEqual(ops.decode_attention(cache.q[:0], cache.sealed, table, empty, cache.tail, tail_table, empty, "any", "any", 1.0)
+        self.assertEqual(ops.decode_attention(cache.q[:0], cache.sealed, table, empty, cache.tail, tail_table, empty, "tok4g64", "tok4g64", 1.0)
                          .shape, (0, N_HEADS, D))
         ops.append(cache.tail, cache.tail_table, empty, empty, *cache.rows[:, 0, :0], False, False)
-        ops.seal(cache.sealed, table, cache.tail, tail_table, empty, empty, "any", "any", D)
-        self.assertEqual(ops.dequantize(cache.sealed, cache.table, cache.counts, "any", "any", D, 0, 0)[0].shape, (N_SEQS, 0, N_KV_HEADS, D))
+        ops.seal(cache.sealed, table, cache.tail, tail_table, empty, empty, "tok4g64", "tok4g64", D)
+        self.assertEqual(ops.dequantize(cache.sealed, cache.table, cache.counts, "tok4g64", "tok4g64", D, 0, 0)[0].shape, (N_SEQS, 0, N_KV_HEADS, D))
 
     def test_queries_are_read_wherever_their_channels_lie(self):
         q = self.cache.q.transpose(1, 2).contiguous().transpose(1, 2)
@@ -179,8 +179,8 @@ class Operators(unittest.TestCase):
         for dtype, is_rotated in ((torch.bfloat16, False), (torch.float16, True)):
             packed = [torch.zeros(2 * PAGE, N_KV_HEADS, channels, dtype=dtype) for _ in range(2)]
             library.dequantize_ranges(
-                ops._shape(cache.table, D, "any", "any"), Lengths(sealed_pages=cache.counts),
-                Layer(sealed=ops._sealed_pages(cache.sealed, cache.table, "any", "any", D)), int32(0, 1), int32(1, 1), 1,
+                ops._shape(cache.table, D, "tok4g64", "tok4g64"), Lengths(sealed_pages=cache.counts),
+                Layer(sealed=ops._sealed_pages(cache.sealed, cache.table, "tok4g64", "tok4g64", D)), int32(0, 1), int32(1, 1), 1,
                 int32(0, PAGE), *packed, seqs=int32(1, 0), key_hadamard=is_rotated)
             for side, rows in enumerate(packed):
                 wanted = torch.cat([whole[side][1, :PAGE], whole[side][0, PAGE:]])

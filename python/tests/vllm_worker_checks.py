@@ -150,8 +150,8 @@ class Worker(unittest.TestCase):
 
     def test_constants_are_those_of_a_ranks_heads(self):
         for rank in range(2):
-            state = self.served_with_constants("k=hadamard:tcq4,v=any,sink=1", rank, 2)
-            self.assertEqual(state.recipe.text, "k=hadamard:tcq4,v=any,sink=1,encode=shaped")
+            state = self.served_with_constants("k=hadamard:tcq4,v=tok4g64,sink=1", rank, 2)
+            self.assertEqual(state.recipe.text, "k=hadamard:tcq4,v=tok4g64,sink=1,encode=shaped")
             metrics = state.constants.metrics
             self.assertEqual(metrics.directions.shape, (N_LAYERS, 4, D, RANK))
             self.assertEqual(metrics.directions[0, :, 0, 0].tolist(), [4 * rank + head for head in range(4)])
@@ -183,10 +183,10 @@ class Worker(unittest.TestCase):
 
     def test_constants_of_something_else_are_refused(self):
         with self.assertRaisesRegex(ValueError, "of another checkpoint \\(Other, fingerprint 12-34, not 12-56\\)"):
-            self.served_with_constants("k=tcq4,v=any", found="12-56")
+            self.served_with_constants("k=tcq4,v=tok4g64", found="12-56")
         with self.assertRaisesRegex(ValueError, "takes no constants"):
-            self.served_with_constants("k=any,v=any")
-        state = self.served_with_constants("k=tcq4,v=any", n_layers=3)
+            self.served_with_constants("k=tok4g64,v=tok4g64")
+        state = self.served_with_constants("k=tcq4,v=tok4g64", n_layers=3)
         with self.assertRaisesRegex(ValueError, "the constants are of 3 layers, and the model has 2"):
             state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
 

@@ -69,21 +69,25 @@ class KvantCache(Cache):
             self.recipe, self._constants = found.recipe, found.of_model
         if (line := resolved_line(self.recipe, serves_by_head=True)) is not None:
             warnings.warn(line, stacklevel=2)
-        library = library or TorchLibrary()
-        heads = _heads_of(self._config)
-        for format in sorted(self.recipe.formats):
-            if not library.page_bytes(format, heads.head_dim) or not library.can_seal(format):
-                raise ValueError(f"kvant has no format {format} for heads of {heads.head_dim} channels (recipe {self.recipe.text})")
-        n_layers = self._config.num_hidden_layers
-        formats = formats_of_layers(self.recipe, heads.n_kv_heads, lambda name: library.page_bytes(name, heads.head_dim))
-        self._block_bytes = [x.block_bytes for x in formats] if len(formats) > 1 else n_layers * [formats[0].block_bytes]
-        self.layout = SequenceLayout(heads.n_kv_heads, heads.head_dim, self.recipe.sink)
-        self._library, self._max_tokens = library, max_tokens
+        heads, n_layers = _heads_of(self._config), self._config.num_hidden_layers
+        self._max_tokens, self._may_change_library = max_tokens, library is None
         self._numbers = heads.n_heads, heads.softmax_scale
-        self._new_state()
+        self._take(library or TorchLibrary(device="cuda" if torch.cuda.is_available() else "cpu"), heads)
         super().__init__(layers=[KvantLayer(self) for _ in range(n_layers)])
         self._state.layers = self.layers
         self._forget()
+
+    def _take(self, library: TorchLibrary, heads: types.SimpleNamespace) -> None:
+        """The library that serves, and what of the memory it decides."""
+        for format in sorted(self.recipe.formats):
+            if not library.page_bytes(format, heads.head_dim) or not library.can_seal(format):
+                raise ValueError(f"kvant has no format {format} for heads of {heads.head_dim} channels (recipe {self.recipe.text})")
+        formats = formats_of_layers(self.recipe, heads.n_kv_heads, lambda name: library.page_bytes(name, heads.head_dim))
+        n_layers = self._config.num_hidden_layers
+        self._block_bytes = [x.block_bytes for x in formats] if len(formats) > 1 else n_layers * [formats[0].block_bytes]
+        self.layout = SequenceLayout(heads.n_kv_heads, heads.head_dim, self.recipe.sink, has_rows=library.has_rows)
+        self._library = library
+        self._new_state()
 
     def _new_state(self) -> None:
         self._state = ModelState(self.recipe, self.layout, *self._numbers, constants=self._constants)
@@ -132,8 +136,12 @@ class KvantCache(Cache):
             if self._device is not None:
                 raise NotImplementedError(f"KvantCache keeps all layers on one GPU, and this model has some on {self._device} and some on "
                                           f"{device}: device_map=\"{self._device}\" in from_pretrained")
+            if not self._library.serves(device) and self._may_change_library and device.type in ("cuda", "cpu"):
+                self._take(TorchLibrary(device=device.type), _heads_of(self._config))
+                self._state.layers = self.layers
             if not self._library.serves(device):
-                raise ValueError(f"KvantCache is for NVIDIA GPUs, and the model is on {device}: model.to(\"cuda\")")
+                raise ValueError(f"KvantCache is for NVIDIA GPUs and CPUs, its library is for {self._library.device_type}, and the model is on "
+                                 f"{device}: model.to(\"{self._library.device_type}\")")
             self._device = device
         return current(device)
 

@@ -1,5 +1,5 @@
-"""Lets prompts' rows attend to pages by PyTorch's own FlashAttention, which knows sequences but no page tables. It is
-the attention that kvant.paged.prefill asks for.
+"""Lets prompts' rows attend to pages by PyTorch's own FlashAttention, which knows sequences but no page tables, or on a
+CPU by products of matrices. It is the attention that kvant.paged.prefill asks for.
 
 A page's rows attend to their own page, causally, and to all pages of their step before it. The earlier pages are taken
 in turns. In turn L, pages are grouped by 2^(L+1), and the rows in the second half of each group attend to the first
@@ -36,8 +36,33 @@ def flash(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row_bounds:
     """q: BF16 [n_rows, n_heads, head_dim]. keys, values: BF16 [n_tokens, n_kv_heads, head_dim]. A causal mask is
     aligned to the last row and token. Returns the output, and F32 [n_heads, n_rows], the logarithms of the sums of
     exponentials."""
+    if q.device.type == "cpu":
+        return _by_products(q, keys, values, row_bounds.tolist(), token_bounds.tolist(), scale, causal)
     out, lse, *_ = torch.ops.aten._flash_attention_forward(q, keys, values, row_bounds, token_bounds, most_rows, most_tokens,
                                                            0.0, causal, False, scale=scale)
+    return out, lse
+
+
+ROWS_TOGETHER = 256  # whose scores are in memory at one time
+
+
+def _by_products(q, keys, values, row_bounds: list[int], token_bounds: list[int], scale: float, causal: bool):
+    """Computes what `flash` does, in F32, sequence by sequence and some rows at a time."""
+    out, lse = torch.empty_like(q), torch.empty(q.shape[1], len(q), dtype=torch.float32)
+    group = q.shape[1] // keys.shape[1]
+    for (first, end), (first_token, end_token) in zip(zip(row_bounds, row_bounds[1:]), zip(token_bounds, token_bounds[1:])):
+        k, v = (x[first_token:end_token].float().transpose(0, 1) for x in (keys, values))  # [KV heads, tokens, channels]
+        n_tokens = end_token - first_token
+        for begin in range(first, end, ROWS_TOGETHER):
+            rows = slice(begin, min(begin + ROWS_TOGETHER, end))
+            of_heads = q[rows].float().transpose(0, 1).reshape(len(k), -1, q.shape[2])  # the query heads of a KV head, one behind another
+            scores = (of_heads @ k.transpose(1, 2) * scale).view(len(k), group, -1, n_tokens)
+            if causal:
+                last = torch.arange(rows.start, rows.stop) - end + n_tokens
+                scores.masked_fill_(torch.arange(n_tokens) > last[:, None], float("-inf"))
+            lse[:, rows] = scores.logsumexp(-1).flatten(0, 1)
+            weighted = scores.softmax(-1).flatten(1, 2) @ v
+            out[rows] = weighted.view(len(k) * group, -1, q.shape[2]).transpose(0, 1).to(q.dtype)
     return out, lse
 
 

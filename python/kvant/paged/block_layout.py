@@ -30,10 +30,11 @@ class BlockLayout:
     value_page_bytes: int
     sink_tokens: int = 0
     tail_pages: int = 1  # pages per head and side
+    has_rows: bool = False  # as SinkLayout has it
 
     @cached_property
     def sink(self) -> SinkLayout:
-        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens)
+        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens, self.has_rows)
 
     @property
     def head_bytes(self) -> int:

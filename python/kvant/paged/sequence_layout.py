@@ -23,13 +23,14 @@ class SequenceLayout:
     n_sequences: int = 1
     tail_pages: int = 1  # pages per head and side
     tail_blocks: int = 1  # tail blocks per sequence; the block has the sequence's number
+    has_rows: bool = False  # as SinkLayout has it
 
     def of_sequences(self, n: int) -> SequenceLayout:
         return replace(self, n_sequences=n)
 
     @cached_property
     def sink(self) -> SinkLayout:
-        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens)
+        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens, self.has_rows)
 
     @property
     def tail_page_bytes(self) -> int:

@@ -3,7 +3,8 @@
 The library reads unquantized pages in tiles of 16 tokens of one head and side, ordered for tensor cores. A tile has
 head_dim / 16 pieces of 512 bytes. In each piece, a token's keys take 64 contiguous bytes, and the values of two tokens
 take 16 of every 64. The rest of a tile with few tokens is read but has no weight. So pages of several heads overlap:
-with a sink of one token, eight key pages or four value pages share a tile."""
+with a sink of one token, eight key pages or four value pages share a tile. On a CPU an unquantized page is rows, one
+behind another, and these pages follow one another in the same place."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ class SinkLayout:
     n_kv_heads: int
     head_dim: int
     n_tokens: int  # 0 (no sink) to MAX_SINK
+    has_rows: bool = False  # unquantized pages are rows, as on a CPU
 
     def __post_init__(self):
         if not 0 <= self.n_tokens <= MAX_SINK:
@@ -43,6 +45,8 @@ class SinkLayout:
 
     def place(self, head: int, side: int) -> int:
         """Returns where the page of a head and side begins, in bytes from the block's beginning."""
+        if self.has_rows:
+            return (self.n_kv_heads * side + head) * self.n_tokens * self.head_dim * 2
         tile, within = divmod(head, self._pages_per_tile(side))
         first_tile, distance = (0, self._key_distance) if side == KEY else (self._tiles(KEY), self._value_distance)
         return (first_tile + tile) * self.tile_bytes + within * distance

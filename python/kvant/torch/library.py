@@ -53,12 +53,12 @@ def current(device: torch.device) -> contextlib.AbstractContextManager:
 
 class TorchLibrary(Library):
     def call(self, name: str, *arguments) -> None:
-        """Calls kvant_`name` on the current stream."""
-        self.launch(name, torch.cuda.current_stream().cuda_stream, *arguments)
+        """Calls kvant_`name` on the current stream; on a CPU the call has ended when this returns."""
+        self.launch(name, torch.cuda.current_stream().cuda_stream if self.device_type == "cuda" else 0, *arguments)
 
     def serves(self, device: torch.device) -> bool:
         """Whether tensors on the device can be arguments."""
-        return device.type == "cuda"
+        return device.type == self.device_type
 
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,

@@ -165,7 +165,8 @@ def _new_state(layer, vllm_config):
         if not sizes[-1] or not library.can_seal(format):
             raise NotImplementedError(f"kvant has no format {format} for heads of {layer.head_size} channels (recipe {recipe.text})")
     drafts = n_drafts(vllm_config)
-    layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1)
+    layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1,
+                         has_rows=library.has_rows)
     if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
         raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) know neither soft-capped scores nor attention sinks: "
                                   "prompt=exact")
