@@ -1,16 +1,16 @@
-/* The interface of a device that keeps low-bit pages of a KV cache and attends to them. Two libraries have it:
- * libkvant_cuda (NVIDIA, compute capability 8.0 and up) and libkvant_cpu.
+/* The interface of a device that keeps low-bit pages of a KV cache and attends to them. Two libraries have
+ * it: libkvant_cuda (NVIDIA, compute capability 8.0 and up) and libkvant_cpu.
  *
- * Nothing here allocates device memory, synchronizes with the host or keeps state: all memory is the caller's.
- * On a GPU all work goes to the caller's stream, and every call can be captured into a CUDA graph. Lengths and
- * page tables are read on the device, and a captured step can be replayed as sequences grow. On a CPU device
- * memory is any memory, the stream is null, and a call has ended when it returns; it uses threads of its own,
- * and several threads may call at a time.
+ * Nothing here allocates device memory, synchronizes with the host or keeps state: all memory is the
+ * caller's. On a GPU all work goes to the caller's stream, and every call can be captured into a CUDA graph.
+ * Lengths and page tables are read on the device, and a captured step can be replayed as sequences grow. On a
+ * CPU device memory is any memory, the stream is null, and a call has ended when it returns; it uses threads
+ * of its own, and several threads may call at a time.
  *
  * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in
  * the byte order of docs/dev/gpu.md; unquantized tokens (the sink and other protected tokens: protected
- * pages; those not yet sealed: "tail" pages) are BF16. On a CPU a sealed page has the bytes of its format, and an
- * unquantized page is rows, one behind another.
+ * pages; those not yet sealed: "tail" pages) are BF16. On a CPU a sealed page has the bytes of its format,
+ * and an unquantized page is rows, one behind another.
  *
  * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and
  * take those that an older caller does not have for zero. (kvant_pages, a part of others, stays as it is.) A
