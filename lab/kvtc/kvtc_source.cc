@@ -14,7 +14,7 @@ constexpr int kPlainBits = 16;
 
 class KvtcSource : public LogitSource {
  public:
-  KvtcSource(std::string name, const Session& session, std::shared_ptr<const Plan> plan, KvtcRows rows,
+  KvtcSource(std::string name, const Session& session, PlacedPlan plan, KvtcRows rows,
              const std::array<PrincipalDirections, 2>& directions,
              const std::array<std::vector<ComponentGroup>, 2>& groups)
       : name_(std::move(name)),
@@ -124,8 +124,8 @@ Result<std::unique_ptr<LogitSource>> make_kvtc_source(
   const auto plan = session.plan(*recipe);
   if (!plan.ok()) return plan.error();
   const Engine& engine = session.engine();
-  auto rows =
-      KvtcRows::make(*plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads));
+  auto rows = KvtcRows::make(plan->plan(),
+                             rope_turns(engine.parts(), engine.geometry(), session.options().n_threads));
   if (!rows.ok()) return rows.error();
   for (const auto& of_side : groups) {
     int n = 0;

@@ -72,7 +72,7 @@ class AttentionBackend {
   virtual PageOrder page_order() const = 0;
 
   // The plan with its pages where the backend reads them. An error: a device can't serve it, and what it can.
-  virtual Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const = 0;
+  virtual Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const = 0;
 
   // The kernel that serves the sealed pages of (layer, KV head, side).
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
@@ -90,7 +90,7 @@ class BackendDecorator : public AttentionBackend {
 
   std::vector<SkipCount> skip_counts() const final { return inner_.skip_counts(); }
   PageOrder page_order() const final { return inner_.page_order(); }
-  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const final {
+  Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const final {
     return inner_.place(std::move(plan));
   }
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const final {

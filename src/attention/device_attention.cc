@@ -129,7 +129,7 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
 bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
                            const kvant_decode_layer& at_layer) {
   const GroupTables& group = group_of(step, layer);
-  const kvant_page_metrics* metrics = step.plan().device_constants->page_metrics(layer);
+  const kvant_page_metrics* metrics = step.device_pages().constants().page_metrics(layer);
   kvant_page_metrics of_pages{};
   if (metrics != nullptr && group.frees) {  // which turn with the place of a page in its sequence
     of_pages = *metrics;
@@ -208,7 +208,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   at_layer.sealed.table = indices_.at(slices.sealed);
   at_layer.sealed.seq_stride = slices.sealed_width;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
-  plan.device_constants->add_to(at_layer, layer);
+  store.constants().add_to(at_layer, layer);
 
   kvant_new_rows appended{};
   if (rows.k == nullptr) {

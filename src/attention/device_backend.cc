@@ -18,7 +18,7 @@ class DeviceBackend final : public AttentionBackend {
   }
   std::vector<SkipCount> skip_counts() const override { return {}; }
   PageOrder page_order() const override { return PageOrder::canonical; }
-  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override {
+  Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const override {
     return place_on(device_, plan);
   }
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {

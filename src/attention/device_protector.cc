@@ -347,7 +347,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
                                nullptr,
                                point.end_sealed - point.n_sealed,
                                0,
-                               plan.device_constants->page_metrics(layer)};
+                               step.device_pages().constants().page_metrics(layer)};
   if (!check(step, "sealing", library.seal_pages(&shape, &of_slice, &range, device_->stream()))) return false;
   if (n_rows == 0) return true;
   const kvant_protected_rows rows{sizeof rows,

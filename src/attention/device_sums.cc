@@ -56,7 +56,7 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuf
   const DeviceEntryTable& all = step.device_pages().sums();
   kvant_correction correction{};
   correction.struct_size = sizeof correction;
-  correction.query_maps = plan.device_constants->query_maps(layer);
+  correction.query_maps = step.device_pages().constants().query_maps(layer);
   correction.states = reinterpret_cast<float*>(buffer_.memory());
   correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
   if (max_due_ == 0) {  // those of the store are found as pages are
@@ -80,7 +80,7 @@ kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_sh
   for (int s = 0; s < n_slices; ++s)
     device_->copy(after(step, s, 0), in_store(step, layer, step.sums(s)), bytes);
   kvant_correction correction = of_rows(step, layer, indices, /*from_row=*/0);
-  correction.key_maps = plan.device_constants->key_maps(layer);
+  correction.key_maps = step.device_pages().constants().key_maps(layer);
   correction.state_of_seq = indices.at(slice_sums_);
   correction.state_page_stride = correction.state_seq_stride;
   kvant_decode_layer corrected = at_layer;

@@ -81,7 +81,9 @@ class LayerLoop final : public AttentionBackend {
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override;
   PageOrder page_order() const override { return pages_->page_order(); }
-  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
+  Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const override {
+    return PlacedPlan(std::move(plan));
+  }
   KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
     return pages_->kernel(plan, layer, kv_head, side);
   }

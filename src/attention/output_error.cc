@@ -55,14 +55,14 @@ OutputError LayerEffects::total() const {
   return sum;
 }
 
-void OutputErrorBackend::add(std::shared_ptr<const Plan> plan, AttentionBackend& backend) {
+void OutputErrorBackend::add(PlacedPlan plan, AttentionBackend& backend) {
   const Geometry& g = plan->geometry;
   Shadow shadow;
   shadow.backend = &backend;
   shadow.effects.n_layers = g.n_layers;
   shadow.effects.n_heads = g.n_heads;
   shadow.effects.errors.resize(static_cast<std::size_t>(g.n_layers) * g.n_heads);
-  if (plan->device != nullptr) shadow.on_device = std::make_unique<UploadedAttention>(plan->device);
+  if (plan.on_device()) shadow.on_device = std::make_unique<UploadedAttention>(plan.device());
   shadow.cache = std::make_unique<Cache>(std::move(plan), /*byte_limit=*/0);
   shadow.sequence = shadow.cache->add();
   shadows_.push_back(std::move(shadow));

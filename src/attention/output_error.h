@@ -50,8 +50,8 @@ class OutputErrorBackend final : public BackendDecorator, private RowObserver {
   explicit OutputErrorBackend(AttentionBackend& inner) : BackendDecorator(inner) {}
 
   // On `inner`, or on a backend of its own, which outlives this.
-  void add(std::shared_ptr<const Plan> plan) { add(std::move(plan), inner()); }
-  void add(std::shared_ptr<const Plan> plan, AttentionBackend& backend);
+  void add(PlacedPlan plan) { add(std::move(plan), inner()); }
+  void add(PlacedPlan plan, AttentionBackend& backend);
   // The next step starts a new text.
   void begin();
   // Around each step of the cache that is run through, which has one slice of n_tokens tokens. Queries

@@ -51,7 +51,9 @@ class Scripted : public AttentionBackend {
   }
   std::vector<SkipCount> skip_counts() const override { return inner_->skip_counts(); }
   PageOrder page_order() const override { return inner_->page_order(); }
-  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
+  Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const override {
+    return PlacedPlan(std::move(plan));
+  }
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {"scripted", ""}; }
   RowObserver* observer() override { return nullptr; }
 

@@ -74,8 +74,8 @@ Result<std::vector<double>> time_tokens(int n, const Run& run) {
 // kvant's engine with `plan`. engine and backend must outlive it. guard_every: a QualityGuard checks each
 // layer in one of this many steps; 0: no guard.
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan,
-                                                 ContenderOptions options = {}, int guard_every = 0);
+                                                 PlacedPlan plan, ContenderOptions options = {},
+                                                 int guard_every = 0);
 
 // llama.cpp with the cache types and graph that a row's name says ("llama.cpp:f16-plain"), on the GGUF file
 // as it is. max_depth: tokens to make room for in each sequence, beyond max_new for prompts and generations.

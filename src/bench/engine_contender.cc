@@ -16,8 +16,8 @@ constexpr std::uint64_t kFillSeed = 1;
 
 class EngineContender : public Contender {
  public:
-  EngineContender(std::string name, Engine& engine, AttentionBackend& backend,
-                  std::shared_ptr<const Plan> plan, ContenderOptions options, int guard_every)
+  EngineContender(std::string name, Engine& engine, AttentionBackend& backend, PlacedPlan plan,
+                  ContenderOptions options, int guard_every)
       : name_(std::move(name)),
         engine_(engine),
         backend_(backend),
@@ -129,8 +129,7 @@ class EngineContender : public Contender {
 }  // namespace
 
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, ContenderOptions options,
-                                                 int guard_every) {
+                                                 PlacedPlan plan, ContenderOptions options, int guard_every) {
   return std::make_unique<EngineContender>(std::move(name), engine, backend, std::move(plan),
                                            std::move(options), guard_every);
 }

@@ -46,7 +46,11 @@ float* Step::state_after(int slice) const {
   return cache_.sequences_.at(slices_[slice].sequence).next_state.get();
 }
 
-std::shared_ptr<const Plan> Step::shared_plan() const {
+const std::shared_ptr<const Plan>& Step::shared_plan() const {
+  return cache_.plan_.plan();
+}
+
+const PlacedPlan& Step::placed() const {
   return cache_.plan_;
 }
 
@@ -83,10 +87,10 @@ void Step::abort() {
   cache_.close(*this, false);
 }
 
-Cache::Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit)
+Cache::Cache(PlacedPlan plan, std::int64_t byte_limit)
     : plan_(std::move(plan)),
       pools_(byte_limit),
-      states_(plan_->geometry.recurrent_values, pools_.budget(), plan_->device.get()) {
+      states_(plan_->geometry.recurrent_values, pools_.budget(), plan_.device().get()) {
   group_layers();
   if (on_device()) return;
   const Geometry& g = plan_->geometry;
@@ -103,10 +107,11 @@ void Cache::group_layers() {
   group_of_layer_.resize(plan_->geometry.n_layers);
   for (LayersOfEntry& found : layer_groups(*plan_)) {
     for (const int layer : found.layers) group_of_layer_[layer] = static_cast<int>(groups_.size());
-    groups_.push_back({found.rules, std::move(found.layers), nullptr});
+    const GroupRules rules = plan_.on_device() ? device_rules(*plan_, found.rules) : found.rules;
+    groups_.push_back({rules, std::move(found.layers), nullptr});
   }
-  if (plan_->device != nullptr) {
-    device_ = std::make_unique<DevicePageStore>(*plan_, pools_.budget());
+  if (plan_.on_device()) {
+    device_ = std::make_unique<DevicePageStore>(plan_, pools_.budget());
     return;
   }
   for (LayerGroup& group : groups_)

@@ -29,6 +29,7 @@
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
+#include "cache/placed_plan.h"
 #include "cache/recurrent_states.h"
 #include "recipe/plan.h"
 
@@ -87,7 +88,8 @@ class Step {
   const Plan& plan() const;
   // The pages of slice i. Threads may work on different (slice, layer, KV head)s at the same time.
   HeadState& head(int slice, int layer, int kv_head) const;
-  std::shared_ptr<const Plan> shared_plan() const;
+  const std::shared_ptr<const Plan>& shared_plan() const;
+  const PlacedPlan& placed() const;
 
   // Where pages lie on a device: what slice i holds of a layer (of its group's layers), the store, and the
   // entry of its sink (none: it has none yet). Of a plan that quantizes, all groups have as many pages
@@ -144,10 +146,11 @@ class Step {
 class Cache {
  public:
   // byte_limit: allocations beyond it fail with an error; 0: no limit.
-  Cache(std::shared_ptr<const Plan> plan, std::int64_t byte_limit);
+  Cache(PlacedPlan plan, std::int64_t byte_limit);
   ~Cache();
 
   const Plan& plan() const { return *plan_; }
+  const PlacedPlan& placed() const { return plan_; }
 
   SequenceId add();                          // an empty sequence
   Result<SequenceId> fork(SequenceId from);  // shares all pages; who goes on first copies the open one
@@ -279,7 +282,7 @@ class Cache {
   void add_protected_bytes(const DeviceProtection& protection, CacheBytes& bytes) const;
   void close(Step& step, bool commit);
 
-  std::shared_ptr<const Plan> plan_;
+  PlacedPlan plan_;
   PagePools pools_;
   RecurrentStates states_;
   std::size_t widest_step_ = 0;  // sequences

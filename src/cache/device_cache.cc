@@ -177,7 +177,7 @@ DeviceMemory random_rows(PageDevice& device, const Geometry& g, std::uint64_t se
 Status Cache::fill_group(int group, const char* rows, const SyntheticRows& protected_rows,
                          const Sequence& filled) {
   const Geometry& g = plan_->geometry;
-  PageDevice& device = *plan_->device;
+  PageDevice& device = *device_->device();
   const PageLibrary& library = device.library();
   DeviceEntryStore& pages = device_->of_group(group);
   const PageLedger& ledger = *filled.ledgers[group];
@@ -201,7 +201,7 @@ Status Cache::fill_group(int group, const char* rows, const SyntheticRows& prote
     device_->add_sealed(of_layer, layer);
     of_layer.sealed.table = &on_device->sealed_id;
     of_layer.sink = device_->has_sink() ? plan_->layers[layer].sink : 0;
-    plan_->device_constants->add_to(of_layer, layer);
+    device_->constants().add_to(of_layer, layer);
     kvant_new_rows new_rows{};
     new_rows.struct_size = sizeof new_rows;
     new_rows.n_rows = kPageTokens;
@@ -221,7 +221,7 @@ Status Cache::fill_group(int group, const char* rows, const SyntheticRows& prote
                                  nullptr,
                                  1,
                                  0,
-                                 plan_->device_constants->page_metrics(layer)};
+                                 device_->constants().page_metrics(layer)};
     KVANT_RETURN_IF_ERROR(library_status(device, "sealing a page",
                                          library.seal_pages(&shape, &of_layer, &range, device.stream())));
     if (of_layer.sink > 0) device_->keep_sink(tail.entry(), filled.sink.entry(), layer);
@@ -238,7 +238,7 @@ Status Cache::fill_group(int group, const char* rows, const SyntheticRows& prote
 
 Status Cache::fill_device(SequenceId id, int n_tokens, std::uint64_t seed) {
   if (n_tokens == 0) return {};
-  PageDevice& device = *plan_->device;
+  PageDevice& device = *device_->device();
   device.enter();
   Sequence filled = empty_sequence();
   if (!take_filled(n_tokens, filled)) return out_of_memory("filling a sequence");

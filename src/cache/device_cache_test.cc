@@ -25,8 +25,8 @@ Geometry sliding_geometry() {
   return g;
 }
 
-std::shared_ptr<const Plan> plan_on(const std::shared_ptr<HostPages>& device, const std::string& recipe,
-                                    const Geometry& geometry = testing::small_geometry()) {
+PlacedPlan plan_on(const std::shared_ptr<HostPages>& device, const std::string& recipe,
+                   const Geometry& geometry = testing::small_geometry()) {
   return place_on(device, testing::plan_for(recipe, geometry)).value();
 }
 
@@ -292,7 +292,7 @@ TEST(DeviceCache, KeepsWhatAWindowSeesAndUsesTheRestAgain) {
     if (is_unquantized(*plan)) continue;
     // Slabs of the layer that doesn't slide, at most as many again as it has pages.
     const auto full = static_cast<std::int64_t>(
-        sealed_layout(*plan, plan->device->library(), layer_groups(*plan)[1].layers).bytes);
+        sealed_layout(*plan, plan.device()->library(), layer_groups(*plan)[1].layers).bytes);
     EXPECT_LE(cache.bytes_reserved() - reserved, 2 * full * pages_for(6000)) << recipe;
   }
 }
@@ -429,7 +429,7 @@ void expect_largest(const char* recipe, const Geometry& geometry) {
         most = std::max(most, cache.page_bytes_in_use());
         ASSERT_TRUE((*step)->commit().ok());
       }
-      const std::int64_t predicted = largest_device_bytes(*plan, n_tokens, {1, step_tokens});
+      const std::int64_t predicted = largest_device_bytes(plan, n_tokens, {1, step_tokens});
       // Steps that end with pages have no observers; and of layers that slide the bound has sealed pages
       // beside the longest tail.
       std::int64_t slack = 2 * static_cast<std::int64_t>(observer_layout(*plan).bytes);
@@ -470,8 +470,8 @@ void expect_largest_of_batch(const char* recipe, const Geometry& geometry, const
     most = std::max(most, cache.page_bytes_in_use());
     ASSERT_TRUE((*step)->commit().ok());
   }
-  EXPECT_LE(most, largest_device_bytes(*plan, kTokens, batch)) << recipe;
-  EXPECT_LE(most, batch.n_seqs * largest_device_bytes(*plan, kTokens, {1, batch.step_tokens})) << recipe;
+  EXPECT_LE(most, largest_device_bytes(plan, kTokens, batch)) << recipe;
+  EXPECT_LE(most, batch.n_seqs * largest_device_bytes(plan, kTokens, {1, batch.step_tokens})) << recipe;
 }
 
 TEST(LargestDeviceBytes, AreEnoughForStepsThatABatchShares) {
@@ -485,7 +485,7 @@ TEST(LargestDeviceBytes, AreEnoughForStepsThatABatchShares) {
   // A page of the tail for what a sequence holds and one for what it goes on with; and the step's, once.
   const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");
   const auto of = [&](int n_seqs, int step_tokens) {
-    return largest_device_bytes(*plan, 2000, {n_seqs, step_tokens});
+    return largest_device_bytes(plan, 2000, {n_seqs, step_tokens});
   };
   EXPECT_EQ(of(100, 1), 100 * of(1, 1));
   for (const int n : {8, 100}) {
@@ -504,8 +504,8 @@ TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
   for (const char* recipe : {"bf16", kSinkRecipe})
     expect_largest(recipe, testing::unlike_layers(128, 64, 1, 2));
   const auto plan = plan_on(std::make_shared<HostPages>(), "bf16");
-  EXPECT_EQ(largest_device_bytes(*plan, 0, {1, 512}), 0);
-  EXPECT_EQ(largest_device_bytes(*plan, 129, {1, 512}), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages
+  EXPECT_EQ(largest_device_bytes(plan, 0, {1, 512}), 0);
+  EXPECT_EQ(largest_device_bytes(plan, 129, {1, 512}), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ void DeviceHeadPages::list_protected(const Step& step, int slice) {
 Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_head, int first_visible,
                                int n_sealed) {
   plan_ = step.shared_plan();
+  device_ = step.device_pages().device();
   layer_ = layer;
   kv_head_ = kv_head;
   const PageLedger& ledger = step.ledger(slice, layer);
@@ -90,7 +91,7 @@ void DeviceHeadPages::unpack() {
       std::copy_n(from, bytes, page.begin());
       from += bytes;
       bytes_.push_back(std::make_unique<std::byte[]>(format.page_bytes(d)));
-      plan_->device->page_to_host(format.name(), side, d, page.data(), bytes_.back().get());
+      device_->page_to_host(format.name(), side, d, page.data(), bytes_.back().get());
       const PageContext& of_rows = side == Side::key ? key_rows_ : value_rows_;
       const PageContext& context = fetched_[i].is_sealed ? head.side(side).context : of_rows;
       (side == Side::key ? pages_[i].k : pages_[i].v) = PageSide{&format, bytes_.back().get(), &context};

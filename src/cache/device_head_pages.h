@@ -37,6 +37,7 @@ class DeviceHeadPages {
   void list_protected(const Step& step, int slice);
 
   std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<PageDevice> device_;
   int layer_ = 0, kv_head_ = 0;
   std::vector<PageEntry> entries_;
   std::vector<Fetched> fetched_;

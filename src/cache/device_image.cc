@@ -59,7 +59,7 @@ Status DeviceImage::fetch(DeviceEntryStore& store, PageEntry entry) {
 void DeviceImage::write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n) {
   const int d = plan_.geometry.dim(layer);
   std::memcpy(moved_.data(), place(room, layer, head, side), std::size_t{2} * page_rows(room, layer) * d);
-  plan_.device->page_to_host(kPlain, side, d, moved_.data(), page_.data());
+  store_.device()->page_to_host(kPlain, side, d, moved_.data(), page_.data());
   const std::size_t bytes = std::size_t{2} * n * d;
   std::memcpy(to.skip(bytes), page_.data(), bytes);
 }
@@ -68,7 +68,7 @@ void DeviceImage::read_rows(const std::byte* from, int room, int layer, int head
   const int d = plan_.geometry.dim(layer);
   std::fill(page_.begin(), page_.end(), std::byte{});
   std::memcpy(page_.data(), from, std::size_t{2} * n * d);
-  plan_.device->page_from_host(kPlain, side, d, page_.data(), moved_.data());
+  store_.device()->page_from_host(kPlain, side, d, page_.data(), moved_.data());
   std::memcpy(place(room, layer, head, side), moved_.data(), std::size_t{2} * page_rows(room, layer) * d);
 }
 
@@ -119,7 +119,7 @@ Status DeviceImage::write_heads(ByteWriter& to, int n_sealed, const Beside& besi
     const int n = n_sealed > 0 ? plan_.layers[layer].sink : 0;
     if (n > 0 && !sink.held())
       return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
-                   label(plan_.recipe), plan_.device->name());
+                   label(plan_.recipe), store_.device()->name());
     for (int head = 0; head < g.kv_heads(layer); ++head) {
       to.write<std::int32_t>(n);
       for (int t = 0; t < n; ++t) to.write<std::int32_t>(t);
@@ -196,9 +196,9 @@ Status DeviceImage::write_state(ByteWriter& to, const float* state) {
   const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
   std::vector<float> moved(n), canonical(n);
   if (state != nullptr) {
-    plan_.device->enter();
-    plan_.device->download(moved.data(), state, n * sizeof(float));
-    KVANT_RETURN_IF_ERROR(plan_.device->finish());
+    store_.device()->enter();
+    store_.device()->download(moved.data(), state, n * sizeof(float));
+    KVANT_RETURN_IF_ERROR(store_.device()->finish());
     transpose_state(/*to_device=*/false, moved.data(), canonical.data());
   }
   std::memcpy(to.skip(n * sizeof(float)), canonical.data(), n * sizeof(float));
@@ -210,8 +210,8 @@ void DeviceImage::read_state(const std::byte* from, float* state) {
   std::vector<float> canonical(n), moved(n);
   std::memcpy(canonical.data(), from, n * sizeof(float));
   transpose_state(/*to_device=*/true, canonical.data(), moved.data());
-  plan_.device->enter();
-  plan_.device->upload(state, moved.data(), n * sizeof(float));
+  store_.device()->enter();
+  store_.device()->upload(state, moved.data(), n * sizeof(float));
 }
 
 Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledger, int n_sealed, int page) {
@@ -223,7 +223,7 @@ Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledg
     const Format& format = *plan_.head(layer, head).side(side).sealed;
     const int d = plan_.geometry.dim(layer);
     std::byte* canonical = to.skip(format.page_bytes(d));
-    plan_.device->page_to_host(format.name(), side, d, place(entry.room, layer, head, side), canonical);
+    store_.device()->page_to_host(format.name(), side, d, place(entry.room, layer, head, side), canonical);
   });
   return {};
 }
@@ -242,7 +242,8 @@ void DeviceImage::read_page(ByteReader& from, int group, const PageLedger& ledge
     const Format& format = *plan_.head(layer, head).side(side).sealed;
     const std::byte* canonical = from.skip(format.page_bytes(d));
     if (canonical != nullptr)
-      plan_.device->page_from_host(format.name(), side, d, canonical, place(entry.room, layer, head, side));
+      store_.device()->page_from_host(format.name(), side, d, canonical,
+                                      place(entry.room, layer, head, side));
   });
   if (from.ok()) store_.of_group(group).upload(bytes_.data(), entry);
 }

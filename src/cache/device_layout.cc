@@ -285,8 +285,7 @@ bool is_corrected(const Plan& plan) {
                      [](const HeadPlan& head) { return head.corrected; });
 }
 
-Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
-                                             const std::shared_ptr<const Plan>& plan) {
+Result<PlacedPlan> place_on(std::shared_ptr<PageDevice> device, const std::shared_ptr<const Plan>& plan) {
   KVANT_RETURN_IF_ERROR(check_geometry(plan->geometry, device->name()));
   KVANT_RETURN_IF_ERROR(check_wide_prompts(*plan, *device));
   KVANT_RETURN_IF_ERROR(check_rules(*plan, device->name()));
@@ -294,18 +293,23 @@ Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
   KVANT_RETURN_IF_ERROR(check_correction(*plan, device->name()));
   KVANT_RETURN_IF_ERROR(check_prompts(*plan, device->name()));
   auto placed = std::make_shared<Plan>(*plan);
-  placed->device = std::move(device);
   placed->tail = find_format("bf16");
   placed->recipe.tail = "bf16";
   // Integer codes are multiplied exactly, q and P in half precision, but where prompts have integers.
   if (plan->recipe.products == Products::integer && takes_integer_prompts(*plan))
     placed->recipe.prompt = PromptAttention::flashq;
   placed->recipe.products = Products::real;
-  if (!is_unquantized(*placed)) KVANT_RETURN_IF_ERROR(check_formats(*placed, *placed->device));
-  auto constants = DeviceConstants::make(placed->device, *placed);
+  if (!is_unquantized(*placed)) KVANT_RETURN_IF_ERROR(check_formats(*placed, *device));
+  auto constants = DeviceConstants::make(device, *placed);
   if (!constants.ok()) return constants.error();
-  placed->device_constants = std::move(constants).value();
-  return std::shared_ptr<const Plan>(std::move(placed));
+  return PlacedPlan(std::move(placed), std::move(device), std::move(constants).value());
+}
+
+GroupRules device_rules(const Plan& plan, GroupRules rules) {
+  rules.tail_step = kPageTokens;
+  rules.tail_lasts = true;
+  rules.seals = !is_unquantized(plan);
+  return rules;
 }
 
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side) {
@@ -445,15 +449,17 @@ MostPages most_pages(const GroupRules& rules, int n_tokens, const Batch& batch) 
 
 }  // namespace
 
-std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
+std::int64_t largest_device_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch) {
+  const Plan& plan = *placed;
   if (n_tokens == 0) return 0;
   std::int64_t bytes = 0;
   for (const LayersOfEntry& group : layer_groups(plan)) {
-    const MostPages most = most_pages(group.rules, n_tokens, batch);
+    const MostPages most = most_pages(device_rules(plan, group.rules), n_tokens, batch);
     bytes += static_cast<std::int64_t>(plain_layout(plan, kPageTokens, group.layers).bytes) * most.tail;
     if (most.sealed > 0)
-      bytes += static_cast<std::int64_t>(sealed_layout(plan, plan.device->library(), group.layers).bytes) *
-               most.sealed;
+      bytes +=
+          static_cast<std::int64_t>(sealed_layout(plan, placed.device()->library(), group.layers).bytes) *
+          most.sealed;
   }
   return bytes + batch.n_seqs * bytes_beside_pages(plan, n_tokens);
 }

@@ -10,14 +10,19 @@
 
 #include "cache/batch_pages.h"
 #include "cache/page_device.h"
+#include "cache/page_ledger.h"
+#include "cache/placed_plan.h"
 #include "recipe/plan.h"
 
 namespace kvant {
 
-// The plan for this device: `plan` with pages in its memory, and a tail in BF16, the only one that the
-// library knows. An error: what the device can't do, and the nearest that it can.
-Result<std::shared_ptr<const Plan>> place_on(std::shared_ptr<PageDevice> device,
-                                             const std::shared_ptr<const Plan>& plan);
+// The plan with its pages in the device's memory, and a tail in BF16, the only one that the library knows. An
+// error: what the device can't do, and the nearest that it can.
+Result<PlacedPlan> place_on(std::shared_ptr<PageDevice> device, const std::shared_ptr<const Plan>& plan);
+
+// The rules of a layer group on a device, whose entries of the tail have room for a whole page and last until
+// the step ends.
+GroupRules device_rules(const Plan& plan, GroupRules rules);
 
 // Whether nothing is ever sealed: both sides stay in BF16, as the tail holds them.
 bool is_unquantized(const Plan& plan);
@@ -81,7 +86,7 @@ EntryLayout correction_layout(const Plan& plan);
 // The maximum number of bytes that a batch takes while each of its sequences grows to n_tokens: what a step
 // opens stays in the tail until it ends, and what its tokens no longer see is freed then. Of a prompt that
 // the recipe leaves unsealed as a whole, a step counts.
-std::int64_t largest_device_bytes(const Plan& plan, int n_tokens, const Batch& batch);
+std::int64_t largest_device_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch);
 
 // The names of the formats of a layer, by KV head.
 std::vector<const char*> head_formats(const Plan& plan, int layer, Side side);

@@ -9,16 +9,14 @@
 namespace kvant {
 namespace {
 
-Result<std::shared_ptr<const Plan>> placed(const std::string& text,
-                                           const Geometry& geometry = testing::small_geometry()) {
+Result<PlacedPlan> placed(const std::string& text, const Geometry& geometry = testing::small_geometry()) {
   const Recipe recipe = parse_recipe(text).value();
   const auto plan = resolve(recipe, geometry, testing::made_up_constants(recipe, geometry));
   EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
   return place_on(std::make_shared<testing::HostPages>(), *plan);
 }
 
-void expect_refused(const Result<std::shared_ptr<const Plan>>& plan, const std::string& reason,
-                    const std::string& instead) {
+void expect_refused(const Result<PlacedPlan>& plan, const std::string& reason, const std::string& instead) {
   ASSERT_FALSE(plan.ok()) << reason;
   EXPECT_NE(plan.error().message.find(reason), std::string::npos) << plan.error().message;
   EXPECT_NE(plan.error().message.find(instead), std::string::npos) << plan.error().message;
@@ -118,7 +116,7 @@ TEST(PlaceOn, SaysWhatItHasNoRoomFor) {
 TEST(EntryLayout, PagesOfAllHeadsAndSidesLieSideBySide) {
   const auto plan = placed("k=tok8g64,v=tok4g64,k@0.0=ch2g64,v@1.0=tok2g64,v@1.1=fp8");
   ASSERT_TRUE(plan.ok());
-  const PageLibrary& library = (*plan)->device->library();
+  const PageLibrary& library = plan->device()->library();
   const EntryLayout layout = sealed_layout(**plan, library, layer_groups(**plan).front().layers);
   const int n_heads = (*plan)->geometry.n_kv_heads, d = (*plan)->geometry.head_dim;
   std::size_t end = 0;
@@ -145,7 +143,7 @@ TEST(EntryLayout, OtherGroupsLayersTakeNothing) {
   ASSERT_TRUE(plan.ok());
   const auto groups = layer_groups(**plan);
   ASSERT_EQ(groups.size(), 2U);
-  const PageLibrary& library = (*plan)->device->library();
+  const PageLibrary& library = plan->device()->library();
   for (int group = 0; group < 2; ++group) {
     for (const EntryLayout& layout : {sealed_layout(**plan, library, groups[group].layers),
                                       plain_layout(**plan, kPageTokens, groups[group].layers)}) {
@@ -168,7 +166,7 @@ TEST(EntryLayout, UnlikeHeadsTakeTheBytesOfTheirOwnFormats) {
   const auto plan = placed("k=ch4g128,v=tok4g64,k@0.0=ch2g128,v@0.1=tok8g64");
   ASSERT_TRUE(plan.ok());
   const EntryLayout layout =
-      sealed_layout(**plan, (*plan)->device->library(), layer_groups(**plan).front().layers);
+      sealed_layout(**plan, plan->device()->library(), layer_groups(**plan).front().layers);
   constexpr std::size_t kBit = 128 * 64 / 8, kOfChannels = 64 * 4, kOfTokens = 128 * 4;
   EXPECT_EQ(layout.layers[1].offset, 2 * kBit + kOfChannels + 4 * kBit + kOfTokens  // head 0
                                          + 4 * kBit + kOfChannels + 8 * kBit + kOfTokens);

@@ -7,22 +7,23 @@
 
 namespace kvant {
 
-DevicePageStore::DevicePageStore(const Plan& plan, MemoryBudget& budget)
-    : plan_(plan),
-      device_(*plan.device),
-      has_sink_(device_sink(plan) > 0),
-      group_of_layer_(plan.geometry.n_layers),
+DevicePageStore::DevicePageStore(PlacedPlan placed, MemoryBudget& budget)
+    : placed_(std::move(placed)),
+      plan_(*placed_),
+      device_(*placed_.device()),
+      has_sink_(device_sink(plan_) > 0),
+      group_of_layer_(plan_.geometry.n_layers),
       beside_(device_, budget,
-              {{kSinkRoom, sink_layout(plan)},
-               {kSumsRoom, correction_layout(plan)},
-               {kProtectedRoom, protected_layout(plan)},
-               {kObserversRoom, observer_layout(plan)}},
+              {{kSinkRoom, sink_layout(plan_)},
+               {kSumsRoom, correction_layout(plan_)},
+               {kProtectedRoom, protected_layout(plan_)},
+               {kObserversRoom, observer_layout(plan_)}},
               [this] { return shrink(); }) {
-  for (LayersOfEntry& group : layer_groups(plan)) {
+  for (LayersOfEntry& group : layer_groups(plan_)) {
     for (const int layer : group.layers) group_of_layer_[layer] = n_groups();
     std::vector<DeviceEntryStore::Kind> kinds{
-        {kSealedRoom, sealed_layout(plan, device_.library(), group.layers)},
-        {kPageTokens, plain_layout(plan, kPageTokens, group.layers)}};
+        {kSealedRoom, sealed_layout(plan_, device_.library(), group.layers)},
+        {kPageTokens, plain_layout(plan_, kPageTokens, group.layers)}};
     groups_.push_back(
         {std::move(group.layers),
          std::make_unique<DeviceEntryStore>(device_, budget, std::move(kinds), [this] { return shrink(); })});
@@ -166,7 +167,7 @@ Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry 
                        std::ptrdiff_t{4} * n_pages * g.head_index(layer, 0);
       of_layer.mask_head_stride = n_pages;
     }
-    plan_.device_constants->add_to(of_layer, layer);
+    constants().add_to(of_layer, layer);
     kvant_dequantization rows{};
     rows.struct_size = sizeof rows;
     rows.n_seqs = 1;

@@ -21,10 +21,13 @@ namespace kvant {
 
 class DevicePageStore {
  public:
-  // The plan's device keeps the pages. Plan and budget outlive the store.
-  DevicePageStore(const Plan& plan, MemoryBudget& budget);
+  // The plan's device keeps the pages. The budget outlives the store.
+  DevicePageStore(PlacedPlan placed, MemoryBudget& budget);
   DevicePageStore(const DevicePageStore&) = delete;
   DevicePageStore& operator=(const DevicePageStore&) = delete;
+
+  const std::shared_ptr<PageDevice>& device() const { return placed_.device(); }
+  const DeviceConstants& constants() const { return placed_.constants(); }
 
   // The pages of a layer group, by its number and by one of its layers. Rooms: kSealedRoom, kPageTokens.
   DeviceEntryStore& of_group(int group) { return *groups_[group].pages; }
@@ -82,6 +85,7 @@ class DevicePageStore {
   };
   Status make_room_to_gather(std::size_t bytes);
 
+  PlacedPlan placed_;
   const Plan& plan_;
   PageDevice& device_;
   bool has_sink_;

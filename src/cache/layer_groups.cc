@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cache/device_layout.h"
-
 namespace kvant {
 
 std::vector<LayersOfEntry> layer_groups(const Plan& plan) {
@@ -19,13 +17,6 @@ std::vector<LayersOfEntry> layer_groups(const Plan& plan) {
     });
     if (found == groups.end()) found = groups.insert(found, {rules, {}});
     found->layers.push_back(layer);
-  }
-  if (plan.device == nullptr) return groups;
-  const bool seals = !is_unquantized(plan);
-  for (LayersOfEntry& group : groups) {
-    group.rules.tail_step = kPageTokens;
-    group.rules.tail_lasts = true;
-    group.rules.seals = seals;
   }
   return groups;
 }

@@ -14,7 +14,8 @@ struct LayersOfEntry {
   std::vector<int> layers;  // ascending
 };
 
-// In the order of their first layers. The same layers on every device, whose rules may differ.
+// In the order of their first layers, with the rules of a cache in host memory. A device has the same groups,
+// with rules of its own (device_rules in device_layout.h).
 std::vector<LayersOfEntry> layer_groups(const Plan& plan);
 
 }  // namespace kvant

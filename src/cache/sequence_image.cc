@@ -274,7 +274,7 @@ Result<bool> SequenceImport::advance(std::size_t n_bytes) {
     return cache_->out_of_memory("importing a sequence");
   }
   from_.require(from_.at_end());
-  if (from_.ok() && device_) KVANT_RETURN_IF_ERROR(cache_->plan().device->finish());
+  if (from_.ok() && device_) KVANT_RETURN_IF_ERROR(cache_->device_->device()->finish());
   if (from_.ok()) return true;
   const Plan& plan = cache_->plan();
   return error(

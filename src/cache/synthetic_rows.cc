@@ -3,7 +3,7 @@
 namespace kvant {
 
 SyntheticRows::SyntheticRows(const Plan& plan, DevicePageStore& store, const DeviceProtection& protection)
-    : store_(store), device_(*plan.device), memory_(nullptr, {&device_}) {
+    : store_(store), device_(*store.device()), memory_(nullptr, {&device_}) {
   if (protection.pages.empty()) return;
   const Geometry& g = plan.geometry;
   int layer = 0;

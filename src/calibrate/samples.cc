@@ -78,8 +78,7 @@ Result<std::int32_t> beginning_token(const Tokenizer& tokenizer) {
 // Sequences that a model generates side by side.
 class Writing {
  public:
-  Writing(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-          const std::vector<Sample>& starts)
+  Writing(Engine& engine, AttentionBackend& backend, PlacedPlan plan, const std::vector<Sample>& starts)
       : engine_(engine), backend_(backend), cache_(std::move(plan), /*byte_limit=*/0), texts_(starts) {
     for (std::size_t i = 0; i < starts.size(); ++i) sequences_.push_back(cache_.add());
   }

@@ -100,7 +100,7 @@ class Adviser {
           candidates_, [&](const Candidate& other) { return other.row.recipe == plan.name; });
       if (is_listed) continue;  // an uncalibrated recipe may stand in under the name of a listed one
       AdviceRow row{.recipe = plan.name,
-                    .bytes = largest_batch_bytes(plan, context_, {options_.batch, kUsualStep})};
+                    .bytes = largest_batch_bytes(preview->plan, context_, {options_.batch, kUsualStep})};
       row.asked = label(recipe);
       row.fits = weights_ + row.bytes <= memory_;
       if (preview->stands_in) {

@@ -71,14 +71,14 @@ class Contenders {
     const int n_tokens = bench.depths.back() + max_new;
     KVANT_RETURN_IF_ERROR(session_.check_cache_memory(
         fmt::format("a KV cache of {} tokens", std::int64_t{n_tokens} * bench.parallel),
-        cache_bytes(**plan, n_tokens)));
+        cache_bytes(*plan, n_tokens)));
     return make_engine_contender((*plan)->name + (guard_every > 0 ? " (guarded)" : ""), session_.engine(),
                                  session_.backend(), *plan, contender_, guard_every);
   }
 
  private:
   // The benchmark runs copies of the sequences, and each copy has an open page of its own.
-  std::int64_t cache_bytes(const Plan& plan, int n_tokens) const {
+  std::int64_t cache_bytes(const PlacedPlan& plan, int n_tokens) const {
     const BenchOptions& bench = options_.bench;
     const bool reads = bench.prompt > 0 || contender_.text != nullptr;
     const Batch batch{bench.parallel, reads ? contender_.prompt_step : 1};

@@ -18,7 +18,7 @@ Result<LoadedDraftModel> load(const std::string& path, const Session& target, in
   LoadedDraftModel loaded{.session = std::make_unique<Session>(std::move(*session))};
   auto plan = loaded.session->plan(parse_recipe("bf16").value());
   if (!plan.ok()) return plan.error();
-  loaded.bytes = Scheduler::memory_for(largest_cache_bytes(**plan, context, kDraftStep));
+  loaded.bytes = Scheduler::memory_for(largest_cache_bytes(*plan, context, kDraftStep));
   auto model = DraftModel::make(loaded.session->engine(), loaded.session->backend(), *plan, target.engine(),
                                 loaded.bytes);
   if (!model.ok()) return model.error();

@@ -100,7 +100,7 @@ class Run {
   const RunOptions& options_;
   Session session_;
   int guard_every_;
-  std::shared_ptr<const Plan> plan_;
+  PlacedPlan plan_;
   std::optional<QualityGuard> guard_;
   bool warned_of_divergence_ = false;
   int context_ = 0;
@@ -210,7 +210,7 @@ Status Run::save_session() const {
 // Settles the context, checks the memory for it, and makes the conversation or restores it.
 Status Run::check_context(int prompt_tokens) {
   const std::int64_t wanted = std::int64_t{restored_tokens_} + prompt_tokens + std::max(options_.n, 1) + 1;
-  const auto context = context_for(session_, *plan_, options_.context, wanted);
+  const auto context = context_for(session_, plan_, options_.context, wanted);
   if (!context.ok()) return context.error();
   context_ = *context;
   auto sampler = Sampler::make(options_.sampling);

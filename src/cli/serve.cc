@@ -128,8 +128,9 @@ Result<std::int64_t> memory_for_cache(const Session& session, const std::string&
 }
 
 // compared: clients name the recipe with the model.
-ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions& options, int context,
+ServerInfo info_of(const Session& session, const PlacedPlan& placed, const ServeOptions& options, int context,
                    bool compared) {
+  const Plan& plan = *placed;
   const Engine& engine = session.engine();
   const std::set<std::string> kernels = [&] {
     std::set<std::string> names;
@@ -150,7 +151,7 @@ ServerInfo info_of(const Session& session, const Plan& plan, const ServeOptions&
           .fingerprint = engine.fingerprint(),
           .recipe = plan.name,
           .bits = mean_bits(plan, context).all,
-          .device = plan.device == nullptr ? "" : plan.device->name(),
+          .device = placed.on_device() ? placed.device()->name() : "",
           .kernels = {kernels.begin(), kernels.end()},
           .grid = cache_grid(plan, session.backend()),
           .weight_bytes = engine.weight_bytes(),
@@ -164,7 +165,7 @@ Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& sche
   if (!plan.ok()) return plan.error();
   scheduling.shadow_plan = *plan;
   scheduling.shadow_bytes = [plan = *plan, step = largest_step(scheduling)](int n_tokens) {
-    return largest_cache_bytes(*plan, n_tokens, step);
+    return largest_cache_bytes(plan, n_tokens, step);
   };
   scheduling.shadow_memory = Scheduler::memory_for(scheduling.shadow_bytes(scheduling.context));
   scheduling.memory -= scheduling.shadow_memory;
@@ -199,7 +200,7 @@ void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) 
 
 // One of the recipes that are served, with its part of the memory.
 struct Served {
-  std::shared_ptr<const Plan> plan;
+  PlacedPlan plan;
   SchedulerOptions scheduling;
 };
 
@@ -362,7 +363,7 @@ Status serve(const ServeOptions& options) {
                                      compared ? nullptr : *folder);
     if (!scheduler.ok()) return scheduler.error();
     schedulers.push_back(std::move(*scheduler));
-    infos.push_back(info_of(*session, *served.plan, options, context, compared));
+    infos.push_back(info_of(*session, served.plan, options, context, compared));
   }
 
   ServeLoop loop(std::move(schedulers.front()),

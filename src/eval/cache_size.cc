@@ -158,14 +158,15 @@ CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
   return bits;
 }
 
-std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens) {
-  return largest_batch_bytes(plan, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
+std::int64_t largest_cache_bytes(const PlacedPlan& placed, int n_tokens, int step_tokens) {
+  return largest_batch_bytes(placed, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
 }
 
 // Within the last page a shorter sequence may need more; before it, none does.
-std::int64_t largest_batch_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
+std::int64_t largest_batch_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch) {
+  const Plan& plan = *placed;
   const std::int64_t states = batch.n_seqs * kRecurrentStates * plan.geometry.recurrent_bytes();
-  if (plan.device != nullptr) return states + largest_device_bytes(plan, n_tokens, batch);
+  if (placed.on_device()) return states + largest_device_bytes(placed, n_tokens, batch);
   std::int64_t largest = 0;
   for (int n = std::max(0, n_tokens - kPageTokens) + 1; n <= n_tokens; ++n)
     largest = std::max(largest, predicted_cache_bytes(plan, n));

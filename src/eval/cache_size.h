@@ -47,10 +47,10 @@ inline constexpr int kUsualStep = 512;
 // Returns the maximum number of bytes that a sequence takes on its way to n_tokens, recurrent states
 // included, if no step adds more than step_tokens. These must fit into the memory that holds the plan's
 // pages.
-std::int64_t largest_cache_bytes(const Plan& plan, int n_tokens, int step_tokens = kUsualStep);
+std::int64_t largest_cache_bytes(const PlacedPlan& placed, int n_tokens, int step_tokens = kUsualStep);
 // Does the same for a batch whose sequences grow to n_tokens each. Memory that a step needs temporarily
 // counts once, not per sequence.
-std::int64_t largest_batch_bytes(const Plan& plan, int n_tokens, const Batch& batch);
+std::int64_t largest_batch_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch);
 // Returns the bytes at `context` at the mean bits, for comparison with a budget in bits or bytes.
 std::int64_t mean_cache_bytes(const Plan& plan, int context);
 

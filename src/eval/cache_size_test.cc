@@ -111,12 +111,12 @@ TEST(LargestCacheBytes, CountThreeRecurrentStates) {
   geometry.n_recurrent_layers = 1;
   geometry.recurrent_values = 1000;
   const auto hybrid = plan_for("k=ch4g128,v=tok4g128", geometry);
-  EXPECT_EQ(largest_cache_bytes(*hybrid, 300), largest_cache_bytes(*plain, 300) + 3 * 4000);
+  EXPECT_EQ(largest_cache_bytes(hybrid, 300), largest_cache_bytes(plain, 300) + 3 * 4000);
   EXPECT_EQ(predicted_bytes(*hybrid, 300).recurrent, 4000);
   EXPECT_EQ(mean_bits(*hybrid, 300).all, mean_bits(*plain, 300).all);
   const auto device = std::make_shared<testing::HostPages>();
-  EXPECT_EQ(largest_cache_bytes(*place_on(device, hybrid).value(), 300),
-            largest_cache_bytes(*place_on(device, plain).value(), 300) + 3 * 4000);
+  EXPECT_EQ(largest_cache_bytes(place_on(device, hybrid).value(), 300),
+            largest_cache_bytes(place_on(device, plain).value(), 300) + 3 * 4000);
 }
 
 // A step's four pages of K and V stay in the tail of a shared layer until the step ends.
@@ -125,8 +125,8 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
   const auto plain = plan_for("k=ch4g128,v=tok4g128,tail=bf16", geometry);
   geometry.shared = {false, true};
   const auto sharing = plan_for("k=ch4g128,v=tok4g128,tail=bf16", geometry);
-  EXPECT_EQ(largest_cache_bytes(*sharing, 4096),
-            largest_cache_bytes(*plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
+  EXPECT_EQ(largest_cache_bytes(sharing, 4096),
+            largest_cache_bytes(plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
 }
 
 // On a device, tails take whole pages and sealed pages take as much as in host memory. That holds exactly for
@@ -134,15 +134,15 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64,tail=bf16", testing::small_geometry());
   const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();
-  EXPECT_EQ(largest_cache_bytes(*placed, 4096), largest_device_bytes(*placed, 4096, {1, 512}));
-  EXPECT_EQ(largest_cache_bytes(*placed, 4096, 1024), largest_device_bytes(*placed, 4096, {1, 1024}));
-  EXPECT_GT(largest_cache_bytes(*placed, 4096), largest_cache_bytes(*plan, 4096));
+  EXPECT_EQ(largest_cache_bytes(placed, 4096), largest_device_bytes(placed, 4096, {1, 512}));
+  EXPECT_EQ(largest_cache_bytes(placed, 4096, 1024), largest_device_bytes(placed, 4096, {1, 1024}));
+  EXPECT_GT(largest_cache_bytes(placed, 4096), largest_cache_bytes(plan, 4096));
   constexpr int kPagesMore = 128;
-  const auto grown = [](const Plan& of) {
+  const auto grown = [](const PlacedPlan& of) {
     return largest_cache_bytes(of, 4096 + kPagesMore * 128) - largest_cache_bytes(of, 4096);
   };
-  EXPECT_GE(grown(*placed), grown(*plan));
-  EXPECT_LT(grown(*placed), grown(*plan) + kPagesMore * static_cast<std::int64_t>(kDeviceUnit));
+  EXPECT_GE(grown(placed), grown(plan));
+  EXPECT_LT(grown(placed), grown(plan) + kPagesMore * static_cast<std::int64_t>(kDeviceUnit));
 }
 
 // The expected value is worked out by hand: pages of 4.25 and 4.5 bits, and a tail of 16 bits in steps of 16
@@ -158,7 +158,7 @@ TEST(MeanBits, AverageOverThePositionsOfAPage) {
   EXPECT_NEAR(mean_bits(*plan, 256).sealed, 4.375, 1e-9);
   EXPECT_EQ(mean_cache_bytes(*plan, 256), std::llround(sum / 128 * 2 * 2 * 2 * 64 * 256 / 8));
   // The maximum on the way is at 255 tokens, of which 127 take the space of 128.
-  EXPECT_EQ(largest_cache_bytes(*plan, 256), 2 * 2 * 2 * 64 * (128 * 35 / 8 + 128 * 16) / 8);
+  EXPECT_EQ(largest_cache_bytes(plan, 256), 2 * 2 * 2 * 64 * (128 * 35 / 8 + 128 * 16) / 8);
 }
 
 TEST(MeanBits, OfAShortContextAverageOverWhatThereIs) {

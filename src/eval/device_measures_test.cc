@@ -35,7 +35,7 @@ struct Measured {
       : backend(device == nullptr ? make_reference_backend() : make_device_backend(device->pages())),
         engine(Engine::load(path, {.n_threads = 1, .device = device}).value()) {}
 
-  std::shared_ptr<const Plan> plan(const std::string& recipe) const {
+  PlacedPlan plan(const std::string& recipe) const {
     return backend->place(testing::plan_for(recipe + ",tail=bf16", engine->geometry())).value();
   }
   GuardReport guard(const std::string& recipe, int n_prompt, int n_decoded) const {

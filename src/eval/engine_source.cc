@@ -11,8 +11,7 @@ namespace {
 
 class EngineSource : public LogitSource {
  public:
-  EngineSource(std::string name, Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-               int step_tokens)
+  EngineSource(std::string name, Engine& engine, AttentionBackend& backend, PlacedPlan plan, int step_tokens)
       : name_(std::move(name)),
         engine_(engine),
         backend_(backend),
@@ -84,7 +83,7 @@ class EngineSource : public LogitSource {
 }  // namespace
 
 std::unique_ptr<LogitSource> make_engine_source(std::string name, Engine& engine, AttentionBackend& backend,
-                                                std::shared_ptr<const Plan> plan, int step_tokens) {
+                                                PlacedPlan plan, int step_tokens) {
   return std::make_unique<EngineSource>(std::move(name), engine, backend, std::move(plan), step_tokens);
 }
 

@@ -12,6 +12,6 @@ namespace kvant {
 // Makes a source that runs `plan` on `engine`, at most step_tokens tokens at a time. engine and backend must
 // outlive it.
 std::unique_ptr<LogitSource> make_engine_source(std::string name, Engine& engine, AttentionBackend& backend,
-                                                std::shared_ptr<const Plan> plan, int step_tokens);
+                                                PlacedPlan plan, int step_tokens);
 
 }  // namespace kvant

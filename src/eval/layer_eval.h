@@ -17,7 +17,7 @@ namespace kvant {
 
 struct LayerCandidate {
   std::string name;
-  std::shared_ptr<const Plan> plan;
+  PlacedPlan plan;
 };
 
 struct LayerRow {
@@ -44,7 +44,7 @@ Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, Attent
 // Pairs a plan with the backend that attends over its cache.
 struct AttentionSide {
   AttentionBackend& backend;
-  std::shared_ptr<const Plan> plan;
+  PlacedPlan plan;
 };
 
 // Compares the attention outputs of `other` with those of `own`, which the model continues with, on the same

@@ -140,7 +140,7 @@ class ModelDraft : public DraftSource {
 };
 
 Result<std::shared_ptr<DraftModel>> DraftModel::make(Engine& engine, AttentionBackend& backend,
-                                                     std::shared_ptr<const Plan> plan, const Engine& target,
+                                                     PlacedPlan plan, const Engine& target,
                                                      std::int64_t byte_limit) {
   if (engine.geometry().is_recurrent())
     return error(
@@ -150,8 +150,8 @@ Result<std::shared_ptr<DraftModel>> DraftModel::make(Engine& engine, AttentionBa
       new DraftModel(engine, backend, std::move(plan), target.n_vocab(), byte_limit));
 }
 
-DraftModel::DraftModel(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-                       int n_target_vocab, std::int64_t byte_limit)
+DraftModel::DraftModel(Engine& engine, AttentionBackend& backend, PlacedPlan plan, int n_target_vocab,
+                       std::int64_t byte_limit)
     : engine_(engine),
       backend_(backend),
       cache_(std::move(plan), byte_limit),

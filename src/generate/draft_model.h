@@ -19,9 +19,8 @@ class DraftModel {
   // engine and backend must outlive this. plan: an unquantized plan for the engine. byte_limit: the cache's
   // limit; 0: none. Errors: a model with recurrent layers, whose state cannot be rolled back; a tokenizer
   // other than target's.
-  static Result<std::shared_ptr<DraftModel>> make(Engine& engine, AttentionBackend& backend,
-                                                  std::shared_ptr<const Plan> plan, const Engine& target,
-                                                  std::int64_t byte_limit);
+  static Result<std::shared_ptr<DraftModel>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
+                                                  const Engine& target, std::int64_t byte_limit);
 
   // A source of drafts for one sequence. It keeps the model alive.
   static std::unique_ptr<DraftSource> source(std::shared_ptr<DraftModel> model);
@@ -35,7 +34,7 @@ class DraftModel {
     std::vector<std::int32_t> tokens;
   };
 
-  DraftModel(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan, int n_target_vocab,
+  DraftModel(Engine& engine, AttentionBackend& backend, PlacedPlan plan, int n_target_vocab,
              std::int64_t byte_limit);
 
   Held take(std::span<const std::int32_t> tokens);

@@ -39,7 +39,7 @@ Result<const PlanTransforms*> DeviceExecutor::transforms_for(const Step& step) {
     std::erase_if(graphs_, [&](const auto& g) { return g->plan() == dropped; });
     transforms_.pop_back();
   }
-  auto made = PlanTransforms::make(step.shared_plan(), device_->backend());
+  auto made = PlanTransforms::make(step.placed(), device_->backend());
   if (!made.ok()) return made.error();
   transforms_.insert(transforms_.begin(), std::move(made).value());
   return transforms_.front().get();
@@ -166,8 +166,8 @@ Status DeviceExecutor::run_on_device(Step& step, AttentionBackend& backend, Devi
 
 Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                            MatrixView<float> logits) {
-  const bool on_host = step.plan().device == nullptr;
-  KVANT_CHECK(on_host || step.plan().device == device_->pages(), "a cache whose pages lie elsewhere");
+  const bool on_host = !step.placed().on_device();
+  KVANT_CHECK(on_host || step.placed().device() == device_->pages(), "a cache whose pages lie elsewhere");
   KVANT_CHECK(!on_host || hparams_.n_recurrent() == 0, "recurrent states that lie elsewhere");
   device_->pages()->enter();
   const auto transforms = transforms_for(step);

@@ -58,12 +58,12 @@ bool is_zero(const std::vector<float>& values) {
 // Collects matrices, then puts them into memory.
 class PlanTransforms::Maker {
  public:
-  Maker(PlanTransforms& to, const Plan& plan) : to_(to), plan_(plan) {}
+  Maker(PlanTransforms& to, const PlacedPlan& plan) : to_(to), plan_(*plan), on_device_(plan.on_device()) {}
 
   Status run(ggml_backend* backend) {
     const Geometry& g = plan_.geometry;
     to_.layers_.resize(g.n_layers);
-    if (plan_.device == nullptr) return {};  // where pages lie in host memory, rows are transformed there
+    if (!on_device_) return {};  // where pages lie in host memory, rows are transformed there
     constexpr int kTensorsOfLayer = 8;
     to_.context_ = ggml_init({(g.n_layers * kTensorsOfLayer + 1) * ggml_tensor_overhead(), nullptr,
                               /*no_alloc=*/true});
@@ -166,6 +166,7 @@ class PlanTransforms::Maker {
 
   PlanTransforms& to_;
   const Plan& plan_;
+  bool on_device_;
   std::vector<Left> left_;  // transforms whose factors get their addresses once there is memory
   std::vector<std::pair<ggml_tensor*, std::vector<float>>> values_;
 };
@@ -175,11 +176,10 @@ PlanTransforms::~PlanTransforms() {
   if (context_ != nullptr) ggml_free(context_);
 }
 
-Result<std::unique_ptr<PlanTransforms>> PlanTransforms::make(std::shared_ptr<const Plan> plan,
-                                                             ggml_backend* backend) {
+Result<std::unique_ptr<PlanTransforms>> PlanTransforms::make(const PlacedPlan& plan, ggml_backend* backend) {
   std::unique_ptr<PlanTransforms> transforms(new PlanTransforms());
-  KVANT_RETURN_IF_ERROR(Maker(*transforms, *plan).run(backend));
-  transforms->plan_ = std::move(plan);
+  KVANT_RETURN_IF_ERROR(Maker(*transforms, plan).run(backend));
+  transforms->plan_ = plan.plan();
   return transforms;
 }
 

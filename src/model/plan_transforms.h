@@ -33,8 +33,7 @@ struct LayerTransforms {
 class PlanTransforms {
  public:
   // Of a plan with its pages in host memory: none. An error where memory is exhausted.
-  static Result<std::unique_ptr<PlanTransforms>> make(std::shared_ptr<const Plan> plan,
-                                                      ggml_backend* backend);
+  static Result<std::unique_ptr<PlanTransforms>> make(const PlacedPlan& plan, ggml_backend* backend);
   ~PlanTransforms();
 
   const std::shared_ptr<const Plan>& plan() const { return plan_; }

@@ -63,7 +63,7 @@ PythonAnswer::PythonAnswer(std::shared_ptr<PythonModel> model, const Prompt& pro
   const Session& session = model_->session();
   const std::int64_t wanted =
       std::ssize(prompt.tokens) + std::max(options.generation.max_tokens, 1) + std::int64_t{1};
-  const int context = value_or_raise(context_for(session, *model_->plan(), model_->context(), wanted));
+  const int context = value_or_raise(context_for(session, model_->plan(), model_->context(), wanted));
   auto sampler = value_or_raise(Sampler::make(options.sampling));
   conversation_ = std::make_unique<Conversation>(session, session.backend(), model_->plan(),
                                                  std::move(sampler), context, model_->most_drafted());

@@ -26,7 +26,7 @@ class PythonModel {
   const Engine& engine() const { return session_->engine(); }
   const Tokenizer& tokenizer() const { return session_->engine().tokenizer(); }
   const Session& session() const { return *session_; }
-  std::shared_ptr<const Plan> plan() const { return plan_; }
+  const PlacedPlan& plan() const { return plan_; }
   const SessionOptions& options() const { return options_; }
   int context() const { return context_; }  // as asked for; 0: the trained one
   int most_drafted() const { return most_drafted_; }
@@ -45,7 +45,7 @@ class PythonModel {
  private:
   SessionOptions options_;
   std::optional<Session> session_;
-  std::shared_ptr<const Plan> plan_;
+  PlacedPlan plan_;
   int context_ = 0, most_drafted_ = 0;
   std::string chat_template_file_;
   std::atomic<bool> stop_{false};

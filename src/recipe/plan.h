@@ -15,9 +15,6 @@
 
 namespace kvant {
 
-class DeviceConstants;
-class PageDevice;
-
 // One side of one (layer, KV head).
 struct SidePlan {
   const Format* sealed = nullptr;         // the format of sealed pages
@@ -68,8 +65,6 @@ struct Plan {
   std::vector<HeadPlan> heads;                 // of all layers, by Geometry::head_index
   PageOrder order = PageOrder::canonical;
   CalibrationState calibration = CalibrationState::not_needed;
-  std::shared_ptr<PageDevice> device;  // whose memory holds the pages (cache/page_device.h); null: the host's
-  std::shared_ptr<const DeviceConstants> device_constants;  // in its memory (cache/device_constants.h)
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[geometry.head_index(layer, kv_head)]; }
 };

@@ -62,15 +62,14 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, Serv
     made.backend = on_device ? make_device_backend(device->pages()) : make_cpu_backend();
     made.engine = Engine::load(file_.path(), {.n_threads = 1, .device = device}).value();
     const std::string recipe = this->recipe() + (on_device ? "" : ",tail=bf16");
-    auto plan = testing::plan_for(recipe, made.engine->geometry(), nullptr, made.backend->page_order());
-    plan = made.backend->place(plan).value();
+    const auto resolved =
+        testing::plan_for(recipe, made.engine->geometry(), nullptr, made.backend->page_order());
+    const PlacedPlan plan = made.backend->place(resolved).value();
     SchedulerOptions options{.context = 1024, .parallel = 4, .memory = memory};
     set_sequence_bytes(plan, options);
     if (on_device) {
       options.shadow_plan = made.backend->place(testing::plan_for("bf16", made.engine->geometry())).value();
-      options.shadow_bytes = [shadow = options.shadow_plan](int n) {
-        return largest_cache_bytes(*shadow, n);
-      };
+      options.shadow_bytes = [shadow = options.shadow_plan](int n) { return largest_cache_bytes(shadow, n); };
       options.shadow_memory = Scheduler::memory_for(options.shadow_bytes(options.context));
     }
     std::shared_ptr<const SessionFolder> folder;
@@ -170,7 +169,7 @@ TEST_P(DeviceServe, GuardsAnAnswer) {
 TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   const Server measured = server(/*on_device=*/true);
   const std::int64_t one = largest_cache_bytes(
-      *measured.backend->place(testing::plan_for(recipe(), measured.engine->geometry())).value(), 1024);
+      measured.backend->place(testing::plan_for(recipe(), measured.engine->geometry())).value(), 1024);
   const Server tight = server(/*on_device=*/true, "", 2 * one + (8 << 20));
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 8; ++i) requests.push_back(request(random_tokens(900, i), 10));

@@ -37,8 +37,8 @@ std::int64_t Scheduler::sequences_that_fit(const SchedulerOptions& options) {
   return fit;
 }
 
-Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBackend& backend,
-                                                   std::shared_ptr<const Plan> plan, SchedulerOptions options,
+Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
+                                                   SchedulerOptions options,
                                                    std::shared_ptr<const SessionFolder> sessions) {
   KVANT_CHECK(options.context > 1 && options.parallel > 0 && options.queue >= 0 &&
                   options.prompt_step >= kMinPromptStep && options.lone_prompt_step >= kMinPromptStep,
@@ -55,12 +55,12 @@ Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBack
       new Scheduler(engine, backend, std::move(plan), std::move(options), std::move(sessions)));
 }
 
-Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-                     SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions)
+Scheduler::Scheduler(Engine& engine, AttentionBackend& backend, PlacedPlan plan, SchedulerOptions options,
+                     std::shared_ptr<const SessionFolder> sessions)
     : engine_(engine),
       backend_(backend),
       options_(std::move(options)),
-      on_device_(plan->device != nullptr),
+      on_device_(plan.on_device()),
       batch_(on_device_ ? options_.parallel : engine.independent_sequences()),
       most_rows_(on_device_ ? batch_ + std::min(options_.most_drafted * options_.parallel, kMostDeviceDrafts)
                             : batch_),

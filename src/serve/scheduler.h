@@ -59,7 +59,7 @@ struct SchedulerOptions {
   // And that so many sequences may take together beside that within a step; none: nothing.
   std::function<std::int64_t(int n_seqs)> step_bytes;
   // For requests with a guard, beside all that: an unquantized cache.
-  std::shared_ptr<const Plan> shadow_plan;  // null: none has one
+  PlacedPlan shadow_plan;  // null: none has one
   std::int64_t shadow_memory = 0;
   std::function<std::int64_t(int n_tokens)> shadow_bytes;
   // For beginnings of prompts that memory has no room for.
@@ -112,8 +112,8 @@ class Scheduler {
  public:
   // engine and backend outlive it. sessions: where they are kept; null: none are. An error: the memory
   // doesn't hold one sequence of `context` tokens.
-  static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend,
-                                                 std::shared_ptr<const Plan> plan, SchedulerOptions options,
+  static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
+                                                 SchedulerOptions options,
                                                  std::shared_ptr<const SessionFolder> sessions = nullptr);
   ~Scheduler();
 
@@ -165,8 +165,8 @@ class Scheduler {
     int n_logits;  // of its last tokens
   };
 
-  Scheduler(Engine& engine, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
-            SchedulerOptions options, std::shared_ptr<const SessionFolder> sessions);
+  Scheduler(Engine& engine, AttentionBackend& backend, PlacedPlan plan, SchedulerOptions options,
+            std::shared_ptr<const SessionFolder> sessions);
 
   static double mebibytes(std::int64_t bytes);
   std::unique_ptr<PrefixDisk> prefix_disk();

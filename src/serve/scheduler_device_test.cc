@@ -35,7 +35,7 @@ class SchedulerOnDevice : public ::testing::Test {
     options.context = 4096;
     options.memory = std::int64_t{1} << 30;
     options.sequence_bytes = [](int n) { return std::int64_t{n} * 512; };
-    const auto shadows = place_on((*plan)->device, testing::plan_for("bf16", engine_.geometry()));
+    const auto shadows = place_on(plan->device(), testing::plan_for("bf16", engine_.geometry()));
     options.shadow_plan = shadows.value();
     options.shadow_bytes = options.sequence_bytes;
     options.shadow_memory = std::int64_t{1} << 30;

@@ -74,7 +74,7 @@ class SchedulerOnEngine : public testing::TinyEngines {
     set_sequence_bytes(plan, options);
     options.shadow_plan = unquantized();
     options.shadow_memory = 64 << 20;
-    options.shadow_bytes = [plan = unquantized()](int n) { return largest_cache_bytes(*plan, n); };
+    options.shadow_bytes = [plan = unquantized()](int n) { return largest_cache_bytes(plan, n); };
     const auto folder = [&](const std::string& path) -> std::shared_ptr<const SessionFolder> {
       if (path.empty()) return nullptr;
       return SessionFolder::open(path, session_identity(*plan, engine_->fingerprint(), "")).value();

@@ -12,13 +12,13 @@ int largest_step(const SchedulerOptions& options) {
   return std::max(options.prompt_step, options.lone_prompt_step) + kMinPromptStep - 1;
 }
 
-void set_sequence_bytes(std::shared_ptr<const Plan> plan, SchedulerOptions& options) {
+void set_sequence_bytes(PlacedPlan plan, SchedulerOptions& options) {
   options.step_bytes = [plan, context = options.context, step = largest_step(options)](int n_seqs) {
-    return largest_batch_bytes(*plan, context, {n_seqs, step}) -
-           largest_batch_bytes(*plan, context, {n_seqs, /*step_tokens=*/1});
+    return largest_batch_bytes(plan, context, {n_seqs, step}) -
+           largest_batch_bytes(plan, context, {n_seqs, /*step_tokens=*/1});
   };
   options.sequence_bytes = [plan = std::move(plan)](int n_tokens) {
-    return largest_cache_bytes(*plan, n_tokens, /*step_tokens=*/1);
+    return largest_cache_bytes(plan, n_tokens, /*step_tokens=*/1);
   };
 }
 

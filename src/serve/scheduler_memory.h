@@ -13,6 +13,6 @@ int largest_step(const SchedulerOptions& options);
 
 // Sets sequence_bytes and step_bytes: a sequence counts with steps of one token, and what a step reads of
 // prompts once for all of them. The options' context and tokens of steps are set before.
-void set_sequence_bytes(std::shared_ptr<const Plan> plan, SchedulerOptions& options);
+void set_sequence_bytes(PlacedPlan plan, SchedulerOptions& options);
 
 }  // namespace kvant

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kMemory = std::int64_t{64} << 20;
 
-SchedulerOptions options_of(const std::shared_ptr<const Plan>& plan) {
+SchedulerOptions options_of(const PlacedPlan& plan) {
   SchedulerOptions options{
       .context = 1000, .parallel = 64, .prompt_step = 64, .lone_prompt_step = 1024, .memory = kMemory};
   set_sequence_bytes(plan, options);
@@ -30,8 +30,8 @@ TEST(SchedulerMemory, CountsTheTailOfAStepOnceForAllOnADevice) {
   };
   EXPECT_LE(needed(fit), kMemory);
   EXPECT_GT(needed(fit + 1), kMemory);
-  EXPECT_GT(3 * fit, 4 * (kMemory / largest_cache_bytes(*plan, 1000)));
-  EXPECT_EQ(needed(1), Scheduler::memory_for(largest_cache_bytes(*plan, 1000, largest_step(options))));
+  EXPECT_GT(3 * fit, 4 * (kMemory / largest_cache_bytes(plan, 1000)));
+  EXPECT_EQ(needed(1), Scheduler::memory_for(largest_cache_bytes(plan, 1000, largest_step(options))));
 }
 
 // In host memory a tail takes no more in a step.
@@ -39,7 +39,7 @@ TEST(SchedulerMemory, CountsNothingForStepsInHostMemory) {
   const auto plan = testing::plan_for("k=ch4g64,v=tok4g64", testing::small_geometry());
   const SchedulerOptions options = options_of(plan);
   EXPECT_EQ(options.step_bytes(64), 0);
-  EXPECT_EQ(options.sequence_bytes(700), largest_cache_bytes(*plan, 700));
+  EXPECT_EQ(options.sequence_bytes(700), largest_cache_bytes(plan, 700));
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ class FakeEngine : public Engine {
     }
     auto reserved = cache.reserve(std::move(slices));
     if (!reserved.ok()) return reserved.error();
-    const bool on_device = cache.plan().device != nullptr;  // where pages are what the library makes of them
+    const bool on_device = cache.on_device();  // where pages are what the library makes of them
     for (int layer = 0; layer < geometry_.n_layers && !on_device; ++layer)
       run_layer_without_attention(**reserved, layer);
     KVANT_RETURN_IF_ERROR((*reserved)->commit());
@@ -123,7 +123,9 @@ class NoBackend : public AttentionBackend {
   void run_layer(Step&, int, const LayerRows&, Team&) override {}
   std::vector<SkipCount> skip_counts() const override { return {}; }
   PageOrder page_order() const override { return PageOrder::canonical; }
-  Result<std::shared_ptr<const Plan>> place(std::shared_ptr<const Plan> plan) const override { return plan; }
+  Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const override {
+    return PlacedPlan(std::move(plan));
+  }
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {}; }
   RowObserver* observer() override { return nullptr; }
 };

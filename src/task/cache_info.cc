@@ -9,7 +9,7 @@ namespace kvant {
 namespace {
 
 // The longest sequences of which `batch` fit into `bytes`.
-int max_tokens(const Plan& plan, int batch, std::int64_t bytes) {
+int max_tokens(const PlacedPlan& plan, int batch, std::int64_t bytes) {
   int fits = 0;
   for (int step = 1 << 30; step > 0; step /= 2) {
     const std::int64_t tokens = std::int64_t{fits} + step;
@@ -46,7 +46,7 @@ Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int c
           static_cast<double>(head.side(side).sealed->page_bytes(head.k.context.head_dim)) / kPageTokens;
     }
   }
-  info.max_tokens = max_tokens(plan, batch, info.available);
+  info.max_tokens = max_tokens(info.preview.plan, batch, info.available);
   return info;
 }
 

@@ -30,9 +30,9 @@ int most_verified(const Session& session, int wanted) {
 
 }  // namespace
 
-Conversation::Conversation(const Session& session, AttentionBackend& backend,
-                           std::shared_ptr<const Plan> plan, std::unique_ptr<Sampler> sampler, int context,
-                           int most_drafted, std::shared_ptr<DraftModel> draft_model)
+Conversation::Conversation(const Session& session, AttentionBackend& backend, PlacedPlan plan,
+                           std::unique_ptr<Sampler> sampler, int context, int most_drafted,
+                           std::shared_ptr<DraftModel> draft_model)
     : session_(session),
       backend_(backend),
       cache_(std::move(plan), /*byte_limit=*/0),

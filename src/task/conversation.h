@@ -39,7 +39,7 @@ class Conversation {
   // most_drafted: tokens that a step may verify beside the newest one, drafted from what the sequence holds;
   // 0: none are. On the CPU the completion stays the same, bit for bit. draft_model: drafts them; null: they
   // are looked up in the sequence.
-  Conversation(const Session& session, AttentionBackend& backend, std::shared_ptr<const Plan> plan,
+  Conversation(const Session& session, AttentionBackend& backend, PlacedPlan plan,
                std::unique_ptr<Sampler> sampler, int context, int most_drafted = 0,
                std::shared_ptr<DraftModel> draft_model = nullptr);
 

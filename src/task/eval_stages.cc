@@ -58,7 +58,7 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
       return error("'{}' has no layers to look into: --layers is for kvant's caches", row.name);
     const auto plan = stage.session.plan(row.recipe, row.calibration_text);
     if (!plan.ok()) return plan.error();
-    bytes += largest_cache_bytes(**plan, options.context);
+    bytes += largest_cache_bytes(*plan, options.context);
     candidates.push_back({(*plan)->name, *plan});
   }
   KVANT_RETURN_IF_ERROR(stage.session.check_cache_memory(

@@ -150,8 +150,8 @@ Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe
   return load_or_calibrate(**engine, **learning, recipe, use);
 }
 
-Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const std::string& text_path,
-                                                  const AttentionBackend* backend) const {
+Result<PlacedPlan> Session::plan(const Recipe& recipe, const std::string& text_path,
+                                 const AttentionBackend* backend) const {
   if (backend == nullptr) backend = backend_.get();
   const bool learns = !text_path.empty() || requires_calibration(recipe, engine_->geometry());
   auto known = learns ? learned_constants(recipe, text_path, backend) : known_constants(recipe);
@@ -163,9 +163,8 @@ Result<std::shared_ptr<const Plan>> Session::plan(const Recipe& recipe, const st
   return plan;
 }
 
-Result<std::shared_ptr<const Plan>> Session::resolve_for(const AttentionBackend& backend,
-                                                         const Recipe& recipe,
-                                                         std::shared_ptr<const Constants> constants) const {
+Result<PlacedPlan> Session::resolve_for(const AttentionBackend& backend, const Recipe& recipe,
+                                        std::shared_ptr<const Constants> constants) const {
   auto plan = resolve(recipe, engine_->geometry(), std::move(constants), backend.page_order());
   if (!plan.ok()) return plan.error();
   return backend.place(std::move(plan).value());
@@ -251,7 +250,7 @@ void warn_beyond_training(const Geometry& geometry, int context) {
       geometry.trained_context));
 }
 
-Result<int> context_for(const Session& session, const Plan& plan, int asked, std::int64_t wanted) {
+Result<int> context_for(const Session& session, const PlacedPlan& plan, int asked, std::int64_t wanted) {
   if (wanted > INT32_MAX) return error("{} tokens are more than a sequence can have", wanted);
   const Geometry& geometry = session.engine().geometry();
   const int context = asked > 0 ? asked : std::max(geometry.trained_context, static_cast<int>(wanted));

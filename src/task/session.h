@@ -26,7 +26,7 @@ struct SessionOptions {
 
 // A plan before anything of the model is known.
 struct PreviewPlan {
-  std::shared_ptr<const Plan> plan;
+  PlacedPlan plan;
   bool stands_in = false;  // with constants that stand in for those that the recipe can't do without
 };
 
@@ -51,8 +51,8 @@ class Session {
   // Resolves a recipe for the model; prints the plan with -v. Its calibration is made now only if the recipe
   // can't be used without. With --strict a fall-back is an error. text_path: a text to calibrate on, instead
   // of the usual one. backend: that the plan is for, instead of the session's.
-  Result<std::shared_ptr<const Plan>> plan(const Recipe& recipe, const std::string& text_path = "",
-                                           const AttentionBackend* backend = nullptr) const;
+  Result<PlacedPlan> plan(const Recipe& recipe, const std::string& text_path = "",
+                          const AttentionBackend* backend = nullptr) const;
   // The same plan, for its sizes and kernels: never calibrates. known: known_constants(recipe), or null.
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
@@ -67,8 +67,8 @@ class Session {
 
  private:
   // A recipe with these constants, placed where the backend reads pages.
-  Result<std::shared_ptr<const Plan>> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
-                                                  std::shared_ptr<const Constants> constants) const;
+  Result<PlacedPlan> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
+                                 std::shared_ptr<const Constants> constants) const;
   // preview() for any backend, without -v and --strict.
   Result<PreviewPlan> placed_preview(const AttentionBackend& backend, const Recipe& recipe,
                                      std::shared_ptr<const Constants> known) const;
@@ -100,6 +100,6 @@ void warn_beyond_training(const Geometry& geometry, int context);
 // The tokens that a sequence may reach: `asked`, or for 0 those that the model was trained for, or `wanted`
 // if they are more. Warns of a context that is longer than the training. An error when there is no memory for
 // the cache of what was asked for, or of the wanted tokens.
-Result<int> context_for(const Session& session, const Plan& plan, int asked, std::int64_t wanted);
+Result<int> context_for(const Session& session, const PlacedPlan& plan, int asked, std::int64_t wanted);
 
 }  // namespace kvant

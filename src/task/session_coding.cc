@@ -30,7 +30,7 @@ bool is_predicted_anywhere(const Plan& plan) {
 }
 
 // A piece as the cache of the plan holds it.
-Result<std::vector<std::byte>> read_piece(const Session& session, const std::shared_ptr<const Plan>& plan,
+Result<std::vector<std::byte>> read_piece(const Session& session, const PlacedPlan& plan,
                                           std::span<const std::int32_t> tokens,
                                           const std::atomic<bool>* stop) {
   constexpr int kStep = 512;
@@ -48,8 +48,7 @@ Result<std::vector<std::byte>> read_piece(const Session& session, const std::sha
   return cache.export_sequence(sequence);
 }
 
-Result<Predictor> learn(const Session& session, const std::shared_ptr<const Plan>& plan,
-                        const std::atomic<bool>* stop) {
+Result<Predictor> learn(const Session& session, const PlacedPlan& plan, const std::atomic<bool>* stop) {
   const auto all = encode_text(session.engine().tokenizer(), default_calibration_text(), /*add_special=*/true,
                                /*parse_special=*/false);
   if (!all.ok()) return all.error();
@@ -78,7 +77,7 @@ std::string predictor_path(const SessionIdentity& identity) {
       .string();
 }
 
-std::shared_ptr<const SequenceCoder> find_sequence_coder(const std::shared_ptr<const Plan>& plan,
+std::shared_ptr<const SequenceCoder> find_sequence_coder(const PlacedPlan& plan,
                                                          const SessionIdentity& identity) {
   const std::string path = predictor_path(identity);
   std::error_code failure;
@@ -88,13 +87,13 @@ std::shared_ptr<const SequenceCoder> find_sequence_coder(const std::shared_ptr<c
     if (!bytes.ok()) return bytes.error();
     return read_predictor(*plan, std::as_bytes(std::span(*bytes)));
   }();
-  if (predictor.ok()) return std::make_shared<const SequenceCoder>(plan, std::move(*predictor));
+  if (predictor.ok()) return std::make_shared<const SequenceCoder>(plan.plan(), std::move(*predictor));
   fmt::print(stderr, "kvant: '{}': {}\n", path, predictor.error().message);
   return nullptr;
 }
 
 Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Session& session,
-                                                                    const std::shared_ptr<const Plan>& plan,
+                                                                    const PlacedPlan& plan,
                                                                     const SessionIdentity& identity) {
   if (!is_predicted_anywhere(*plan)) {
     fmt::print(stderr, "kvant: {} has no pages that can be coded compactly: sessions are kept as they are\n",
@@ -124,7 +123,7 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   auto read = read_predictor(*plan, bytes);  // later runs read the same bytes
   if (!read.ok())
     return error("the predictor of {} can't be read back: {}", label(plan->recipe), read.error().message);
-  return std::make_shared<const SequenceCoder>(plan, std::move(*read));
+  return std::make_shared<const SequenceCoder>(plan.plan(), std::move(*read));
 }
 
 }  // namespace kvant

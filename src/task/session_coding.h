@@ -17,14 +17,14 @@ inline constexpr const char* kCompactCoding = "compact";
 std::string predictor_path(const SessionIdentity& identity);
 
 // The coder of that file; null: there is none. One that can't be used is as none, and stderr says why.
-std::shared_ptr<const SequenceCoder> find_sequence_coder(const std::shared_ptr<const Plan>& plan,
+std::shared_ptr<const SequenceCoder> find_sequence_coder(const PlacedPlan& plan,
                                                          const SessionIdentity& identity);
 
 // The same, but made now where there is none, from the text that ships with kvant, which stderr says. Null
 // where no page of the plan can be coded, which stderr says, too. An error: interrupted; out of memory; the
 // file can't be written.
 Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Session& session,
-                                                                    const std::shared_ptr<const Plan>& plan,
+                                                                    const PlacedPlan& plan,
                                                                     const SessionIdentity& identity);
 
 }  // namespace kvant

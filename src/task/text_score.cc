@@ -12,8 +12,7 @@ constexpr int kScoredStep = 128;  // tokens: bounds the memory for logits
 
 }  // namespace
 
-Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend,
-                                         std::shared_ptr<const Plan> plan,
+Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                          std::span<const std::int32_t> tokens) {
   // The last token of all is only looked up among predictions: the engine never sees it.
   for (const std::int32_t token : tokens) {
