@@ -14,6 +14,7 @@
 
 #include "attention/attention.h"
 #include "cache/sequence_image.h"
+#include "cache/synthetic_sequence.h"
 #include "model/engine.h"
 #include "recipe/recipe.h"
 #include "session/session_file.h"
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
       std::filesystem::temp_directory_path() / ("session_times_" + std::to_string(getpid()) + ".kvsession");
   Cache cache(plan, 0);
   const SequenceId sequence = cache.add();
-  if (const Status filled = cache.fill_synthetic(sequence, n_tokens, 1); !filled.ok()) fail(filled.error());
+  if (const Status filled = fill_synthetic(cache, sequence, n_tokens, 1); !filled.ok()) fail(filled.error());
   Times best;
   for (int i = 0; i < kRounds; ++i) round(cache, sequence, path, identity, best);
   std::printf("%s, %d tokens: %.1f MB in the file\n", recipe.c_str(), n_tokens,

@@ -7,6 +7,7 @@
 
 #include "bench/synthetic_constants.h"
 #include "cache/page_counts.h"
+#include "cache/synthetic_sequence.h"
 #include "eval/cache_size.h"
 
 namespace kvant {
@@ -69,7 +70,7 @@ Result<std::unique_ptr<CacheAttention>> CacheAttention::make(std::shared_ptr<con
                                                              std::unique_ptr<AttentionBackend> backend,
                                                              int context, int n_threads) {
   std::unique_ptr<CacheAttention> made(new CacheAttention(std::move(plan), std::move(backend), n_threads));
-  KVANT_RETURN_IF_ERROR(made->cache_.fill_synthetic(made->sequence_, context, kSeed));
+  KVANT_RETURN_IF_ERROR(fill_synthetic(made->cache_, made->sequence_, context, kSeed));
   return made;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/contender.h"
+#include "cache/synthetic_sequence.h"
 #include "eval/quality_guard.h"
 #include "model/finite_logits.h"
 
@@ -42,7 +43,7 @@ class EngineContender : public Contender {
       cache_.free(filled_[i]);
       filled_[i] = cache_.add();
       if (guard_) guard_->fill_synthetic(depth, kFillSeed);
-      KVANT_RETURN_IF_ERROR(cache_.fill_synthetic(filled_[i], depth, kFillSeed + i));
+      KVANT_RETURN_IF_ERROR(fill_synthetic(cache_, filled_[i], depth, kFillSeed + i));
     }
     return {};
   }

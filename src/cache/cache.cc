@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <random>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -10,7 +9,6 @@
 #include "base/check.h"
 #include "cache/layer_groups.h"
 #include "cache/page_counts.h"
-#include "cache/synthetic_weights.h"
 
 namespace kvant {
 
@@ -492,55 +490,6 @@ CacheBytes Cache::bytes() const {
     total += b;
   }
   return total;
-}
-
-namespace {
-
-// As if one observer had just given every token a weight of its own.
-void score_synthetic(HeadState& head, const Geometry& geometry, int layer) {
-  const std::vector<float> q(geometry.dim(layer));
-  head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
-                         geometry.group(layer));
-  head.scores()->end_page(head.length(), synthetic_weights(head.length()));
-}
-
-}  // namespace
-
-Status Cache::fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed) {
-  const Geometry& g = plan_->geometry;
-  KVANT_RETURN_IF_ERROR(check_idle(sequence, "fill"));
-  if (length(sequence) > 0)
-    return error("cannot fill sequence {}: it holds {} tokens already", sequence, length(sequence));
-  if (on_device()) {
-    try {
-      return fill_device(sequence, n_tokens, seed);
-    } catch (const std::bad_alloc&) {
-      return out_of_memory("filling a sequence");
-    }
-  }
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());
-  for (float& x : k) x = normal(random);
-  for (float& x : v) x = normal(random);
-  std::vector<float> scratch;
-  for (int done = 0; done < n_tokens;) {
-    const int n = std::min(kPageTokens, n_tokens - done);
-    auto step = reserve({{sequence, n, /*is_prompt=*/false}});  // every page is sealed as soon as it may be
-    if (!step.ok()) return step.error();
-    for (int layer = 0; layer < g.n_layers; ++layer) {
-      for (int h = 0; h < g.kv_heads(layer); ++h) {
-        HeadState& head = (*step)->head(0, layer, h);
-        head.append({k.data(), n, g.dim(layer)}, {v.data(), n, g.dim(layer)});
-        if (head.scores() != nullptr && n == kPageTokens) score_synthetic(head, g, layer);
-        const int due = sealed_pages(head.length(), plan_->layers[layer].window);
-        if (due > head.n_sealed()) head.seal_until(due, scratch);
-      }
-    }
-    KVANT_RETURN_IF_ERROR((*step)->commit());
-    done += n;
-  }
-  return {};
 }
 
 }  // namespace kvant

@@ -71,7 +71,6 @@ struct CacheBytes {
 };
 
 class Cache;
-class SyntheticRows;
 
 // A step between reserve and commit. Rows of the batch are the slices' tokens, in slice order.
 class Step {
@@ -205,11 +204,6 @@ class Cache {
   PageEntry sink(SequenceId sequence) const { return sequences_.at(sequence).sink.entry(); }
   const DeviceProtection& protection(SequenceId sequence) const { return sequences_.at(sequence).protection; }
 
-  // Benchmarks only: makes an empty sequence n_tokens long, with the same plausible random page throughout.
-  // Tokens get scores of which every page has the same share above any threshold, so that recipes protect and
-  // evict as many as they say.
-  Status fill_synthetic(SequenceId sequence, int n_tokens, std::uint64_t seed);
-
  private:
   friend class Step;
   friend class SequenceExport;
@@ -275,10 +269,6 @@ class Cache {
   Status truncate_on_device(Sequence& copy, int n_tokens);
   void add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) const;
   void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
-  Status fill_device(SequenceId sequence, int n_tokens, std::uint64_t seed);
-  bool take_filled(int n_tokens, Sequence& filled);
-  Status fill_group(int group, const char* rows, const SyntheticRows& protected_rows, const Sequence& filled);
-  bool fill_protection(int n_tokens, DeviceProtection& protection);
   void add_protected_bytes(const DeviceProtection& protection, CacheBytes& bytes) const;
   void close(Step& step, bool commit);
 

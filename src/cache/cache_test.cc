@@ -8,6 +8,7 @@
 
 #include "base/float16.h"
 #include "cache/cache_fixture.h"
+#include "cache/synthetic_sequence.h"
 
 namespace kvant {
 namespace {
@@ -272,7 +273,7 @@ TEST(Cache, RefusesSequencesThatItDoesNotHold) {
     EXPECT_FALSE(cache.fork(unknown).ok());
     EXPECT_FALSE(cache.truncate(unknown, 0).ok());
     EXPECT_FALSE(cache.checkpoint(unknown).ok());
-    EXPECT_FALSE(cache.fill_synthetic(unknown, 10, 1).ok());
+    EXPECT_FALSE(fill_synthetic(cache, unknown, 10, 1).ok());
     const auto step = cache.reserve({{s, 1, false}, {unknown, 1, false}});
     ASSERT_FALSE(step.ok());
     EXPECT_NE(step.error().message.find("sequence " + std::to_string(unknown)), std::string::npos);
@@ -351,7 +352,7 @@ TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
   for (const char* recipe : {"kvant-4bit", "kvant-2bit", "k=ch4g128,v=tok4g128,window=128"}) {
     Cache cache(plan_for(recipe, small_geometry()), 0);
     const SequenceId prefix = cache.add();
-    ASSERT_TRUE(cache.fill_synthetic(prefix, kPrefix, 1).ok());
+    ASSERT_TRUE(fill_synthetic(cache, prefix, kPrefix, 1).ok());
     const CacheBytes one = cache.bytes();
     const std::int64_t reserved = cache.bytes_reserved();
     std::vector<SequenceId> forks;
@@ -443,7 +444,7 @@ TEST(SlidingWindow, RefusesATruncationThatNeedsFreedPages) {
 TEST(SyntheticContents, LookLikeARealSequence) {
   Cache cache(plan_for("k=ch4g128,v=tok4g128,sink=4,window=128", small_geometry()), 0);
   const SequenceId s = cache.add(), real = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(s, 1000, 1).ok());
+  ASSERT_TRUE(fill_synthetic(cache, s, 1000, 1).ok());
   ASSERT_TRUE(append_tokens(cache, real, 1000).ok());
   EXPECT_EQ(cache.length(s), 1000);
   EXPECT_EQ(cache.bytes(s).all(), cache.bytes(real).all());
@@ -454,7 +455,7 @@ TEST(SyntheticContents, AreSealedPageByPageWhateverThePromptBlocks) {
   for (const char* prefill : {"512", "all"}) {
     Cache cache(plan_for(std::string("k=ch4g128,v=tok4g128,prefill=") + prefill, small_geometry()), 0);
     const SequenceId s = cache.add();
-    ASSERT_TRUE(cache.fill_synthetic(s, 1000, 1).ok());
+    ASSERT_TRUE(fill_synthetic(cache, s, 1000, 1).ok());
     EXPECT_EQ(cache.head(s, 0, 0).n_sealed(), 7) << prefill;
   }
 }
@@ -464,7 +465,7 @@ TEST(SyntheticContents, ProtectTheStatedShareOfSealedTokens) {
     Cache cache(plan_for(fmt::format("k=ch4g128,v=tok2g128,window=128,protect={}", rho), small_geometry()),
                 0);
     const SequenceId s = cache.add();
-    ASSERT_TRUE(cache.fill_synthetic(s, 6000, 1).ok());
+    ASSERT_TRUE(fill_synthetic(cache, s, 6000, 1).ok());
     const HeadState& head = cache.head(s, 0, 0);
     std::vector<PageView> pages;
     head.list_pages(0, pages);

@@ -3,7 +3,6 @@
 
 #include "cache/cache.h"
 #include "cache/page_counts.h"
-#include "cache/synthetic_weights.h"
 
 namespace kvant {
 
@@ -110,29 +109,6 @@ void Cache::add_protected_bytes(const DeviceProtection& protection, CacheBytes& 
   bytes.sink += of_sink;
   bytes.protected_tokens += in_rows - of_sink;
   if (protection.observers.entry().held()) bytes.tail += device_->beside().entry_bytes(kObserversRoom);
-}
-
-// False where memory is exhausted.
-bool Cache::fill_protection(int n_tokens, DeviceProtection& protection) {
-  int layer = 0;
-  while (!protects_by_score(*plan_, layer)) ++layer;
-  ProtectedTokens::Head head;
-  for (int end = kPageTokens, n_sealed = 0; end <= n_tokens; end += kPageTokens) {
-    head.scores.end_page(end, end - 1, synthetic_weights(end));
-    const int due = sealed_pages(end, device_window(*plan_));
-    ProtectedTokens::seal(head, plan_->layers[layer], n_sealed, due);
-    n_sealed = due;
-  }
-  protection.tokens = std::make_shared<ProtectedTokens>();
-  for (int i = 0; i < plan_->geometry.n_layers; ++i) {
-    for (int h = 0; h < plan_->geometry.n_kv_heads; ++h)
-      protection.tokens->heads.push_back(protects_by_score(*plan_, i) ? head : ProtectedTokens::Head{});
-  }
-  for (int i = 0; i < pages_for(protection.tokens->most_rows()); ++i) {
-    protection.pages.emplace_back(device_->beside(), device_->beside().take(kProtectedRoom));
-    if (!protection.pages.back().entry().held()) return false;
-  }
-  return true;
 }
 
 }  // namespace kvant

@@ -8,6 +8,7 @@
 
 #include "cache/cache_fixture.h"
 #include "cache/layer_groups.h"
+#include "cache/synthetic_sequence.h"
 #include "cache/testing/host_pages.h"
 #include "format/page_metric.h"
 
@@ -91,7 +92,7 @@ TEST(DeviceCache, SealsWithTheMetricsOfKeysWhoseErrorsAreShaped) {
     auto plan = plan_on(device, recipe);
     device->functions().seal_pages = note_metrics;
     Cache cache(plan, 0);
-    EXPECT_TRUE(cache.fill_synthetic(cache.add(), 300, 1).ok());
+    EXPECT_TRUE(fill_synthetic(cache, cache.add(), 300, 1).ok());
     return plan;
   };
   const auto plan = sealed("k=hadamard:tcq2,v=tcq2,k@1.1=ch4g64,encode=shaped");
@@ -122,7 +123,7 @@ TEST(DeviceCache, TruncationSaysWhyTheDeviceFailedAndLeavesTheSequence) {
   const auto device = std::make_shared<HostPages>();
   Cache cache(plan_on(device, kSinkRecipe), 0);
   const SequenceId sequence = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+  ASSERT_TRUE(fill_synthetic(cache, sequence, 300, 1).ok());
   const std::int64_t before = cache.page_bytes_in_use();
   const PageLibrary works = device->functions();
   device->functions().last_error = lost;
@@ -155,16 +156,16 @@ TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
   device->functions().append = [](const auto*, const auto*, const auto*, kvant_stream) {
     return fail_on_cuda();
   };
-  expect_lost(cache.fill_synthetic(sequence, 300, 1), "filling a sequence");
+  expect_lost(fill_synthetic(cache, sequence, 300, 1), "filling a sequence");
   device->functions().append = works.append;
   device->functions().seal_pages = [](const auto*, const auto*, const auto*, kvant_stream) {
     return fail_on_cuda();
   };
-  expect_lost(cache.fill_synthetic(sequence, 300, 1), "sealing a page");
+  expect_lost(fill_synthetic(cache, sequence, 300, 1), "sealing a page");
   EXPECT_EQ(cache.length(sequence), 0);
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
   device->functions() = works;
-  EXPECT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+  EXPECT_TRUE(fill_synthetic(cache, sequence, 300, 1).ok());
 }
 
 // A sequence of a cache in host memory goes to the device and back, and the other way round: the same bytes.
@@ -174,7 +175,7 @@ void expect_the_same_images(const char* recipe, int n_tokens, const Geometry& ge
   Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", geometry), 0);
   Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, geometry), 0);
   const SequenceId written = in_host.add();
-  ASSERT_TRUE(in_host.fill_synthetic(written, n_tokens, 3).ok());
+  ASSERT_TRUE(fill_synthetic(in_host, written, n_tokens, 3).ok());
   const std::vector<std::byte> image = in_host.export_sequence(written).value();
   const auto read = on_device.import_sequence(image);
   ASSERT_TRUE(read.ok()) << what;
@@ -184,7 +185,7 @@ void expect_the_same_images(const char* recipe, int n_tokens, const Geometry& ge
   EXPECT_EQ(on_device.bytes(*read).elements, in_host.bytes(written).elements) << what;
 
   const SequenceId made = on_device.add();
-  ASSERT_TRUE(on_device.fill_synthetic(made, n_tokens, 4).ok());
+  ASSERT_TRUE(fill_synthetic(on_device, made, n_tokens, 4).ok());
   const std::vector<std::byte> other = on_device.export_sequence(made).value();
   const auto back = in_host.import_sequence(other);
   ASSERT_TRUE(back.ok()) << what;
@@ -222,8 +223,8 @@ TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
     Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", testing::small_geometry()), 0);
     Cache on_device(plan_on(std::make_shared<HostPages>(), recipe), 0);
     const SequenceId written = in_host.add(), sealed = on_device.add();
-    ASSERT_TRUE(in_host.fill_synthetic(written, 700, 3).ok());
-    ASSERT_TRUE(on_device.fill_synthetic(sealed, 700, 4).ok());
+    ASSERT_TRUE(fill_synthetic(in_host, written, 700, 3).ok());
+    ASSERT_TRUE(fill_synthetic(on_device, sealed, 700, 4).ok());
     const SequenceId read = on_device.import_sequence(in_host.export_sequence(written).value()).value(),
                      back = in_host.import_sequence(on_device.export_sequence(sealed).value()).value();
     for (const auto& [host, device] : {std::pair{written, read}, {back, sealed}}) {
@@ -244,7 +245,7 @@ TEST(DeviceCache, CutsBackBehindFreedPagesAsCachesInHostMemoryDo) {
     Cache in_host(testing::plan_for(std::string(recipe) + ",tail=bf16", geometry), 0);
     Cache on_device(plan_on(std::make_shared<HostPages>(), recipe, geometry), 0);
     const SequenceId written = in_host.add();
-    ASSERT_TRUE(in_host.fill_synthetic(written, 1030, 3).ok());
+    ASSERT_TRUE(fill_synthetic(in_host, written, 1030, 3).ok());
     const SequenceId read = on_device.import_sequence(in_host.export_sequence(written).value()).value();
     int n_cut = 0;
     for (int n_tokens = 0; n_tokens <= 1030; n_tokens += 25) {
@@ -301,7 +302,7 @@ TEST(DeviceCache, RefusesDamagedImagesAndSaysWhyOneCantBeWritten) {
   const auto device = std::make_shared<HostPages>();
   Cache cache(plan_on(device, kSinkRecipe), 0);
   const SequenceId sequence = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(sequence, 300, 1).ok());
+  ASSERT_TRUE(fill_synthetic(cache, sequence, 300, 1).ok());
   const std::vector<std::byte> image = cache.export_sequence(sequence).value();
   const std::int64_t before = cache.page_bytes_in_use();
   for (std::size_t n = 0; n < image.size(); n += 1 + image.size() / 37)
@@ -321,7 +322,7 @@ TEST(DeviceCache, RefusesDamagedImagesAndSaysWhyOneCantBeWritten) {
 TEST(DeviceCache, RefusesImagesWhoseGroupsHaveUnlikePagesSealed) {
   Cache cache(plan_on(std::make_shared<HostPages>(), kSinkRecipe, sliding_geometry()), 0);
   const SequenceId sequence = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(sequence, 1000, 1).ok());
+  ASSERT_TRUE(fill_synthetic(cache, sequence, 1000, 1).ok());
   std::vector<std::byte> image = cache.export_sequence(sequence).value();
   const std::int64_t before = cache.page_bytes_in_use();
   constexpr std::size_t kSealedOfSecond = 4 * (5 + 2 + 2);
@@ -375,7 +376,7 @@ TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
   }
   EXPECT_FALSE(cache.reserve({{cache.add(), 100, true}}).ok());
   for (const SequenceId sequence : sequences) cache.free(sequence);
-  EXPECT_TRUE(cache.fill_synthetic(cache.add(), 128 * 100, 1).ok());
+  EXPECT_TRUE(fill_synthetic(cache, cache.add(), 128 * 100, 1).ok());
   EXPECT_LE(cache.bytes_reserved(), 40 * plain);
 }
 
@@ -392,7 +393,7 @@ TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
       tail += static_cast<std::int64_t>(plain_layout(*plan, kPageTokens, group.layers).bytes);
     Cache cache(plan, 0);
     const SequenceId prefix = cache.add();
-    ASSERT_TRUE(cache.fill_synthetic(prefix, kPrefix, 1).ok());
+    ASSERT_TRUE(fill_synthetic(cache, prefix, kPrefix, 1).ok());
     const CacheBytes one = cache.bytes();
     const std::int64_t reserved = cache.bytes_reserved();
     std::vector<SequenceId> forks;

@@ -6,6 +6,7 @@
 
 #include "cache/cache_fixture.h"
 #include "cache/device_layout.h"
+#include "cache/synthetic_sequence.h"
 #include "cache/testing/host_pages.h"
 
 namespace kvant {
@@ -50,7 +51,7 @@ TEST(SequenceView, CountsTheBytesOfUnlikeHeadsOnADevice) {
   ASSERT_TRUE(plan.ok());
   Cache cache(*plan, 0);
   const SequenceId s = cache.add();
-  ASSERT_TRUE(cache.fill_synthetic(s, 3 * 128 + 20, 1).ok());
+  ASSERT_TRUE(fill_synthetic(cache, s, 3 * 128 + 20, 1).ok());
   const SequenceView view = view_sequence(cache, s);
   constexpr std::int64_t d = 64, kUnsealed = (128 + 16) * d * 2, kOfChannels = d * 4, kOfTokens = 128 * 4;
   const std::int64_t k = 3 * (128 * d / 2 + kOfChannels) + kUnsealed,

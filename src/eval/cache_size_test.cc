@@ -5,6 +5,7 @@
 #include "attention/reference/attention_fixture.h"
 #include "cache/cache_fixture.h"
 #include "cache/device_layout.h"
+#include "cache/synthetic_sequence.h"
 #include "cache/testing/host_pages.h"
 #include "recipe/recipe_fixture.h"
 
@@ -74,7 +75,7 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
 CacheBytes measured(const std::shared_ptr<const Plan>& plan, int n_tokens) {
   Cache cache(plan, 0);
   const SequenceId sequence = cache.add();
-  EXPECT_TRUE(cache.fill_synthetic(sequence, n_tokens, 1).ok());
+  EXPECT_TRUE(fill_synthetic(cache, sequence, n_tokens, 1).ok());
   return cache.bytes(sequence);
 }
 

@@ -63,7 +63,7 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   // Waits for the other thread and returns the findings.
   GuardReport report();
 
-  // For benchmarks only: behaves as if a sequence of n_tokens had been watched, see Cache::fill_synthetic.
+  // For benchmarks only: behaves as if a sequence of n_tokens had been watched, see cache/synthetic_sequence.h.
   void fill_synthetic(int n_tokens, std::uint64_t seed);
 
  private:

@@ -14,6 +14,7 @@
 
 #include "attention/device_backend.h"
 #include "cache/cache_fixture.h"
+#include "cache/synthetic_sequence.h"
 #include "model/engine.h"
 #include "model/host_device.h"
 #include "model/tiny_model.h"
@@ -228,7 +229,7 @@ class HostAndDevice {
   void expect_fills_for_benchmarks(int n) {
     Cache& cache = device_->cache();
     const SequenceId sequence = cache.add();
-    ASSERT_TRUE(cache.fill_synthetic(sequence, n, 1).ok());
+    ASSERT_TRUE(fill_synthetic(cache, sequence, n, 1).ok());
     EXPECT_EQ(cache.length(sequence), n);
     for (const float x : device_->run(sequence, some_tokens(2, 9), false, 1)) ASSERT_TRUE(std::isfinite(x));
     EXPECT_EQ(cache.length(sequence), n + 2);

@@ -1,0 +1,369 @@
+#include "cache/synthetic_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "base/float16.h"
+#include "cache/page_counts.h"
+
+namespace kvant {
+namespace {
+
+// The weights that one observer gives the tokens of a sequence: multiples of the golden ratio without their
+// integer part, of which every page has as large a share above any threshold as the others.
+std::vector<double> golden_weights(int n_tokens) {
+  constexpr double kGolden = 0.6180339887498949;
+  std::vector<double> weights(n_tokens);
+  for (int t = 0; t < n_tokens; ++t) weights[t] = kGolden * t - std::floor(kGolden * t);
+  return weights;
+}
+
+// --- in host memory ---
+
+// As if one observer had just given every token a weight of its own.
+void score(HeadState& head, const Geometry& geometry, int layer) {
+  const std::vector<float> q(geometry.dim(layer));
+  head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
+                         geometry.group(layer));
+  head.scores()->end_page(head.length(), golden_weights(head.length()));
+}
+
+Status fill_in_host_memory(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed) {
+  const Plan& plan = cache.plan();
+  const Geometry& g = plan.geometry;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());
+  for (float& x : k) x = normal(random);
+  for (float& x : v) x = normal(random);
+  std::vector<float> scratch;
+  for (int done = 0; done < n_tokens;) {
+    const int n = std::min(kPageTokens, n_tokens - done);
+    auto step = cache.reserve({{sequence, n, /*is_prompt=*/false}});  // seals every page as soon as it may
+    if (!step.ok()) return step.error();
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      for (int h = 0; h < g.kv_heads(layer); ++h) {
+        HeadState& head = (*step)->head(0, layer, h);
+        head.append({k.data(), n, g.dim(layer)}, {v.data(), n, g.dim(layer)});
+        if (head.scores() != nullptr && n == kPageTokens) score(head, g, layer);
+        const int due = sealed_pages(head.length(), plan.layers[layer].window);
+        if (due > head.n_sealed()) head.seal_until(due, scratch);
+      }
+    }
+    if (g.is_recurrent())
+      std::memset((*step)->state_after(0), 0, static_cast<std::size_t>(g.recurrent_bytes()));
+    KVANT_RETURN_IF_ERROR((*step)->commit());
+    done += n;
+  }
+  return {};
+}
+
+// --- on a device ---
+
+constexpr int kStepTokens = 4 * kPageTokens;
+
+// What the library needs to write one page of a group's layers and to seal it, in the memory of the device.
+struct PageTables {
+  std::int32_t tail_id = 0, sealed_id = 0;
+  std::int32_t tail_page = 0, sealed_page = 0;
+  std::int32_t seq[kPageTokens] = {}, token[kPageTokens] = {};
+};
+
+// Numbers of a page of one side, of the widest layer.
+std::size_t page_values(const Geometry& g) {
+  int most = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) most = std::max(most, g.n_kv(layer));
+  return std::size_t{kPageTokens} * most;
+}
+
+// One page of each layer group is written and sealed, and copied to all others.
+class DeviceFill {
+ public:
+  DeviceFill(Cache& cache, DevicePageStore& store)
+      : plan_(cache.plan()), store_(store), device_(*store.device()), rows_(nullptr, {&device_}) {}
+
+  Status make_pages(std::uint64_t seed);
+  // Writes the pages of an open step of one slice.
+  Status write(Step& step);
+
+ private:
+  struct Group {
+    EntryHold tail, sealed;  // whose pages are copied; sealed: none where nothing is ever sealed
+    DeviceMemory tables{nullptr, {nullptr}};
+  };
+  // Rows that the step protects, and the table of their entries, in the memory of the device.
+  struct ProtectedRows {
+    int n = 0;
+    DeviceMemory numbers{nullptr, {nullptr}};
+  };
+
+  Error short_of_memory() const {
+    return shortage("out of memory on {} while filling a sequence: use fewer tokens or a smaller recipe",
+                    device_.name());
+  }
+  Status make_rows(std::uint64_t seed);
+  Status make_page(int group);
+  kvant_decode_layer layer_at(const Group& group, int layer) const;
+  Status append(const kvant_decode_shape& shape, const kvant_decode_layer& at_layer, const Group& group,
+                int layer);
+  Status seal(const kvant_decode_shape& shape, const kvant_decode_layer& at_layer, const Group& group,
+              int layer);
+  void protect_tokens(const Step& step);
+  Result<ProtectedRows> list_protected_rows(const Step& step, const std::vector<int>& n_before, int layer);
+  Status protect(const Step& step, const std::vector<int>& n_before);
+  void clear_observers(const Step& step);
+
+  const Plan& plan_;
+  DevicePageStore& store_;
+  PageDevice& device_;
+  DeviceMemory rows_;  // a page of random rows in BF16, of K, then of V
+  std::vector<Group> groups_;
+};
+
+Status DeviceFill::make_rows(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> rows(2 * page_values(plan_.geometry));
+  for (std::uint16_t& x : rows) x = bf16_from_float(normal(random));
+  rows_ = allocate_on(device_, rows.size() * sizeof rows[0]);
+  if (rows_ == nullptr) return short_of_memory();
+  device_.upload(rows_.get(), rows.data(), rows.size() * sizeof rows[0]);
+  return {};
+}
+
+kvant_decode_layer DeviceFill::layer_at(const Group& group, int layer) const {
+  auto* tables = reinterpret_cast<const PageTables*>(group.tables.get());
+  kvant_decode_layer at_layer{};
+  at_layer.struct_size = sizeof at_layer;
+  at_layer.tail = store_.tails(layer).pages(layer);
+  at_layer.tail.table = &tables->tail_id;
+  store_.add_sealed(at_layer, layer);
+  at_layer.sealed.table = &tables->sealed_id;
+  at_layer.sink = store_.has_sink() ? plan_.layers[layer].sink : 0;
+  store_.constants().add_to(at_layer, layer);
+  return at_layer;
+}
+
+Status DeviceFill::append(const kvant_decode_shape& shape, const kvant_decode_layer& at_layer,
+                          const Group& group, int layer) {
+  const Geometry& g = plan_.geometry;
+  auto* tables = reinterpret_cast<const PageTables*>(group.tables.get());
+  kvant_new_rows new_rows{};
+  new_rows.struct_size = sizeof new_rows;
+  new_rows.n_rows = kPageTokens;
+  new_rows.seq = tables->seq;
+  new_rows.tail_token = tables->token;
+  new_rows.keys = rows_.get();
+  new_rows.values = rows_.get() + page_values(g) * sizeof(std::uint16_t);
+  new_rows.key_row_stride = new_rows.value_row_stride = g.n_kv(layer);
+  new_rows.key_head_stride = new_rows.value_head_stride = g.dim(layer);
+  return library_status(device_, "filling a sequence",
+                        device_.library().append(&shape, &at_layer, &new_rows, device_.stream()));
+}
+
+Status DeviceFill::seal(const kvant_decode_shape& shape, const kvant_decode_layer& at_layer,
+                        const Group& group, int layer) {
+  auto* tables = reinterpret_cast<const PageTables*>(group.tables.get());
+  const kvant_seal_range range{sizeof range,
+                               &tables->tail_page,
+                               &tables->sealed_page,
+                               nullptr,
+                               1,
+                               0,
+                               store_.constants().page_metrics(layer)};
+  return library_status(device_, "sealing a page",
+                        device_.library().seal_pages(&shape, &at_layer, &range, device_.stream()));
+}
+
+Status DeviceFill::make_page(int index) {
+  Group& group = groups_[index];
+  DeviceEntryStore& pages = store_.of_group(index);
+  const bool seals = !is_unquantized(plan_);
+  group.tail = EntryHold(pages, pages.take(kPageTokens));
+  if (seals) group.sealed = EntryHold(pages, pages.take(kSealedRoom));
+  group.tables = allocate_on(device_, sizeof(PageTables));
+  if (!group.tail.entry().held() || (seals && !group.sealed.entry().held()) || group.tables == nullptr)
+    return short_of_memory();
+  PageTables tables;
+  tables.tail_id = pages.table(kPageTokens).table_id(group.tail.entry().id);
+  if (seals) tables.sealed_id = pages.table(kSealedRoom).table_id(group.sealed.entry().id);
+  for (int t = 0; t < kPageTokens; ++t) tables.token[t] = t;
+  device_.upload(group.tables.get(), &tables, sizeof tables);
+  for (const int layer : store_.layers(index)) {
+    const LayerShape formats = layer_shape(plan_, layer);
+    const kvant_decode_shape shape = formats.of(1, plan_);
+    const kvant_decode_layer at_layer = layer_at(group, layer);
+    KVANT_RETURN_IF_ERROR(append(shape, at_layer, group, layer));
+    if (seals) KVANT_RETURN_IF_ERROR(seal(shape, at_layer, group, layer));
+  }
+  return device_.finish();
+}
+
+Status DeviceFill::make_pages(std::uint64_t seed) {
+  device_.enter();
+  KVANT_RETURN_IF_ERROR(make_rows(seed));
+  groups_.resize(store_.n_groups());
+  for (int group = 0; group < store_.n_groups(); ++group) KVANT_RETURN_IF_ERROR(make_page(group));
+  return {};
+}
+
+// Chooses the tokens that the step protects: in all heads the same.
+void DeviceFill::protect_tokens(const Step& step) {
+  ProtectedTokens& tokens = *step.next_protection(0).tokens;
+  const PageLedger& ledger = step.ledger(0, /*layer=*/0);
+  const ProtectedTokens::Head* chosen = nullptr;
+  for (int layer = 0; layer < plan_.geometry.n_layers; ++layer) {
+    for (int h = 0; protects_by_score(plan_, layer) && h < plan_.geometry.kv_heads(layer); ++h) {
+      ProtectedTokens::Head& head = tokens.heads[plan_.geometry.head_index(layer, h)];
+      if (chosen != nullptr) {
+        head = *chosen;
+        continue;
+      }
+      int n_sealed = ledger.n_sealed();
+      for (int end = (ledger.length() / kPageTokens + 1) * kPageTokens; end <= ledger.end();
+           end += kPageTokens) {
+        head.scores.end_page(end, end - 1, golden_weights(end));
+        const int due = sealed_pages(end, device_window(plan_));
+        ProtectedTokens::seal(head, plan_.layers[layer], n_sealed, due);
+        n_sealed = due;
+      }
+      chosen = &head;
+    }
+  }
+}
+
+// Those of a layer behind the n_before that its heads had.
+Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& step,
+                                                                  const std::vector<int>& n_before,
+                                                                  int layer) {
+  const DeviceProtection& protection = step.next_protection(0);
+  std::vector<std::int32_t> heads, from, to;
+  for (int h = 0; h < plan_.geometry.kv_heads(layer); ++h) {
+    const int index = plan_.geometry.head_index(layer, h);
+    const std::vector<int>& tokens = protection.tokens->heads[index].tokens;
+    for (int i = n_before[index]; i < static_cast<int>(tokens.size()); ++i) {
+      heads.push_back(h);
+      from.push_back(tokens[i] % kPageTokens);
+      to.push_back(i);
+    }
+  }
+  ProtectedRows rows{static_cast<int>(heads.size()), DeviceMemory{nullptr, {&device_}}};
+  if (rows.n == 0) return rows;
+  std::vector<std::int32_t> numbers(heads.size());  // of the sequence: 0
+  for (const auto* list : {&heads, &from, &to}) numbers.insert(numbers.end(), list->begin(), list->end());
+  for (const EntryHold& page : protection.pages)
+    numbers.push_back(store_.protected_rows().table_id(page.entry().id));
+  const std::size_t bytes = numbers.size() * sizeof numbers[0];
+  rows.numbers = allocate_on(device_, bytes);
+  if (rows.numbers == nullptr) return short_of_memory();
+  device_.upload(rows.numbers.get(), numbers.data(), bytes);
+  return rows;
+}
+
+// All protected rows come out of the one page.
+Status DeviceFill::protect(const Step& step, const std::vector<int>& n_before) {
+  for (int layer = 0; layer < plan_.geometry.n_layers; ++layer) {
+    if (!protects_by_score(plan_, layer)) continue;
+    auto rows = list_protected_rows(step, n_before, layer);
+    if (!rows.ok()) return rows.error();
+    const int n = rows->n;
+    if (n == 0) continue;
+    const auto* numbers = reinterpret_cast<const std::int32_t*>(rows->numbers.get());
+    const LayerShape formats = layer_shape(plan_, layer);
+    const kvant_decode_shape shape = formats.of(1, plan_);
+    kvant_decode_layer at_layer = layer_at(groups_[store_.group_of(layer)], layer);
+    at_layer.protected_pages = store_.protected_rows().pages(layer);
+    at_layer.protected_pages.table = numbers + std::ptrdiff_t{4} * n;
+    const kvant_protected_rows of_library{sizeof of_library,
+                                          n,
+                                          0,
+                                          numbers,
+                                          numbers + n,
+                                          numbers + std::ptrdiff_t{2} * n,
+                                          numbers + std::ptrdiff_t{3} * n};
+    KVANT_RETURN_IF_ERROR(
+        library_status(device_, "keeping protected tokens",
+                       device_.library().protect(&shape, &at_layer, &of_library, device_.stream())));
+    KVANT_RETURN_IF_ERROR(device_.finish());  // the numbers go
+  }
+  return {};
+}
+
+// Queries of zeros, to which all tokens are alike.
+void DeviceFill::clear_observers(const Step& step) {
+  const PageEntry observers = step.next_protection(0).observers.entry();
+  if (!observers.held()) return;
+  DeviceEntryTable& table = store_.observers();
+  device_.clear_rows(table.data(observers.id), table.layout().bytes, table.layout().bytes, 1);
+}
+
+Status DeviceFill::write(Step& step) {
+  device_.enter();
+  if (protects_by_score(plan_)) {
+    std::vector<int> n_before(static_cast<std::size_t>(plan_.geometry.n_all_kv_heads()));
+    const ProtectedTokens* before = step.protection(0).tokens.get();
+    for (std::size_t i = 0; before != nullptr && i < n_before.size(); ++i)
+      n_before[i] = static_cast<int>(before->heads[i].tokens.size());
+    const PageLedger& ledger = step.ledger(0, /*layer=*/0);
+    if (ledger.end() / kPageTokens > ledger.length() / kPageTokens) protect_tokens(step);
+    KVANT_RETURN_IF_ERROR(protect(step, n_before));
+    clear_observers(step);
+  }
+  if (const PageEntry sums = step.next_sums(0); sums.held()) store_.clear_sums(sums);
+  if (plan_.geometry.is_recurrent()) {
+    const auto bytes = static_cast<std::size_t>(plan_.geometry.recurrent_bytes());
+    device_.clear_rows(step.state_after(0), bytes, bytes, 1);
+  }
+  for (int group = 0; group < store_.n_groups(); ++group) {
+    const std::vector<int>& layers = store_.layers(group);
+    const PageLedger& ledger = step.ledger(0, layers.front());
+    DeviceEntryStore& pages = store_.of_group(group);
+    for (int page = step.first_token(0) / kPageTokens; page < pages_for(ledger.end()); ++page)
+      pages.copy(groups_[group].tail.entry(), kPageTokens, ledger.tail(page));
+    for (int page = ledger.n_sealed(); page < ledger.end_sealed(); ++page)
+      pages.copy(groups_[group].sealed.entry(), kPageTokens, ledger.sealed(page));
+    const bool seals_first = ledger.n_sealed() == 0 && ledger.end_sealed() > 0;
+    for (const int layer : layers) {
+      if (seals_first && store_.has_sink() && plan_.layers[layer].sink > 0)
+        store_.keep_sink(groups_[group].tail.entry(), step.sink(0), layer);
+    }
+  }
+  return device_.finish();
+}
+
+Status fill_on_device(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed) {
+  std::optional<DeviceFill> fill;
+  for (int done = 0; done < n_tokens;) {
+    const int n = std::min(kStepTokens, n_tokens - done);
+    auto step = cache.reserve({{sequence, n, /*is_prompt=*/false}});
+    if (!step.ok()) return step.error();
+    if (!fill) {
+      fill.emplace(cache, (*step)->device_pages());
+      KVANT_RETURN_IF_ERROR(fill->make_pages(seed));
+    }
+    KVANT_RETURN_IF_ERROR(fill->write(**step));
+    KVANT_RETURN_IF_ERROR((*step)->commit());
+    done += n;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status fill_synthetic(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed) {
+  if (cache.length(sequence) > 0)
+    return error("cannot fill sequence {}: it holds {} tokens already", sequence, cache.length(sequence));
+  try {
+    return cache.on_device() ? fill_on_device(cache, sequence, n_tokens, seed)
+                             : fill_in_host_memory(cache, sequence, n_tokens, seed);
+  } catch (const std::bad_alloc&) {
+    return shortage("out of memory while filling a sequence: use fewer tokens or a smaller recipe");
+  }
+}
+
+}  // namespace kvant

@@ -1,0 +1,16 @@
+// What benchmarks put into a cache instead of a prompt: noise, appended and sealed through a cache's ordinary
+// steps.
+#pragma once
+
+#include <cstdint>
+
+#include "cache/cache.h"
+
+namespace kvant {
+
+// Makes an empty sequence n_tokens long, with the same plausible random page throughout. Tokens get scores of
+// which every page has the same share above any threshold, so recipes protect and evict as many as they say.
+// An error (memory is short, the device has failed) leaves the sequence with part of its tokens.
+Status fill_synthetic(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed);
+
+}  // namespace kvant
