@@ -85,8 +85,8 @@ int write_rows(const char* model, const std::string& path) {
   const Session session = open_session(model, "reference", WeightMode::f32);
   const Engine& engine = session.engine();
   const auto plan = take(session.plan(take(parse_recipe("k=bf16,v=bf16,sink=4,tail=bf16"))));
-  const auto rows =
-      take(KvtcRows::make(plan, rope_turns(engine.parts(), engine.geometry(), session.options().n_threads)));
+  const auto rows = take(KvtcRows::make(
+      plan.plan(), rope_turns(engine.parts(), engine.geometry(), session.options().n_threads)));
   const auto text = take(encode_text(engine.tokenizer(), default_calibration_text(), /*add_special=*/true,
                                      /*parse_special=*/false));
   const std::span<const std::int32_t> tokens = text.tokens;
@@ -161,7 +161,7 @@ class CompactBits {
 
  private:
   const Session& session_;
-  std::shared_ptr<const Plan> plan_;
+  PlacedPlan plan_;
   std::shared_ptr<const SequenceCoder> coder_;
   std::int64_t predictor_bytes_ = 0;
   CacheBits hot_bits_;
