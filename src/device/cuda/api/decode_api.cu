@@ -95,7 +95,8 @@ int columns_of_partials(const Shape& shape) {
 // Returns the kernel for launches whose columns belong to 2^sharers_log2 warps.
 DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers_log2) {
   if (sharers_log2 == 0) return kernel;
-  const bool by_warpgroups = gpu.is_hopper && sharers_log2 == 2 && kernel.by_warpgroups.function != nullptr;
+  const bool by_warpgroups =
+      gpu.has.warpgroup_products && sharers_log2 == 2 && kernel.by_warpgroups.function != nullptr;
   const ManyColumnsKernel& many = by_warpgroups ? kernel.by_warpgroups : kernel.for_many[sharers_log2 - 1];
   if (many.function == nullptr) return kernel;
   DecodeKernel shared = kernel;
@@ -292,7 +293,7 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
 bool has_few_pages(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
   constexpr int kFewPages = 6;  // of a CTA; with 15 it is slower
   const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
-  return gpu.is_hopper && lengths.sealed_pages != nullptr && pages > 0 &&
+  return gpu.has.shares_few_pages && lengths.sealed_pages != nullptr && pages > 0 &&
          pages <= std::int64_t{kFewPages} * gpu.multiprocessors;
 }
 

@@ -9,8 +9,7 @@ namespace {
 // Its attributes tell which code the device runs.
 __global__ void probe_kernel() {}
 
-constexpr int kLeastMajor = 8;   // compute capability
-constexpr int kHopperCode = 90;  // version of the PTX from which the machine code was made
+constexpr int kLeastMajor = 8;  // compute capability
 
 struct Answer {
   cudaError_t error = cudaSuccess;
@@ -41,7 +40,7 @@ Answer ask(int device, Gpu* gpu) {
               "KVANT_CUDA_ARCHITECTURES=80-virtual "
               "compiles it for all of compute capability 8.0 and newer"};
   }
-  gpu->is_hopper = code.ptxVersion == kHopperCode;
+  gpu->has = Architectures::capabilities(code.ptxVersion);
 #ifdef KVANT_CUDA_SHARED_LIMIT
   gpu->shared_bytes = std::min(gpu->shared_bytes, KVANT_CUDA_SHARED_LIMIT);
   gpu->multiprocessor_shared_bytes =

@@ -34,7 +34,7 @@ struct PromptKernel {
 // 128, and scores without a cap.
 PromptKernel kernel_of(const kvant_prompt_shape& shape, const Gpu& gpu) {
   const bool is_64 = shape.head_dim == 64;
-  const bool by_warpgroups = gpu.is_hopper && shape.head_dim <= 128 && shape.score_softcap == 0;
+  const bool by_warpgroups = gpu.has.warpgroup_products && shape.head_dim <= 128 && shape.score_softcap == 0;
   if (by_warpgroups && shape.half_products == 0)
     return is_64 ? PromptKernel{prompt_sizes<64>, launch_prompt<64>}
                  : PromptKernel{prompt_sizes<128>, launch_prompt<128>};

@@ -61,7 +61,7 @@ int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu) {
   const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
   const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
   static_assert(kShortWarps * kTileTokens == kPageTokens);  // this many CTAs have work
-  return gpu.is_hopper ? std::min(most, pages) : std::min(most, 1);
+  return gpu.has.clusters ? std::min(most, pages) : std::min(most, 1);
 }
 
 int pages_of(const kvant_decode_lengths& lengths) {
@@ -125,7 +125,7 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
     return lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
            lengths.max_tail_tokens > 0;
   // Pages of all formats must fit in the whole shared memory of an SM.
-  return gpu.is_hopper && gpu.shared_bytes >= kH100.shared_bytes && shape.skip_threshold == 0 &&
+  return gpu.has.bulk_copies && gpu.shared_bytes >= kH100.shared_bytes && shape.skip_threshold == 0 &&
          lengths.max_sealed_pages > 0 && lengths.max_sealed_pages <= kMaxShortPages * n_ctas &&
          (lengths.tail_tokens == nullptr || lengths.max_tail_tokens > 0);
 }

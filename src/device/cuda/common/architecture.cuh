@@ -1,11 +1,16 @@
 // What a kernel may use on the GPUs for which it is compiled: sm_90a (Hopper), or what all GPUs from sm_80 on
-// have in common, which run it from PTX for compute_80. This is for device code only; the host asks which of
-// the two the current device runs (gpu.h).
+// have in common, which run it from PTX for compute_80. Device code asks Architecture; the host asks the
+// Capabilities of the code that the current device runs (gpu.h). Another generation is another structure and
+// its name in Architectures.
 #pragma once
+
+#include <type_traits>
 
 namespace kvant::cuda {
 
 struct Sm80 {
+  static constexpr const char* kName = "sm80";
+  static constexpr int kPtxVersion = 80;
   static constexpr bool kBulkCopies = false;         // cp.async.bulk; else 16 bytes of each lane, cp.async
   static constexpr bool kBarriersSuspend = false;    // mbarrier.try_wait; else a warp polls
   static constexpr bool kOverlapsLaunches = false;   // griddepcontrol; else one kernel after another
@@ -15,9 +20,12 @@ struct Sm80 {
   static constexpr bool kLargeSharedMemory = false;  // 227 KB of a CTA; else 99 to 227
   static constexpr bool kPacksBytes = false;  // one instruction rounds two numbers to bytes and packs them
   static constexpr bool kClusters = false;    // of CTAs that read each other's shared memory
+  static constexpr bool kSharesFewPages = false;  // it is faster that warps share pages where CTAs have few
 };
 
 struct Sm90a {
+  static constexpr const char* kName = "sm90";
+  static constexpr int kPtxVersion = 90;
   static constexpr bool kBulkCopies = true;
   static constexpr bool kBarriersSuspend = true;
   static constexpr bool kOverlapsLaunches = true;
@@ -27,10 +35,42 @@ struct Sm90a {
   static constexpr bool kLargeSharedMemory = true;
   static constexpr bool kPacksBytes = true;
   static constexpr bool kClusters = true;
+  static constexpr bool kSharesFewPages = true;
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-using Architecture = Sm90a;
+// What the host asks of an architecture.
+struct Capabilities {
+  const char* name;
+  int ptx_version;
+  bool bulk_copies, overlaps_launches, warpgroup_products, packed_maxima, large_shared_memory, clusters,
+      shares_few_pages;
+};
+template <class A>
+inline constexpr Capabilities kCapabilities{
+    A::kName,         A::kPtxVersion,        A::kBulkCopies, A::kOverlapsLaunches, A::kWarpgroupProducts,
+    A::kPackedMaxima, A::kLargeSharedMemory, A::kClusters,   A::kSharesFewPages};
+
+// The last of the architectures serves all GPUs that have no code of their own.
+template <class First, class... Others>
+struct ArchitectureList {
+  template <int kPtxVersion>
+  static constexpr auto find() {
+    if constexpr (sizeof...(Others) == 0 || First::kPtxVersion == kPtxVersion)
+      return First{};
+    else
+      return ArchitectureList<Others...>::template find<kPtxVersion>();
+  }
+  static constexpr const Capabilities& capabilities(int ptx_version) {
+    if constexpr (sizeof...(Others) > 0) {
+      if (First::kPtxVersion != ptx_version) return ArchitectureList<Others...>::capabilities(ptx_version);
+    }
+    return kCapabilities<First>;
+  }
+};
+using Architectures = ArchitectureList<Sm90a, Sm80>;
+
+#ifdef __CUDA_ARCH__
+using Architecture = decltype(Architectures::find<__CUDA_ARCH__ / 10>());
 #else
 using Architecture = Sm80;
 #endif

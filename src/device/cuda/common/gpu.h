@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "device/cuda/common/architecture.cuh"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -11,17 +12,17 @@ struct Gpu {
   int multiprocessors;
   int shared_bytes;                 // maximum per CTA
   int multiprocessor_shared_bytes;  // for all CTAs of an SM, each of which takes kReservedBytes more
-  bool is_hopper;                   // runs the code for sm_90a, otherwise that for sm_80 (architecture.cuh)
+  Capabilities has;                 // of the code that it runs
 
   static constexpr int kReservedBytes = 1024;
   static constexpr int kLeastSharedBytes = 99 * 1024;  // minimum per CTA on all of these GPUs
 
   // Returns the number of launch attributes for kernels that may begin while the previous one ends.
-  unsigned overlap_attributes() const { return is_hopper ? 1 : 0; }
+  unsigned overlap_attributes() const { return has.overlaps_launches ? 1 : 0; }
 };
 
 // The device to assume if there is none, because names of kernels are available without one.
-inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, true};
+inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, kCapabilities<Sm90a>};
 
 // Returns KVANT_OK, or a refusal if the current device does not run these kernels.
 kvant_status find_gpu(Gpu* gpu);

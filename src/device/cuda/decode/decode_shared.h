@@ -50,7 +50,7 @@ inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column
   args->value_bytes = kernel.value_bytes;
   args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
   const auto slots = [&](int warps) {
-    place_parts(kernel, gpu.is_hopper, table_bytes, warps, args);
+    place_parts(kernel, gpu.has.large_shared_memory, table_bytes, warps, args);
     return std::max(0, gpu.shared_bytes - args->ring_at) / args->slot_bytes;
   };
   const int sharers = kernel.page_warps * column_warps;

@@ -32,7 +32,7 @@ class ShortSealed : public ::testing::TestWithParam<std::tuple<FormatPair, int>>
  protected:
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
-    if (!gpu_or_h100().is_hopper) GTEST_SKIP() << "the kernel is for Hopper GPUs";
+    if (!gpu_or_h100().has.bulk_copies) GTEST_SKIP() << "the kernel is for Hopper GPUs";
   }
   template <class Prepare>
   void expect_exact(const Lengths& lengths, int group, const Prepare& prepare, int sink = 4,
@@ -134,7 +134,7 @@ std::vector<std::string> sealed_formats(int d) {
 }
 
 TEST(ShortSealedFormats, AgreeOnBothSides) {
-  if (!have_gpu() || !gpu_or_h100().is_hopper) GTEST_SKIP() << "no Hopper GPU";
+  if (!have_gpu() || !gpu_or_h100().has.bulk_copies) GTEST_SKIP() << "no Hopper GPU";
   for (const int d : kHeadDimsUpTo256) {
     for (const std::string& name : sealed_formats(d)) {
       TestCache cache({{name.c_str(), name.c_str()}}, d, {{1, 5, 4}, {9, 127, 4}, {0, 3, 0}, {4, 0, 4}}, 4,
@@ -149,7 +149,7 @@ TEST(ShortSealedFormats, AgreeOnBothSides) {
 }
 
 TEST(ShortSealedFormats, MayDifferByHead) {
-  if (!have_gpu() || !gpu_or_h100().is_hopper) GTEST_SKIP() << "no Hopper GPU";
+  if (!have_gpu() || !gpu_or_h100().has.bulk_copies) GTEST_SKIP() << "no Hopper GPU";
   const std::vector<FormatPair> mix = {{"lm4", "lm4"}, {"ch4g128", "tok2g128"}, {"tcq3", "tcq2"}};
   for (const int d : kHeadDimsUpTo256) {
     for (const int group : {4, 12}) {
@@ -218,7 +218,7 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   small.shared_bytes = 99 * 1024;
   EXPECT_FALSE(with([](auto&, auto&) {}, small));
   Gpu other = kH100;
-  other.is_hopper = false;
+  other.has = kCapabilities<Sm80>;
   EXPECT_FALSE(with([](auto&, auto&) {}, other));
 }
 

@@ -72,8 +72,8 @@ cudaError_t correct(const PromptCorrection& correction, const Gpu& gpu, cudaStre
 
 template <int D>
 cudaError_t update(const StateUpdateArgs& args, const Gpu& gpu, cudaStream_t stream) {
-  const int bytes = static_cast<int>(gpu.is_hopper ? sizeof(StateUpdateShared<D, kPageTokens>)
-                                                   : sizeof(StateUpdateShared<D, kFewTokens>));
+  const int bytes = static_cast<int>(gpu.has.large_shared_memory ? sizeof(StateUpdateShared<D, kPageTokens>)
+                                                                 : sizeof(StateUpdateShared<D, kFewTokens>));
   const cudaError_t error =
       cudaFuncSetAttribute(update_states_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;

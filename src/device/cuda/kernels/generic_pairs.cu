@@ -107,17 +107,18 @@ const DecodeKernel* find_generic_kernel(const char* key_format, const char* valu
 }
 
 const char* name_on(const Gpu& gpu, const DecodeKernel& kernel) {
-  if (gpu.is_hopper) return kernel.name;
+  if (gpu.has.ptx_version == kH100.has.ptx_version) return kernel.name;
   struct Name {
-    const char* on_hopper;
+    const char *on_hopper, *architecture;
     std::unique_ptr<const std::string> here;
   };
   static constinit GrowingList<Name> names;
-  const Name* name = names.find([&](const Name& n) { return n.on_hopper == kernel.name; });
+  const Name* name =
+      names.find([&](const Name& n) { return n.on_hopper == kernel.name && n.architecture == gpu.has.name; });
   if (name == nullptr) {
     std::string here = kernel.name;
-    here.replace(here.find("sm90"), 4, "sm80");
-    name = names.add({kernel.name, std::make_unique<const std::string>(std::move(here))});
+    here.replace(here.find(kH100.has.name), std::strlen(kH100.has.name), gpu.has.name);
+    name = names.add({kernel.name, gpu.has.name, std::make_unique<const std::string>(std::move(here))});
   }
   return name->here->c_str();
 }

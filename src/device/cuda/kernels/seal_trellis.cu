@@ -13,32 +13,32 @@ SealKernel pairs_kernel() {
 }
 
 template <int Bits, int D>
-SealKernel kernel(bool is_hopper, bool fills_gpu) {
+SealKernel kernel(const Capabilities& has, bool fills_gpu) {
   if constexpr (Bits == kPairedBits) {
     // Split choices let one more CTA run concurrently, but each takes longer: with heads of 64, by more than
     // that gains.
     if constexpr (D > 64)
-      if (is_hopper && fills_gpu) return pairs_kernel<D, true>();
-    if (is_hopper) return pairs_kernel<D, false>();
+      if (has.packed_maxima && fills_gpu) return pairs_kernel<D, true>();
+    if (has.packed_maxima) return pairs_kernel<D, false>();
   }
-  const auto bytes = is_hopper ? sizeof(TrellisShared<Bits, D, true>)
-                               : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);
+  const auto bytes = has.large_shared_memory ? sizeof(TrellisShared<Bits, D, true>)
+                                             : sizeof(TrellisShared<Bits, D, kHasFewChoices<Bits, D>>);
   return {reinterpret_cast<const void*>(&seal_trellis_kernel<Bits, D>), kTrellisThreads,
           static_cast<int>(bytes), 0};
 }
 
 template <int D>
-SealKernel kernel_of(int bits, bool is_hopper, bool fills_gpu) {
-  constexpr SealKernel (*kKernels[])(bool, bool) = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
-                                                    kernel<4, D>, kernel<5, D>, kernel<6, D>};
-  return kKernels[bits - 1](is_hopper, fills_gpu);
+SealKernel kernel_of(int bits, const Capabilities& has, bool fills_gpu) {
+  constexpr SealKernel (*kKernels[])(const Capabilities&, bool) = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
+                                                                   kernel<4, D>, kernel<5, D>, kernel<6, D>};
+  return kKernels[bits - 1](has, fills_gpu);
 }
 
 }  // namespace
 
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
-  return with_head_dim(
-      head_dim, [&](auto d) { return kernel_of<d.value>(encoding.layout.bits, gpu.is_hopper, fills_gpu); });
+  return with_head_dim(head_dim,
+                       [&](auto d) { return kernel_of<d.value>(encoding.layout.bits, gpu.has, fills_gpu); });
 }
 
 }  // namespace kvant::cuda

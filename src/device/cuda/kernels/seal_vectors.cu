@@ -9,8 +9,8 @@ template <int Channels, int D>
 SealKernel kernel(const CodeLayout& layout, const Gpu& gpu) {
   const int n = 1 << layout.bits;
   using Large = VectorShared<D, has_large_shared<D>(true)>;
-  const int bytes = gpu.is_hopper ? Large::template bytes<Channels>(n)
-                                  : VectorShared<D, false>::template bytes<Channels>(n);
+  const int bytes = gpu.has.large_shared_memory ? Large::template bytes<Channels>(n)
+                                                : VectorShared<D, false>::template bytes<Channels>(n);
   const int of_multiprocessor = gpu.multiprocessor_shared_bytes / (bytes + Gpu::kReservedBytes);
   const int ctas = of_multiprocessor >= 4 ? 4 : of_multiprocessor >= 2 ? 2 : 1;
   return {reinterpret_cast<const void*>(&seal_vectors_kernel<Channels, D>), kVectorThreads, bytes, ctas};
