@@ -66,7 +66,7 @@ TEST(Conversation, HoldsWhatItHasShownWhereverAnAnswerEnds) {
     Conversation whole = opened.conversation(), cut = opened.conversation();
     for (Conversation* one : {&whole, &cut}) ASSERT_TRUE(one->read(some_tokens(20), "", never).ok());
     std::string text;
-    const auto end = whole.generate(n_tokens, never, [&](const std::string& shown) { text += shown; });
+    const auto end = whole.generate({.max_tokens = n_tokens}, never, [&](const std::string& shown) { text += shown; });
     ASSERT_TRUE(end.ok() && *end == AnswerEnd::length);
     cut.begin_answer({});
     std::string pieces;
@@ -85,7 +85,7 @@ TEST(Conversation, EndsWhereTheContextDoes) {
   const std::atomic<bool> never{false};
   Conversation conversation = opened.conversation();
   ASSERT_TRUE(conversation.read(some_tokens(398), "", never).ok());
-  const auto end = conversation.generate(-1, never, [](const std::string&) {});
+  const auto end = conversation.generate({}, never, [](const std::string&) {});
   ASSERT_TRUE(end.ok());
   EXPECT_EQ(*end, AnswerEnd::context_full);
   EXPECT_LT(conversation.length(), 400);
