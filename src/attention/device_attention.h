@@ -22,8 +22,6 @@
 #include "attention/device_protector.h"
 #include "attention/device_row_tables.h"
 #include "attention/device_sums.h"
-#include "attention/index_buffer.h"
-#include "attention/row_runs.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
 
@@ -109,7 +107,7 @@ class DeviceAttention {
   void point_to_rows(kvant_decode_layer& at_layer, int layer, const DeviceRows& rows, const RowTables& tables,
                      const Geometry& geometry, int from_row) const;
 
-  // The same in rounds, of a layer that protects by score (device_rounds.cc).
+  // The same in rounds, of a layer that protects by score (device_rows.cc).
   bool attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                   const RowRun& run);
   bool attend_and_protect(Step& step, int layer, const DeviceRows& rows, const kvant_decode_layer& at_layer);

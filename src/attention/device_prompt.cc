@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "attention/device_attention.h"
-#include "attention/visible_tokens.h"
+#include "attention/device_row_tables.h"
 #include "cache/protected_rows.h"
 
 namespace kvant {

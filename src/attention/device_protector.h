@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attention/device_buffer.h"
-#include "attention/row_runs.h"
+#include "attention/device_row_tables.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
 

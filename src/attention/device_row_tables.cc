@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "attention/visible_tokens.h"
 #include "cache/device_page_store.h"
 #include "cache/page_counts.h"
+#include "cache/schedule.h"
 
 namespace kvant {
+
 namespace {
 
 using RowIds = std::vector<std::int32_t>;
@@ -214,6 +215,29 @@ void RowTables::add_to(kvant_decode_layer& at_layer, const IndexBuffer& indices,
   at_layer.sealed.seq_stride = sealed_stride;
   at_layer.protected_pages.table = indices.at(sinks.from(skipped));
   at_layer.protected_pages.seq_stride = 1;
+}
+
+std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slice, int n_sealed, int window,
+                                          int prefill) {
+  int sealed = n_sealed;
+  const auto seal = [&](int point) {
+    if (point >= 0) sealed = std::max(sealed, sealed_pages(point, window));
+  };
+  std::vector<VisibleTokens> visible;
+  visible.reserve(slice.n_tokens);
+  seal(seal_point_before(first_token, slice.is_prompt));
+  for (const Tile& tile : schedule(first_token, slice.n_tokens, {slice.is_prompt, prefill})) {
+    for (int t = tile.query_first; t < tile.query_end; ++t)
+      visible.push_back({sealed, t + 1 - sealed * kPageTokens});
+    seal(tile.seal_point);
+  }
+  return visible;
+}
+
+std::vector<VisibleTokens> visible_tokens(const Step& step, int slice, int layer) {
+  const Plan& plan = step.plan();
+  return visible_tokens(step.first_token(slice), step.slices()[slice], step.ledger(slice, layer).n_sealed(),
+                        device_window(plan), plan.recipe.prefill);
 }
 
 }  // namespace kvant

@@ -4,14 +4,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "attention/index_buffer.h"
-#include "attention/row_runs.h"
+#include "attention/device_buffer.h"
 #include "cache/cache.h"
 #include "cache/device_layout.h"
+#include "cache/page_counts.h"
 #include "kvant/kvant.h"
 
 namespace kvant {
+
+// Rows one after another: all of some slices, or some of one.
+struct RowRun {
+  int first_slice = 0, n_slices = 0;
+  int first_row = 0, n_rows = 0;  // of the step
+
+  bool one_each() const { return n_rows == n_slices; }
+};
 
 // What slices find in the layers of a group: tables of the pages that each has or will have when the step
 // ends, from the first that no sliding window has freed, and the entry of its sink.
@@ -51,5 +60,11 @@ struct RowTables {
 // together: rows that are a sequence, at most.
 RowTables list_row_tables(const Step& step, const RowRun& run, int together, const SliceTables& slices,
                           IndexBuffer& indices);
+
+// Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
+std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slice, int n_sealed, int window,
+                                          int prefill);
+// Of a slice of a step whose pages lie on a device, in a layer.
+std::vector<VisibleTokens> visible_tokens(const Step& step, int slice, int layer);
 
 }  // namespace kvant

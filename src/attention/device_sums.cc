@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "attention/visible_tokens.h"
+#include "attention/device_row_tables.h"
 #include "cache/correction_state.h"
 #include "cache/device_constants.h"
 

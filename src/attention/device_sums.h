@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/index_buffer.h"
+#include "attention/device_buffer.h"
 #include "cache/cache.h"
 #include "cache/device_page_store.h"
 

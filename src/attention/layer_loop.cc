@@ -1,7 +1,7 @@
 // The tiles of all slices advance side by side. In each round: heads append and prepare their queries; runs
 // of pages are attended in parallel (where V may be skipped, after a first pass over K alone); runs are
 // merged; heads seal what is due, where the recipe chooses tokens after their scores have been taken.
-#include "attention/layer_loop.h"
+#include "attention/page_attention.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,14 +10,14 @@
 #include <span>
 #include <vector>
 
-#include "attention/integer_rounding.h"
+#include "attention/integer_products.h"
 #include "attention/observation.h"
 #include "attention/prompt_attention.h"
-#include "attention/query_tile.h"
 #include "attention/softmax.h"
 #include "attention/step_memory.h"
+#include "attention/tile.h"
 #include "attention/tile_attention.h"
-#include "cache/feature_map.h"
+#include "cache/correction_state.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 

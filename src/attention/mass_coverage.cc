@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "attention/query_tile.h"
+#include "attention/tile.h"
 #include "attention/tile_attention.h"
 #include "cache/device_head_pages.h"
 

@@ -1,7 +1,8 @@
 // PageAttention: how a backend attends one tile of queries to a run of pages. The loop around it
-// (layer_loop.h) is the same for all.
+// (layer_loop.cc) is the same for all.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 
@@ -37,5 +38,9 @@ class PageAttention {
   virtual PageOrder page_order() const { return PageOrder::canonical; }
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 };
+
+// The loop of every backend that runs on the CPU: append, attend and seal of one layer, for any mixture of
+// formats, with the features of all recipes.
+std::unique_ptr<AttentionBackend> make_layer_loop(std::unique_ptr<PageAttention> pages);
 
 }  // namespace kvant

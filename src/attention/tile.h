@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/geometry.h"
+#include "base/matrix_view.h"
+#include "recipe/plan.h"
 #include "recipe/recipe.h"
 
 namespace kvant {
@@ -62,5 +64,11 @@ struct SkipRule {
   double tau = 0;
   const PartialAttention* total = nullptr;
 };
+
+// Fills q, offset and group of `tile`, whose first_token and n_queries say which queries it holds: those of
+// the group of `kv_head`, transformed and times the softmax scale. q: [n_rows, n_heads * head_dim], as in
+// LayerRows; the tile's first query is its row `first_row`.
+void fill_query_tile(const Plan& plan, int layer, int kv_head, const MatrixView<const float>& q,
+                     int first_row, QueryTile& tile);
 
 }  // namespace kvant

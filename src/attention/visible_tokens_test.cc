@@ -1,4 +1,4 @@
-#include "attention/visible_tokens.h"
+#include "attention/device_row_tables.h"
 
 #include <gtest/gtest.h>
 

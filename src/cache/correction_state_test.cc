@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "cache/feature_map.h"
-
 namespace kvant {
 namespace {
 

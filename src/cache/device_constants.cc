@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/float16.h"
+#include "cache/correction_state.h"
 #include "cache/device_layout.h"
-#include "cache/feature_map.h"
 #include "format/page_metric.h"
 
 namespace kvant {

@@ -1,5 +1,7 @@
 #include "cache/device_entry_store.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -55,6 +57,116 @@ Status DeviceEntryStore::download(PageEntry entry, std::byte* to) {
 void DeviceEntryStore::upload(const std::byte* from, PageEntry entry) {
   device_.enter();
   device_.upload(table(entry.room).data(entry.id), from, layout(entry.room).bytes);
+}
+
+namespace {
+
+// As many entries are asked for at once as there are, so that few calls are made; but not more bytes than
+// these.
+constexpr std::size_t kDeviceSlabBytes = std::size_t{32} << 20;
+// Nor a larger part of a cache's memory than this.
+constexpr std::size_t kSlabsOfBudget = 64;
+
+}  // namespace
+
+DeviceEntryTable::DeviceEntryTable(PageDevice& device, MemoryBudget& budget, EntryLayout layout)
+    : device_(device), budget_(budget), layout_(std::move(layout)) {}
+
+DeviceEntryTable::~DeviceEntryTable() {
+  KVANT_CHECK(n_held_ == 0, "entries outlive their table");
+  for (const Slab& slab : slabs_) device_.release(slab.memory);
+}
+
+// As many entries as there are, or fewer where memory is short.
+bool DeviceEntryTable::grow() {
+  std::size_t most = kDeviceSlabBytes;
+  if (budget_.limit() > 0) most = std::min(most, static_cast<std::size_t>(budget_.limit()) / kSlabsOfBudget);
+  std::size_t n = std::max<std::size_t>(1, std::min(data_.size() + 1, most / layout_.bytes));
+  for (; n > 0; n /= 2) {
+    if (grow_by(n)) return true;
+  }
+  return false;
+}
+
+// Numbers of slabs that were given back are used again, so that tables stay as long as the most entries that
+// there have been.
+bool DeviceEntryTable::grow_by(std::size_t n) {
+  const std::size_t bytes = n * layout_.bytes;
+  const auto unused = std::search_n(data_.begin(), data_.end(), n, static_cast<char*>(nullptr));
+  const auto first = static_cast<std::size_t>(unused - data_.begin());
+  const std::size_t size = std::max(data_.size(), first + n);
+  slabs_.reserve(slabs_.size() + 1);
+  data_.reserve(size);
+  holders_.reserve(size);
+  free_.reserve(size);
+  if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
+  auto* memory = static_cast<char*>(device_.allocate(bytes));
+  // Numbers in page tables have 32 bits.
+  constexpr auto kReach =
+      std::ptrdiff_t{std::numeric_limits<std::int32_t>::max()} * static_cast<std::ptrdiff_t>(kDeviceUnit);
+  if (memory != nullptr && !slabs_.empty() &&
+      std::abs(memory - base()) + static_cast<std::ptrdiff_t>(bytes) > kReach) {
+    device_.release(memory);
+    memory = nullptr;
+  }
+  if (memory == nullptr) {
+    budget_.give_back(static_cast<std::int64_t>(bytes));
+    return false;
+  }
+  slabs_.push_back({memory, static_cast<std::int32_t>(first), static_cast<std::int32_t>(n)});
+  data_.resize(size);
+  holders_.resize(size);
+  for (std::size_t i = n; i-- > 0;) free_.push_back(static_cast<std::int32_t>(first + i));
+  for (std::size_t i = 0; i < n; ++i) data_[first + i] = memory + i * layout_.bytes;
+  return true;
+}
+
+bool DeviceEntryTable::shrink() noexcept {
+  const auto is_idle = [&](const Slab& slab) {
+    const auto first = holders_.begin() + slab.first;
+    return slab.memory != base() && std::all_of(first, first + slab.n, [](int n) { return n == 0; });
+  };
+  const std::size_t before = slabs_.size();
+  for (const Slab& slab : slabs_) {
+    if (!is_idle(slab)) continue;
+    std::erase_if(free_, [&](std::int32_t id) { return id >= slab.first && id < slab.first + slab.n; });
+    device_.release(slab.memory);
+    budget_.give_back(static_cast<std::int64_t>(slab.n * layout_.bytes));
+    std::fill_n(data_.begin() + slab.first, slab.n, nullptr);
+  }
+  std::erase_if(slabs_, [&](const Slab& slab) { return data_[slab.first] == nullptr; });
+  return slabs_.size() < before;
+}
+
+std::int32_t DeviceEntryTable::take() {
+  if (free_.empty() && !grow()) return -1;
+  const std::int32_t id = free_.back();
+  free_.pop_back();
+  holders_[id] = 1;
+  ++n_held_;
+  return id;
+}
+
+void DeviceEntryTable::release(std::int32_t id) noexcept {
+  KVANT_CHECK(holders_[id] > 0, "released a free entry");
+  if (--holders_[id] > 0) return;
+  free_.push_back(id);
+  --n_held_;
+}
+
+kvant_pages DeviceEntryTable::first_page(int layer) const {
+  kvant_pages pages{};
+  pages.pool = base() == nullptr ? nullptr : base() + layout_.layers[layer].offset;
+  pages.page_stride = kDeviceUnit;
+  return pages;
+}
+
+kvant_pages DeviceEntryTable::pages(int layer) const {
+  const EntryLayout::Layer& of_layer = layout_.layers[layer];
+  kvant_pages pages = first_page(layer);
+  pages.side_offset = static_cast<std::int64_t>(of_layer.bytes(0, Side::key));
+  pages.head_offset = pages.side_offset + static_cast<std::int64_t>(of_layer.bytes(0, Side::value));
+  return pages;
 }
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
 // Entries on a device of host memory.
-#include "cache/device_entry_table.h"
+#include "cache/device_entry_store.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "attention/cpu/prompt_products.h"
 #include "attention/cpu/tile_products.h"
 #include "attention/flashq.h"
-#include "attention/layer_loop.h"
+#include "attention/page_attention.h"
 #include "attention/sas.h"
 #include "attention/score_rules.h"
 #include "attention/softmax.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "attention/cpu/parameter_part.h"
-#include "attention/integer_rounding.h"
+#include "attention/integer_products.h"
 #include "attention/softmax.h"
 #include "format/code_order.h"
 

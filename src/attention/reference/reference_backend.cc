@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "attention/flashq.h"
-#include "attention/layer_loop.h"
+#include "attention/page_attention.h"
 #include "attention/tile_attention.h"
 
 namespace kvant {
