@@ -45,7 +45,8 @@ typedef enum kvant_status {
   KVANT_INVALID_ARGUMENT = 1, /* a size, stride or pointer is out of range */
   KVANT_UNSUPPORTED = 2,      /* no kernel for these formats, this head size or this device */
   KVANT_WORKSPACE_TOO_SMALL = 3,
-  KVANT_DEVICE_ERROR = 4 /* a CUDA call failed, or there is not enough memory */
+  KVANT_DEVICE_ERROR = 4, /* a CUDA call failed */
+  KVANT_OUT_OF_MEMORY = 5 /* on a CPU; the call may have been done in part */
 } kvant_status;
 
 /* One sentence in English; never null. */

@@ -77,6 +77,8 @@ class PageDevice {
 // library again.
 inline Status library_status(const PageDevice& device, const char* doing, kvant_status status) {
   if (status == KVANT_OK) return {};
+  if (status == KVANT_OUT_OF_MEMORY)
+    return shortage("{} failed on {}: {}", doing, device.name(), device.library().last_error());
   return error("{} failed on {}: {}", doing, device.name(), device.library().last_error());
 }
 

@@ -35,7 +35,7 @@ kvant_status run(Reason fault, const Call& call) {
     call();
     return KVANT_OK;
   } catch (...) {
-    return refuse(KVANT_DEVICE_ERROR, "there is not enough memory for this call");
+    return refuse(KVANT_OUT_OF_MEMORY, "there is not enough memory for this call");
   }
 }
 
@@ -426,7 +426,9 @@ const char* kvant_status_text(kvant_status status) {
     case KVANT_WORKSPACE_TOO_SMALL:
       return "The workspace is smaller than the function for its size says.";
     case KVANT_DEVICE_ERROR:
-      return "The device or its memory failed.";
+      return "A call of the device's driver failed.";
+    case KVANT_OUT_OF_MEMORY:
+      return "There is not enough memory.";
   }
   return "Not a status.";
 }

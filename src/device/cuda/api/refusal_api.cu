@@ -48,6 +48,8 @@ const char* kvant_status_text(kvant_status status) {
       return "The workspace is smaller than the function for its size says.";
     case KVANT_DEVICE_ERROR:
       return "A CUDA call failed.";
+    case KVANT_OUT_OF_MEMORY:
+      return "There is not enough memory.";
   }
   return "Not a status.";
 }
