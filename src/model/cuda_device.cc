@@ -1,52 +1,17 @@
 // NVIDIA GPUs: ggml's CUDA backend, libkvant_cuda and the driver, all loaded when a GPU is asked for.
 #include <ggml-backend.h>
-#include <ggml.h>
 
 #include <charconv>
-#include <cstdlib>
 
 #include "device/cuda/page/page_permutation.h"
 #include "format/format.h"
 #include "model/compute_device.h"
 #include "model/cuda_driver.h"
-#include "model/library_log.h"
+#include "model/ggml_cuda.h"
 #include "model/shared_library.h"
 
 namespace kvant {
 namespace {
-
-// The beginning of ggml's own description of an event (ggml-backend-impl.h of the ggml that kvant is built
-// with): of its CUDA backend, `context` is the CUDA event.
-struct GgmlEvent {
-  void* device;
-  void* context;
-};
-
-// The same of ggml's backends, and of what one of CUDA has behind `context`.
-struct GgmlBackend {
-  void* guid;
-  void* functions[16];
-  void* device;
-  void* context;
-};
-struct GgmlCudaContext {
-  int device;
-  std::string name;
-  void* copy_event;
-  CudaDriver::Stream streams[16][8];  // by device; the first is the one that graphs run on
-};
-
-// The stream on which the backend runs graphs: work that takes turns with them is best given to it, as
-// streams that wait for each other cost some microseconds each time. Null: ggml's structures are not those
-// above.
-CudaDriver::Stream stream_of(ggml_backend_t backend) {
-  ggml_backend_synchronize(backend);  // which makes the stream
-  const auto* b = reinterpret_cast<const GgmlBackend*>(backend);
-  if (b->device != ggml_backend_get_device(backend)) return nullptr;
-  const auto* context = static_cast<const GgmlCudaContext*>(b->context);
-  if (context->name.c_str() != ggml_backend_name(backend)) return nullptr;
-  return context->streams[context->device][0];
-}
 
 using BackendPointer = std::shared_ptr<ggml_backend>;
 
@@ -223,19 +188,15 @@ class CudaDevice final : public ComputeDevice {
   void pages_after_graph() override {
     if (cuda_->shares_stream()) return;
     ggml_backend_event_record(graph_done_, backend_.get());
-    cuda_->note(cuda_->driver().wait_event(cuda_->stream(), event(graph_done_), 0));
+    cuda_->note(cuda_->driver().wait_event(cuda_->stream(), event_of(graph_done_), 0));
   }
   void graph_after_pages() override {
     if (cuda_->shares_stream()) return;
-    cuda_->note(cuda_->driver().record_event(event(pages_done_), cuda_->stream()));
+    cuda_->note(cuda_->driver().record_event(event_of(pages_done_), cuda_->stream()));
     ggml_backend_event_wait(backend_.get(), pages_done_);
   }
 
  private:
-  static CudaDriver::Event event(ggml_backend_event_t event) {
-    return reinterpret_cast<const GgmlEvent*>(event)->context;
-  }
-
   std::shared_ptr<CudaPages> cuda_;
   std::shared_ptr<PageDevice> pages_;
   BackendPointer backend_;
@@ -251,28 +212,6 @@ int gpu_number(const std::string& name) {
   const char* end = name.data() + name.size();
   const auto read = std::from_chars(name.data() + kPrefix.size(), end, number);
   return read.ec == std::errc() && read.ptr == end ? number : -1;
-}
-
-// ggml's CUDA backend lies where set-up puts it, beside ggml's other libraries, or beside the program.
-Result<ggml_backend_reg_t> load_ggml_cuda() {
-  std::vector<std::string> places{place_of(reinterpret_cast<const void*>(&ggml_time_us))};
-  for (std::string& place : program_places()) places.push_back(std::move(place));
-  const std::string path = find_library("libggml-cuda.so", places);
-  if (path.empty()) {
-    return error(
-        "--device cuda needs ggml's CUDA backend, libggml-cuda.so, which is not in '{}': KVANT_GPU=1 "
-        "scripts/setup.sh compiles it where there is nvcc; or use --device cpu",
-        places.front());
-  }
-  quiet_library_log();
-  // cuBLAS otherwise multiplies F32 in TF32, with 10 bits: evaluations expand weights to F32 to be exact.
-  setenv("NVIDIA_TF32_OVERRIDE", "0", /*overwrite=*/0);
-  ggml_backend_reg_t registered = ggml_backend_load(path.c_str());
-  if (registered != nullptr) return registered;
-  return error(
-      "'{}' can't be loaded: it is of another ggml than kvant's, or CUDA's libraries (libcudart, libcublas) "
-      "are not where the system looks",
-      path);
 }
 
 }  // namespace
@@ -309,7 +248,7 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   }
   const auto library = load_page_library();
   if (!library.ok()) return library.error();
-  const auto registered = load_ggml_cuda();
+  const auto registered = load_ggml_cuda(program_places());
   if (!registered.ok()) return registered.error();
   if (number >= static_cast<int>(ggml_backend_reg_dev_count(*registered)))
     return error("--device {}: ggml's CUDA backend doesn't see that GPU", name);

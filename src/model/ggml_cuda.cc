@@ -1,0 +1,79 @@
+#include "model/ggml_cuda.h"
+
+#include <ggml.h>
+
+#include <cstdlib>
+
+#include "model/library_log.h"
+#include "model/shared_library.h"
+
+namespace kvant {
+namespace {
+
+// ggml's public interface gives neither a backend's stream nor an event's, and events of its own cannot wait
+// for a stream that is not its own. So these are the beginnings of its descriptions, as ggml-backend-impl.h
+// and ggml-cuda/common.cuh have them in version KVANT_GGML_VERSION. Of CUDA, an event's `context` is the CUDA
+// event.
+struct GgmlEvent {
+  void* device;
+  void* context;
+};
+struct GgmlBackend {
+  void* guid;
+  void* functions[16];
+  void* device;
+  void* context;
+};
+struct GgmlCudaContext {
+  int device;
+  std::string name;
+  void* copy_event;
+  CudaDriver::Stream streams[16][8];  // by device; the first is the one that graphs run on
+};
+
+}  // namespace
+
+Status check_ggml(const std::string& version) {
+  if (version == KVANT_GGML_VERSION || version.starts_with(KVANT_GGML_VERSION ".")) return {};
+  return error(
+      "--device cuda needs ggml {}, which kvant was built for, and the ggml that was loaded has version {}: "
+      "build kvant anew with its own ggml (scripts/setup.sh), or use --device cpu",
+      KVANT_GGML_VERSION, version);
+}
+
+Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places) {
+  KVANT_RETURN_IF_ERROR(check_ggml(ggml_version()));
+  places.insert(places.begin(), place_of(reinterpret_cast<const void*>(&ggml_time_us)));
+  const std::string path = find_library("libggml-cuda.so", places);
+  if (path.empty()) {
+    return error(
+        "--device cuda needs ggml's CUDA backend, libggml-cuda.so, which is not in '{}': KVANT_GPU=1 "
+        "scripts/setup.sh compiles it where there is nvcc; or use --device cpu",
+        places.front());
+  }
+  quiet_library_log();
+  // cuBLAS otherwise multiplies F32 in TF32, with 10 bits: evaluations expand weights to F32 to be exact.
+  // ggml makes the handle and shows it to nobody, so this variable of NVIDIA's is the only switch.
+  setenv("NVIDIA_TF32_OVERRIDE", "0", /*overwrite=*/0);
+  ggml_backend_reg_t registered = ggml_backend_load(path.c_str());
+  if (registered != nullptr) return registered;
+  return error(
+      "'{}' can't be loaded: it is of another ggml than kvant's, or CUDA's libraries (libcudart, libcublas) "
+      "are not where the system looks",
+      path);
+}
+
+CudaDriver::Stream stream_of(ggml_backend_t backend) {
+  ggml_backend_synchronize(backend);  // which makes the stream
+  const auto* b = reinterpret_cast<const GgmlBackend*>(backend);
+  if (b->device != ggml_backend_get_device(backend)) return nullptr;
+  const auto* context = static_cast<const GgmlCudaContext*>(b->context);
+  if (context->name.c_str() != ggml_backend_name(backend)) return nullptr;
+  return context->streams[context->device][0];
+}
+
+CudaDriver::Event event_of(ggml_backend_event_t event) {
+  return reinterpret_cast<const GgmlEvent*>(event)->context;
+}
+
+}  // namespace kvant
