@@ -3,209 +3,209 @@
 #include <ggml.h>
 
 #include <cstddef>
+#include <functional>
+#include <map>
+
+#include "base/check.h"
+#include "model/layer_tensors.h"
 
 namespace kvant {
 namespace {
 
-// A weight in F32, with the views of its parts that others hold apart.
+// A weight in F32, or a part of one, whose other parts others hold apart.
 struct Linear {
   ggml_tensor* weight;  // [n_in, n_out]
   ggml_tensor* bias;    // [n_out], or null
 };
 
-class Builder {
+// Walks a layer's steps forward, and notes for each operation what it hands on to what it read. Backward
+// these notes run in the opposite order.
+class Builder final : LayerTensors {
  public:
   Builder(ggml_context* context, const Hparams& hparams, const Weights& weights, int layer,
           const LayerInputs& inputs)
-      : c_(context),
-        h_(hparams),
-        all_(weights),
-        w_(weights.layer(layer)),
-        layer_(layer),
+      : LayerTensors(context, hparams, weights),
         in_(inputs),
         n_(inputs.x->ne[1]),
         group_(h_.n_heads / h_.n_kv_heads),
-        mask_(h_.sliding_window[layer] > 0 ? inputs.sliding_mask : inputs.mask) {}
+        mask_(h_.sliding_window[layer] > 0 ? inputs.sliding_mask : inputs.mask) {
+    layer_ = layer;
+    inputs_ = {inputs.positions, inputs.numbers};
+  }
 
   void forward(LayerOutputs& out) {
-    ggml_tensor* middle = attend();
-    out.x = ggml_add(c_, middle, feed_forward(middle));
+    walk_layer();
+    out.x = x_;
     add(out.x);
   }
 
   void backward(LayerOutputs& out) {
-    ggml_tensor* middle = attend();
-    ggml_tensor* gradient = ggml_add(c_, in_.gradient, feed_forward_back(middle));
-    out.gradient = ggml_add(c_, gradient, attend_back(gradient, out));
+    out_ = &out;
+    walk_layer();
+    gradients_[x_] = in_.gradient;
+    for (; !notes_.empty(); notes_.pop_back()) notes_.back()();
+    out.gradient = gradients_[in_.x];
     for (ggml_tensor* result : {out.gradient, out.k, out.v, out.q, out.attended_gradient, out.moments})
       add(result);
   }
 
   ggml_cgraph* graph() const { return graph_; }
 
+  using LayerTensors::run;
+
+  void run(const Attend&) {
+    ggml_tensor *token_q = q_, *token_k = k_, *token_v = v_;
+    ggml_tensor *q = by_head(token_q), *k = by_head(token_k), *v = by_head(token_v);
+    const auto [weights, slopes] = weigh(q, k);
+    ggml_tensor* attended = ggml_mul_mat(c_, transposed(v), by_group(weights));
+    attended_ = flat(by_token(ungrouped(attended)));
+    note(attended_, [=, this, weights = weights, slopes = slopes](ggml_tensor* gradient) {
+      out_->attended_gradient = by_head(ggml_reshape_3d(c_, gradient, h_.head_dim, h_.n_heads, n_));
+      ggml_tensor* dy = by_group(out_->attended_gradient);
+      ggml_tensor* by_scores = ungrouped(ggml_mul_mat(c_, v, dy));
+      by_scores = ggml_soft_max_ext_back(c_, by_scores, weights, h_.softmax_scale, /*max_bias=*/0);
+      // ggml would put the result over the weights where nothing reads them later, and read them afterwards:
+      // the gradient by V, which reads them, must come behind.
+      ggml_build_forward_expand(graph_, by_scores);
+      if (slopes != nullptr) by_scores = ggml_mul(c_, by_scores, slopes);
+      ggml_tensor* sealed_scores = by_group(ggml_mul(c_, by_scores, in_.sealed));
+      by_scores = by_group(by_scores);
+      out_->k = k;
+      out_->v = v;
+      out_->q = q;
+      ggml_tensor* unturned = h_.rotated[layer_] ? by_head(rope_back(token_q)) : q;
+      out_->moments = moments(by_group(unturned), sealed_scores);
+      give(token_q, by_token(ungrouped(ggml_mul_mat(c_, transposed(k), by_scores))));
+      give(token_k, by_token(ggml_out_prod(c_, by_group(q), by_scores)));
+      give(token_v, by_token(ggml_out_prod(c_, dy, by_group(weights))));
+    });
+  }
+
+  // Models with such steps are not differentiated: has_known_layers().
+  template <class Other>
+  requires(one_of<Other, TemperQueries, RunDeltaNet, GateHeads, ReadLayerInput>) void run(const Other&) {
+    KVANT_CHECK(false, "a step without a derivative");
+  }
+
  private:
+  void walk_layer() {
+    x_ = in_.x;
+    walk(h_.steps_to_attention(layer_), *this);
+    for (const LayerSteps& steps : h_.steps_behind(/*has_experts=*/false)) walk(steps, *this);
+  }
+
   void add(ggml_tensor* result) {
     ggml_set_output(result);
     ggml_build_forward_expand(graph_, result);
   }
 
-  // --- weights ---
+  // --- notes ---
 
-  ggml_tensor* expanded(ggml_tensor* weight) {
-    if (weight == nullptr || weight->type == GGML_TYPE_F32) return weight;
-    return ggml_get_rows(c_, weight, ggml_view_1d(c_, in_.numbers, weight->ne[1], 0));
+  template <class Back>
+  void note(ggml_tensor* of, const Back& back) {
+    notes_.push_back([=, this] {
+      if (const auto found = gradients_.find(of); found != gradients_.end()) back(found->second);
+    });
   }
-  Linear linear(ggml_tensor* weight, ggml_tensor* bias) { return {expanded(weight), expanded(bias)}; }
-  // Outputs [first, first + n).
+  void give(ggml_tensor* to, ggml_tensor* gradient) {
+    ggml_tensor*& all = gradients_[to];
+    all = all == nullptr ? gradient : ggml_add(c_, all, gradient);
+  }
+
+  // --- operations, and their transposed derivatives ---
+
+  ggml_tensor* less_mean(ggml_tensor* x) { return ggml_sub(c_, x, ggml_mean(c_, x)); }
+
+  // A norm that subtracts the mean is an RMS norm of what that leaves.
+  ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias) override {
+    ggml_tensor* y = LayerTensors::norm(x, weight, bias);
+    const bool subtracts = h_.architecture->layer_norm && weight != nullptr;
+    note(y, [=, this](ggml_tensor* gradient) {
+      if (weight != nullptr) gradient = ggml_mul(c_, gradient, weight);
+      gradient = ggml_rms_norm_back(c_, gradient, subtracts ? less_mean(x) : x, h_.norm_epsilon);
+      give(x, subtracts ? less_mean(gradient) : gradient);
+    });
+    return y;
+  }
+
+  ggml_tensor* multiply(const Linear& by, ggml_tensor* x) {
+    ggml_tensor* y = ggml_mul_mat(c_, by.weight, x);
+    if (by.bias != nullptr) y = ggml_add(c_, y, by.bias);
+    note(y, [=, this](ggml_tensor* gradient) {
+      give(x, ggml_out_prod(c_, by.weight, ggml_transpose(c_, gradient)));
+    });
+    return y;
+  }
+  ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) override {
+    return multiply({expanded(weight), bias}, x);
+  }
+  // Outputs [first, first + n) of it.
   Linear part(const Linear& of, std::int64_t first, std::int64_t n) {
     ggml_tensor* w = of.weight;
     return {ggml_view_2d(c_, w, w->ne[0], n, w->nb[1], first * w->nb[1]),
             of.bias == nullptr ? nullptr : ggml_view_1d(c_, of.bias, n, first * sizeof(float))};
   }
 
-  // --- maps of rows, and their transposed derivatives ---
+  ggml_tensor* rope(ggml_tensor* x) override {
+    ggml_tensor* y = LayerTensors::rope(x);
+    note(y, [=, this](ggml_tensor* gradient) { give(x, rope_back(gradient)); });
+    return y;
+  }
+  ggml_tensor* rope_back(ggml_tensor* gradient) { return turned(ggml_rope_ext_back, gradient); }
 
-  ggml_tensor* multiply(const Linear& by, ggml_tensor* x) {
-    ggml_tensor* y = ggml_mul_mat(c_, by.weight, x);
-    return by.bias == nullptr ? y : ggml_add(c_, y, by.bias);
+  ggml_tensor* sum(ggml_tensor* a, ggml_tensor* b) override {
+    ggml_tensor* y = LayerTensors::sum(a, b);
+    note(y, [=, this](ggml_tensor* gradient) {
+      give(a, gradient);
+      give(b, gradient);
+    });
+    return y;
   }
-  ggml_tensor* multiply_back(const Linear& by, ggml_tensor* gradient) {
-    return ggml_out_prod(c_, by.weight, ggml_transpose(c_, gradient));
-  }
-  ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight) {
-    return ggml_mul(c_, ggml_rms_norm(c_, x, h_.norm_epsilon), weight);
-  }
-  ggml_tensor* norm_back(ggml_tensor* gradient, ggml_tensor* x, ggml_tensor* weight) {
-    return ggml_rms_norm_back(c_, ggml_mul(c_, gradient, weight), x, h_.norm_epsilon);
-  }
-  // Of a block's output, where there is one.
-  ggml_tensor* post_norm(ggml_tensor* y, ggml_tensor* weight) {
-    return weight == nullptr ? y : norm(y, expanded(weight));
-  }
-
-  template <class Turn>
-  ggml_tensor* turned(const Turn& turn, ggml_tensor* x) {
-    const Rope& r = h_.sliding_window[layer_] > 0 ? h_.sliding_rope : h_.rope;
-    const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return turn(c_, x, in_.positions, all_.rope_factors(), h_.n_rot, mode, r.original_context, r.base,
-                r.frequency_scale, r.extension, r.magnitude, r.beta_fast, r.beta_slow);
+  ggml_tensor* scaled(ggml_tensor* x, float by) override {
+    ggml_tensor* y = LayerTensors::scaled(x, by);
+    if (y == x) return x;
+    note(y, [=, this](ggml_tensor* gradient) { give(x, ggml_scale(c_, gradient, by)); });
+    return y;
   }
 
-  // --- attention ---
-
-  // [head_dim, heads, n_rows], where heads of a token lie side by side, to [head_dim, n_rows, heads].
-  ggml_tensor* by_head(ggml_tensor* x) { return ggml_cont(c_, ggml_permute(c_, x, 0, 2, 1, 3)); }
-  ggml_tensor* by_token(ggml_tensor* x) { return by_head(x); }
-  // [a, b, heads] of query heads to [a, b * group, n_kv_heads]: those of a KV head's group, one after
-  // another.
-  ggml_tensor* by_group(ggml_tensor* x) {
-    return ggml_reshape_3d(c_, x, x->ne[0], x->ne[1] * group_, h_.n_kv_heads);
+  // [a, b, n_rows] to [a b, n_rows].
+  ggml_tensor* flat(ggml_tensor* x) { return ggml_reshape_2d(c_, x, x->ne[0] * x->ne[1], x->ne[2]); }
+  ggml_tensor* as_rows(ggml_tensor* x) override {
+    ggml_tensor* y = flat(x);
+    note(y, [=, this](ggml_tensor* gradient) {
+      give(x, ggml_reshape_3d(c_, gradient, x->ne[0], x->ne[1], x->ne[2]));
+    });
+    return y;
   }
-  ggml_tensor* ungrouped(ggml_tensor* x) { return ggml_reshape_3d(c_, x, x->ne[0], n_, h_.n_heads); }
-  // [head_dim, n_rows, heads] to [n_rows, head_dim, heads].
-  ggml_tensor* transposed(ggml_tensor* x) { return ggml_cont(c_, ggml_transpose(c_, x)); }
+  ggml_tensor* as_heads(ggml_tensor* x, int n_heads) override {
+    ggml_tensor* y = ggml_reshape_3d(c_, x, h_.head_dim, n_heads, n_);
+    note(y, [=, this](ggml_tensor* gradient) { give(x, flat(gradient)); });
+    return y;
+  }
 
-  void take_projections() {
-    const std::int64_t n_q = std::int64_t{h_.n_heads} * h_.head_dim,
-                       n_kv = std::int64_t{h_.n_kv_heads} * h_.head_dim;
-    if (w_.qkv == nullptr) {
-      to_q_ = linear(w_.q, w_.q_bias);
-      to_k_ = linear(w_.k, w_.k_bias);
-      to_v_ = linear(w_.v, w_.v_bias);
-      return;
+  // A product with a part of a weight each: that has a derivative without joining others' again.
+  void project_heads(ggml_tensor* x) override {
+    const LayerWeights& w = weights();
+    const std::int64_t n_q = h_.n_q(layer_), n_kv = h_.n_kv(layer_);
+    const Linear all{expanded(w.qkv), w.qkv_bias};
+    const auto heads = [&](ggml_tensor* weight, ggml_tensor* bias, std::int64_t first, std::int64_t n) {
+      const Linear by = w.qkv == nullptr ? Linear{expanded(weight), bias} : part(all, first, n);
+      return as_heads(multiply(by, x), static_cast<int>(n / h_.head_dim));
+    };
+    q_ = heads(w.q, w.q_bias, 0, n_q);
+    k_ = heads(w.k, w.k_bias, n_q, n_kv);
+    v_ = heads(w.v, w.v_bias, n_q + n_kv, n_kv);
+  }
+
+  ggml_tensor* network(const NetworkWeights& w, ggml_tensor* x) override {
+    const Linear up{expanded(w.up), w.up_bias};
+    const std::int64_t n_ff = h_.ff(layer_);
+    if (w.gate == nullptr && !h_.architecture->unit.ungated) {  // one weight holds both
+      ggml_tensor* gate = multiply(part(up, 0, n_ff), x);
+      return multiply(w.down, w.down_bias, activated(gate, multiply(part(up, n_ff, n_ff), x)));
     }
-    const Linear all = linear(w_.qkv, w_.qkv_bias);
-    to_q_ = part(all, 0, n_q);
-    to_k_ = part(all, n_q, n_kv);
-    to_v_ = part(all, n_q + n_kv, n_kv);
+    return LayerTensors::network(w, x);
   }
-
-  ggml_tensor* heads(const Linear& by, ggml_tensor* x, int n) {
-    return ggml_reshape_3d(c_, multiply(by, x), h_.head_dim, n, n_);
-  }
-  ggml_tensor* normed_and_turned(ggml_tensor* plain, ggml_tensor* weight) {
-    return by_head(turned(ggml_rope_ext, weight == nullptr ? plain : norm(plain, expanded(weight))));
-  }
-
-  // The residual stream behind the attention.
-  ggml_tensor* attend() {
-    attn_norm_ = expanded(w_.attn_norm);
-    take_projections();
-    ggml_tensor* x = norm(in_.x, attn_norm_);
-    plain_q_ = heads(to_q_, x, h_.n_heads);
-    plain_k_ = heads(to_k_, x, h_.n_kv_heads);
-    q_ = normed_and_turned(plain_q_, w_.q_norm);
-    k_ = normed_and_turned(plain_k_, w_.k_norm);
-    v_ = by_head(heads(to_v_, x, h_.n_kv_heads));
-    weigh();
-    ggml_tensor* attended = ggml_mul_mat(c_, transposed(v_), by_group(weights_));
-    attended = ggml_reshape_2d(c_, by_token(ungrouped(attended)), std::int64_t{h_.n_heads} * h_.head_dim, n_);
-    to_out_ = linear(w_.attn_out, w_.attn_out_bias);
-    attn_out_ = multiply(to_out_, attended);
-    return ggml_add(c_, in_.x, post_norm(attn_out_, w_.attn_post_norm));
-  }
-
-  // weights_ [n_rows of keys, n_rows of queries, n_heads]; with a soft cap, slopes_: d capped / d score.
-  void weigh() {
-    ggml_tensor* scores = ungrouped(ggml_mul_mat(c_, k_, by_group(q_)));
-    if (h_.score_softcap == 0) {
-      weights_ = ggml_soft_max_ext(c_, scores, mask_, h_.softmax_scale, /*max_bias=*/0);
-      return;
-    }
-    ggml_tensor* t = ggml_tanh(c_, ggml_scale(c_, scores, h_.softmax_scale / h_.score_softcap));
-    slopes_ = ggml_scale_bias(c_, ggml_sqr(c_, t), -1, 1);
-    weights_ = ggml_soft_max_ext(c_, ggml_scale(c_, t, h_.score_softcap), mask_, /*scale=*/1, /*max_bias=*/0);
-  }
-
-  // Heads [head_dim, n_rows, heads] of q or k to what they were projected to, [columns, n_rows].
-  ggml_tensor* turned_back(ggml_tensor* gradient, ggml_tensor* plain, ggml_tensor* weight) {
-    ggml_tensor* back = turned(ggml_rope_ext_back, by_token(gradient));
-    if (weight != nullptr) back = norm_back(back, plain, expanded(weight));
-    return rows(back);
-  }
-  ggml_tensor* rows(ggml_tensor* x) { return ggml_reshape_2d(c_, x, x->ne[0] * x->ne[1], x->ne[2]); }
-
-  // What the gradient behind the attention adds to that by x, for which attend() has been called.
-  ggml_tensor* attend_back(ggml_tensor* gradient, LayerOutputs& out) {
-    ggml_tensor* dy = gradient;
-    if (w_.attn_post_norm != nullptr) dy = norm_back(dy, attn_out_, expanded(w_.attn_post_norm));
-    dy = multiply_back(to_out_, dy);
-    out.attended_gradient = by_head(ggml_reshape_3d(c_, dy, h_.head_dim, h_.n_heads, n_));
-    dy = by_group(out.attended_gradient);
-    ggml_tensor* weights = by_group(weights_);
-    ggml_tensor* q = by_group(q_);
-
-    ggml_tensor* by_scores = ungrouped(ggml_mul_mat(c_, v_, dy));
-    by_scores = ggml_soft_max_ext_back(c_, by_scores, weights_, h_.softmax_scale, /*max_bias=*/0);
-    if (slopes_ != nullptr) by_scores = ggml_mul(c_, by_scores, slopes_);
-    ggml_tensor* sealed_scores = by_group(ggml_mul(c_, by_scores, in_.sealed));
-    by_scores = by_group(by_scores);
-
-    out.k = k_;
-    out.v = v_;
-    out.q = q_;
-    ggml_tensor* unturned = by_head(turned(ggml_rope_ext_back, by_token(q_)));
-    out.moments = moments(by_group(unturned), sealed_scores);
-
-    ggml_tensor* dq = ungrouped(ggml_mul_mat(c_, transposed(k_), by_scores));
-    ggml_tensor* dk = ggml_out_prod(c_, q, by_scores);
-    ggml_tensor* dv = ggml_out_prod(c_, dy, weights);
-    ggml_tensor* dx = multiply_back(to_q_, turned_back(dq, plain_q_, w_.q_norm));
-    dx = ggml_add(c_, dx, multiply_back(to_k_, turned_back(dk, plain_k_, w_.k_norm)));
-    dx = ggml_add(c_, dx, multiply_back(to_v_, rows(by_token(dv))));
-    return norm_back(dx, in_.x, attn_norm_);
-  }
-
-  // Of queries q [head_dim, n_rows * group, n_kv_heads], each times the length of its derivative by scores.
-  ggml_tensor* moments(ggml_tensor* q, ggml_tensor* by_scores) {
-    const std::int64_t n_queries = n_ * group_;
-    ggml_tensor* squares = ggml_reshape_2d(c_, ggml_sqr(c_, by_scores), n_, n_queries * h_.n_kv_heads);
-    ggml_tensor* lengths = ggml_sqrt(c_, ggml_mul_mat(c_, squares, in_.behind_sink));
-    lengths = ggml_reshape_3d(c_, lengths, 1, n_queries, h_.n_kv_heads);
-    return ggml_out_prod(c_, ggml_mul(c_, q, lengths), q);
-  }
-
-  // --- the feed-forward network ---
 
   struct Activated {
     ggml_tensor *value, *slope;
@@ -226,56 +226,82 @@ class Builder {
     slope = ggml_mul(c_, slope, ggml_scale_bias(c_, squared, 3 * kRoot2OverPi * kCubic, kRoot2OverPi));
     return {ggml_mul(c_, x, share), ggml_add(c_, share, ggml_mul(c_, x, slope))};
   }
-
-  ggml_tensor* feed_forward(ggml_tensor* x) {
-    ffn_norm_ = expanded(w_.ffn_norm);
-    to_up_ = linear(w_.ffn.up, w_.ffn.up_bias);
-    if (w_.ffn.gate != nullptr) {
-      to_gate_ = linear(w_.ffn.gate, w_.ffn.gate_bias);
-    } else {  // one weight holds both
-      to_gate_ = part(to_up_, 0, h_.n_ff);
-      to_up_ = part(to_up_, h_.n_ff, h_.n_ff);
+  Activated relu_squared(ggml_tensor* x) {
+    ggml_tensor* positive = ggml_relu(c_, x);
+    return {ggml_sqr(c_, positive), ggml_scale(c_, positive, 2)};
+  }
+  Activated activation(ggml_tensor* x) {
+    switch (h_.architecture->unit.activation) {
+      case Activation::silu:
+        return silu(x);
+      case Activation::gelu:
+        return gelu(x);
+      case Activation::relu_squared:
+        return relu_squared(x);
+      case Activation::clipped_silu:
+        break;
     }
-    ggml_tensor* normed = norm(x, ffn_norm_);
-    gate_ = multiply(to_gate_, normed);
-    activated_ = h_.architecture->activation == Activation::gelu ? gelu(gate_) : silu(gate_);
-    up_ = multiply(to_up_, normed);
-    to_down_ = linear(w_.ffn.down, w_.ffn.down_bias);
-    down_ = multiply(to_down_, ggml_mul(c_, activated_.value, up_));
-    return post_norm(down_, w_.ffn_post_norm);
+    KVANT_CHECK(false, "an activation without a derivative");
+    return {};
   }
 
-  // What the gradient behind the layer adds to that by x.
-  ggml_tensor* feed_forward_back(ggml_tensor* x) {
-    feed_forward(x);
-    ggml_tensor* dy = in_.gradient;
-    if (w_.ffn_post_norm != nullptr) dy = norm_back(dy, down_, expanded(w_.ffn_post_norm));
-    dy = multiply_back(to_down_, dy);
-    ggml_tensor* by_gate = ggml_mul(c_, ggml_mul(c_, dy, up_), activated_.slope);
-    ggml_tensor* by_up = ggml_mul(c_, dy, activated_.value);
-    ggml_tensor* dx = ggml_add(c_, multiply_back(to_gate_, by_gate), multiply_back(to_up_, by_up));
-    return norm_back(dx, x, ffn_norm_);
+  ggml_tensor* activated(ggml_tensor* gate, ggml_tensor* up) override {
+    const bool ungated = h_.architecture->unit.ungated;
+    const Activated a = activation(ungated ? up : gate);
+    ggml_tensor* y = ungated ? a.value : ggml_mul(c_, a.value, up);
+    note(y, [=, this](ggml_tensor* gradient) {
+      if (ungated) return give(up, ggml_mul(c_, gradient, a.slope));
+      give(gate, ggml_mul(c_, ggml_mul(c_, gradient, up), a.slope));
+      give(up, ggml_mul(c_, gradient, a.value));
+    });
+    return y;
   }
 
-  ggml_context* c_;
-  const Hparams& h_;
-  const Weights& all_;
-  const LayerWeights& w_;
-  int layer_;
+  // --- attention ---
+
+  // [head_dim, heads, n_rows], where heads of a token lie side by side, to [head_dim, n_rows, heads].
+  ggml_tensor* by_head(ggml_tensor* x) { return ggml_cont(c_, ggml_permute(c_, x, 0, 2, 1, 3)); }
+  ggml_tensor* by_token(ggml_tensor* x) { return by_head(x); }
+  // [a, b, heads] of query heads to [a, b * group, n_kv_heads]: those of a KV head's group, one after
+  // another.
+  ggml_tensor* by_group(ggml_tensor* x) {
+    return ggml_reshape_3d(c_, x, x->ne[0], x->ne[1] * group_, h_.n_kv_heads);
+  }
+  ggml_tensor* ungrouped(ggml_tensor* x) { return ggml_reshape_3d(c_, x, x->ne[0], n_, h_.n_heads); }
+  // [head_dim, n_rows, heads] to [n_rows, head_dim, heads].
+  ggml_tensor* transposed(ggml_tensor* x) { return ggml_cont(c_, ggml_transpose(c_, x)); }
+
+  struct Weighed {
+    ggml_tensor* weights;  // [n_rows of keys, n_rows of queries, n_heads]
+    ggml_tensor* slopes;   // likewise: d capped / d score; null: there is no cap
+  };
+  Weighed weigh(ggml_tensor* q, ggml_tensor* k) {
+    ggml_tensor* scores = ungrouped(ggml_mul_mat(c_, k, by_group(q)));
+    if (h_.score_softcap == 0)
+      return {ggml_soft_max_ext(c_, scores, mask_, h_.softmax_scale, /*max_bias=*/0), nullptr};
+    ggml_tensor* t = ggml_tanh(c_, ggml_scale(c_, scores, h_.softmax_scale / h_.score_softcap));
+    ggml_tensor* capped = ggml_scale(c_, t, h_.score_softcap);
+    return {ggml_soft_max_ext(c_, capped, mask_, /*scale=*/1, /*max_bias=*/0),
+            ggml_scale_bias(c_, ggml_sqr(c_, t), -1, 1)};
+  }
+
+  // Of queries q [head_dim, n_rows * group, n_kv_heads], each times the length of its derivative by scores.
+  ggml_tensor* moments(ggml_tensor* q, ggml_tensor* by_scores) {
+    const std::int64_t n_queries = n_ * group_;
+    ggml_tensor* squares = ggml_reshape_2d(c_, ggml_sqr(c_, by_scores), n_, n_queries * h_.n_kv_heads);
+    ggml_tensor* lengths = ggml_sqrt(c_, ggml_mul_mat(c_, squares, in_.behind_sink));
+    lengths = ggml_reshape_3d(c_, lengths, 1, n_queries, h_.n_kv_heads);
+    return ggml_out_prod(c_, ggml_mul(c_, q, lengths), q);
+  }
+
   const LayerInputs& in_;
   std::int64_t n_;  // rows
   int group_;       // query heads of a KV head
   ggml_tensor* mask_;
+  LayerOutputs* out_ = nullptr;
   ggml_cgraph* graph_ = ggml_new_graph_custom(c_, kLayerGraphTensors, /*grads=*/false);
-
-  Linear to_q_{}, to_k_{}, to_v_{}, to_out_{}, to_gate_{}, to_up_{}, to_down_{};
-  ggml_tensor *attn_norm_ = nullptr, *ffn_norm_ = nullptr;
-  ggml_tensor *plain_q_ = nullptr, *plain_k_ = nullptr;     // [head_dim, heads, n_rows]
-  ggml_tensor *q_ = nullptr, *k_ = nullptr, *v_ = nullptr;  // [head_dim, n_rows, heads]
-  ggml_tensor *weights_ = nullptr, *slopes_ = nullptr;      // [n_rows, n_rows, n_heads]
-  ggml_tensor *attn_out_ = nullptr, *down_ = nullptr;       // [n_embd, n_rows]: before their norms
-  ggml_tensor *gate_ = nullptr, *up_ = nullptr;             // [n_ff, n_rows]
-  Activated activated_{};
+  std::vector<std::function<void()>> notes_;
+  std::map<const ggml_tensor*, ggml_tensor*> gradients_;
 };
 
 }  // namespace

@@ -81,11 +81,10 @@ struct BothModels {
 // Every architecture of which gradients are known, and weights that have to be expanded.
 std::vector<Variant> known_variants() {
   std::vector<Variant> all = variants();
-  const std::set<std::string> dense = {
-      "chatglm",   "ernie4_5", "exaone",  "gemma",   "glm4", "glm4_with_sections",
-      "internlm2", "qwen2vl",  "qwen3vl", "seed_oss"};
+  // Scales of logits have no derivatives, nor have steps that the architecture of these alone has.
+  const std::set<std::string> unknown = {"cohere2", "command_r", "granite", "mistral3"};
   for (const Variant& variant : dense_variants())
-    if (dense.count(variant.name) > 0) all.push_back(variant);
+    if (unknown.count(variant.name) == 0) all.push_back(variant);
   all.push_back({"bf16_weights", {.matrix_type = GGML_TYPE_BF16}});
   all.push_back({"f16_weights", {.matrix_type = GGML_TYPE_F16}});
   all.push_back({"q8_weights", {.matrix_type = GGML_TYPE_Q8_0}});

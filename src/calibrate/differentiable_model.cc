@@ -84,21 +84,12 @@ class HostModel final : public DifferentiableModel {
 bool has_known_layers(const ModelParts& model) {
   const Hparams& h = model.hparams;
   const Architecture& a = *h.architecture;
-  const bool heads_normed = a.qk_norm == QkNorm::none || a.qk_norm == QkNorm::heads;
-  const bool gated = a.activation == Activation::silu || a.activation == Activation::gelu;
-  if (a.layer_norm || a.ungated || a.sinks || !heads_normed || !gated || a.rotated != RotatedLayers::all)
+  if (a.unit.activation == Activation::clipped_silu || find_step<Attend>(a.layer.attention)->sinks)
     return false;
-  if (a.gated_attention || h.n_recurrent() > 0 || h.n_sharing > 0 || h.n_layer_embd > 0) return false;
-  if (a.heads_by_layer || a.unscaled_scores || a.normed_values || a.full_rope_factors || a.layer_scales)
-    return false;
-  if (h.residual_scale != 1 || h.logit_scale != 1 || h.temperature != 0) return false;
-  for (int i = 0; i < model.hparams.n_layers; ++i) {
-    const LayerWeights& w = model.weights.layer(i);
-    const bool has_qkv = w.qkv != nullptr || (w.q != nullptr && w.k != nullptr && w.v != nullptr);
-    for (const ggml_tensor* t : {w.attn_norm, w.attn_out, w.ffn_norm, w.ffn.up, w.ffn.down})
-      if (t == nullptr) return false;
-    if (!has_qkv) return false;
-  }
+  if (h.gated_heads || h.n_recurrent() > 0 || a.unlike_layers) return false;
+  if (h.logit_scale != 1 || h.temperature != 0) return false;
+  for (int i = 0; i < h.n_layers; ++i)
+    if (model.weights.layer(i).router != nullptr) return false;
   return true;
 }
 
@@ -113,7 +104,7 @@ std::int64_t gradient_bytes(const Hparams& h, int n_rows) {
   const std::int64_t weights = embd * (2 * n_q + 2 * n_kv + 3 * ff),
                      packed = embd * std::max(ff, n_q + 2 * n_kv);
   // includes gradients of all heads
-  const std::int64_t work = n * (ff + 5 * embd + 3 * n_q + 2 * n_kv + 2 * n_q);
+  const std::int64_t work = n * (ff + 3 * embd + 2 * n_q + 2 * n_kv + 2 * n_q);
   const std::int64_t vocabulary = kVocabularyBlock * 3 * embd + 3 * n * embd + kMostLogitBytes / 4;
   const std::int64_t kept = (layers_kept(h, n_rows) + 1) * activation_bytes(h, n_rows) / 4;
   return 4 * (h.n_layers * n * embd + weights + packed + work + vocabulary + kept);

@@ -31,7 +31,7 @@ class DifferentiableModel {
   virtual VocabularyProducts& vocabulary() = 0;
 };
 
-// Whether every layer has exactly the parts that are supported here.
+// Whether every step of every layer has a derivative here.
 bool has_known_layers(const ModelParts& model);
 
 // For contexts of n_rows tokens on the CPU: the number of layers that are not recomputed in the backward

@@ -111,7 +111,17 @@ void load_f32_layer(const ModelParts& model, int layer, int n_threads, F32Layer&
   const auto n_kv = static_cast<std::size_t>(h.n_kv_heads) * h.head_dim;
   const auto n_ff = static_cast<std::size_t>(h.n_ff);
   const std::size_t e = h.n_embd;
-  f.attn_norm = values(w.attn_norm);
+  f.norms.clear();
+  const auto take_norms = [&](LayerSteps steps) {
+    for (const LayerStep& step : steps) {
+      const auto* norm = std::get_if<Norm>(&step);
+      if (norm == nullptr) continue;
+      for (const WeightPlace place : {norm->weights.weight, norm->weights.bias})
+        if (place != nullptr) f.norms.emplace_back(place, values(w.*place));
+    }
+  };
+  take_norms(h.steps_to_attention(layer));
+  for (const LayerSteps& steps : h.steps_behind(/*has_experts=*/false)) take_norms(steps);
   if (w.qkv != nullptr) {
     fill(f.qkv, w.qkv);
     fill(f.qkv_bias, w.qkv_bias);
@@ -123,19 +133,16 @@ void load_f32_layer(const ModelParts& model, int layer, int n_threads, F32Layer&
   f.k_norm = loaded_values(w.k_norm);
   fill(f.attn_out, w.attn_out);
   f.out_bias = values(w.attn_out_bias);
-  f.attn_post_norm = values(w.attn_post_norm);
-  f.ffn_norm = values(w.ffn_norm);
   fill(f.up, w.ffn.up);
   f.up_bias = values(w.ffn.up_bias);
   fill(f.gate, w.ffn.gate);
   f.gate_bias = values(w.ffn.gate_bias);
-  if (w.ffn.gate == nullptr) {  // one weight holds both
+  if (w.ffn.gate == nullptr && !h.architecture->unit.ungated) {  // one weight holds both
     f.gate.assign(f.up.begin(), f.up.begin() + static_cast<std::ptrdiff_t>(n_ff * e));
     f.up.erase(f.up.begin(), f.up.begin() + static_cast<std::ptrdiff_t>(n_ff * e));
   }
   fill(f.down, w.ffn.down);
   f.down_bias = values(w.ffn.down_bias);
-  f.ffn_post_norm = values(w.ffn_post_norm);
 }
 
 }  // namespace kvant

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "model/layer_program.h"
 #include "model/model_parts.h"
 
 struct ggml_tensor;
@@ -13,16 +15,20 @@ namespace kvant {
 
 // Matrices are [n_out, n_in], n_in contiguous. Empty: the layer has none.
 struct F32Layer {
-  std::vector<float> attn_norm;           // [n_embd]
   std::vector<float> qkv, qkv_bias;       // [(n_heads + 2 n_kv_heads) head_dim, n_embd]
-  std::vector<float> q_norm, k_norm;      // [head_dim]
+  std::vector<float> q_norm, k_norm;      // as LayerWeights has them
   std::vector<float> attn_out, out_bias;  // [n_embd, n_heads * head_dim]
-  std::vector<float> attn_post_norm;      // [n_embd]
-  std::vector<float> ffn_norm;            // [n_embd]
   std::vector<float> gate, gate_bias;     // [n_ff, n_embd]
   std::vector<float> up, up_bias;         // [n_ff, n_embd]
   std::vector<float> down, down_bias;     // [n_embd, n_ff]
-  std::vector<float> ffn_post_norm;       // [n_embd]
+  // Of norms [n_embd], by where LayerWeights has them.
+  std::vector<std::pair<WeightPlace, std::vector<float>>> norms;
+
+  std::span<const float> of(WeightPlace place) const {
+    for (const auto& [at, values] : norms)
+      if (at == place) return values;
+    return {};
+  }
 };
 
 // Turns `f` into a layer of the model. Its memory stays from layer to layer: new pages for each took a tenth

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <vector>
 
 #include "base/matrix_view.h"
@@ -18,12 +20,11 @@ namespace kvant {
 
 // What a layer computes of a whole context on the way forward. Memory stays with it from use to use.
 struct LayerActivations {
-  std::vector<float> plain_qkv;  // [n_rows, n_q + 2 n_kv]: before norms and RoPE, where heads have norms
-  std::vector<float> qkv;        // the same, after
-  std::vector<float> attended;   // [n_rows, n_q]
-  std::vector<float> middle;     // [n_rows, n_embd]: the residual stream before the feed-forward network
-  std::vector<float> gate, up;   // [n_rows, n_ff]
-  bool complete = false;         // what forward() left is kept for backward(), which uses it up
+  std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv]: as attention reads them
+  std::vector<float> attended;            // [n_rows, n_q]
+  std::vector<float> gate, up;            // [n_rows, n_ff]
+  std::vector<std::vector<float>> saved;  // what norms read that nothing else keeps
+  bool complete = false;                  // what forward() left is kept for backward(), which uses it up
 };
 // Their bytes.
 std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
@@ -35,9 +36,11 @@ struct LayerWorkspace {
   GemmPrecision precision = GemmPrecision::f32;
   LayerActivations activations;  // of layers whose activations aren't kept
   PackedMatrix weight;           // that rows are multiplied by
-  std::vector<float> normed;     // [n_rows, n_embd]: what the feed-forward network gets
-  std::vector<float> product;    // [n_rows, n_ff]: what it multiplies by `down`, or the gradient by that
-  std::vector<float> y, dy;      // [n_rows, n_embd]: what is added to the residual stream, and the gradient
+  std::vector<float> x;          // [n_rows, n_embd]: the residual stream, where it is computed again
+  // The gradients take the places of these.
+  std::vector<float> normed;             // [n_rows, n_embd]: what a block reads
+  std::vector<float> product;            // [n_rows, n_ff]: what a network multiplies by `down`
+  std::vector<float> y;                  // [n_rows, n_embd]: what a block makes
   std::vector<float> attended_gradient;  // [n_rows, n_q]
   std::vector<float> qkv_gradient;       // [n_rows, n_q + 2 n_kv]
   std::vector<float> head_gradients;     // [n_heads, 2, n_rows, head_dim]: KvGradients
@@ -50,6 +53,8 @@ class HostLayerGradient final : public LayerGradient {
   // forward() computed, also of another object for the same layer; null: it computes that again.
   HostLayerGradient(const Hparams& hparams, int layer, const F32Layer& weights, const RopeTable& rope,
                     int n_rows, LayerWorkspace& workspace, LayerActivations* kept);
+  HostLayerGradient(const HostLayerGradient&) = delete;
+  HostLayerGradient& operator=(const HostLayerGradient&) = delete;
 
   // x [n_rows, n_embd]: the residual stream, before and after the layer. Every thread of the team calls it.
   void forward(MatrixView<float> x, Team& team);
@@ -62,13 +67,34 @@ class HostLayerGradient final : public LayerGradient {
   std::vector<double> query_moments(int kv_head) const override;
 
  private:
-  bool has_head_norms() const { return !w_.q_norm.empty() || !w_.k_norm.empty(); }
+  // Rows that operations read and write. Without memory: the residual stream.
+  struct Value {
+    int n_cols;
+    std::vector<float>*values = nullptr, *gradient = nullptr;
+    int last_reader = -1;  // the operation whose gradient comes first on the way back
+  };
+  struct Multiplier {
+    int n_in = 0, n_out = 0;  // of a row; 0: there is none
+    GemmOperand b;
+    GemmPrecision precision = GemmPrecision::f32;
+  };
+  // A part of a layer, and its derivative: of a block of rows, which may be multiplied by a weight; or of all
+  // rows.
+  struct Operation {
+    std::function<void(int block)> forward, back;
+    Multiplier forward_by, back_by;
+    std::function<void(Team&)> forward_all, back_all;
+    bool is_read_back = false;  // the way back reads what it has computed
+    bool of_network = false;    // where it is computed again, its product may be rounded
+  };
+  class Walker;
+
   int n_q() const { return h_.n_heads * h_.head_dim; }
   int n_kv() const { return h_.n_kv_heads * h_.head_dim; }
   int n_qkv() const { return n_q() + 2 * n_kv(); }
   int n_blocks() const { return (n_rows_ + kPageTokens - 1) / kPageTokens; }
   int block_rows(int block) const { return std::min(kPageTokens, n_rows_ - block * kPageTokens); }
-  MatrixView<float> rows(std::vector<float>& values, int n_cols, int block) {
+  MatrixView<float> rows(std::vector<float>& values, int n_cols, int block) const {
     return {values.data() + static_cast<std::ptrdiff_t>(block) * kPageTokens * n_cols, block_rows(block),
             n_cols};
   }
@@ -76,48 +102,40 @@ class HostLayerGradient final : public LayerGradient {
   MatrixView<T> part(MatrixView<T> x, int block) const {
     return x.slice(block * kPageTokens, block_rows(block));
   }
+  MatrixView<float> value(const Value& v, int block) const {
+    return v.values == nullptr ? part(x_, block) : rows(*v.values, v.n_cols, block);
+  }
+  MatrixView<float> gradient(const Value& v, int block) const {
+    return v.gradient == nullptr ? part(gradient_, block) : rows(*v.gradient, v.n_cols, block);
+  }
+  MatrixView<float> ones(std::vector<float>& memory, int block) const {  // [rows, n_ff]
+    memory.assign(static_cast<std::size_t>(block_rows(block)) * h_.n_ff, 1.0F);
+    return {memory.data(), block_rows(block), h_.n_ff};
+  }
   MatrixView<const float> qkv_head(int head) const;  // query heads, then those of K, then those of V
   KvGradients kv_gradients(int head);
 
-  // b of products with rows: W^T and W, W [n_out, n_in].
-  struct Multiplier {
-    int n_in, n_out;  // of a row
-    GemmOperand b;
-    GemmPrecision precision = GemmPrecision::f32;
-  };
-  static Multiplier forward_of(const std::vector<float>& weight, int n_out, int n_in) {
-    return {n_in, n_out, transposed(weight.data(), n_in)};
-  }
-  Multiplier back_of(const std::vector<float>& weight, int n_out, int n_in) const {
-    return {n_out, n_in, row_major(weight.data(), n_in), work_.precision};
-  }
-  // Runs body(block) for all blocks of rows with work_.weight packed.
+  // Runs operations in order, or their derivatives in the opposite order.
+  void run(Team& team, bool back, int n_operations, bool again);
   template <class Body>
-  void multiply_by(const Multiplier& by, Team& team, const Body& body) {
-    team.once([&] { work_.weight.resize(by.n_in, by.n_out, by.precision); });
-    team.for_each(work_.weight.n_parts(), [&](int i) { work_.weight.pack(by.b, i); });
-    team.for_each(n_blocks(), body);
-  }
-
-  void begin(MatrixView<float> x, GemmPrecision of_network, Team& team);
-  void project(MatrixView<const float> x, int block);
+  void multiply_by(const Multiplier& by, Team& team, const Body& body);
   void attend(Team& team);
-  void add_attended(MatrixView<float> x, int block);
-  void find_y(Team& team);
-  void feed_forward_back(MatrixView<float> gradient, Team& team);
-  void attended_back(MatrixView<const float> gradient, Team& team);
-  void project_back(MatrixView<const float> x, MatrixView<float> gradient, int block);
+  void attend_back(Team& team);
   void sum_group(int kv_head, int block);
 
   const Hparams& h_;
+  const int layer_;
   const F32Layer& w_;
   const RopeTable& rope_;
-  int n_rows_;
-  AttentionShape shape_;
-  GatedUnit unit_;
+  const int n_rows_;
+  const AttentionShape shape_;
   LayerWorkspace& work_;
   const bool keeps_;
   LayerActivations& a_;
+  std::deque<Value> values_;
+  std::vector<Operation> operations_;
+  MatrixView<const float> x_before_;
+  MatrixView<float> x_, gradient_;
 };
 
 }  // namespace kvant

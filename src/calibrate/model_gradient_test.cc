@@ -8,7 +8,7 @@
 #include "attention/attention.h"
 #include "model/architecture.h"
 #include "model/engine.h"
-#include "model/tiny_model.h"
+#include "model/tiny_variants.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -121,23 +121,24 @@ double divergence(Engine& engine, Erring& backend, const std::vector<std::int32_
 TinyModel tiny(const Architecture& architecture) {
   TinyModel model;
   model.architecture = architecture.name;
-  model.qk_norm = architecture.qk_norm == QkNorm::heads;
+  const LayerProgram& layer = architecture.layer;
+  model.qk_norm = find_step<NormHeads>(layer.attention) != nullptr;
   if (model.qk_norm) model.key_octaves = 2;  // the engine balances them
-  model.post_norms = architecture.norms == BlockNorms::around;
-  model.fused_gate_up = model.fused_qkv = architecture.fused_gate_up;
+  model.post_norms = find_step<Norm>(layer.back) != nullptr;
+  model.fused_gate_up = model.fused_qkv = architecture.unit.fused;
   model.qkv_bias = std::string(architecture.name) == "qwen2";
   model.tied = architecture.scales_embedding;
-  if (architecture.sliding_period > 0) model.integers["attention.sliding_window"] = 100;
-  if (architecture.default_score_softcap > 0) model.numbers["attn_logit_softcapping"] = 2;
+  if (architecture.windows.period > 0) model.integers["attention.sliding_window"] = 100;
+  if (architecture.scores.softcap > 0) model.numbers["attn_logit_softcapping"] = 2;
   return model;
 }
 
-class Gradients : public ::testing::TestWithParam<const Architecture*> {};
+class Gradients : public ::testing::TestWithParam<Variant> {};
 
 // By the definition of Fisher's information, the mean of (g . d)^2 / 2 over the signs is the divergence that
 // small errors make, which change the heads' outputs by d.
 TEST_P(Gradients, ForeseeTheDivergence) {
-  const auto file = write_tiny_model(tiny(*GetParam()));
+  const auto file = write_tiny_model(GetParam().model);
   auto engine = Engine::load(file->path(), {.n_threads = 1});
   ASSERT_TRUE(engine.ok()) << engine.error().message;
   const Geometry& g = (*engine)->geometry();
@@ -181,12 +182,17 @@ TEST_P(Gradients, ForeseeTheDivergence) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Gradients, ::testing::ValuesIn([] {
-                           std::vector<const Architecture*> all;
+                           std::vector<Variant> all;
                            for (const char* name : {"gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3"})
-                             all.push_back(find_architecture(name));
+                             all.push_back({name, tiny(*find_architecture(name))});
+                           // Other norms, networks without gates, layers without RoPE.
+                           for (const Variant& v : dense_variants())
+                             for (const std::string name : {"arcee", "hunyuan_dense", "nemotron", "olmo3",
+                                                            "smollm3", "stablelm_parallel"})
+                               if (v.name == name) all.push_back(v);
                            return all;
                          }()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Gradient, DoesNotDependOnThreads) {
   const auto file = write_tiny_model(TinyModel{});

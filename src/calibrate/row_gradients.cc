@@ -37,10 +37,14 @@ KVANT_SIMD_CLONES void sigmas_of(const float* u, int n, float* exponentials) {
   }
 }
 
-// sigma(u) [n] of a row.
+// sigma(u) [n] of a row; of relu_squared max(x, 0), as that is what x is multiplied by.
 void find_sigmas(GatedUnit kind, const float* x, int n, std::vector<float>& sigmas) {
   std::vector<float> u(n);
   sigmas.resize(n);
+  if (kind == GatedUnit::relu_squared) {
+    for (int i = 0; i < n; ++i) sigmas[i] = std::max(x[i], 0.0F);
+    return;
+  }
   find_arguments(kind, x, n, u.data());
   negative_sizes(u.data(), n, sigmas.data());
   exp_row(sigmas.data(), n, 0);
@@ -55,6 +59,11 @@ KVANT_SIMD_CLONES void gate_row_back(GatedUnit kind, const float* gradient, cons
                                      float* gate, float* up) {
   for (int i = 0; i < n; ++i) {
     const float x = gate[i], sigma = sigmas[i];
+    if (kind == GatedUnit::relu_squared) {
+      gate[i] = gradient[i] * up[i] * 2 * sigma;
+      up[i] = gradient[i] * x * sigma;
+      continue;
+    }
     const float du = kind == GatedUnit::silu ? 1.0F : kLinear * (1 + 3 * kCubic * x * x);
     gate[i] = gradient[i] * up[i] * sigma * (1 + x * (1 - sigma) * du);
     up[i] = gradient[i] * x * sigma;
@@ -84,6 +93,36 @@ void rms_norm_back(MatrixView<const float> x, std::span<const float> weight, flo
     const auto back = static_cast<float>(factor * factor * factor * along / x.cols);
     for (int i = 0; i < x.cols; ++i) g[i] = f * weight[i] * g[i] - back * from[i];
   }
+}
+
+namespace {
+void subtract_mean(const float* x, int n, float* out) {
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += x[i];
+  const auto mean = static_cast<float>(sum / n);
+  for (int i = 0; i < n; ++i) out[i] = x[i] - mean;
+}
+}  // namespace
+
+// A norm that subtracts the mean is an RMS norm of what that leaves.
+void RowNorm::run(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
+                  MatrixView<float> out) const {
+  if (!subtracts_mean) return rms_norm(x, weight, epsilon, out);
+  for (int r = 0; r < x.rows; ++r) subtract_mean(x.row(r), x.cols, out.row(r));
+  rms_norm(out, weight, epsilon, out);
+  if (bias.empty()) return;
+  for (int r = 0; r < out.rows; ++r)
+    for (int i = 0; i < out.cols; ++i) out.row(r)[i] += bias[i];
+}
+
+void RowNorm::run_back(MatrixView<const float> x, std::span<const float> weight,
+                       MatrixView<float> gradient) const {
+  if (!subtracts_mean) return rms_norm_back(x, weight, epsilon, gradient);
+  std::vector<float> memory(static_cast<std::size_t>(x.rows) * x.cols);
+  const MatrixView<float> centred(memory.data(), x.rows, x.cols);
+  for (int r = 0; r < x.rows; ++r) subtract_mean(x.row(r), x.cols, centred.row(r));
+  rms_norm_back(centred, weight, epsilon, gradient);
+  for (int r = 0; r < x.rows; ++r) subtract_mean(gradient.row(r), x.cols, gradient.row(r));
 }
 
 void linear(MatrixView<const float> x, const PackedMatrix& transposed_weight, std::span<const float> bias,

@@ -15,6 +15,16 @@ void rms_norm(MatrixView<const float> x, std::span<const float> weight, float ep
 void rms_norm_back(MatrixView<const float> x, std::span<const float> weight, float epsilon,
                    MatrixView<float> gradient);
 
+// A norm of rows: what all norms of a model are. One that subtracts the mean may have biases.
+struct RowNorm {
+  bool subtracts_mean;
+  float epsilon;
+
+  void run(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
+           MatrixView<float> out) const;
+  void run_back(MatrixView<const float> x, std::span<const float> weight, MatrixView<float> gradient) const;
+};
+
 // out = x W^T + bias, W [out.cols, x.cols]; an empty bias is none.
 void linear(MatrixView<const float> x, const PackedMatrix& transposed_weight, std::span<const float> bias,
             MatrixView<float> out);
@@ -22,9 +32,9 @@ void linear(MatrixView<const float> x, const PackedMatrix& transposed_weight, st
 void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, bool accumulate,
                  MatrixView<float> out);
 
-// out = activation(gate) * up, with x sigma(x) (SwiGLU) or the Gaussian error unit in ggml's approximation
-// by tanh (GeGLU).
-enum class GatedUnit : std::uint8_t { silu, gelu };
+// out = activation(gate) * up, with x sigma(x) (SwiGLU), the Gaussian error unit in ggml's approximation by
+// tanh (GeGLU), or max(x, 0)^2.
+enum class GatedUnit : std::uint8_t { silu, gelu, relu_squared };
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
                 MatrixView<float> out);
 // gradient: by the result. gate and up become the gradients by themselves.

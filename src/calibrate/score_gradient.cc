@@ -78,6 +78,7 @@ class ScorePass {
         signs_(seed, model.hparams.n_vocab),
         n_threads_(n_threads),
         norm_(f32_values(model, model.weights.output_norm(), n_threads)),
+        norm_bias_(f32_values(model, model.weights.output_norm_bias(), n_threads)),
         bias_(f32_values(model, model.weights.output_bias(), n_threads)),
         normed_(static_cast<std::size_t>(x.rows) * x.cols),
         gradient_(normed_.size(), 0.0F),
@@ -92,7 +93,7 @@ class ScorePass {
   }
 
   Result<ScoreGradient> run() {
-    for (int b = 0; b < n_blocks(); ++b) rms_norm(part(b), norm_, h_.norm_epsilon, rows(normed_, b));
+    for (int b = 0; b < n_blocks(); ++b) norm().run(part(b), norm_, norm_bias_, rows(normed_, b));
     KVANT_RETURN_IF_ERROR(products_.begin({normed_.data(), x_.rows, x_.cols}));
     run_team(n_threads_, [&](Team& team) {
       for_each_vocabulary_block(
@@ -102,7 +103,7 @@ class ScorePass {
           [&] { products_.end_block(team); });
     });
     KVANT_RETURN_IF_ERROR(products_.finish({gradient_.data(), x_.rows, x_.cols}));
-    for (int b = 0; b < n_blocks(); ++b) rms_norm_back(part(b), norm_, h_.norm_epsilon, rows(gradient_, b));
+    for (int b = 0; b < n_blocks(); ++b) norm().run_back(part(b), norm_, rows(gradient_, b));
     ScoreGradient result{std::move(gradient_), {}};
     for (int r = 0; r < x_.rows; ++r)
       result.log_probabilities.push_back(word_logit_[r] - max_[r] - std::log(sum_[r]));
@@ -110,6 +111,7 @@ class ScorePass {
   }
 
  private:
+  RowNorm norm() const { return {h_.architecture->layer_norm, h_.norm_epsilon}; }
   int n_blocks() const { return (x_.rows + kPageTokens - 1) / kPageTokens; }
   int block_rows(int b) const { return std::min(kPageTokens, x_.rows - b * kPageTokens); }
   MatrixView<const float> part(int b) const { return x_.slice(b * kPageTokens, block_rows(b)); }
@@ -204,7 +206,7 @@ class ScorePass {
   std::span<const std::int32_t> words_;
   const Signs signs_;
   int n_threads_;
-  std::vector<float> norm_, bias_;
+  std::vector<float> norm_, norm_bias_, bias_;
   std::vector<float> normed_, gradient_;  // [rows, n_embd]
   std::vector<float> max_;                // [rows], of the logits so far
   std::vector<double> sum_;               // of exp(logit - max)

@@ -1,180 +1,264 @@
 #include "model/architecture.h"
 
+#include "model/weights.h"
+
 namespace kvant {
 namespace {
+
+using W = LayerWeights;
+
+// --- norms ---
+
+constexpr Norm kAttentionNorm{RowSet::x, RowSet::h, {"attn_norm", &W::attn_norm, &W::attn_norm_bias}};
+constexpr Norm kAttentionPostNorm{RowSet::y, RowSet::y, {"post_attention_norm", &W::attn_post_norm}};
+constexpr VectorName kNetworkWeights{"ffn_norm", &W::ffn_norm, &W::ffn_norm_bias};
+constexpr Norm kNetworkNorm{RowSet::x, RowSet::h, kNetworkWeights};
+constexpr Norm kNetworkPostNorm{RowSet::y, RowSet::y, {"post_ffw_norm", &W::ffn_post_norm}};
+// Some files name the norm of what the network reads as others name that of what attention gives.
+constexpr Norm kRenamedNetworkNorm{
+    RowSet::x, RowSet::h, {"post_attention_norm", &W::ffn_norm, &W::ffn_norm_bias}};
+// Without the weights the network reads what attention reads.
+constexpr Norm kParallelNetworkNorm{RowSet::x, RowSet::h, kNetworkWeights, /*optional=*/true};
+
+// --- up to the attention ---
+
+constexpr LayerStep kAttention[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{}};
+constexpr LayerStep kSinks[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{.sinks = true}};
+constexpr LayerStep kTempered[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, TemperQueries{}, Attend{}};
+constexpr LayerStep kTurnedInWindows[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{RotatedLayers::sliding},
+                                          Attend{}};
+constexpr LayerStep kThreeOfFourTurned[] = {kAttentionNorm, ProjectHeads{},
+                                            TurnHeads{RotatedLayers::all_but_every_fourth}, Attend{}};
+constexpr LayerStep kNormedHeads[] = {kAttentionNorm, ProjectHeads{}, NormHeads{}, TurnHeads{}, Attend{}};
+constexpr LayerStep kMaybeNormedHeads[] = {kAttentionNorm, ProjectHeads{}, NormHeads{.optional = true},
+                                           TurnHeads{}, Attend{}};
+constexpr LayerStep kNormedTurnedHeads[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, NormHeads{},
+                                            Attend{}};
+constexpr LayerStep kNormedRows[] = {kAttentionNorm, ProjectHeads{}, NormHeads{.of_rows = true}, TurnHeads{},
+                                     Attend{}};
+constexpr LayerStep kNormedRowsOfX[] = {ProjectHeads{RowSet::x}, NormHeads{.of_rows = true}, TurnHeads{},
+                                        Attend{}};
+constexpr LayerStep kNormedHeadsOfX[] = {ProjectHeads{RowSet::x}, NormHeads{},
+                                         TurnHeads{RotatedLayers::sliding}, Attend{}};
+constexpr LayerStep kNormedValues[] = {kAttentionNorm, ProjectHeads{}, NormHeads{},
+                                       TurnHeads{},    NormValues{},   Attend{}};
+constexpr LayerStep kGatedHeads[] = {kAttentionNorm, ProjectHeads{.gates = true}, NormHeads{}, TurnHeads{},
+                                     Attend{}};
+constexpr LayerStep kDeltaNet[] = {kAttentionNorm, RunDeltaNet{}};
+constexpr LayerStep kGroupedDeltaNet[] = {kAttentionNorm, RunDeltaNet{.grouped = true}};
+
+// --- back to the residual stream ---
+
+constexpr LayerStep kBack[] = {ProjectBack{}, Add{}};
+constexpr LayerStep kNormedBack[] = {ProjectBack{}, kAttentionPostNorm, Add{}};
+constexpr LayerStep kGatedBack[] = {GateHeads{}, ProjectBack{}, Add{}};
+
+// --- networks, and experts in their place ---
+
+constexpr LayerStep kNetwork[] = {kNetworkNorm, RunNetwork{}, Add{}};
+constexpr LayerStep kExperts[] = {kNetworkNorm, RouteRows{}, RunExperts{}, Add{}};
+constexpr LayerStep kRenamedNetwork[] = {kRenamedNetworkNorm, RunNetwork{}, Add{}};
+constexpr LayerStep kRenamedExperts[] = {kRenamedNetworkNorm, RouteRows{}, RunExperts{}, Add{}};
+constexpr LayerStep kParallelNetwork[] = {kParallelNetworkNorm, RunNetwork{}, Add{}};
+constexpr LayerStep kNetworkInNorms[] = {kNetworkNorm, RunNetwork{}, kNetworkPostNorm, Add{}};
+constexpr LayerStep kNormedNetwork[] = {RunNetwork{RowSet::x}, kNetworkPostNorm, Add{}};
+// Experts stand beside another network; each has norms of its own.
+constexpr LayerStep kExpertsBesideNetwork[] = {
+    kNetworkNorm,
+    RunNetwork{RowSet::h, RowSet::beside},
+    Norm{RowSet::beside, RowSet::beside, {"post_ffw_norm_1", &W::beside_post_norm}},
+    Norm{RowSet::x, RowSet::h, {"ffn_gate_inp", &W::router_norm, nullptr, ".scale"}},
+    ScaleByWidth{RowSet::h},
+    RouteRows{},
+    Norm{RowSet::x, RowSet::h, {"pre_ffw_norm_2", &W::experts_norm}},
+    RunExperts{.scaled = true},
+    Norm{RowSet::y, RowSet::y, {"post_ffw_norm_2", &W::experts_post_norm}},
+    Add{RowSet::beside, RowSet::y},
+    kNetworkPostNorm,
+    Add{}};
+
+// --- the end of a layer ---
+
+constexpr LayerStep kLayerInputs[] = {ReadLayerInput{},
+                                      Norm{RowSet::y, RowSet::y, {"post_norm", &W::embd_post_norm}}, Add{}};
+constexpr LayerStep kScaledLayer[] = {ScaleLayer{}};
+
+// --- layers of more than one architecture ---
+
+constexpr LayerProgram kPlainLayer{
+    .attention = kAttention, .back = kBack, .network = kNetwork, .experts = kExperts};
+constexpr LayerProgram with_attention(LayerSteps attention, LayerProgram layer = kPlainLayer) {
+  layer.attention = attention;
+  return layer;
+}
+constexpr LayerProgram with_renamed_norm(LayerProgram layer) {
+  layer.network = kRenamedNetwork;
+  layer.experts = kRenamedExperts;
+  return layer;
+}
+constexpr LayerProgram parallel(LayerSteps attention) {
+  return {.attention = attention, .back = kBack, .network = kParallelNetwork, .experts = kExperts};
+}
+constexpr LayerProgram in_norms(LayerSteps attention) {
+  return {.attention = attention, .back = kNormedBack, .network = kNetworkInNorms, .experts = kExperts};
+}
+constexpr LayerProgram normed_behind(LayerSteps attention) {
+  return {.attention = attention, .back = kNormedBack, .network = kNormedNetwork, .experts = kExperts};
+}
+constexpr LayerProgram hybrid(LayerSteps delta_net) {
+  return {.attention = kGatedHeads,
+          .delta_net = delta_net,
+          .back = kGatedBack,
+          .network = kRenamedNetwork,
+          .experts = kRenamedExperts};
+}
 
 // The facts are llama.cpp's, which the tests compare with. It ignores the sliding window of llama (Mistral
 // 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl, qwen35, some
 // glm4) text alone is read, whose positions in time, height and width are the same: then their RoPE is the
 // plain one.
 constexpr Architecture kArchitectures[] = {
-    {.name = "arcee", .ungated = true, .activation = Activation::relu_squared},
+    {.name = "arcee",
+     .layer = kPlainLayer,
+     .unit = {.activation = Activation::relu_squared, .ungated = true}},
     {.name = "bailingmoe2",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .gating = Gating::sigmoid},
-    {.name = "chatglm", .fused_gate_up = true},
+     .layer = with_attention(kNormedHeads),
+     .experts = {.gating = Gating::sigmoid},
+     .rope = RopePairs::neox},
+    {.name = "chatglm", .layer = kPlainLayer, .unit = {.fused = true}},
     {.name = "cohere2",
-     .layer_norm = true,
-     .parallel = true,
+     .layer = parallel(kTurnedInWindows),
+     .windows = {.period = 4},
      .logit_scale = LogitScale::multiplies,
-     .rotated = RotatedLayers::sliding,
-     .sliding_period = 4},
+     .layer_norm = true},
     {.name = "command-r",
-     .layer_norm = true,
-     .qk_norm = QkNorm::heads,
-     .parallel = true,
-     .logit_scale = LogitScale::multiplies},
-    {.name = "deepseek"},
+     .layer = parallel(kMaybeNormedHeads),
+     .logit_scale = LogitScale::multiplies,
+     .layer_norm = true},
+    {.name = "deepseek", .layer = kPlainLayer},
     {.name = "dots1",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .gating = Gating::sigmoid},
-    {.name = "ernie4_5"},
-    {.name = "ernie4_5-moe", .normalizes_experts = true},
-    {.name = "exaone", .rope_neox = true},
+     .layer = with_attention(kNormedHeads),
+     .experts = {.gating = Gating::sigmoid},
+     .rope = RopePairs::neox},
+    {.name = "ernie4_5", .layer = kPlainLayer},
+    {.name = "ernie4_5-moe", .layer = kPlainLayer, .experts = {.normalizes = true}},
+    {.name = "exaone", .layer = kPlainLayer, .rope = RopePairs::neox},
     {.name = "exaone4",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .norms = BlockNorms::after,
-     .rotated = RotatedLayers::sliding,
-     .sliding_period = 4,
-     .default_window = 4096,
-     .sliding_member = 64},
-    {.name = "gemma", .rope_neox = true, .activation = Activation::gelu, .scales_embedding = true},
+     .layer = normed_behind(kNormedHeadsOfX),
+     .rope = RopePairs::neox,
+     .windows = {.period = 4, .tokens = 4096, .only_member = 64}},
+    {.name = "gemma",
+     .layer = kPlainLayer,
+     .unit = {.activation = Activation::gelu},
+     .rope = RopePairs::neox,
+     .scales_embedding = true},
     {.name = "gemma2",
-     .rope_neox = true,
-     .norms = BlockNorms::around,
-     .activation = Activation::gelu,
-     .scales_embedding = true,
-     .sliding_period = 2,
-     .default_window = 4096,
-     .default_score_softcap = 50,
-     .default_logit_softcap = 30,
-     .wide_query_layers = 46},
+     .layer = in_norms(kAttention),
+     .unit = {.activation = Activation::gelu},
+     .rope = RopePairs::neox,
+     .windows = {.period = 2, .tokens = 4096},
+     .scores = {.wide_layers = 46, .softcap = 50},
+     .logit_softcap = 30,
+     .scales_embedding = true},
     {.name = "gemma3",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .norms = BlockNorms::around,
-     .activation = Activation::gelu,
-     .scales_embedding = true,
-     .sliding_period = 6,
-     .sliding_rope_base = 10000,
-     .wide_query_layers = 62},
+     .layer = in_norms(kNormedHeads),
+     .unit = {.activation = Activation::gelu},
+     .rope = RopePairs::neox,
+     .windows = {.period = 6, .rope_base = 10000},
+     .scores = {.wide_layers = 62},
+     .scales_embedding = true},
     {.name = "gemma4",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .norms = BlockNorms::around,
-     .activation = Activation::gelu,
+     .layer = {.attention = kNormedValues,
+               .back = kNormedBack,
+               .network = kNetworkInNorms,
+               .experts = kExpertsBesideNetwork,
+               .inputs = kLayerInputs,
+               .end = kScaledLayer},
+     .unit = {.activation = Activation::gelu},
+     .experts = {.normalizes = true},
+     .rope = RopePairs::neox,
+     .windows = {.period = 6, .rope_base = 10000, .rope_without_factors = true},
+     .scores = {.unscaled = true},
      .scales_embedding = true,
-     .sliding_period = 6,
-     .sliding_rope_base = 10000,
-     .shares_kv = true,
-     .heads_by_layer = true,
-     .unscaled_scores = true,
-     .normed_values = true,
-     .full_rope_factors = true,
-     .layer_scales = true,
-     .experts_beside = true,
-     .normalizes_experts = true},
-    {.name = "glm4", .sections_neox = true, .norms = BlockNorms::around, .fused_gate_up = true},
+     .unlike_layers = true},
+    {.name = "glm4",
+     .layer = in_norms(kAttention),
+     .unit = {.fused = true},
+     .rope = RopePairs::neox_with_sections},
     {.name = "glm4moe",
-     .ffn_norm = "post_attention_norm",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .gating = Gating::sigmoid},
+     .layer = with_renamed_norm(with_attention(kMaybeNormedHeads)),
+     .experts = {.gating = Gating::sigmoid},
+     .rope = RopePairs::neox},
     {.name = "gpt-oss",
-     .ffn_norm = "post_attention_norm",
-     .rope_neox = true,
-     .activation = Activation::clipped_silu,
-     .sliding_period = 2,
-     .sinks = true,
-     .gating = Gating::softmax_of_chosen},
-    {.name = "granite", .has_scales = true, .logit_scale = LogitScale::divides, .normalizes_experts = true},
-    {.name = "granitemoe",
-     .has_scales = true,
+     .layer = with_renamed_norm(with_attention(kSinks)),
+     .unit = {.activation = Activation::clipped_silu},
+     .experts = {.gating = Gating::softmax_of_chosen},
+     .rope = RopePairs::neox,
+     .windows = {.period = 2}},
+    {.name = "granite",
+     .layer = kPlainLayer,
+     .experts = {.normalizes = true},
      .logit_scale = LogitScale::divides,
-     .normalizes_experts = true},
-    {.name = "hunyuan-dense", .rope_neox = true, .qk_norm = QkNorm::rotated_heads, .needs_qk_norm = true},
+     .has_scales = true},
+    {.name = "granitemoe",
+     .layer = kPlainLayer,
+     .experts = {.normalizes = true},
+     .logit_scale = LogitScale::divides,
+     .has_scales = true},
+    {.name = "hunyuan-dense", .layer = with_attention(kNormedTurnedHeads), .rope = RopePairs::neox},
     {.name = "hunyuan-moe",
-     .rope_neox = true,
-     .qk_norm = QkNorm::rotated_heads,
-     .needs_qk_norm = true,
-     .normalizes_experts = true},
-    {.name = "internlm2"},
-    {.name = "llama", .normalizes_experts = true},
-    {.name = "mistral3", .temperature = true, .normalizes_experts = true},
+     .layer = with_attention(kNormedTurnedHeads),
+     .experts = {.normalizes = true},
+     .rope = RopePairs::neox},
+    {.name = "internlm2", .layer = kPlainLayer},
+    {.name = "llama", .layer = kPlainLayer, .experts = {.normalizes = true}},
+    {.name = "mistral3", .layer = with_attention(kTempered), .experts = {.normalizes = true}},
     {.name = "nemotron",
-     .rope_neox = true,
-     .layer_norm = true,
-     .ungated = true,
-     .activation = Activation::relu_squared},
+     .layer = kPlainLayer,
+     .unit = {.activation = Activation::relu_squared, .ungated = true},
+     .rope = RopePairs::neox,
+     .layer_norm = true},
     {.name = "olmo2",
-     .rope_neox = true,
-     .qk_norm = QkNorm::rows,
-     .needs_qk_norm = true,
-     .norms = BlockNorms::after,
-     .sliding_period = 4,
-     .sliding_rope_unscaled = true},
-    {.name = "olmoe", .rope_neox = true, .qk_norm = QkNorm::rows, .needs_qk_norm = true},
+     .layer = normed_behind(kNormedRowsOfX),
+     .rope = RopePairs::neox,
+     .windows = {.period = 4, .rope_plain = true}},
+    {.name = "olmoe", .layer = with_attention(kNormedRows), .rope = RopePairs::neox},
     {.name = "phi2",
-     .rope_neox = true,
-     .layer_norm = true,
-     .parallel = true,
-     .ungated = true,
-     .activation = Activation::gelu},
-    {.name = "phi3", .rope_neox = true, .fused_gate_up = true},
-    {.name = "qwen2", .rope_neox = true},
-    {.name = "qwen2moe", .rope_neox = true},
-    {.name = "qwen2vl", .rope_neox = true},
-    {.name = "qwen3", .rope_neox = true, .qk_norm = QkNorm::heads, .needs_qk_norm = true},
-    {.name = "qwen35",
-     .ffn_norm = "post_attention_norm",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .gated_attention = true,
-     .recurrence = Recurrence::delta_net},
+     .layer = parallel(kAttention),
+     .unit = {.activation = Activation::gelu, .ungated = true},
+     .rope = RopePairs::neox,
+     .layer_norm = true},
+    {.name = "phi3", .layer = kPlainLayer, .unit = {.fused = true}, .rope = RopePairs::neox},
+    {.name = "qwen2", .layer = kPlainLayer, .rope = RopePairs::neox},
+    {.name = "qwen2moe", .layer = kPlainLayer, .rope = RopePairs::neox},
+    {.name = "qwen2vl", .layer = kPlainLayer, .rope = RopePairs::neox},
+    {.name = "qwen3", .layer = with_attention(kNormedHeads), .rope = RopePairs::neox},
+    {.name = "qwen35", .layer = hybrid(kDeltaNet), .rope = RopePairs::neox},
     {.name = "qwen35moe",
-     .ffn_norm = "post_attention_norm",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .gated_attention = true,
-     .recurrence = Recurrence::delta_net,
-     .normalizes_experts = true},
+     .layer = hybrid(kDeltaNet),
+     .experts = {.normalizes = true},
+     .rope = RopePairs::neox},
     {.name = "qwen3moe",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .normalizes_experts = true},
+     .layer = with_attention(kNormedHeads),
+     .experts = {.normalizes = true},
+     .rope = RopePairs::neox},
     {.name = "qwen3next",
-     .ffn_norm = "post_attention_norm",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .gated_attention = true,
-     .recurrence = Recurrence::grouped_delta_net,
-     .normalizes_experts = true},
-    {.name = "qwen3vl", .rope_neox = true, .qk_norm = QkNorm::heads, .needs_qk_norm = true},
+     .layer = hybrid(kGroupedDeltaNet),
+     .experts = {.normalizes = true},
+     .rope = RopePairs::neox},
+    {.name = "qwen3vl", .layer = with_attention(kNormedHeads), .rope = RopePairs::neox},
     {.name = "qwen3vlmoe",
-     .rope_neox = true,
-     .qk_norm = QkNorm::heads,
-     .needs_qk_norm = true,
-     .normalizes_experts = true},
-    {.name = "seed_oss", .ffn_norm = "post_attention_norm", .rope_neox = true},
-    {.name = "smollm3", .rotated = RotatedLayers::all_but_every_fourth},
-    {.name = "stablelm", .rope_neox = true, .layer_norm = true, .qk_norm = QkNorm::heads, .parallel = true},
+     .layer = with_attention(kNormedHeads),
+     .experts = {.normalizes = true},
+     .rope = RopePairs::neox},
+    {.name = "seed_oss", .layer = with_renamed_norm(kPlainLayer), .rope = RopePairs::neox},
+    {.name = "smollm3", .layer = with_attention(kThreeOfFourTurned)},
+    {.name = "stablelm", .layer = parallel(kMaybeNormedHeads), .rope = RopePairs::neox, .layer_norm = true},
     {.name = "starcoder2",
-     .rope_neox = true,
-     .layer_norm = true,
-     .ungated = true,
-     .activation = Activation::gelu},
+     .layer = kPlainLayer,
+     .unit = {.activation = Activation::gelu, .ungated = true},
+     .rope = RopePairs::neox,
+     .layer_norm = true},
 };
 
 struct Unsupported {
@@ -182,19 +266,19 @@ struct Unsupported {
   const char* layers;
 };
 
-constexpr const char* kDeltaNet = "layers of Kimi's delta attention, whose state is no KV cache";
+constexpr const char* kKimiDelta = "layers of Kimi's delta attention, whose state is no KV cache";
 constexpr const char* kMamba = "Mamba layers, whose state is no KV cache";
 constexpr const char* kLatent = "multi-head latent attention (MLA)";
 constexpr const char* kConvolutions = "layers of short convolutions, whose state is no KV cache";
 constexpr const char* kSharedCache = "layers that attend to another layer's cache";
 
 constexpr Unsupported kUnsupported[] = {
-    {"kimi-linear", kDeltaNet}, {"mamba", kMamba},          {"mamba2", kMamba},
-    {"jamba", kMamba},          {"falcon-h1", kMamba},      {"granitehybrid", kMamba},
-    {"nemotron_h", kMamba},     {"nemotron_h_moe", kMamba}, {"deepseek2", kLatent},
-    {"deepseek32", kLatent},    {"minicpm3", kLatent},      {"plm", kLatent},
-    {"glm-dsa", kLatent},       {"mistral4", kLatent},      {"lfm2", kConvolutions},
-    {"lfm2moe", kConvolutions}, {"gemma3n", kSharedCache},  {"llama4", "layers that attend within chunks"},
+    {"kimi-linear", kKimiDelta}, {"mamba", kMamba},          {"mamba2", kMamba},
+    {"jamba", kMamba},           {"falcon-h1", kMamba},      {"granitehybrid", kMamba},
+    {"nemotron_h", kMamba},      {"nemotron_h_moe", kMamba}, {"deepseek2", kLatent},
+    {"deepseek32", kLatent},     {"minicpm3", kLatent},      {"plm", kLatent},
+    {"glm-dsa", kLatent},        {"mistral4", kLatent},      {"lfm2", kConvolutions},
+    {"lfm2moe", kConvolutions},  {"gemma3n", kSharedCache},  {"llama4", "layers that attend within chunks"},
 };
 
 }  // namespace

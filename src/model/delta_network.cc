@@ -198,7 +198,7 @@ class DeltaNetwork::Layer {
 
 DeltaNetwork::DeltaNetwork(const Hparams& hparams)
     : net_(hparams.delta_net),
-      grouped_(hparams.architecture->recurrence == Recurrence::grouped_delta_net),
+      grouped_(hparams.delta_net.grouped),
       norm_epsilon_(hparams.norm_epsilon) {}
 
 void DeltaNetwork::run(const DeltaNetWeights& weights, int place, const DeltaRows& rows, Team& team) {

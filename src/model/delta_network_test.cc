@@ -23,10 +23,9 @@ class DeltaLayer {
  public:
   explicit DeltaLayer(bool grouped, int kernel = 4)
       : context_(ggml_init({8 << 20, nullptr, false}), ggml_free) {
-    architecture_.recurrence = grouped ? Recurrence::grouped_delta_net : Recurrence::delta_net;
-    hparams.architecture = &architecture_;
     hparams.norm_epsilon = 1e-3F;
-    hparams.delta_net = {.n_key_heads = 2, .n_value_heads = 6, .head_dim = 64, .kernel = kernel};
+    hparams.delta_net = {
+        .n_key_heads = 2, .n_value_heads = 6, .head_dim = 64, .grouped = grouped, .kernel = kernel};
     const DeltaNet& net = hparams.delta_net;
     weights.conv = tensor(kernel, net.channels(), 0, 0.6F);
     weights.dt_bias = tensor(net.n_value_heads, 1, -2, 1);
@@ -44,7 +43,7 @@ class DeltaLayer {
     const int n = static_cast<int>(rows.size()) / net.width(), d = net.head_dim;
     std::vector<double> out(static_cast<std::size_t>(n) * net.inner());
     for (int h = 0; h < net.n_value_heads; ++h) {
-      const bool grouped = architecture_.recurrence == Recurrence::grouped_delta_net;
+      const bool grouped = net.grouped;
       const int key_head = grouped ? h / 3 : h % 2;
       std::vector<double> s(static_cast<std::size_t>(d) * d);  // [key channel, value channel]
       for (int t = 0; t < n; ++t) {
@@ -127,7 +126,6 @@ class DeltaLayer {
     for (double& v : x) v /= std::sqrt(squares + hparams.norm_epsilon);
   }
 
-  Architecture architecture_{};
   std::unique_ptr<ggml_context, decltype(&ggml_free)> context_;
   std::uint32_t seed_ = 0;
 };

@@ -20,7 +20,7 @@ class DeltaNetGraph {
       : c_(context),
         graph_(graph),
         net_(hparams.delta_net),
-        grouped_(hparams.architecture->recurrence == Recurrence::grouped_delta_net),
+        grouped_(hparams.delta_net.grouped),
         norm_epsilon_(hparams.norm_epsilon),
         w_(weights),
         states_(states),

@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
+
+#include "model/layer_tensors.h"
 
 namespace kvant {
 namespace {
@@ -39,10 +40,13 @@ std::size_t tensors_of(const Hparams& h, const GraphShape& shape) {
 
 }  // namespace
 
-class DeviceGraph::Builder {
+class DeviceGraph::Builder final : LayerTensors {
  public:
   Builder(DeviceGraph& graph, const Hparams& hparams, const Weights& weights, DeviceProducts products)
-      : g_(graph), h_(hparams), w_(weights), products_(products), t_(graph.transforms_), c_(graph.context_) {}
+      : LayerTensors(graph.context_, hparams, weights),
+        g_(graph),
+        products_(products),
+        t_(graph.transforms_) {}
 
   // Tensors that have a place of their own.
   void fix() {
@@ -59,7 +63,7 @@ class DeviceGraph::Builder {
     t.k = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_kv, g_.shape_.n_rows);
     t.v = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_kv, g_.shape_.n_rows);
     t.attended = ggml_dup_tensor(c, t.q);
-    if (h_.architecture->gated_attention) t.gates = ggml_dup_tensor(c, t.attended);
+    if (h_.gated_heads) t.gates = ggml_dup_tensor(c, t.attended);
     if (h_.temperature != 0) t.query_scales = ggml_new_tensor_3d(c, GGML_TYPE_F32, 1, 1, g_.shape_.n_rows);
     if (h_.n_layer_embd > 0) {
       t.layer_tokens = ggml_new_tensor_3d(c, GGML_TYPE_F32, h_.n_layer_embd, h_.n_layers, g_.shape_.n_rows);
@@ -87,27 +91,64 @@ class DeviceGraph::Builder {
 
   void run() {
     begin_segment();
-    ggml_tensor* x = g_.tensors_.x;
+    const Tensors& t = g_.tensors_;
+    inputs_ = {t.positions, t.numbers, g_.shape_.short_rope};
+    x_ = t.x;
     if (h_.n_layer_embd > 0) embed_for_layers();
     const bool wants_logits = g_.shape_.n_logit_rows > 0;
-    for (int layer = 0; layer < h_.n_layers; ++layer) {
-      const bool is_last = layer == h_.n_layers - 1;
-      ggml_tensor* mixed;
-      if (h_.recurrent[layer]) {
-        mixed = recur(layer, x);
-      } else {
-        if (x != g_.tensors_.x) put(x, g_.tensors_.x);
-        start_layer(layer, x);
-        end_segment();
-        begin_segment();
-        x = g_.tensors_.x;
-        mixed = columns(g_.tensors_.attended, h_.n_q(layer));
-      }
-      if (is_last && !wants_logits) break;
-      x = finish_layer(layer, x, mixed, /*wanted_only=*/is_last);
+    for (layer_ = 0; layer_ < h_.n_layers; ++layer_) {
+      wanted_only_ = layer_ == h_.n_layers - 1;
+      if (!h_.recurrent[layer_] && x_ != t.x) put(x_, t.x);
+      walk(h_.steps_to_attention(layer_), *this);
+      if (wanted_only_ && !wants_logits) break;
+      keep_wanted_rows();
+      for (const LayerSteps& steps : h_.steps_behind(weights().router != nullptr)) walk(steps, *this);
     }
-    if (wants_logits) logits(x);
+    if (wants_logits) logits(x_);
     end_segment();
+  }
+
+  using LayerTensors::run;
+
+  void run(const TemperQueries&) {
+    if (g_.tensors_.query_scales != nullptr) q_ = ggml_mul(c_, q_, g_.tensors_.query_scales);
+  }
+
+  // The segment ends with the queries, keys and values.
+  void run(const Attend&) {
+    const LayerTransforms& t = t_.layer(h_.place[layer_]);
+    put_heads(transform(q_, t.q), g_.tensors_.q);
+    if (k_ != nullptr) {
+      put_heads(transform(k_, t.k), g_.tensors_.k);
+      put_heads(transform(v_, t.v), g_.tensors_.v);
+    }
+    end_segment();
+    begin_segment();
+    x_ = g_.tensors_.x;
+    attended_ = columns(g_.tensors_.attended, h_.n_q(layer_));
+  }
+
+  void run(const RunDeltaNet& step) {
+    DeltaNetWeights delta = weights().delta;
+    for (ggml_tensor** weight : {&delta.qkv, &delta.z, &delta.beta, &delta.alpha, &delta.beta_alpha})
+      *weight = expanded(*weight);
+    attended_ = add_delta_net(c_, graph_, h_, delta, g_.tensors_.states, h_.place[layer_], g_.shape_.runs,
+                              rows(step.from));
+  }
+
+  // A delta net has gates of its own.
+  void run(const GateHeads&) {
+    if (!h_.recurrent[layer_])
+      attended_ = ggml_mul(c_, attended_, ggml_sigmoid(c_, wanted(g_.tensors_.gates)));
+  }
+
+  void run(const ReadLayerInput&) {
+    const LayerWeights& w = weights();
+    ggml_tensor* inputs = g_.tensors_.layer_inputs;
+    inputs = ggml_cont(
+        c_, ggml_view_2d(c_, inputs, inputs->ne[0], inputs->ne[2], inputs->nb[2], layer_ * inputs->nb[1]));
+    ggml_tensor* gate = ggml_gelu(c_, multiply(w.embd_gate, nullptr, x_));
+    y_ = multiply(w.embd_out, nullptr, ggml_mul(c_, gate, wanted(inputs)));
   }
 
  private:
@@ -144,23 +185,6 @@ class DeviceGraph::Builder {
                              : ggml_view_2d(c_, place, n, place->ne[1], n * sizeof(float), /*offset=*/0);
   }
 
-  ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr) {
-    const float epsilon = h_.norm_epsilon;
-    x = h_.architecture->layer_norm ? ggml_norm(c_, x, epsilon) : ggml_rms_norm(c_, x, epsilon);
-    x = ggml_mul(c_, x, weight);
-    return bias == nullptr ? x : ggml_add(c_, x, bias);
-  }
-
-  // A weight of two or three dimensions as products are to have it.
-  ggml_tensor* expanded(ggml_tensor* weight) {
-    if (products_ == DeviceProducts::fastest || weight == nullptr || weight->type == GGML_TYPE_F32)
-      return weight;
-    const std::int64_t n_rows = weight->ne[1] * weight->ne[2];
-    ggml_tensor* rows = ggml_reshape_2d(c_, weight, weight->ne[0], n_rows);
-    rows = ggml_get_rows(c_, rows, ggml_view_1d(c_, g_.tensors_.numbers, n_rows, 0));
-    return ggml_reshape_3d(c_, rows, weight->ne[0], weight->ne[1], weight->ne[2]);
-  }
-
   std::int64_t most_rows_of_a_weight() const {
     std::int64_t most = w_.output()->ne[1];
     for (int i = 0; i < h_.n_layers; ++i) {
@@ -173,41 +197,6 @@ class DeviceGraph::Builder {
     }
     if (w_.layer_projection() != nullptr) most = std::max(most, w_.layer_projection()->ne[1]);
     return most;
-  }
-
-  ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
-    ggml_tensor* y = ggml_mul_mat(c_, expanded(weight), x);
-    return bias == nullptr ? y : ggml_add(c_, y, bias);
-  }
-
-  // Columns from `first` on as heads of the layer: [d, n_heads, n_rows].
-  ggml_tensor* heads(ggml_tensor* y, int layer, int n_heads, int first = 0) {
-    const std::size_t head_bytes = h_.dim(layer) * sizeof(float);
-    return ggml_view_3d(c_, y, h_.dim(layer), n_heads, y->ne[1], head_bytes, y->nb[1], first * head_bytes);
-  }
-
-  // Heads of q or k, normed and turned.
-  ggml_tensor* rotate(ggml_tensor* x, ggml_tensor* norm_weight, int layer) {
-    const QkNorm kind = norm_weight == nullptr ? QkNorm::none : h_.architecture->qk_norm;
-    if (kind == QkNorm::rows) {
-      const std::int64_t n = x->ne[1];
-      x = norm(ggml_cont_2d(c_, x, x->ne[0] * n, x->ne[2]), norm_weight);
-      x = heads(x, layer, static_cast<int>(n));
-    }
-    if (kind == QkNorm::heads) x = norm(x, norm_weight);
-    if (h_.rotated[layer]) x = rope(x, layer);
-    return kind == QkNorm::rotated_heads ? norm(x, norm_weight) : x;
-  }
-
-  ggml_tensor* rope(ggml_tensor* x, int layer) {
-    const bool slides = h_.sliding_window[layer] > 0;
-    const Rope& r = slides ? h_.sliding_rope : h_.rope;
-    ggml_tensor* factors =
-        slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors(g_.shape_.short_rope);
-    const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(c_, x, g_.tensors_.positions, factors, slides ? h_.sliding_n_rot : h_.n_rot, mode,
-                         r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
-                         r.beta_slow);
   }
 
   // x: [head_dim, n_heads, n_rows]; each KV head's matrix is for the query heads of its group.
@@ -230,92 +219,32 @@ class DeviceGraph::Builder {
     return ggml_add(c_, x, offset);
   }
 
-  // What a layer's delta net makes of x.
-  ggml_tensor* recur(int layer, ggml_tensor* x) {
-    const LayerWeights& w = w_.layer(layer);
-    DeltaNetWeights delta = w.delta;
-    for (ggml_tensor** weight : {&delta.qkv, &delta.z, &delta.beta, &delta.alpha, &delta.beta_alpha})
-      *weight = expanded(*weight);
-    return add_delta_net(c_, graph_, h_, delta, g_.tensors_.states, h_.place[layer], g_.shape_.runs,
-                         norm(x, w.attn_norm, w.attn_norm_bias));
-  }
-
-  // q's heads, each followed by its gates, which are kept.
-  ggml_tensor* separate_from_gates(ggml_tensor* both) {
+  // The gates are kept for what lies behind the attention.
+  ggml_tensor* separate_from_gates(ggml_tensor* both) override {
     const std::size_t head_bytes = h_.head_dim * sizeof(float);
-    const auto every_other = [&](std::size_t first) {
-      return ggml_view_3d(c_, both, h_.head_dim, h_.n_heads, both->ne[1], 2 * head_bytes, both->nb[1], first);
-    };
-    add(ggml_cpy(c_, every_other(head_bytes), g_.tensors_.gates));
-    return every_other(0);
+    ggml_tensor* gates =
+        ggml_view_3d(c_, both, h_.head_dim, h_.n_heads, both->ne[1], 2 * head_bytes, both->nb[1], head_bytes);
+    add(ggml_cpy(c_, gates, g_.tensors_.gates));
+    return LayerTensors::separate_from_gates(both);
   }
 
-  // Up to the queries, keys and values.
-  void start_layer(int layer, ggml_tensor* x) {
-    const LayerWeights& w = w_.layer(layer);
-    ggml_tensor* h = w.attn_norm == nullptr ? x : norm(x, w.attn_norm, w.attn_norm_bias);
-    ggml_tensor *q, *k = nullptr, *v = nullptr;
-    const int n_kv_heads = h_.kv_heads(layer);
-    if (w.qkv != nullptr) {
-      ggml_tensor* all = multiply(w.qkv, w.qkv_bias, h);
-      q = heads(all, layer, h_.n_heads);
-      k = heads(all, layer, n_kv_heads, h_.n_heads);
-      v = heads(all, layer, n_kv_heads, h_.n_heads + n_kv_heads);
-    } else {
-      ggml_tensor* projected = multiply(w.q, w.q_bias, h);
-      q = h_.architecture->gated_attention ? separate_from_gates(projected)
-                                           : heads(projected, layer, h_.n_heads);
-      if (h_.has_kv(layer)) {
-        k = heads(multiply(w.k, w.k_bias, h), layer, n_kv_heads);
-        v = heads(multiply(w.v, w.v_bias, h), layer, n_kv_heads);
-      }
-    }
-    const LayerTransforms& t = t_.layer(h_.place[layer]);
-    q = rotate(q, w.q_norm, layer);
-    if (g_.tensors_.query_scales != nullptr) q = ggml_mul(c_, q, g_.tensors_.query_scales);
-    put_heads(transform(q, t.q), g_.tensors_.q);
-    if (k == nullptr) return;
-    if (h_.architecture->normed_values) v = ggml_rms_norm(c_, v, h_.norm_epsilon);
-    put_heads(transform(rotate(k, w.k_norm, layer), t.k), g_.tensors_.k);
-    put_heads(transform(v, t.v), g_.tensors_.v);
+  ggml_tensor* wanted(ggml_tensor* rows) {
+    return wanted_only_ ? ggml_get_rows(c_, rows, g_.tensors_.logit_rows) : rows;
   }
 
-  // From the output of the attention or the delta net on. wanted_only: only rows whose logits are wanted go
-  // on.
-  ggml_tensor* finish_layer(int layer, ggml_tensor* x, ggml_tensor* mixed, bool wanted_only) {
-    const LayerWeights& w = w_.layer(layer);
-    const auto wanted = [&](ggml_tensor* rows) {
-      return wanted_only ? ggml_get_rows(c_, rows, g_.tensors_.logit_rows) : rows;
-    };
-    x = wanted(x);
-    mixed = wanted(mixed);
-    if (!h_.recurrent[layer]) {
-      if (const DeviceTransform& out = t_.layer(h_.place[layer]).out; out.matrix != nullptr) {
-        mixed = transform(heads(mixed, layer, h_.n_heads), out);
-        mixed = ggml_reshape_2d(c_, mixed, h_.n_q(layer), x->ne[1]);
-      }
-      if (h_.architecture->gated_attention)
-        mixed = ggml_mul(c_, mixed, ggml_sigmoid(c_, wanted(g_.tensors_.gates)));
-    }
-    ggml_tensor* h = x;  // what the feed-forward network reads
-    if (w.ffn_norm == nullptr && h_.architecture->parallel) h = norm(x, w.attn_norm, w.attn_norm_bias);
-    x = add_residual(x, multiply(w.attn_out, w.attn_out_bias, mixed), w.attn_post_norm);
-    if (w.ffn_norm != nullptr) h = norm(x, w.ffn_norm, w.ffn_norm_bias);
-    if (w.ffn_norm == nullptr && !h_.architecture->parallel) h = x;
-    x = add_residual(x, fed_forward(w, x, h), w.ffn_post_norm);
-    if (h_.n_layer_embd > 0) x = add_layer_embedding(layer, x, wanted_only);
-    return w.scale == 1 ? x : ggml_scale(c_, x, w.scale);
-  }
-
-  // x: what a layer's attention has made; h: normed.
-  ggml_tensor* fed_forward(const LayerWeights& w, ggml_tensor* x, ggml_tensor* h) {
-    if (w.router == nullptr) return network(w.ffn, h);
-    if (w.experts_norm == nullptr) return mix_experts(w, h, h);
-    ggml_tensor* beside = norm(network(w.ffn, h), w.beside_post_norm);
-    ggml_tensor* routed =
-        ggml_scale(c_, norm(x, w.router_norm), 1 / std::sqrt(static_cast<float>(h_.n_embd)));
-    ggml_tensor* mixed = mix_experts(w, routed, norm(x, w.experts_norm));
-    return ggml_add(c_, norm(mixed, w.experts_post_norm), beside);
+  // Behind the last layer's attention or delta net only the rows whose logits are wanted go on.
+  void keep_wanted_rows() {
+    x_ = wanted(x_);
+    attended_ = wanted(attended_);
+    const LayerWeights& w = weights();
+    // What attention has read was in another segment.
+    if (h_.network_may_read_normed() && w.ffn_norm == nullptr)
+      normed_ = norm(x_, w.attn_norm, w.attn_norm_bias);
+    if (h_.recurrent[layer_]) return;
+    const DeviceTransform& out = t_.layer(h_.place[layer_]).out;
+    if (out.matrix == nullptr) return;
+    attended_ = transform(heads(attended_, h_.n_heads), out);
+    attended_ = ggml_reshape_2d(c_, attended_, h_.n_q(layer_), x_->ne[1]);
   }
 
   // What all layers read of the tokens: RMS norms of what is projected from their embeddings, and the layers'
@@ -329,107 +258,6 @@ class DeviceGraph::Builder {
     put(ggml_scale(c_, y, std::sqrt(0.5F)), t.layer_inputs);
   }
 
-  // x + norm(W (gelu(gate x) * the layer's input)).
-  ggml_tensor* add_layer_embedding(int layer, ggml_tensor* x, bool wanted_only) {
-    const LayerWeights& w = w_.layer(layer);
-    ggml_tensor* inputs = g_.tensors_.layer_inputs;
-    inputs = ggml_cont(
-        c_, ggml_view_2d(c_, inputs, inputs->ne[0], inputs->ne[2], inputs->nb[2], layer * inputs->nb[1]));
-    if (wanted_only) inputs = ggml_get_rows(c_, inputs, g_.tensors_.logit_rows);
-    ggml_tensor* gate = ggml_gelu(c_, multiply(w.embd_gate, nullptr, x));
-    return add_residual(x, multiply(w.embd_out, nullptr, ggml_mul(c_, gate, inputs)), w.embd_post_norm);
-  }
-
-  ggml_tensor* add_residual(ggml_tensor* x, ggml_tensor* y, ggml_tensor* norm_weight) {
-    if (norm_weight != nullptr) y = norm(y, norm_weight);
-    if (h_.residual_scale != 1) y = ggml_scale(c_, y, h_.residual_scale);
-    return ggml_add(c_, y, x);
-  }
-
-  ggml_tensor* network(const NetworkWeights& w, ggml_tensor* h) {
-    ggml_tensor* up = multiply(w.up, w.up_bias, h);
-    ggml_tensor* gate = w.gate == nullptr ? nullptr : multiply(w.gate, w.gate_bias, h);
-    return multiply(w.down, w.down_bias, activated(gate, up));
-  }
-
-  // activation(gate) * up, or activation(up); gate null: one product holds both.
-  ggml_tensor* activated(ggml_tensor* gate, ggml_tensor* up) {
-    const Activation kind = h_.architecture->activation;
-    if (h_.architecture->ungated)
-      return kind == Activation::gelu ? ggml_gelu(c_, up) : ggml_sqr(c_, ggml_relu(c_, up));
-    constexpr float kSlope = 1.702F, kLimit = 7;  // gpt-oss's
-    if (kind == Activation::clipped_silu) return ggml_swiglu_oai(c_, gate, up, kSlope, kLimit);
-    const ggml_glu_op op = kind == Activation::gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
-    return gate == nullptr ? ggml_glu(c_, up, op, /*swapped=*/false) : ggml_glu_split(c_, gate, up, op);
-  }
-
-  // What the layer's experts make of h, chosen by what the router makes of `routed`. See expert_routing.cc.
-  ggml_tensor* mix_experts(const LayerWeights& w, ggml_tensor* routed, ggml_tensor* h) {
-    const Experts& rules = h_.experts;
-    const std::int64_t n_rows = h->ne[1];
-    ggml_tensor* logits = multiply(w.router, w.router_bias, routed);  // [n, n_rows]
-    ggml_tensor* probabilities = logits;
-    if (rules.gating == Gating::softmax) probabilities = ggml_soft_max(c_, logits);
-    if (rules.gating == Gating::sigmoid) probabilities = ggml_sigmoid(c_, logits);
-    ggml_tensor* scores =
-        w.choice_bias == nullptr ? probabilities : ggml_add(c_, probabilities, w.choice_bias);
-    if (rules.n_groups > 1) scores = of_best_groups(scores);
-    ggml_tensor* ids = ggml_argsort_top_k(c_, scores, rules.n_used);  // [n_used, n_rows]
-    const auto of_chosen = [&](ggml_tensor* of_all) {                 // [n, n_rows] -> [n_used, n_rows]
-      ggml_tensor* chosen = ggml_get_rows(c_, ggml_reshape_3d(c_, of_all, 1, rules.n, n_rows), ids);
-      return ggml_reshape_2d(c_, chosen, rules.n_used, n_rows);
-    };
-    ggml_tensor* weights = of_chosen(probabilities);
-    if (rules.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(c_, weights);
-    if (rules.normalizes) weights = ggml_div(c_, weights, ggml_sum_rows(c_, weights));
-    if (rules.scale != 1) weights = ggml_scale(c_, weights, rules.scale);
-    if (w.device_expert_scales != nullptr) {
-      ggml_tensor* scales = ggml_repeat_4d(c_, w.device_expert_scales, rules.n, n_rows, 1, 1);
-      weights = ggml_mul(c_, weights, of_chosen(scales));
-    }
-    weights = ggml_reshape_3d(c_, weights, 1, rules.n_used, n_rows);
-
-    const auto product = [&](ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
-      ggml_tensor* y = ggml_mul_mat_id(c_, expanded(weight), x, ids);
-      return bias == nullptr ? y : ggml_add_id(c_, y, bias, ids);
-    };
-    ggml_tensor* x = ggml_reshape_3d(c_, h, h->ne[0], 1, n_rows);
-    const NetworkWeights& e = w.experts;
-    ggml_tensor* up = product(e.up, e.up_bias, x);
-    ggml_tensor* hidden = activated(e.gate == nullptr ? nullptr : product(e.gate, e.gate_bias, x), up);
-    ggml_tensor* by_expert =
-        ggml_mul(c_, product(e.down, e.down_bias, hidden), weights);  // [n_embd, n_used, n_rows]
-    ggml_tensor* y = w.shared.up == nullptr ? nullptr : network(w.shared, h);
-    if (w.shared_gate != nullptr) {
-      ggml_tensor* gate = ggml_reshape_2d(c_, w.shared_gate, w.shared_gate->ne[0], 1);
-      y = ggml_mul(c_, y, ggml_sigmoid(c_, ggml_mul_mat(c_, gate, h)));
-    }
-    for (int i = 0; i < rules.n_used; ++i) {
-      ggml_tensor* one =
-          ggml_view_2d(c_, by_expert, h->ne[0], n_rows, by_expert->nb[2], i * by_expert->nb[1]);
-      y = y == nullptr ? ggml_cont(c_, one) : ggml_add(c_, y, one);
-    }
-    return y;
-  }
-
-  // Scores [n, n_rows] of experts, -infinity outside of each row's best groups: a group is as good as its two
-  // best experts.
-  ggml_tensor* of_best_groups(ggml_tensor* scores) {
-    const Experts& rules = h_.experts;
-    const std::int64_t size = rules.n / rules.n_groups, n_rows = scores->ne[1];
-    const std::int64_t n_best = std::min<std::int64_t>(2, size);
-    ggml_tensor* groups = ggml_reshape_3d(c_, scores, size, rules.n_groups, n_rows);
-    ggml_tensor* best =
-        ggml_argsort_top_k(c_, groups, static_cast<int>(n_best));  // [n_best, n_groups, n_rows]
-    best = ggml_get_rows(c_, ggml_reshape_4d(c_, groups, 1, size, rules.n_groups, n_rows), best);
-    best = ggml_sum_rows(c_, ggml_reshape_3d(c_, best, n_best, rules.n_groups, n_rows));
-    best = ggml_reshape_2d(c_, best, rules.n_groups, n_rows);
-    ggml_tensor* chosen = ggml_argsort_top_k(c_, best, rules.n_groups_used);  // [n_groups_used, n_rows]
-    ggml_tensor* none = ggml_fill(c_, groups, -std::numeric_limits<float>::infinity());
-    groups = ggml_set_rows(c_, none, ggml_get_rows(c_, groups, chosen), chosen);
-    return ggml_reshape_2d(c_, groups, rules.n, n_rows);
-  }
-
   void logits(ggml_tensor* x) {
     x = norm(x, w_.output_norm(), w_.output_norm_bias());
     ggml_tensor* y = multiply(w_.output(), w_.output_bias(), x);
@@ -440,12 +268,10 @@ class DeviceGraph::Builder {
   }
 
   DeviceGraph& g_;
-  const Hparams& h_;
-  const Weights& w_;
   DeviceProducts products_;
   const PlanTransforms& t_;
-  ggml_context* c_;
   ggml_cgraph* graph_ = nullptr;
+  bool wanted_only_ = false;  // this is the last layer
 };
 
 DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape)

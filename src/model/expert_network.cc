@@ -283,7 +283,7 @@ class ExpertNetwork::Layer {
 
 ExpertNetwork::ExpertNetwork(const Hparams& hparams, int n_threads)
     : rules_(hparams.experts),
-      activation_(hparams.architecture->activation),
+      activation_(hparams.architecture->unit.activation),
       n_embd_(hparams.n_embd),
       scratch_(n_threads) {
   ggml_cpu_init();  // the tables of its dot products

@@ -67,7 +67,7 @@ class ExpertLayer {
   ExpertLayer(Activation activation, ggml_type type) : ExpertLayer(activation, type, type) {}
   ExpertLayer(Activation activation, ggml_type gate_type, ggml_type type)
       : context_(ggml_init({16 << 20, nullptr, false}), ggml_free) {
-    architecture_.activation = activation;
+    architecture_.unit.activation = activation;
     hparams_.architecture = &architecture_;
     hparams_.n_embd = kEmbd;
     hparams_.experts = {.n = 5, .n_used = 2, .n_ff = kFf, .n_ff_shared = 8};
@@ -161,7 +161,7 @@ class ExpertLayer {
     std::vector<double> gate = product(w.gate, w.gate_bias, e, x, kFf);
     const std::vector<double> up = product(w.up, w.up_bias, e, x, kFf);
     for (int i = 0; i < kFf; ++i) {
-      const bool clipped = architecture_.activation == Activation::clipped_silu;
+      const bool clipped = architecture_.unit.activation == Activation::clipped_silu;
       const double g = clipped ? std::min(gate[i], 7.0) : gate[i];
       const double u = clipped ? std::clamp(up[i], -7.0, 7.0) + 1 : up[i];
       gate[i] = g / (1 + std::exp(clipped ? -1.702 * g : -g)) * u;

@@ -68,20 +68,187 @@ class GraphPart::Builder {
     use(b_.all);
     embed();
     if (h_.n_layer_embd > 0) embed_for_layers();
-    for (int layer = 0; layer < h_.n_layers; ++layer) {
-      ActivationRows attended = h_.recurrent[layer] ? recur(layer) : attend(layer);
-      if (layer == h_.n_layers - 1) {
-        if (b_.wanted.n_rows == 0) return;
-        attended = keep_wanted_rows(attended);
-      }
-      project_attended(w_.layer(layer), attended);
-      feed_forward(layer);
-      if (h_.n_layer_embd > 0) add_layer_embedding(layer);
-      if (const float scale = w_.layer(layer).scale; scale != 1) scale_residual(scale);
+    for (layer_ = 0; layer_ < h_.n_layers; ++layer_) {
+      walk(h_.steps_to_attention(layer_), *this);
+      if (layer_ == h_.n_layers - 1 && b_.wanted.n_rows == 0) return;
+      for (const LayerSteps& steps : h_.steps_behind(weights().router != nullptr)) walk(steps, *this);
     }
     if (b_.states.data == nullptr) return logits();
     // With few rows each thread has them all, and one writes.
     if (many_ || part_.thread_ == 0) norm(r_.x, w_.output_norm(), w_.output_norm_bias(), b_.states);
+  }
+
+  // --- the steps of a layer ---
+
+  void run(const Norm& step) {
+    ggml_tensor* weight = weights().*step.weights.weight;
+    if (weight == nullptr) return;
+    ggml_tensor* bias = step.weights.bias == nullptr ? nullptr : weights().*step.weights.bias;
+    const ActivationRows& in = rows(step.from);
+    if (step.to == RowSet::h) return norm(in, weight, bias, r_.h);
+    if (!many_) synchronize();
+    if (step.to == RowSet::y) {
+      // With few rows y is shared, but each thread needs all of it: in its own h.
+      norm(in, weight, bias, r_.h);
+      y_ = r_.h;
+    } else {  // with few rows all threads would norm the same ones in place: one does
+      if (many_ || part_.thread_ == 0) norm(in, weight, bias, rows(step.to));
+      unfinished_ = true;
+    }
+  }
+
+  void run(const ProjectHeads& step) {
+    const LayerWeights& w = weights();
+    const bool has_kv = h_.has_kv(layer_);
+    const int n_kv = has_kv ? h_.n_kv(layer_) : 0;
+    const AttentionColumns at(h_, layer_);
+    qkv_ = b_.qkv;
+    qkv_.cols = at.width;
+    // A head of q and its gates are one thread's.
+    const Range outputs = my_outputs(at.projected_q + 2 * n_kv, (h_.gated_heads ? 2 : 1) * h_.dim(layer_));
+    q_ = {0, overlap(outputs, 0, at.projected_q), w.q_norm};
+    k_ = {at.k, overlap(outputs, at.k, n_kv), w.k_norm};
+    v_ = {at.v, overlap(outputs, at.v, n_kv), nullptr};
+    gated_ = q_.columns;
+    const ActivationRows& in = rows(step.from);
+    if (w.qkv != nullptr) return multiply(w.qkv, w.qkv_bias, in, qkv_, outputs);
+    multiply(w.q, w.q_bias, in, qkv_, q_.columns);
+    if (!has_kv) return;
+    multiply(w.k, w.k_bias, in, qkv_, k_.columns, at.k);
+    multiply(w.v, w.v_bias, in, qkv_, v_.columns, at.v);
+  }
+
+  void run(const NormHeads& step) {
+    if (step.of_rows) return norm_rows();
+    if (h_.gated_heads)
+      separate_from_gates();
+    else
+      norm_heads(q_);
+    norm_heads(k_);
+  }
+
+  void run(const TurnHeads&) {
+    if (!h_.rotated[layer_]) return;
+    for (const Projection& p : {q_, k_}) with_heads(p, [&](ggml_tensor* x) { add(put(rope(x), x)); });
+  }
+
+  void run(const TemperQueries&) {
+    if (b_.query_scales == nullptr) return;
+    with_heads(q_, [&](ggml_tensor* x) { add(put(ggml_mul(c_, x, query_scales()), x)); });
+  }
+
+  void run(const NormValues&) {
+    with_heads(v_, [&](ggml_tensor* x) { add(put(ggml_rms_norm(c_, x, h_.norm_epsilon), x)); });
+  }
+
+  void run(const Attend&) {
+    const bool has_kv = h_.has_kv(layer_);
+    const int d = h_.dim(layer_), n_q = h_.n_q(layer_), n_kv = has_kv ? h_.n_kv(layer_) : 0;
+    const AttentionColumns at(h_, layer_);
+    const Range all_rows{0, r_.n_rows};
+    ggml_tensor* sources[] = {heads(qkv_, {all_rows, {at.q, at.q + n_q}}, d),
+                              heads(qkv_, {all_rows, {at.k, at.k + n_kv}}, d),
+                              heads(qkv_, {all_rows, {at.v, at.v + n_kv}}, d)};
+    give_attended(n_q, sources, has_kv ? 3 : 1, attention_op);
+  }
+
+  void run(const RunDeltaNet& step) {
+    const LayerWeights& w = weights();
+    ActivationRows projected = b_.qkv;
+    projected.cols = h_.delta_net.width();
+    int first = 0;
+    for (ggml_tensor* weight : {w.delta.qkv, w.delta.z, w.delta.beta, w.delta.alpha, w.delta.beta_alpha}) {
+      if (weight == nullptr) continue;
+      const int n = static_cast<int>(weight->ne[1]);
+      multiply(weight, nullptr, rows(step.from), projected, my_outputs(n), first);
+      first += n;
+    }
+    ggml_tensor* source = tensor(projected, {{0, r_.n_rows}, {0, projected.cols}});
+    give_attended(h_.delta_net.inner(), &source, 1, delta_net_op);
+  }
+
+  // attended *= sigmoid(gates), of the heads that are this thread's. A delta net has gates of its own.
+  void run(const GateHeads&) {
+    if (h_.recurrent[layer_]) return;
+    const int d = h_.dim(layer_);
+    const Range columns{gated_.first / 2, gated_.end / 2};
+    if (rows_.size() > 0 && columns.size() > 0) {
+      const Block gates{rows_, {gated_.first + d, gated_.end}};
+      ggml_tensor* gate = every_head(qkv_, gates, d, columns.size() / d, 2);
+      gate = put(ggml_sigmoid(c_, gate), gate);
+      ggml_tensor* y = heads(attended_, {rows_, columns}, d);
+      add(put(ggml_mul(c_, y, gate), y));
+    }
+    unfinished_ = true;
+  }
+
+  void run(const ProjectBack&) {
+    if (layer_ == h_.n_layers - 1) keep_wanted_rows();
+    multiply(weights().attn_out, weights().attn_out_bias, attended_, r_.y, my_outputs(h_.n_embd));
+    y_ = r_.y;
+  }
+
+  void run(const Add& step) {
+    if (!many_) synchronize();
+    const ActivationRows to = rows(step.to);
+    if (step.to == RowSet::x && h_.residual_scale != 1) {
+      add(put(ggml_scale(c_, tensor(y_), h_.residual_scale), tensor(r_.h)));
+      y_ = r_.h;
+    }
+    ggml_tensor* sum = tensor(to);
+    add(put(step.to == RowSet::x ? ggml_add(c_, tensor(rows(step.from)), sum)
+                               : ggml_add(c_, sum, tensor(rows(step.from))),
+            sum));
+    unfinished_ = unfinished_ || to.shared;
+  }
+
+  void run(const RunNetwork& step) {
+    const ActivationRows& out = step.to == RowSet::y ? r_.y : rows(step.to);
+    network(weights().ffn, h_.ff(layer_), rows(step.from), out);
+    if (step.to == RowSet::y) y_ = out;
+  }
+
+  // The router's logits.
+  void run(const RouteRows& step) {
+    multiply(weights().router, weights().router_bias, rows(step.from), b_.router, my_outputs(h_.experts.n));
+  }
+
+  void run(const RunExperts& step) {
+    const LayerWeights& w = weights();
+    const ActivationRows& in = rows(step.from);
+    if (w.shared.up != nullptr) network(w.shared, h_.experts.n_ff_shared, in, b_.shared);
+    const Range all_rows{0, r_.n_rows};
+    const auto all_of = [&](const ActivationRows& a) { return tensor(a, {all_rows, {0, a.cols}}); };
+    ggml_tensor* sources[] = {all_of(in), all_of(b_.router), all_of(b_.shared)};
+    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, h_.n_embd, r_.n_rows, 1, 1, sources, 3, experts_op, 1, site()),
+            all_of(r_.y)));
+    unfinished_ = false;  // its threads wait for each other, at its start and at its end
+    y_ = r_.y;
+  }
+
+  void run(const ScaleByWidth& step) { scale(rows(step.rows), 1 / std::sqrt(static_cast<float>(h_.n_embd))); }
+
+  void run(const ReadLayerInput&) {
+    const LayerWeights& w = weights();
+    const int n = h_.n_layer_embd;
+    const Range outputs = my_outputs(n);
+    multiply(w.embd_gate, nullptr, r_.x, b_.layer_gates, outputs);
+    const Block block{rows_, outputs};
+    if (!block.empty()) {
+      const bool is_last = layer_ == h_.n_layers - 1;
+      const int first = is_last ? 0 : layer_ * n;
+      ggml_tensor* input = tensor(is_last ? b_.wanted_inputs : b_.layer_inputs,
+                                  {rows_, {first + outputs.first, first + outputs.end}});
+      ggml_tensor* gate = tensor(b_.layer_gates, block);
+      add(put(ggml_mul(c_, put(ggml_gelu(c_, gate), gate), input), gate));
+    }
+    unfinished_ = true;
+    multiply(w.embd_out, nullptr, b_.layer_gates, r_.y, my_outputs(h_.n_embd));
+    y_ = r_.y;
+  }
+
+  void run(const ScaleLayer&) {
+    if (weights().scale != 1) scale(r_.x, weights().scale);
   }
 
  private:
@@ -226,107 +393,86 @@ class GraphPart::Builder {
     }
   }
 
-  // x += norm(W (gelu(gate x) * the layer's input)).
-  void add_layer_embedding(int layer) {
-    const LayerWeights& w = w_.layer(layer);
-    const int n = h_.n_layer_embd;
-    const Range outputs = my_outputs(n);
-    multiply(w.embd_gate, nullptr, r_.x, b_.layer_gates, outputs);
-    const Block block{rows_, outputs};
-    if (!block.empty()) {
-      const bool is_last = layer == h_.n_layers - 1;
-      const int first = is_last ? 0 : layer * n;
-      ggml_tensor* input = tensor(is_last ? b_.wanted_inputs : b_.layer_inputs,
-                                  {rows_, {first + outputs.first, first + outputs.end}});
-      ggml_tensor* gate = tensor(b_.layer_gates, block);
-      add(put(ggml_mul(c_, put(ggml_gelu(c_, gate), gate), input), gate));
+  // --- parts of steps ---
+
+  const LayerWeights& weights() const { return w_.layer(layer_); }
+  Site* site() { return &part_.sites_[layer_]; }
+
+  const ActivationRows& rows(RowSet which) const {
+    switch (which) {
+      case RowSet::x:
+        return r_.x;
+      case RowSet::h:
+        return r_.h;
+      case RowSet::y:
+        return y_;
+      case RowSet::beside:
+        break;
     }
-    unfinished_ = true;
-    multiply(w.embd_out, nullptr, b_.layer_gates, r_.y, my_outputs(h_.n_embd));
-    add_residual(w.embd_post_norm, r_.y);
+    return b_.beside;
   }
 
-  // Heads of q or k, whose columns begin at `first` in qkv: `columns` of them.
+  // Heads of q, k or v, whose columns begin at `first` in qkv: `columns` of them.
   struct Projection {
-    int first;
+    int first = 0;
     Range columns;
-    ggml_tensor* norm;
-    bool is_query;
+    ggml_tensor* norm = nullptr;
     Range in_qkv() const { return {first + columns.first, first + columns.end}; }
   };
 
+  // Calls of(heads), where some are this thread's.
+  template <class Of>
+  void with_heads(const Projection& p, const Of& of) {
+    const Block block{rows_, p.in_qkv()};
+    if (!block.empty()) of(heads(qkv_, block, h_.dim(layer_)));
+  }
+
+  void norm_heads(const Projection& p) {
+    if (p.norm == nullptr) return;
+    const int d = h_.dim(layer_);
+    with_heads(p, [&](ggml_tensor* x) {
+      const bool by_head = p.norm->ne[1] > 1;  // each has weights of its own
+      norm(x, by_head ? part_of(p.norm, {p.columns.first / d, p.columns.end / d}) : p.norm, nullptr, x);
+    });
+  }
+
   // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one
   // thread takes all of q and one all of k.
-  void norm_rows(const ActivationRows& qkv, Projection& q, Projection& k, int n_q, int n_kv) {
+  void norm_rows() {
     if (!many_) {
       synchronize();
-      q.columns = {0, part_.thread_ == 0 ? n_q : 0};
-      k.columns = {0, part_.thread_ == part_.parts_.n_threads - 1 ? n_kv : 0};
+      q_.columns = {0, part_.thread_ == 0 ? h_.n_q(layer_) : 0};
+      k_.columns = {0, part_.thread_ == part_.parts_.n_threads - 1 ? h_.n_kv(layer_) : 0};
     }
-    for (const Projection& p : {q, k}) {
+    for (const Projection& p : {q_, k_}) {
       const Block block{rows_, p.in_qkv()};
       if (block.empty()) continue;
-      ggml_tensor* x = tensor(qkv, block);
+      ggml_tensor* x = tensor(qkv_, block);
       norm(x, p.norm, nullptr, x);
     }
   }
 
-  // Normed q goes from between its gates to columns of its own. Returns those.
-  Projection separate_from_gates(const ActivationRows& qkv, const Projection& projected, int first, int d) {
-    const Range in = projected.columns;
-    const Projection q{first, {in.first / 2, in.end / 2}, nullptr, /*is_query=*/true};
+  // Normed q goes from between its gates to columns of its own.
+  void separate_from_gates() {
+    const int d = h_.dim(layer_);
+    const Range in = q_.columns;
+    const Projection q{AttentionColumns(h_, layer_).q, {in.first / 2, in.end / 2}, nullptr};
     const Block from{rows_, in}, to{rows_, q.in_qkv()};
     if (!from.empty())
-      norm(every_head(qkv, from, d, in.size() / (2 * d), 2), projected.norm, nullptr, heads(qkv, to, d));
-    return q;
+      norm(every_head(qkv_, from, d, in.size() / (2 * d), 2), q_.norm, nullptr, heads(qkv_, to, d));
+    q_ = q;
   }
 
-  // attended *= sigmoid(gates), of the heads in these columns of what was projected.
-  void apply_gates(const ActivationRows& qkv, const ActivationRows& attended, Range projected, int d) {
-    const Range columns{projected.first / 2, projected.end / 2};
-    if (rows_.size() > 0 && columns.size() > 0) {
-      const Block gates{rows_, {projected.first + d, projected.end}};
-      ggml_tensor* gate = every_head(qkv, gates, d, columns.size() / d, 2);
-      gate = put(ggml_sigmoid(c_, gate), gate);
-      ggml_tensor* y = heads(attended, {rows_, columns}, d);
-      add(put(ggml_mul(c_, y, gate), y));
-    }
-    unfinished_ = true;
-  }
-
-  // Norm and RoPE of some heads.
-  void rotate(const ActivationRows& qkv, const Projection& p, int layer) {
-    const Block block{rows_, p.in_qkv()};
-    if (block.empty()) return;
-    const QkNorm kind = p.norm == nullptr ? QkNorm::none : h_.architecture->qk_norm;
-    const int d = h_.dim(layer);
-    ggml_tensor* x = heads(qkv, block, d);
-    ggml_tensor* weight = p.norm;
-    if (weight != nullptr && weight->ne[1] > 1)  // of each head its own
-      weight = part_of(weight, {p.columns.first / d, p.columns.end / d});
-    if (kind == QkNorm::heads) norm(x, weight, nullptr, x);
-    if (h_.rotated[layer]) add(put(rope(x, layer), x));
-    if (kind == QkNorm::rotated_heads) norm(x, weight, nullptr, x);
-    if (p.is_query && b_.query_scales != nullptr) add(put(ggml_mul(c_, x, query_scales()), x));
-  }
-
-  ggml_tensor* rope(ggml_tensor* x, int layer) {
-    const bool slides = h_.sliding_window[layer] > 0;
+  ggml_tensor* rope(ggml_tensor* x) {
+    const bool slides = h_.sliding_window[layer_] > 0;
     const Rope& r = slides ? h_.sliding_rope : h_.rope;
-    ggml_tensor* factors =
-        slides && h_.architecture->full_rope_factors ? nullptr : w_.rope_factors(part_.parts_.short_rope);
+    ggml_tensor* factors = slides && h_.architecture->windows.rope_without_factors
+                               ? nullptr
+                               : w_.rope_factors(part_.parts_.short_rope);
     const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
     return ggml_rope_ext(c_, x, indices(b_.positions, rows_), factors, slides ? h_.sliding_n_rot : h_.n_rot,
                          mode, r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude,
                          r.beta_fast, r.beta_slow);
-  }
-
-  // An RMS norm of each head, without weights.
-  void norm_values(const ActivationRows& qkv, Range columns, int d) {
-    const Block block{rows_, columns};
-    if (block.empty()) return;
-    ggml_tensor* x = heads(qkv, block, d);
-    add(put(ggml_rms_norm(c_, x, h_.norm_epsilon), x));
   }
 
   // Of this thread's rows: [1, 1, n].
@@ -336,95 +482,33 @@ class GraphPart::Builder {
     return t;
   }
 
-  // Returns the rows' attention.
-  ActivationRows attend(int layer) {
-    const LayerWeights& w = w_.layer(layer);
-    const bool gated = h_.architecture->gated_attention;
-    const bool has_kv = h_.has_kv(layer);
-    const int d = h_.dim(layer), n_q = h_.n_q(layer), n_kv = has_kv ? h_.n_kv(layer) : 0;
-    const AttentionColumns at(h_, layer);
-    ActivationRows qkv = b_.qkv, attended = b_.attended;
-    qkv.cols = at.width;
-    attended.cols = n_q;
-    // A head of q and its gates are one thread's.
-    const Range outputs = my_outputs(at.projected_q + 2 * n_kv, (gated ? 2 : 1) * d);
-    Projection q{0, overlap(outputs, 0, at.projected_q), w.q_norm, /*is_query=*/true};
-    Projection k{at.k, overlap(outputs, at.k, n_kv), w.k_norm, /*is_query=*/false};
-    const Range v = overlap(outputs, at.v, n_kv);
-    const Range projected_q = q.columns;
-    const ActivationRows& in = normed(w);
-    if (w.qkv != nullptr) {
-      multiply(w.qkv, w.qkv_bias, in, qkv, outputs);
-    } else {
-      multiply(w.q, w.q_bias, in, qkv, q.columns);
-      if (has_kv) {
-        multiply(w.k, w.k_bias, in, qkv, k.columns, at.k);
-        multiply(w.v, w.v_bias, in, qkv, v, at.v);
-      }
-    }
-    if (h_.architecture->qk_norm == QkNorm::rows) norm_rows(qkv, q, k, n_q, n_kv);
-    if (gated) q = separate_from_gates(qkv, q, at.q, d);
-    rotate(qkv, q, layer);
-    rotate(qkv, k, layer);
-    if (h_.architecture->normed_values) norm_values(qkv, {at.v + v.first, at.v + v.end}, d);
-    const Range all_rows{0, r_.n_rows};
-    ggml_tensor* sources[] = {heads(qkv, {all_rows, {at.q, at.q + n_q}}, d),
-                              heads(qkv, {all_rows, {at.k, at.k + n_kv}}, d),
-                              heads(qkv, {all_rows, {at.v, at.v + n_kv}}, d)};
-    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, n_q, r_.n_rows, 1, 1, sources, has_kv ? 3 : 1, attention_op, 1,
-                           &part_.sites_[layer]),
-            tensor(attended, {all_rows, {0, n_q}})));
-    unfinished_ = false;  // its threads wait for each other, at its start and at its end
-    if (gated) apply_gates(qkv, attended, projected_q, d);
-    return attended;
+  // What an op of the whole team makes of all rows is what heads attended to. Its threads wait for each
+  // other, at its start and at its end.
+  void give_attended(int n_cols, ggml_tensor** sources, int n_sources, ggml_custom_op_t op) {
+    attended_ = b_.attended;
+    attended_.cols = n_cols;
+    ggml_tensor* out =
+        ggml_custom_4d(c_, GGML_TYPE_F32, n_cols, r_.n_rows, 1, 1, sources, n_sources, op, 1, site());
+    add(put(out, tensor(attended_, {{0, r_.n_rows}, {0, n_cols}})));
+    unfinished_ = false;
   }
 
-  // Returns what the layer's delta net makes of the rows.
-  ActivationRows recur(int layer) {
-    const LayerWeights& w = w_.layer(layer);
-    const DeltaNet& net = h_.delta_net;
-    ActivationRows projected = b_.qkv, attended = b_.attended;
-    projected.cols = net.width();
-    attended.cols = net.inner();
-    const ActivationRows& in = normed(w);
-    int first = 0;
-    for (ggml_tensor* weight : {w.delta.qkv, w.delta.z, w.delta.beta, w.delta.alpha, w.delta.beta_alpha}) {
-      if (weight == nullptr) continue;
-      const int n = static_cast<int>(weight->ne[1]);
-      multiply(weight, nullptr, in, projected, my_outputs(n), first);
-      first += n;
-    }
-    const Range all_rows{0, r_.n_rows};
-    ggml_tensor* source = tensor(projected, {all_rows, {0, projected.cols}});
-    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, net.inner(), r_.n_rows, 1, 1, &source, 1, delta_net_op, 1,
-                           &part_.sites_[layer]),
-            tensor(attended, {all_rows, {0, net.inner()}})));
-    unfinished_ = false;  // its threads wait for each other, at its start and at its end
-    return attended;
-  }
-
-  // What a layer's attention reads.
-  const ActivationRows& normed(const LayerWeights& w) {
-    if (w.attn_norm == nullptr) return r_.x;
-    norm(r_.x, w.attn_norm, w.attn_norm_bias, r_.h);
-    return r_.h;
-  }
-
-  // From here on only the rows whose logits are wanted. Returns their attention.
-  ActivationRows keep_wanted_rows(const ActivationRows& of_all) {
+  // From here on only the rows whose logits are wanted.
+  void keep_wanted_rows() {
     synchronize();
     const Range all_rows{0, r_.n_rows};
     ggml_tensor* x = tensor(r_.x, {all_rows, {0, h_.n_embd}});
     ggml_tensor* h = tensor(r_.h, {all_rows, {0, h_.n_embd}});
-    ggml_tensor* attended = tensor(of_all, {all_rows, {0, of_all.cols}});
-    ActivationRows wanted_attended = b_.wanted_attended;
-    wanted_attended.cols = of_all.cols;
+    ggml_tensor* attended = tensor(attended_, {all_rows, {0, attended_.cols}});
+    const int n_cols = attended_.cols;
+    attended_ = b_.wanted_attended;
+    attended_.cols = n_cols;
     use(b_.wanted);
     if (rows_.size() > 0) {
       ggml_tensor* wanted = indices(b_.logit_rows, rows_);
       add(put(ggml_get_rows(c_, x, wanted), tensor(r_.x)));
-      if (h_.architecture->parallel) add(put(ggml_get_rows(c_, h, wanted), tensor(r_.h)));
-      add(put(ggml_get_rows(c_, attended, wanted), tensor(wanted_attended)));
+      if (h_.network_may_read_normed()) add(put(ggml_get_rows(c_, h, wanted), tensor(r_.h)));
+      add(put(ggml_get_rows(c_, attended, wanted), tensor(attended_)));
       if (const int n = h_.n_layer_embd; n > 0) {
         const int first = (h_.n_layers - 1) * n;
         ggml_tensor* inputs = tensor(b_.layer_inputs, {all_rows, {first, first + n}});
@@ -432,73 +516,12 @@ class GraphPart::Builder {
       }
     }
     unfinished_ = many_;
-    return wanted_attended;
   }
 
-  // x += y, after a norm of its own and a scale. from: y, or h, where it may be already.
-  void add_residual(ggml_tensor* norm_weight, const ActivationRows& from) {
-    if (!many_) synchronize();
-    // With few rows y is shared, but each thread needs all of it, normed or scaled: in its own h.
-    const bool changed = norm_weight != nullptr || h_.residual_scale != 1;
-    const ActivationRows& y = changed ? r_.h : from;
-    if (norm_weight != nullptr) norm(from, norm_weight, nullptr, y);
-    if (h_.residual_scale != 1)
-      add(put(ggml_scale(c_, tensor(norm_weight != nullptr ? y : from), h_.residual_scale), tensor(y)));
-    ggml_tensor* x = tensor(r_.x);
-    add(put(ggml_add(c_, tensor(y), x), x));
-    unfinished_ = unfinished_ || r_.x.shared;
-  }
-
-  void project_attended(const LayerWeights& w, const ActivationRows& attended) {
-    multiply(w.attn_out, w.attn_out_bias, attended, r_.y, my_outputs(h_.n_embd));
-    add_residual(w.attn_post_norm, r_.y);
-  }
-
-  // x *= scale.
-  void scale_residual(float scale) {
-    ggml_tensor* x = tensor(r_.x);
-    add(put(ggml_scale(c_, x, scale), x));
-    unfinished_ = unfinished_ || r_.x.shared;
-  }
-
-  void feed_forward(int layer) {
-    const LayerWeights& w = w_.layer(layer);
-    if (w.ffn_norm != nullptr) norm(r_.x, w.ffn_norm, w.ffn_norm_bias, r_.h);
-    const ActivationRows& in = w.ffn_norm != nullptr || h_.architecture->parallel ? r_.h : r_.x;
-    if (w.experts_norm != nullptr) return feed_both(layer);
-    if (w.router != nullptr) {
-      route(w, in);
-      mix_experts(layer, in);
-    } else {
-      network(w.ffn, h_.ff(layer), in, r_.y);
-    }
-    add_residual(w.ffn_post_norm, r_.y);
-  }
-
-  // A network, which reads h, and beside it experts; each has norms of its own.
-  void feed_both(int layer) {
-    const LayerWeights& w = w_.layer(layer);
-    network(w.ffn, h_.n_ff, r_.h, b_.beside);
-    // With few rows all threads would norm the same ones in place: one does.
-    if (!many_) synchronize();
-    ggml_tensor* beside = tensor(b_.beside);
-    if (many_ || part_.thread_ == 0) norm(beside, w.beside_post_norm, nullptr, beside);
-    unfinished_ = true;
-    norm(r_.x, w.router_norm, nullptr, r_.h);
-    ggml_tensor* h = tensor(r_.h);
-    add(put(ggml_scale(c_, h, 1 / std::sqrt(static_cast<float>(h_.n_embd))), h));
-    route(w, r_.h);
-    norm(r_.x, w.experts_norm, nullptr, r_.h);
-    mix_experts(layer, r_.h);
-    norm(r_.y, w.experts_post_norm, nullptr, r_.h);
-    h = tensor(r_.h);
-    add(put(ggml_add(c_, h, tensor(b_.beside)), h));
-    add_residual(w.ffn_post_norm, r_.h);
-  }
-
-  // The router's logits.
-  void route(const LayerWeights& w, const ActivationRows& in) {
-    multiply(w.router, w.router_bias, in, b_.router, my_outputs(h_.experts.n));
+  void scale(const ActivationRows& a, float by) {
+    ggml_tensor* x = tensor(a);
+    add(put(ggml_scale(c_, x, by), x));
+    unfinished_ = unfinished_ || a.shared;
   }
 
   void network(const NetworkWeights& w, int n_ff, const ActivationRows& in, const ActivationRows& out) {
@@ -514,7 +537,7 @@ class GraphPart::Builder {
     const int n_ff = hidden.cols;
     const Range outputs = my_outputs(n_ff);
     const Block block{rows_, outputs};
-    if (h_.architecture->ungated) {
+    if (unit_.ungated) {
       multiply(w.up, w.up_bias, in, hidden, outputs);
     } else if (w.gate != nullptr) {
       multiply(w.gate, w.gate_bias, in, hidden, outputs);
@@ -525,10 +548,10 @@ class GraphPart::Builder {
     }
     if (!block.empty()) {
       ggml_tensor* x = tensor(hidden, block);
-      if (h_.architecture->ungated) {
+      if (unit_.ungated) {
         add(put(activation(x), x));
       } else {
-        const bool gelu = h_.architecture->activation == Activation::gelu;
+        const bool gelu = unit_.activation == Activation::gelu;
         add(put(ggml_glu_split(c_, x, tensor(up, block), gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU), x));
       }
     }
@@ -536,21 +559,8 @@ class GraphPart::Builder {
   }
 
   ggml_tensor* activation(ggml_tensor* x) {
-    if (h_.architecture->activation == Activation::gelu) return ggml_gelu(c_, x);
+    if (unit_.activation == Activation::gelu) return ggml_gelu(c_, x);
     return ggml_sqr(c_, put(ggml_relu(c_, x), x));
-  }
-
-  // y = what the layer's experts make of `in`.
-  void mix_experts(int layer, const ActivationRows& in) {
-    const LayerWeights& w = w_.layer(layer);
-    if (w.shared.up != nullptr) network(w.shared, h_.experts.n_ff_shared, in, b_.shared);
-    const Range all_rows{0, r_.n_rows};
-    const auto all_of = [&](const ActivationRows& a) { return tensor(a, {all_rows, {0, a.cols}}); };
-    ggml_tensor* sources[] = {all_of(in), all_of(b_.router), all_of(b_.shared)};
-    add(put(ggml_custom_4d(c_, GGML_TYPE_F32, h_.n_embd, r_.n_rows, 1, 1, sources, 3, experts_op, 1,
-                           &part_.sites_[layer]),
-            all_of(r_.y)));
-    unfinished_ = false;  // its threads wait for each other, at its start and at its end
   }
 
   void logits() {
@@ -576,13 +586,19 @@ class GraphPart::Builder {
   GraphPart& part_;
   const Hparams& h_;
   const Weights& w_;
+  const NetworkUnit unit_ = h_.architecture->unit;
   MatrixProduct& product_;
   GraphBuffers b_;
   ggml_context* c_;
-  ResidualRows r_;           // in use
-  bool many_ = false;        // rows: each thread takes some; else each computes all
-  Range rows_;               // of this thread
-  bool unfinished_ = false;  // whether other threads may still be writing what was computed last
+  ResidualRows r_;     // in use
+  bool many_ = false;  // rows: each thread takes some; else each computes all
+  Range rows_;         // of this thread
+  int layer_ = 0;
+  ActivationRows y_;               // where what a block makes lies now
+  ActivationRows qkv_, attended_;  // of the layer
+  Projection q_, k_, v_;           // of this thread
+  Range gated_;                    // columns of q with their gates, likewise
+  bool unfinished_ = false;        // whether other threads may still be writing what was computed last
 };
 
 GraphPart::GraphPart(const GraphParts& parts, int thread, const GraphBuffers& buffers)

@@ -82,7 +82,7 @@ struct AttentionColumns {
       : projected_q(h.q_columns(layer)),
         k(projected_q),
         v(k + h.n_kv(layer)),
-        q(h.architecture->gated_attention ? v + h.n_kv(layer) : 0),
+        q(h.gated_heads ? v + h.n_kv(layer) : 0),
         width(v + h.n_kv(layer) + (q > 0 ? h.n_q(layer) : 0)) {}
   int projected_q;  // from column 0 on
   int k, v, q;      // first columns

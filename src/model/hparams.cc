@@ -80,7 +80,7 @@ class Reader {
 };
 
 // Attention and layer kinds that share a supported architecture's name.
-std::optional<Error> unsupported_kind(const Reader& reader, bool shares_kv) {
+std::optional<Error> unsupported_kind(const Reader& reader, bool unlike_layers) {
   const GgufFile& file = reader.file();
   const auto refuse = [&](const char* what) {
     return error("'{}' has {}; kvant supports models with plain or sliding grouped-query attention of: {}",
@@ -88,7 +88,7 @@ std::optional<Error> unsupported_kind(const Reader& reader, bool shares_kv) {
   };
   if (file.has(reader.key("attention.kv_lora_rank"))) return refuse("multi-head latent attention (MLA)");
   if (file.boolean(reader.key("attention.causal")) == false) return refuse("bidirectional attention");
-  if (shares_kv) return std::nullopt;
+  if (unlike_layers) return std::nullopt;
   if (file.integer(reader.key("attention.shared_kv_layers")).value_or(0) > 0)
     return refuse("layers that attend to another layer's cache");
   if (file.integer(reader.key("embedding_length_per_layer_input")).value_or(0) > 0)
@@ -130,14 +130,16 @@ void read_rope(Reader& in, Hparams& h, int context) {
 
   const auto sections = file.integers(in.key("rope.dimension_sections"));
   const bool has_sections = sections.size() > 1 && sections[0] > 0 && sections[1] > 0;
-  h.rope_neox = h.architecture->rope_neox || (has_sections && h.architecture->sections_neox);
+  const RopePairs pairs = h.architecture->rope;
+  h.rope_neox = pairs == RopePairs::neox || (pairs == RopePairs::neox_with_sections && has_sections);
 
   h.sliding_rope = rope;
-  if (h.architecture->sliding_rope_base > 0) {
-    h.sliding_rope.base = h.architecture->sliding_rope_base;
+  const Windows& windows = h.architecture->windows;
+  if (windows.rope_base > 0) {
+    h.sliding_rope.base = windows.rope_base;
     h.sliding_rope.frequency_scale = 1;
   }
-  if (h.architecture->sliding_rope_unscaled) {
+  if (windows.rope_plain) {
     h.sliding_rope.frequency_scale = h.sliding_rope.magnitude = 1;
     h.sliding_rope.extension = 0;
   }
@@ -152,7 +154,7 @@ Status check_head_dim(int head_dim) {
 // Sliding layers may have heads of another size, and each layer a number of KV heads of its own.
 void read_layer_heads(Reader& in, Hparams& h) {
   h.sliding_n_rot = h.n_rot;
-  if (!h.architecture->heads_by_layer) return;
+  if (!h.architecture->unlike_layers) return;
   const int sliding_dim = in.count("attention.key_length_swa", 65536, h.head_dim);
   if (const Status known = check_head_dim(sliding_dim); !known.ok())
     in.fail("attention.key_length_swa", known.error().message);
@@ -182,16 +184,16 @@ void read_layer_heads(Reader& in, Hparams& h) {
 // The file gives the pattern as a period (of p layers the last has full attention) or layer by layer.
 void read_sliding_windows(Reader& in, Hparams& h) {
   h.sliding_window.assign(h.n_layers, 0);
-  const Architecture& a = *h.architecture;
-  if (a.sliding_period == 0 || (a.sliding_member != 0 && a.sliding_member != h.n_layers)) return;
-  const auto window = in.file().integer(in.key("attention.sliding_window")).value_or(a.default_window);
+  const Windows& windows = h.architecture->windows;
+  if (windows.period == 0 || (windows.only_member != 0 && windows.only_member != h.n_layers)) return;
+  const auto window = in.file().integer(in.key("attention.sliding_window")).value_or(windows.tokens);
   if (window <= 0) return;
   if (window > (1 << 30)) return in.fail("attention.sliding_window", "is implausibly large");
   const auto pattern = in.file().integers(in.key("attention.sliding_window_pattern"));
   if (pattern.size() > 1 && pattern.size() < static_cast<std::size_t>(h.n_layers)) {
     return in.fail("attention.sliding_window_pattern", "does not cover every layer");
   }
-  const std::int64_t period = pattern.size() == 1 ? pattern[0] : a.sliding_period;
+  const std::int64_t period = pattern.size() == 1 ? pattern[0] : windows.period;
   for (int layer = 0; layer < h.n_layers; ++layer) {
     const bool slides = pattern.size() > 1 ? pattern[layer] != 0 : period <= 0 || layer % period < period - 1;
     if (slides) h.sliding_window[layer] = static_cast<int>(window);
@@ -203,10 +205,12 @@ void read_rotated_layers(const Reader& in, Hparams& h) {
                    !h.architecture->has_scales;  // Granite's switch of RoPE
   const bool slides =
       std::any_of(h.sliding_window.begin(), h.sliding_window.end(), [](int w) { return w > 0; });
+  const auto* turn = find_step<TurnHeads>(h.architecture->layer.attention);
   for (int layer = 0; layer < h.n_layers; ++layer) {
-    const RotatedLayers rotated = h.architecture->rotated;
-    const bool left_out = (rotated == RotatedLayers::sliding && slides && h.sliding_window[layer] == 0) ||
-                          (rotated == RotatedLayers::all_but_every_fourth && layer % 4 == 3);
+    const bool left_out =
+        turn == nullptr ||
+        (turn->layers == RotatedLayers::sliding && slides && h.sliding_window[layer] == 0) ||
+        (turn->layers == RotatedLayers::all_but_every_fourth && layer % 4 == 3);
     h.rotated.push_back(any && !left_out);
   }
 }
@@ -226,7 +230,7 @@ void read_scales(Reader& in, Hparams& h) {
   const float logit_scale = in.number("logit_scale", 0);
   if (a.logit_scale != LogitScale::none && logit_scale != 0)
     h.logit_scale = a.logit_scale == LogitScale::divides ? 1 / logit_scale : logit_scale;
-  if (!a.temperature) return;
+  if (find_step<TemperQueries>(a.layer.attention) == nullptr) return;
   h.temperature = in.number("attention.temperature_scale", 0);
   h.temperature_step = h.rope.original_context;
 }
@@ -241,7 +245,7 @@ void check_unread(Reader& in, const Hparams& h) {
               fmt::format("is {}, which kvant has no place for in '{}' models", given, h.architecture->name));
   };
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias"}) only(name, 0);
-  if (!h.architecture->heads_by_layer) {
+  if (!h.architecture->unlike_layers) {
     for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"})
       only(name, static_cast<float>(h.head_dim));
     only("rope.dimension_count_swa", static_cast<float>(h.n_rot));
@@ -264,11 +268,11 @@ void read_experts(Reader& in, Hparams& h) {
   e.n_groups_used = in.optional_count("expert_group_used_count", e.n_groups, e.n_groups);
   if (e.n % e.n_groups != 0 || e.n / e.n_groups * e.n_groups_used < e.n_used)
     in.fail("expert_group_count", "doesn't go with the number of experts");
-  e.gating = h.architecture->gating;
+  e.gating = h.architecture->experts.gating;
   constexpr Gating kByNumber[] = {Gating::softmax, Gating::sigmoid, Gating::softmax_of_chosen};
   if (const int n = in.optional_count("expert_gating_func", std::size(kByNumber), 0); n > 0)
     e.gating = kByNumber[n - 1];
-  e.normalizes = file.boolean(in.key("expert_weights_norm")).value_or(h.architecture->normalizes_experts);
+  e.normalizes = file.boolean(in.key("expert_weights_norm")).value_or(h.architecture->experts.normalizes);
   if (const float scale = in.number("expert_weights_scale", 0); scale != 0) e.scale = scale;
   for (int layer = h.n_layers - 1; layer >= 0; --layer) {
     const std::string prefix = fmt::format("blk.{}.", layer);
@@ -286,7 +290,7 @@ void read_experts(Reader& in, Hparams& h) {
 // Which layers have attention: the file says it layer by layer, or has a period whose last layer has.
 void read_layer_kinds(Reader& in, Hparams& h) {
   h.recurrent.assign(h.n_layers, false);
-  if (h.architecture->recurrence != Recurrence::none) {
+  if (!h.architecture->layer.delta_net.empty()) {
     const auto listed = in.file().integers(in.key("attention.recurrent_layers"));
     if (!listed.empty() && std::ssize(listed) < h.n_layers)
       return in.fail("attention.recurrent_layers", "does not cover every layer");
@@ -301,7 +305,7 @@ void read_layer_kinds(Reader& in, Hparams& h) {
 
 // The last layers may attend to the cache of the last one of their kind, sliding or not, that has one.
 void read_sharing(Reader& in, Hparams& h) {
-  if (!h.architecture->shares_kv) return;
+  if (!h.architecture->unlike_layers) return;
   h.n_layer_embd = in.optional_count("embedding_length_per_layer_input", 1 << 20, 0);
   h.n_sharing = in.optional_count("attention.shared_kv_layers", h.n_layers - 1, 0);
   for (int layer = h.n_layers - h.n_sharing; layer < h.n_layers; ++layer) {
@@ -322,7 +326,7 @@ void read_ff(Reader& in, Hparams& h) {
   std::optional<int> fallback;  // where every layer has experts, files may leave it out
   if (const auto of_experts = in.file().integer(in.key("expert_feed_forward_length")))
     fallback = static_cast<int>(std::clamp<std::int64_t>(*of_experts, 1, kMost));
-  h.n_ff = in.most("feed_forward_length", kMost, fallback, h.architecture->shares_kv);
+  h.n_ff = in.most("feed_forward_length", kMost, fallback, h.architecture->unlike_layers);
   const auto all = in.file().integers(in.key("feed_forward_length"));
   if (all.size() <= 1 || std::all_of(all.begin(), all.end(), [&](std::int64_t n) { return n == h.n_ff; }))
     return;
@@ -331,9 +335,11 @@ void read_ff(Reader& in, Hparams& h) {
 }
 
 void read_delta_net(Reader& in, Hparams& h) {
-  if (h.architecture->recurrence == Recurrence::none) return;
+  const auto* step = find_step<RunDeltaNet>(h.architecture->layer.delta_net);
+  if (step == nullptr) return;
   constexpr int kMaxHeads = 1024, kMaxDim = 256, kMaxKernel = 16;
   DeltaNet& d = h.delta_net;
+  d.grouped = step->grouped;
   d.n_key_heads = in.count("ssm.group_count", kMaxHeads);
   d.n_value_heads = in.count("ssm.time_step_rank", kMaxHeads);
   d.head_dim = in.count("ssm.state_size", kMaxDim);
@@ -350,7 +356,7 @@ void read_delta_net(Reader& in, Hparams& h) {
 
 void read_attention(Reader& in, Hparams& h) {
   h.n_heads = in.count("attention.head_count", 4096);
-  h.n_kv_heads = in.most("attention.head_count_kv", 4096, h.n_heads, h.architecture->heads_by_layer);
+  h.n_kv_heads = in.most("attention.head_count_kv", 4096, h.n_heads, h.architecture->unlike_layers);
   for (const std::int64_t n : in.file().integers(in.key("attention.head_count_kv"))) {
     if (n > 0 && h.n_heads % n != 0)
       in.fail("attention.head_count_kv", "does not divide the number of heads");
@@ -365,12 +371,12 @@ void read_attention(Reader& in, Hparams& h) {
     in.fail("attention.key_length", known.error().message);
   h.n_rot = in.count("rope.dimension_count", h.head_dim, h.head_dim);
   if (h.n_rot % 2 != 0) in.fail("rope.dimension_count", "is odd");
-  const bool wide = h.architecture->wide_query_layers == h.n_layers;
+  const ScoreRules& scores = h.architecture->scores;
+  const bool wide = scores.wide_layers == h.n_layers;
   h.softmax_scale = 1 / std::sqrt(static_cast<float>(wide ? h.n_embd / h.n_heads : h.head_dim));
-  if (h.architecture->unscaled_scores) h.softmax_scale = 1;
-  if (h.architecture->default_score_softcap > 0) {
-    h.score_softcap = in.number("attn_logit_softcapping", h.architecture->default_score_softcap);
-  }
+  if (scores.unscaled) h.softmax_scale = 1;
+  if (scores.softcap > 0) h.score_softcap = in.number("attn_logit_softcapping", scores.softcap);
+  h.gated_heads = find_step<ProjectHeads>(h.architecture->layer.attention)->gates;
 }
 
 }  // namespace
@@ -378,6 +384,20 @@ void read_attention(Reader& in, Hparams& h) {
 float Hparams::query_scale(int position) const {
   return 1 + temperature * std::log(1 + std::floor(static_cast<float>(position) /
                                                    static_cast<float>(temperature_step)));
+}
+
+LayerSteps Hparams::steps_to_attention(int layer) const {
+  return recurrent[layer] ? architecture->layer.delta_net : architecture->layer.attention;
+}
+
+std::array<LayerSteps, 4> Hparams::steps_behind(bool has_experts) const {
+  const LayerProgram& p = architecture->layer;
+  return {p.back, has_experts ? p.experts : p.network, n_layer_embd > 0 ? p.inputs : LayerSteps{}, p.end};
+}
+
+bool Hparams::network_may_read_normed() const {
+  const auto* norm = find_step<Norm>(architecture->layer.network);
+  return norm != nullptr && norm->optional;
 }
 
 int Hparams::n_recurrent() const {
@@ -436,7 +456,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
                  architecture_names());
   }
   Reader in(file, *name);
-  if (auto unsupported = unsupported_kind(in, h.architecture->shares_kv)) return *unsupported;
+  if (auto unsupported = unsupported_kind(in, h.architecture->unlike_layers)) return *unsupported;
   h.n_layers = in.count("block_count", 4096);
   h.n_layers_in_file = h.n_layers;
   const std::int64_t n_next = in.file().integer(in.key("nextn_predict_layers")).value_or(0);
@@ -450,7 +470,7 @@ Result<Hparams> read_hparams(const GgufFile& file, int context) {
   h.trained_context = in.count("context_length", 1 << 30);
   h.norm_epsilon = in.positive(h.architecture->layer_norm ? "attention.layer_norm_epsilon"
                                                           : "attention.layer_norm_rms_epsilon");
-  h.logit_softcap = in.number("final_logit_softcapping", h.architecture->default_logit_softcap);
+  h.logit_softcap = in.number("final_logit_softcapping", h.architecture->logit_softcap);
   h.size_label = file.text("general.size_label").value_or("");
   read_layer_kinds(in, h);
   read_delta_net(in, h);

@@ -1,6 +1,7 @@
 // Hparams: the sizes and constants of one model, read and checked from its GGUF metadata.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ struct DeltaNet {
   int n_key_heads = 0;    // of q, and of k; 0: no layer is one
   int n_value_heads = 0;  // a multiple of that
   int head_dim = 0;       // of all of them: a multiple of kDeltaColumns
+  bool grouped = false;   // RunDeltaNet::grouped
   int kernel = 0;         // tokens that the convolution sees
 
   int n_heads() const { return 2 * n_key_heads + n_value_heads; }  // that are convolved: of q, k and v
@@ -109,6 +111,7 @@ struct Hparams {
   std::vector<int> sliding_window;      // [n_layers], tokens; 0: full attention
   std::vector<LayerHeads> layer_heads;  // [n_layers], without `first`; empty: all layers' heads are alike
   std::vector<bool> rotated;            // [n_layers]: whether RoPE turns q and k
+  bool gated_heads = false;             // ProjectHeads::gates
   std::vector<float> sink_logits;       // [n_layers * n_heads], once the weights are read; empty: none
   std::string size_label;               // "135M", may be empty
 
@@ -122,7 +125,11 @@ struct Hparams {
   bool has_kv(int layer) const { return layer < n_layers - n_sharing; }  // not: it shares another layer's
   int ff(int layer) const { return all_ff.empty() ? n_ff : all_ff[layer]; }
   // Outputs of q's projection: with gates, each head is followed by its own.
-  int q_columns(int layer) const { return (architecture->gated_attention ? 2 : 1) * n_q(layer); }
+  int q_columns(int layer) const { return (gated_heads ? 2 : 1) * n_q(layer); }
+  // What the layer does, in order: up to its attention or delta net, and behind it.
+  LayerSteps steps_to_attention(int layer) const;
+  std::array<LayerSteps, 4> steps_behind(bool has_experts) const;
+  bool network_may_read_normed() const;  // what attention read, where its own norm has no weights
   Geometry geometry() const;
 };
 

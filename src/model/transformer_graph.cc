@@ -48,7 +48,7 @@ ResidualRows TransformerGraph::allocate_residual(int n_rows, const Hparams& h) {
   if (!MatrixProduct::is_batch(n_rows)) return rows;
   rows.x = allocate(n_rows, h.n_embd);
   // Read for the last time before a block's outputs are written, unless the next block reads it again.
-  rows.h = h.architecture->parallel ? allocate(n_rows, h.n_embd) : rows.y;
+  rows.h = h.network_may_read_normed() ? allocate(n_rows, h.n_embd) : rows.y;
   return rows;
 }
 
@@ -74,7 +74,7 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   b.layer_tokens = allocate(n_rows_, h.n_layers * h.n_layer_embd);
   b.layer_gates = allocate(n_ff_rows, h.n_layer_embd);
   if (MatrixProduct::is_batch(n_logit_rows_)) b.wanted_inputs = allocate(n_logit_rows_, h.n_layer_embd);
-  const bool has_beside = h.experts.n > 0 && h.architecture->experts_beside;
+  const bool has_beside = h.experts.n > 0 && find_step<RunNetwork>(h.architecture->layer.experts) != nullptr;
   b.beside = allocate(n_ff_rows, has_beside ? h.n_embd : 0);
   outputs_ = has_states_ ? b.states.data : b.logits.data;
   return b;

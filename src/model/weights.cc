@@ -119,6 +119,64 @@ class Weights::Loader {
     return {};
   }
 
+  // What the steps of a layer take from the file.
+  void run(const Norm& step) {
+    const VectorName& v = step.weights;
+    LayerWeights& w = planned_layer();
+    vector(prefix_ + v.name + v.suffix, h_.n_embd, step.optional ? Need::optional : Need::required,
+           &(w.*v.weight));
+    if (v.bias != nullptr) vector(prefix_ + v.name + ".bias", h_.n_embd, norm_bias(), &(w.*v.bias));
+  }
+  void run(const ProjectHeads&) { plan_projections(); }
+  void run(const NormHeads& step) { plan_qk_norms(step); }
+  void run(const Attend& step) {
+    if (!step.sinks) return;
+    const auto logits = read_values(prefix_ + "attn_sinks.weight", h_.n_heads, Need::required);
+    h_.sink_logits.insert(h_.sink_logits.end(), logits.begin(), logits.end());
+  }
+  void run(const RunDeltaNet&) { plan_delta_net(); }
+  void run(const ProjectBack&) {
+    LayerWeights& w = planned_layer();
+    if (h_.recurrent[layer_])
+      return matrix(prefix_ + "ssm_out.weight", h_.delta_net.inner(), h_.n_embd, &w.attn_out);
+    matrix(prefix_ + "attn_output.weight", h_.n_q(layer_), h_.n_embd, &w.attn_out);
+    vector(prefix_ + "attn_output.bias", h_.n_embd, Need::optional, &w.attn_out_bias);
+  }
+  void run(const RunNetwork&) { plan_network("", h_.ff(layer_), 0, planned_layer().ffn); }
+  void run(const RouteRows&) {
+    LayerWeights& w = planned_layer();
+    const int n = h_.experts.n;
+    // Small, and what depends on it, the choice of experts, is not smooth: it is multiplied in F32 products.
+    take(prefix_ + "ffn_gate_inp.weight", {h_.n_embd, n, 1}, Need::required, Use::matrix, &w.router);
+    vector(prefix_ + "ffn_gate_inp.bias", n, Need::optional, &w.router_bias);
+    vector(prefix_ + "exp_probs_b.bias", n, Need::optional, &w.choice_bias);
+  }
+  void run(const RunExperts& step) {
+    LayerWeights& w = planned_layer();
+    const Experts& x = h_.experts;
+    plan_network("_exps", x.n_ff, x.n, w.experts);
+    const std::string scales = prefix_ + "ffn_down_exps.scale";
+    if (step.scaled && device_.memory != nullptr)
+      vector(scales, x.n, Need::optional, &w.device_expert_scales);
+    else if (step.scaled)
+      w.expert_scales = read_values(scales, x.n, Need::optional);
+    if (x.n_ff_shared == 0) return;
+    plan_network("_shexp", x.n_ff_shared, 0, w.shared);
+    vector(prefix_ + "ffn_gate_inp_shexp.weight", h_.n_embd, Need::optional, &w.shared_gate);
+  }
+  void run(const ReadLayerInput&) {
+    LayerWeights& w = planned_layer();
+    matrix(prefix_ + "inp_gate.weight", h_.n_embd, h_.n_layer_embd, &w.embd_gate);
+    matrix(prefix_ + "proj.weight", h_.n_layer_embd, h_.n_embd, &w.embd_out);
+  }
+  void run(const ScaleLayer&) {
+    const auto scale = read_values(prefix_ + "layer_output_scale.weight", 1, Need::optional);
+    if (!scale.empty()) planned_layer().scale = scale[0];
+  }
+  template <class Other>
+  requires(one_of<Other, TurnHeads, NormValues, TemperQueries, GateHeads, Add, ScaleByWidth>) void run(
+      const Other&) {}  // they have no weights
+
  private:
   enum class Need : std::uint8_t { required, optional, none };
   // table: rows are taken from it alone, which dequantizes them.
@@ -207,64 +265,22 @@ class Weights::Loader {
   }
 
   void plan_layer(int i) {
-    const Architecture& a = *h_.architecture;
-    LayerWeights& w = weights_.layers_[i];
-    const std::string prefix = fmt::format("blk.{}.", i);
-    const int e = h_.n_embd;
-    const Need before = a.norms == BlockNorms::after ? Need::none : Need::required;
-    const Need after = a.norms == BlockNorms::before ? Need::none : Need::required;
-    vector(prefix + "attn_norm.weight", e, before, &w.attn_norm);
-    vector(prefix + "attn_norm.bias", e, norm_bias(), &w.attn_norm_bias);
-    if (h_.recurrent[i]) {
-      plan_delta_net(prefix, w);
-    } else {
-      plan_projections(i, prefix, w);
-      plan_qk_norms(i, prefix, w);
-      if (a.sinks) read_sinks(prefix);
-      matrix(prefix + "attn_output.weight", h_.n_q(i), e, &w.attn_out);
-      vector(prefix + "attn_output.bias", e, Need::optional, &w.attn_out_bias);
-    }
-    vector(prefix + "post_attention_norm.weight", e, after, &w.attn_post_norm);
-    const std::string ffn_norm = prefix + (a.ffn_norm == nullptr ? "ffn_norm" : a.ffn_norm);
-    vector(ffn_norm + ".weight", e, before == Need::required && a.parallel ? Need::optional : before,
-           &w.ffn_norm);
-    vector(ffn_norm + ".bias", e, norm_bias(), &w.ffn_norm_bias);
-    const bool has_experts = h_.experts.n > 0 && file_->tensor(prefix + "ffn_gate_inp.weight") != nullptr;
-    if (has_experts) plan_experts(prefix, w);
-    if (has_experts && a.experts_beside) plan_beside(prefix, w);
-    if (!has_experts || a.experts_beside) plan_network(prefix, "", h_.ff(i), 0, w.ffn);
-    vector(prefix + "post_ffw_norm.weight", e, after, &w.ffn_post_norm);
-    if (const int n = h_.n_layer_embd; n > 0) {
-      matrix(prefix + "inp_gate.weight", e, n, &w.embd_gate);
-      matrix(prefix + "proj.weight", n, e, &w.embd_out);
-      vector(prefix + "post_norm.weight", e, Need::required, &w.embd_post_norm);
-    }
-    if (!a.layer_scales) return;
-    const std::vector<float> scale = read_values(prefix + "layer_output_scale.weight", 1, Need::optional);
-    if (!scale.empty()) w.scale = scale[0];
+    layer_ = i;
+    prefix_ = fmt::format("blk.{}.", i);
+    walk(h_.steps_to_attention(i), *this);
+    const bool has_experts = h_.experts.n > 0 && file_->tensor(prefix_ + "ffn_gate_inp.weight") != nullptr;
+    for (const LayerSteps& steps : h_.steps_behind(has_experts)) walk(steps, *this);
   }
+  LayerWeights& planned_layer() { return weights_.layers_[layer_]; }
 
-  // What experts have where they stand beside another network.
-  void plan_beside(const std::string& prefix, LayerWeights& w) {
-    const int e = h_.n_embd;
-    vector(prefix + "ffn_gate_inp.scale", e, Need::required, &w.router_norm);
-    vector(prefix + "pre_ffw_norm_2.weight", e, Need::required, &w.experts_norm);
-    vector(prefix + "post_ffw_norm_1.weight", e, Need::required, &w.beside_post_norm);
-    vector(prefix + "post_ffw_norm_2.weight", e, Need::required, &w.experts_post_norm);
-    const std::string scales = prefix + "ffn_down_exps.scale";
-    if (device_.memory != nullptr) {
-      vector(scales, h_.experts.n, Need::optional, &w.device_expert_scales);
-    } else {
-      w.expert_scales = read_values(scales, h_.experts.n, Need::optional);
-    }
-  }
-
-  void plan_delta_net(const std::string& prefix, LayerWeights& w) {
+  void plan_delta_net() {
+    LayerWeights& w = planned_layer();
+    const std::string& prefix = prefix_;
     const DeltaNet& d = h_.delta_net;
     const int e = h_.n_embd;
     matrix(prefix + "attn_qkv.weight", e, d.channels(), &w.delta.qkv);
     matrix(prefix + "attn_gate.weight", e, d.inner(), &w.delta.z);
-    if (h_.architecture->recurrence == Recurrence::grouped_delta_net) {
+    if (d.grouped) {
       matrix(prefix + "ssm_ba.weight", e, 2 * d.n_value_heads, &w.delta.beta_alpha);
     } else {
       matrix(prefix + "ssm_beta.weight", e, d.n_value_heads, &w.delta.beta);
@@ -275,16 +291,16 @@ class Weights::Loader {
     vector(prefix + "ssm_dt.bias", d.n_value_heads, Need::required, &w.delta.dt_bias);
     vector(prefix + "ssm_a", d.n_value_heads, Need::required, &w.delta.a);
     vector(prefix + "ssm_norm.weight", d.head_dim, Need::required, &w.delta.norm);
-    matrix(prefix + "ssm_out.weight", d.inner(), e, &w.attn_out);
   }
 
   // Tensors "ffn_up<suffix>" and so on; n: of as many networks, 0: of one.
-  void plan_network(const std::string& prefix, const char* suffix, int n_ff, int n, NetworkWeights& w) {
-    const Architecture& a = *h_.architecture;
+  void plan_network(const char* suffix, int n_ff, int n, NetworkWeights& w) {
+    const std::string& prefix = prefix_;
+    const NetworkUnit& unit = h_.architecture->unit;
     const int e = h_.n_embd;
     const std::string both = prefix + "ffn_gate_up" + suffix;  // in one tensor
     const bool named = n > 0 && file_->tensor(both + ".weight") != nullptr;
-    const bool fused = named || (a.fused_gate_up && n == 0);
+    const bool fused = named || (unit.fused && n == 0);
     const auto add = [&](const char* name, int n_in, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
       const std::string tensor = named && weight == &w.up ? both : prefix + name + suffix;
       take(tensor + ".weight", {n_in, n_out, std::max(n, 1)}, Need::required,
@@ -292,55 +308,42 @@ class Weights::Loader {
       take(tensor + ".bias", {n_out, std::max(n, 1), 1}, named ? Need::none : Need::optional, Use::vector,
            bias);
     };
-    if (!fused && !a.ungated) add("ffn_gate", e, n_ff, &w.gate, &w.gate_bias);
+    if (!fused && !unit.ungated) add("ffn_gate", e, n_ff, &w.gate, &w.gate_bias);
     add("ffn_up", e, fused ? 2 * n_ff : n_ff, &w.up, &w.up_bias);
     add("ffn_down", n_ff, e, &w.down, &w.down_bias);
   }
 
-  void plan_experts(const std::string& prefix, LayerWeights& w) {
-    const Experts& x = h_.experts;
-    // Small, and what depends on it, the choice of experts, is not smooth: it is multiplied in F32 products.
-    take(prefix + "ffn_gate_inp.weight", {h_.n_embd, x.n, 1}, Need::required, Use::matrix, &w.router);
-    vector(prefix + "ffn_gate_inp.bias", x.n, Need::optional, &w.router_bias);
-    vector(prefix + "exp_probs_b.bias", x.n, Need::optional, &w.choice_bias);
-    plan_network(prefix, "_exps", x.n_ff, x.n, w.experts);
-    if (x.n_ff_shared == 0) return;
-    plan_network(prefix, "_shexp", x.n_ff_shared, 0, w.shared);
-    vector(prefix + "ffn_gate_inp_shexp.weight", h_.n_embd, Need::optional, &w.shared_gate);
-  }
-
-  void plan_qk_norms(int layer, const std::string& prefix, LayerWeights& w) {
-    const Architecture& a = *h_.architecture;
-    if (a.qk_norm == QkNorm::none) return;
+  void plan_qk_norms(const NormHeads& step) {
+    LayerWeights& w = planned_layer();
     const auto add = [&](const char* name, int n_heads, ggml_tensor** target) {
-      const std::string tensor = prefix + name + ".weight";
+      const std::string tensor = prefix_ + name + ".weight";
       const ggml_tensor* t = file_->tensor(tensor);
-      const bool by_head =
-          t != nullptr && t->ne[1] > 1 && !a.gated_attention;  // each head has weights of its own
-      const Shape shape = a.qk_norm == QkNorm::rows ? Shape{std::int64_t{n_heads} * h_.dim(layer), 1, 1}
-                                                    : Shape{h_.dim(layer), by_head ? n_heads : 1, 1};
-      take(tensor, shape, a.needs_qk_norm ? Need::required : Need::optional, Use::vector, target);
+      const bool by_head = t != nullptr && t->ne[1] > 1 && !h_.gated_heads;  // each has weights of its own
+      const Shape shape = step.of_rows ? Shape{std::int64_t{n_heads} * h_.dim(layer_), 1, 1}
+                                       : Shape{h_.dim(layer_), by_head ? n_heads : 1, 1};
+      take(tensor, shape, step.optional ? Need::optional : Need::required, Use::vector, target);
     };
     const std::size_t first = planned_.size();
     add("attn_q_norm", h_.n_heads, &w.q_norm);
-    if (h_.has_kv(layer)) {
-      add("attn_k_norm", h_.kv_heads(layer), &w.k_norm);
-      if (planned_.size() == first + 2) balance(layer, planned_[first], planned_[first + 1]);
+    if (h_.has_kv(layer_)) {
+      add("attn_k_norm", h_.kv_heads(layer_), &w.k_norm);
+      if (planned_.size() == first + 2) balance(layer_, planned_[first], planned_[first + 1]);
     } else {
-      used_.insert(prefix + "attn_k_norm.weight");
+      used_.insert(prefix_ + "attn_k_norm.weight");
     }
   }
 
   // A layer that attends to another one's cache has keys of that one's scale, so models that share stay as
   // they are.
   void balance(int layer, Planned& queries, Planned& keys) {
-    if (h_.architecture->shares_kv) return;
+    if (h_.architecture->unlike_layers) return;
     for (Planned* p : {&queries, &keys}) {
       p->values.resize(ggml_nelements(p->source));
       dequantize(p->source, file_->tensor_data(p->source), p->values.data(), /*n_threads=*/1);
       if (p->place == Place::mapped) p->place = Place::dequantized;
     }
-    const bool turned = h_.rotated[layer] && h_.architecture->qk_norm != QkNorm::rotated_heads;
+    const bool turned =
+        h_.rotated[layer] && comes_before<NormHeads, TurnHeads>(h_.architecture->layer.attention);
     const int n_rot = h_.sliding_window[layer] > 0 ? h_.sliding_n_rot : h_.n_rot;
     std::vector<float> factors = keys.values;
     balance_norms(queries.values, keys.values, h_.dim(layer), {turned ? n_rot : 0, h_.rope_neox});
@@ -363,31 +366,27 @@ class Weights::Loader {
     return values;
   }
 
-  // Attention is kvant's own.
-  void read_sinks(const std::string& prefix) {
-    const std::vector<float> logits = read_values(prefix + "attn_sinks.weight", h_.n_heads, Need::required);
-    h_.sink_logits.insert(h_.sink_logits.end(), logits.begin(), logits.end());
-  }
-
-  void plan_projections(int layer, const std::string& prefix, LayerWeights& w) {
-    const int n_q = h_.q_columns(layer), n_kv = h_.n_kv(layer);
+  void plan_projections() {
+    LayerWeights& w = planned_layer();
+    const int n_q = h_.q_columns(layer_), n_kv = h_.n_kv(layer_);
     const auto projection = [&](const char* name, int n_out, ggml_tensor** weight, ggml_tensor** bias,
                                 Need need = Need::required) {
-      take(prefix + name + ".weight", {h_.n_embd, n_out, 1}, need, Use::matrix, weight);
-      take(prefix + name + ".bias", {n_out, 1, 1}, Need::optional, Use::vector, bias);
+      take(prefix_ + name + ".weight", {h_.n_embd, n_out, 1}, need, Use::matrix, weight);
+      take(prefix_ + name + ".bias", {n_out, 1, 1}, Need::optional, Use::vector, bias);
     };
-    if (file_->tensor(prefix + "attn_qkv.weight") != nullptr) {
+    if (file_->tensor(prefix_ + "attn_qkv.weight") != nullptr) {
       projection("attn_qkv", n_q + 2 * n_kv, &w.qkv, &w.qkv_bias);
       return;
     }
     projection("attn_q", n_q, &w.q, &w.q_bias);
-    if (!h_.has_kv(layer)) {  // files may have what it doesn't use
-      for (const char* name : {"attn_k.weight", "attn_v.weight"}) used_.insert(prefix + name);
+    if (!h_.has_kv(layer_)) {  // files may have what it doesn't use
+      for (const char* name : {"attn_k.weight", "attn_v.weight"}) used_.insert(prefix_ + name);
       return;
     }
     projection("attn_k", n_kv, &w.k, &w.k_bias);
-    projection("attn_v", n_kv, &w.v, &w.v_bias,
-               h_.architecture->normed_values ? Need::optional : Need::required);
+    // Where V has a norm of its own it may be projected as K is.
+    const bool may_be_k = find_step<NormValues>(h_.architecture->layer.attention) != nullptr;
+    projection("attn_v", n_kv, &w.v, &w.v_bias, may_be_k ? Need::optional : Need::required);
   }
 
   Error out_of_memory(std::size_t bytes) const {
@@ -561,6 +560,8 @@ class Weights::Loader {
   int n_threads_;
   const DeviceWeights device_;
   bool stays_in_host_ = false;  // what is planned now
+  int layer_ = 0;               // likewise
+  std::string prefix_;          // of its tensors
   std::vector<Planned> planned_;
   std::set<std::string> used_;
   std::map<ggml_type, std::int64_t> values_by_type_;
