@@ -1,5 +1,4 @@
-// How the libraries behind kvant/kvant.h read the structures of their callers, and say what is wrong with
-// them.
+// What the libraries behind kvant/kvant.h have in common when they check the arguments of their callers.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +29,7 @@ inline bool is_aligned(const void* address, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }
 
-// The sentence with which a structure is refused that is missing or smaller than its first version.
+// The reason for refusing a structure that is missing or has no known version.
 template <class T>
 inline constexpr Reason kNoStruct = nullptr;
 #define KVANT_NAME_STRUCT(type) \
@@ -55,11 +54,11 @@ KVANT_NAME_STRUCT(kvant_step_table);
 KVANT_NAME_STRUCT(kvant_step);
 #undef KVANT_NAME_STRUCT
 
-// Why a structure can't be read; null: it can be.
-template <class T>
-Reason fault_of_struct(const T* from) {
-  static_assert(kNoStruct<T> != nullptr);
-  return from == nullptr || from->struct_size < sizeof(T) ? kNoStruct<T> : nullptr;
+constexpr bool is_number_type(kvant_type type) {
+  return type == KVANT_BF16 || type == KVANT_F32 || type == KVANT_F16;
+}
+constexpr int channels_or_all(int channels, int head_dim) {
+  return channels == 0 ? head_dim : channels;
 }
 
 }  // namespace kvant::device

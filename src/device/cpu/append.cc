@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/tasks.h"
@@ -14,10 +15,6 @@ kvant_type source_type(const kvant_transformation& t) {
   if (t.source_is_f16 != 0) return KVANT_F16;
   if (t.source_is_bf16 != 0) return KVANT_BF16;
   return t.source_is_f32 != 0 ? KVANT_F32 : t.type;
-}
-
-int channels_or_all(int channels, int d) {
-  return channels == 0 ? d : channels;
 }
 
 void transform_row(const kvant_transformation& t, int i, float* row) {

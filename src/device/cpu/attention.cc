@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "cache/page_counts.h"
+#include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/tasks.h"
@@ -134,7 +136,7 @@ class DecodeBlocks : public TokenBlocks {
   }
   bool empty() const { return n_sealed_ + n_protected_ + n_tail_ == 0; }
 
-  int count() const override { return n_sealed_ + pages_of(n_protected_) + pages_of(n_tail_); }
+  int count() const override { return n_sealed_ + pages_for(n_protected_) + pages_for(n_tail_); }
   TokenMask hidden(int block) const override {
     return block < n_sealed_ ? masked_tokens(layer_, seq_, head_, block) : TokenMask{};
   }
@@ -143,22 +145,20 @@ class DecodeBlocks : public TokenBlocks {
     const int hidden = std::max(0, hidden_ - behind);  // the window of an earlier query reaches further back
     if (block < n_sealed_) return {std::clamp(hidden - block * kPageTokens, 0, kPageTokens), kPageTokens};
     const int page = block - n_sealed_;
-    if (page < pages_of(n_protected_)) return {0, std::min(kPageTokens, n_protected_ - page * kPageTokens)};
-    const int first = (page - pages_of(n_protected_)) * kPageTokens;
+    if (page < pages_for(n_protected_)) return {0, std::min(kPageTokens, n_protected_ - page * kPageTokens)};
+    const int first = (page - pages_for(n_protected_)) * kPageTokens;
     return {std::clamp(hidden - n_sealed_ * kPageTokens - first, 0, kPageTokens),
             std::clamp(n_tail_ - behind - first, 0, kPageTokens)};
   }
   void read(int block, int side, float* rows) const override {
     if (block < n_sealed_) {
-      format_of(shape_, head_, side)
-          .decode(sealed_address(layer_, seq_, head_, side, block), kPageTokens, sides_[side].context(),
-                  rows);
+      sides_[side].decode(sealed_address(layer_, seq_, head_, side, block), rows);
       return;
     }
     int page = block - n_sealed_, n = n_protected_;
     const kvant_pages* from = &layer_.protected_pages;
-    if (page >= pages_of(n_protected_)) {
-      page -= pages_of(n_protected_);
+    if (page >= pages_for(n_protected_)) {
+      page -= pages_for(n_protected_);
       n = n_tail_;
       from = &layer_.tail;
     }
@@ -168,8 +168,6 @@ class DecodeBlocks : public TokenBlocks {
   }
 
  private:
-  static int pages_of(int n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
-
   const kvant_decode_shape& shape_;
   const kvant_decode_layer& layer_;
   int seq_, head_, end_row_, n_sealed_ = 0, n_protected_ = 0, n_tail_ = 0, hidden_ = 0;
@@ -183,7 +181,7 @@ void write_decoded(const kvant_decode_shape& shape, const kvant_decode_layer& la
   if (layer.out_hadamard != 0) rotate_row(query.out.data(), d);
   scale_row(query.out.data(), d,
             layer.out_factors == nullptr ? nullptr : layer.out_factors + std::ptrdiff_t{head} * d);
-  write_numbers(query.out.data(), layer.out_channels == 0 ? d : layer.out_channels, layer.out_type,
+  write_numbers(query.out.data(), channels_or_all(layer.out_channels, d), layer.out_type,
                 query.row * layer.out_seq_stride + query.query_head * layer.out_head_stride, layer.out);
 }
 
@@ -202,7 +200,7 @@ void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths
       query.row = row;
       query.state_seq = seq;
       read_numbers(layer.q, layer.q_type, row * layer.q_seq_stride + query_head * layer.q_head_stride,
-                   layer.q_channels == 0 ? shape.head_dim : layer.q_channels, query.q.data());
+                   channels_or_all(layer.q_channels, shape.head_dim), query.q.data());
     }
   }
   attend({shape.head_dim, shape.softmax_scale, shape.score_softcap, shape.sas != 0, layer.correction,
@@ -232,7 +230,7 @@ class PromptBlocks : public TokenBlocks {
                                   masked_tokens(*pages_->layer, seq, head, page).count());
   }
 
-  int count() const override { return n_sealed_ + (n_rows_ + kPageTokens - 1) / kPageTokens; }
+  int count() const override { return n_sealed_ + pages_for(n_rows_); }
   TokenMask hidden(int /*block*/) const override { return {}; }
   TokenRange visible(const Query& query, int block) const override {
     const int n_seen = pages_ != nullptr && pages_->query_sealed_pages != nullptr
@@ -275,8 +273,7 @@ class PromptBlocks : public TokenBlocks {
   void read_sealed(int page, int side, float* rows) const {
     const kvant_decode_layer& layer = *pages_->layer;
     const int d = shape_.head_dim;
-    format_of(*pages_->shape, head_, side)
-        .decode(sealed_address(layer, seq_, head_, side, page), kPageTokens, sides_[side]->context(), rows);
+    sides_[side]->decode(sealed_address(layer, seq_, head_, side, page), rows);
     const TokenMask mask = masked_tokens(layer, seq_, head_, page);
     int at = protected_before_[page];
     for (int t = 0; t < kPageTokens; ++t) {

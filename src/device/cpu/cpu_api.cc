@@ -27,7 +27,14 @@ kvant_status refuse(kvant_status status, Reason reason) {
   return status;
 }
 
-// Runs a call of arguments that have no fault.
+// Returns why a structure can't be read; null: it can be.
+template <class T>
+Reason fault_of_struct(const T* from) {
+  static_assert(kNoStruct<T> != nullptr);
+  return from == nullptr || from->struct_size < sizeof(T) ? kNoStruct<T> : nullptr;
+}
+
+// Runs a call whose arguments have no fault.
 template <class Call>
 kvant_status run(Reason fault, const Call& call) {
   if (fault != nullptr) return refuse(KVANT_INVALID_ARGUMENT, fault);
@@ -147,10 +154,9 @@ Reason fault_of_append(const kvant_decode_shape* shape, const kvant_decode_layer
   if (const Reason reason = fault_of_struct(rows)) return reason;
   if (const Reason reason = fault_of_stored(*rows, shape->head_dim)) return reason;
   if (rows->n_rows == 0) return nullptr;
+  if (const Reason reason = fault_of_queries(*rows, shape->head_dim)) return reason;
   return first_failing(
-      {{fault_of_queries(*rows, shape->head_dim) == nullptr,
-        "rows: queries of less than head_dim channels can't be rotated"},
-       {rows->seq != nullptr && rows->tail_token != nullptr, "rows: seq or tail_token is null"},
+      {{rows->seq != nullptr && rows->tail_token != nullptr, "rows: seq or tail_token is null"},
        {are_pages(layer->tail), kNoTail}});
 }
 
@@ -161,10 +167,9 @@ Reason fault_of_last(const kvant_decode_shape& shape, const kvant_decode_lengths
   if (const Reason reason = fault_of_struct(rows)) return reason;
   if (const Reason reason = fault_of_stored(*rows, shape.head_dim)) return reason;
   const int end = query_rows(shape, lengths, shape.n_seqs - 1).second;
+  if (const Reason reason = fault_of_queries(*rows, shape.head_dim)) return reason;
   return first_failing(
-      {{fault_of_queries(*rows, shape.head_dim) == nullptr,
-        "rows: queries of less than head_dim channels can't be rotated"},
-       {lengths.tail_tokens != nullptr, "lengths.tail_tokens is null, and layer.new_rows go into the tail"},
+      {{lengths.tail_tokens != nullptr, "lengths.tail_tokens is null, and layer.new_rows go into the tail"},
        {lengths.query_begins != nullptr ? rows->n_rows >= end : rows->n_rows == end,
         "layer.new_rows: n_rows must be that of the queries"},
        {rows->queries == nullptr || rows->type == layer.q_type,

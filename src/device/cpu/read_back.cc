@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/tasks.h"
@@ -38,7 +39,7 @@ void ReadBack::write_row_back(float* row, std::int64_t token) const {
   scale_row(row, d, factors == nullptr ? nullptr : factors + std::ptrdiff_t{head} * d);
   const std::int64_t of_seq =
       to.row_begins != nullptr ? to.row_begins[nth] * to.token_stride : nth * to.seq_stride;
-  write_numbers(row, to.channels == 0 ? d : to.channels, to.type,
+  write_numbers(row, channels_or_all(to.channels, d), to.type,
                 of_seq + token * to.token_stride + (head - to.first_head) * to.head_stride,
                 is_key ? to.keys : to.values);
 }
@@ -47,15 +48,14 @@ void ReadBack::write(int n_sealed, int n_tail) const {
   const int d = shape.head_dim;
   const int first_page = to.first_pages == nullptr ? to.first_page : to.first_pages[nth];
   const int n_pages = to.page_counts == nullptr ? to.n_pages : std::min(to.page_counts[nth], to.n_pages);
-  const SideContext context(shape, layer, head, side);
+  const SideContext sealed(shape, layer, head, side);
   std::vector<float> rows(std::size_t{kPageTokens} * d);
   int n_protected = protected_before(std::min(first_page, n_sealed));
   for (int page = first_page; page < first_page + n_pages; ++page) {
     const int in_tail = page - n_sealed;
     int n = kPageTokens;
     if (in_tail < 0) {
-      format_of(shape, head, side)
-          .decode(sealed_address(layer, seq, head, side, page), kPageTokens, context.context(), rows.data());
+      sealed.decode(sealed_address(layer, seq, head, side, page), rows.data());
       const TokenMask mask = masked_tokens(layer, seq, head, page);
       for (int t = 0; t < kPageTokens; ++t) {
         if (!mask.test(t)) continue;

@@ -28,23 +28,18 @@ const char* format_name(const kvant_decode_shape& shape, int head, int side) {
   return side == KVANT_KEY ? shape.key_format : shape.value_format;
 }
 
-const Format& format_of(const kvant_decode_shape& shape, int head, int side) {
-  return *find_format(format_name(shape, head, side));
-}
-
 SideContext::SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head,
                          int side) {
   context_ = {.head_dim = shape.head_dim};
   const char* const name = format_name(shape, head, side);
-  const Format* const format = name == nullptr ? nullptr : find_format(name);
+  if (name != nullptr) format_ = find_format(name);
   const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
   const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
-  // Where nothing is sealed there need not be a format.
-  if (format == nullptr || !format->codebook_shape() || all == nullptr) return;
-  std::vector<float> centroids(format->constant_size(shape.head_dim));
+  if (format_ == nullptr || !format_->codebook_shape() || all == nullptr) return;
+  std::vector<float> centroids(format_->constant_size(shape.head_dim));
   float_row_from_f16(static_cast<const std::uint16_t*>(all) + head * stride, centroids.data(),
                      centroids.size());
-  constants_.set(0, 0, Side::key, format->needed_constants().front(), std::move(centroids));
+  constants_.set(0, 0, Side::key, format_->needed_constants().front(), std::move(centroids));
   context_.constants.all = &constants_;
 }
 

@@ -14,19 +14,24 @@ namespace kvant::device::cpu {
 
 std::byte* page_address(const kvant_pages& p, std::int64_t seq, int layer, int head, int side, int page);
 std::byte* sealed_address(const kvant_decode_layer& layer, std::int64_t seq, int head, int side, int page);
-// The format of a head's sealed pages. The caller has checked that it exists.
-const Format& format_of(const kvant_decode_shape& shape, int head, int side);
 const char* format_name(const kvant_decode_shape& shape, int head, int side);
 
-// A page's context with the codebook of a head's side, read from where the layer says.
+// The format of a head's sealed pages of one side, and their context with the codebook that the layer has.
 class SideContext {
  public:
   SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side);
   SideContext(const SideContext&) = delete;
   SideContext& operator=(const SideContext&) = delete;
+  // Requires that there is a format, which callers have checked where anything is sealed.
+  const Format& format() const { return *format_; }
   const PageContext& context() const { return context_; }
+  // Writes rows [kPageTokens][head_dim].
+  void decode(const std::byte* page, float* rows) const {
+    format_->decode(page, kPageTokens, context_, rows);
+  }
 
  private:
+  const Format* format_ = nullptr;
   Constants constants_;
   PageContext context_;
 };
@@ -37,9 +42,6 @@ TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int h
 // The first row of a sequence's queries, and the row behind the last one.
 std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, int seq);
 
-inline constexpr bool is_number_type(kvant_type type) {
-  return type == KVANT_BF16 || type == KVANT_F32 || type == KVANT_F16;
-}
 inline constexpr std::size_t number_bytes(kvant_type type) {
   return type == KVANT_F32 ? 4 : 2;
 }

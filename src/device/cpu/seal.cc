@@ -108,11 +108,12 @@ class Sealing {
     std::vector<float> keys, values(std::size_t{kPageTokens} * d), decoded[2];
     for (int side = 0; side < 2; ++side) {
       read(layer, page, head, side, values.data());
-      const SideContext context(shape_, layer, head, side);
-      PageContext of_page = context.context();
-      const auto metric = side == KVANT_KEY ? metric_of_page(layer, page, head) : nullptr;
+      const SideContext sealed(shape_, layer, head, side);
+      const Format& format = sealed.format();
+      PageContext of_page = sealed.context();
+      const auto metric =
+          side == KVANT_KEY && format.shapes_errors() ? metric_of_page(layer, page, head) : nullptr;
       of_page.metric = metric.get();
-      const Format& format = format_of(shape_, head, side);
       std::byte* const to = sealed_address(layer, page.seq, head, side, page.sealed);
       format.encode(values.data(), left_out, of_page, to);
       count_out_of_range(layer, format, values, left_out);
@@ -120,7 +121,7 @@ class Sealing {
       if (layer.correction == nullptr || layer.correction->key_maps == nullptr) continue;
       if (side == KVANT_KEY) keys = values;
       decoded[side].resize(values.size());
-      format.decode(to, kPageTokens, context.context(), decoded[side].data());
+      sealed.decode(to, decoded[side].data());
     }
     if (layer.correction != nullptr && layer.correction->key_maps != nullptr)
       add_to_state(*layer.correction, page.seq, head, page.nth, d, page.sealed == 0 ? layer.sink : 0, keys,
@@ -151,7 +152,6 @@ class Sealing {
   std::unique_ptr<ErrorMetric> metric_of_page(const kvant_decode_layer& layer, const DuePage& page,
                                               int head) const {
     const kvant_page_metrics* metrics = range_.page_metrics;
-    if (!format_of(shape_, head, KVANT_KEY).shapes_errors()) return nullptr;
     if (metrics == nullptr)
       return layer.key_metrics == nullptr ? nullptr : fixed_metric(layer.key_metrics, shape_.head_dim, head);
     const int place =

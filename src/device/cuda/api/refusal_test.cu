@@ -19,9 +19,14 @@ struct Extended {
 };
 template <>
 inline constexpr std::size_t kFirstSize<Extended> = offsetof(Extended, new_member);
-template <>
-inline constexpr Reason kNoStruct<Extended> = "extended is null, or its struct_size is not its size";
 
+}  // namespace kvant::cuda
+
+template <>
+inline constexpr kvant::device::Reason kvant::device::kNoStruct<kvant::cuda::Extended> =
+    "extended is null, or its struct_size is not its size";
+
+namespace kvant::cuda {
 namespace {
 
 TEST(CallerStructs, MembersThatAnOlderCallerDoesNotHaveAreZero) {

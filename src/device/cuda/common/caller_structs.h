@@ -12,6 +12,11 @@
 
 namespace kvant::cuda {
 
+using device::channels_or_all;
+using device::is_aligned;
+using device::is_number_type;
+using device::kNoStruct;
+
 // The size of the first version of each structure. When a structure gets another member, its size here stays
 // the offset of that member.
 template <class T>
@@ -40,31 +45,6 @@ inline constexpr std::size_t kFirstSize<kvant_dequantization> = offsetof(kvant_d
 template <>
 inline constexpr std::size_t kFirstSize<kvant_step_table> = offsetof(kvant_step_table, pages_of_block);
 
-// The reason for refusing a structure that is missing or has no known version.
-template <class T>
-inline constexpr Reason kNoStruct = nullptr;
-#define KVANT_NAME_STRUCT(type) \
-  template <>                   \
-  inline constexpr Reason kNoStruct<type> = #type " is null, or its struct_size is not its size"
-KVANT_NAME_STRUCT(kvant_decode_shape);
-KVANT_NAME_STRUCT(kvant_decode_lengths);
-KVANT_NAME_STRUCT(kvant_decode_layer);
-KVANT_NAME_STRUCT(kvant_correction);
-KVANT_NAME_STRUCT(kvant_new_rows);
-KVANT_NAME_STRUCT(kvant_seal_range);
-KVANT_NAME_STRUCT(kvant_page_metrics);
-KVANT_NAME_STRUCT(kvant_dequantization);
-KVANT_NAME_STRUCT(kvant_partial);
-KVANT_NAME_STRUCT(kvant_transformation);
-KVANT_NAME_STRUCT(kvant_prompt_shape);
-KVANT_NAME_STRUCT(kvant_prompt_pages);
-KVANT_NAME_STRUCT(kvant_prompt);
-KVANT_NAME_STRUCT(kvant_token_weights);
-KVANT_NAME_STRUCT(kvant_protected_rows);
-KVANT_NAME_STRUCT(kvant_step_table);
-KVANT_NAME_STRUCT(kvant_step);
-#undef KVANT_NAME_STRUCT
-
 // Copies a structure and zeroes the members that the caller's version lacks. Returns a reason if that is
 // impossible.
 template <class T>
@@ -76,13 +56,6 @@ Reason read_struct(const T* from, T* to) {
   return nullptr;
 }
 
-inline bool is_aligned(const void* address, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
-}
-
-constexpr bool is_number_type(kvant_type type) {
-  return type == KVANT_BF16 || type == KVANT_F32 || type == KVANT_F16;
-}
 // Converts a type for which is_number_type holds.
 constexpr NumberType number_type(kvant_type type) {
   static_assert(KVANT_BF16 == static_cast<int>(NumberType::bf16) &&
@@ -94,9 +67,6 @@ constexpr NumberType number_type(kvant_type type) {
 // Whether rows may have this number of a head's channels; 0: all.
 constexpr bool is_channel_count(int channels, int head_dim) {
   return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
-}
-constexpr int channels_or_all(int channels, int head_dim) {
-  return channels == 0 ? head_dim : channels;
 }
 
 inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
