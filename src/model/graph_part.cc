@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/layer_tensors.h"
+
 namespace kvant {
 namespace {
 
@@ -197,7 +199,7 @@ class GraphPart::Builder {
     }
     ggml_tensor* sum = tensor(to);
     add(put(step.to == RowSet::x ? ggml_add(c_, tensor(rows(step.from)), sum)
-                               : ggml_add(c_, sum, tensor(rows(step.from))),
+                                 : ggml_add(c_, sum, tensor(rows(step.from))),
             sum));
     unfinished_ = unfinished_ || to.shared;
   }
@@ -464,18 +466,11 @@ class GraphPart::Builder {
   }
 
   ggml_tensor* rope(ggml_tensor* x) {
-    const bool slides = h_.sliding_window[layer_] > 0;
-    const Rope& r = slides ? h_.sliding_rope : h_.rope;
-    ggml_tensor* factors = slides && h_.architecture->windows.rope_without_factors
-                               ? nullptr
-                               : w_.rope_factors(part_.parts_.short_rope);
-    const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(c_, x, indices(b_.positions, rows_), factors, slides ? h_.sliding_n_rot : h_.n_rot,
-                         mode, r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude,
-                         r.beta_fast, r.beta_slow);
+    return turn_heads(c_, ggml_rope_ext, h_, w_, layer_, indices(b_.positions, rows_),
+                      part_.parts_.short_rope, x);
   }
 
-  // Of this thread's rows: [1, 1, n].
+  // Returns the scales of this thread's rows: [1, 1, n].
   ggml_tensor* query_scales() {
     ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, 1, 1, rows_.size());
     t->data = b_.query_scales + rows_.first;

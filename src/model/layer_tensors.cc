@@ -6,6 +6,19 @@
 
 namespace kvant {
 
+ggml_tensor* turn_heads(ggml_context* context, decltype(&ggml_rope_ext) operation, const Hparams& hparams,
+                        const Weights& weights, int layer, ggml_tensor* positions, bool short_rope,
+                        ggml_tensor* x) {
+  const bool slides = hparams.sliding_window[layer] > 0;
+  const Rope& r = slides ? hparams.sliding_rope : hparams.rope;
+  const bool has_factors = !slides || !hparams.architecture->windows.rope_without_factors;
+  ggml_tensor* factors = has_factors ? weights.rope_factors(short_rope) : nullptr;
+  const int mode = hparams.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
+  return operation(context, x, positions, factors, slides ? hparams.sliding_n_rot : hparams.n_rot, mode,
+                   r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
+                   r.beta_slow);
+}
+
 // --- operations ---
 
 ggml_tensor* LayerTensors::norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias) {
@@ -20,17 +33,6 @@ ggml_tensor* LayerTensors::norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor
 ggml_tensor* LayerTensors::multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
   ggml_tensor* y = ggml_mul_mat(c_, expanded(weight), x);
   return bias == nullptr ? y : ggml_add(c_, y, bias);
-}
-
-ggml_tensor* LayerTensors::turned(decltype(&ggml_rope_ext) operation, ggml_tensor* x) {
-  const bool slides = h_.sliding_window[layer_] > 0;
-  const Rope& r = slides ? h_.sliding_rope : h_.rope;
-  const bool has_factors = !slides || !h_.architecture->windows.rope_without_factors;
-  ggml_tensor* factors = has_factors ? w_.rope_factors(inputs_.short_rope) : nullptr;
-  const int mode = h_.rope_neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-  return operation(c_, x, inputs_.positions, factors, slides ? h_.sliding_n_rot : h_.n_rot, mode,
-                   r.original_context, r.base, r.frequency_scale, r.extension, r.magnitude, r.beta_fast,
-                   r.beta_slow);
 }
 
 ggml_tensor* LayerTensors::rope(ggml_tensor* x) {

@@ -1,6 +1,6 @@
-// LayerTensors: the steps of a layer (layer_program.h) as ggml operations, each of which makes a new tensor:
-// what a device's graph and a device's gradients have in common. They differ in their attention, and
-// gradients note what they differentiate later.
+// LayerTensors: the steps of a layer (layer_program.h) as ggml operations, each of which makes a new tensor.
+// A device's graph and a device's gradients share them. The two differ in their attention, and gradients note
+// what they differentiate later.
 #pragma once
 
 #include <ggml.h>
@@ -9,6 +9,12 @@
 #include "model/weights.h"
 
 namespace kvant {
+
+// Turns heads x by the RoPE of a layer: with ggml's operation for RoPE, or with the one for its transposed
+// derivative. short_rope: with the factors for short sequences.
+ggml_tensor* turn_heads(ggml_context* context, decltype(&ggml_rope_ext) operation, const Hparams& hparams,
+                        const Weights& weights, int layer, ggml_tensor* positions, bool short_rope,
+                        ggml_tensor* x);
 
 class LayerTensors {
  public:
@@ -28,8 +34,8 @@ class LayerTensors {
   void run(const ScaleLayer& step);
 
  protected:
-  // What layers are computed with. numbers: 0, 1, 2, ..., as many as a weight has rows, with which weights
-  // are expanded to F32 on the way; null: they are multiplied by as they are stored.
+  // The inputs of layers. numbers: 0, 1, 2, ..., as many as a weight has rows, which expand weights to F32;
+  // null: products take weights as they are stored.
   struct Inputs {
     ggml_tensor *positions, *numbers;
     bool short_rope = false;  // RoPE with the factors for short sequences
@@ -59,13 +65,15 @@ class LayerTensors {
 
   const LayerWeights& weights() const { return w_.layer(layer_); }
   ggml_tensor*& rows(RowSet which);
-  // Applies ggml's operation for RoPE, or the one for its transposed derivative, as the layer has it.
-  ggml_tensor* turned(decltype(&ggml_rope_ext) operation, ggml_tensor* x);
-  // A weight of two or three dimensions as products are to have it.
+  // Turns x as the layer does: see turn_heads().
+  ggml_tensor* turned(decltype(&ggml_rope_ext) operation, ggml_tensor* x) {
+    return turn_heads(c_, operation, h_, w_, layer_, inputs_.positions, inputs_.short_rope, x);
+  }
+  // Returns a weight of two or three dimensions, expanded to F32 if the inputs ask for that.
   ggml_tensor* expanded(ggml_tensor* weight);
   // Views columns from head `first` on as heads of the layer: [d, n_heads, n_rows].
   ggml_tensor* heads(ggml_tensor* y, int n_heads, int first = 0);
-  // q's heads, where each is followed by its gates.
+  // Views q's heads, where each is followed by its gates.
   virtual ggml_tensor* separate_from_gates(ggml_tensor* both);
 
   ggml_context* c_;
