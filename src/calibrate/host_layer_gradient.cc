@@ -77,7 +77,7 @@ class HostLayerGradient::Walker {
     Value* from = rows(step.from);
     Value* to = from;
     if (step.to == RowSet::h) to = normed_ = value(h_.n_embd, &work_.normed, &work_.normed);
-    // What the layer gets is at hand on the way back.
+    // The backward pass gets the layer's input from its caller, so nothing saves it.
     const bool of_input = from == x_ && n_sums_ == 0;
     const int saved = of_input ? -1 : save(h_.n_embd);
     HostLayerGradient& g = g_;
@@ -195,15 +195,13 @@ class HostLayerGradient::Walker {
     HostLayerGradient& g = g_;
     Operation& o = operation(up);
     o.forward = [=, &g](int b) {
-      if (gate != nullptr) return gated_unit(kind, g.value(*gate, b), g.value(*up, b), g.value(*product, b));
-      std::vector<float> ones;
-      gated_unit(kind, g.value(*up, b), g.ones(ones, b), g.value(*product, b));
+      const MatrixView<float> x = g.value(*up, b), out = g.value(*product, b);
+      gate != nullptr ? gated_unit(kind, g.value(*gate, b), x, out) : gated_unit(kind, x, {}, out);
     };
     o.back = [=, &g](int b) {
-      const MatrixView<float> gradient = g.gradient(*product, b);
-      if (gate != nullptr) return gated_unit_back(kind, gradient, g.value(*gate, b), g.value(*up, b));
-      std::vector<float> ones;
-      gated_unit_back(kind, gradient, g.value(*up, b), g.ones(ones, b));
+      const MatrixView<float> gradient = g.gradient(*product, b), x = g.value(*up, b);
+      gate != nullptr ? gated_unit_back(kind, gradient, g.value(*gate, b), x)
+                      : gated_unit_back(kind, gradient, x, {});
     };
     y_ = value(h_.n_embd, &work_.y, &work_.y);
     multiply(*product, *y_, w_.down, w_.down_bias);

@@ -18,7 +18,7 @@
 
 namespace kvant {
 
-// What a layer computes of a whole context on the way forward. Memory stays with it from use to use.
+// What a layer computes of a whole context in the forward pass. It keeps its memory from use to use.
 struct LayerActivations {
   std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv]: as attention reads them
   std::vector<float> attended;            // [n_rows, n_q]
@@ -26,13 +26,14 @@ struct LayerActivations {
   std::vector<std::vector<float>> saved;  // what norms read that nothing else keeps
   bool complete = false;                  // what forward() left is kept for backward(), which uses it up
 };
-// Their bytes.
+// The bytes of a layer's activations.
 std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
 
 // What layers compute with, one after the other.
 struct LayerWorkspace {
-  // Of products with weights on the way back. What they are made of is F32: rounded otherwise, K and V are
-  // encoded otherwise, which moves sensitivities by 5 %.
+  // The precision of products with weights in the backward pass, and of a network's products that this pass
+  // computes again. All others are in F32, because other rounding changes how K and V are encoded, which
+  // moves sensitivities by 5 %.
   GemmPrecision precision = GemmPrecision::f32;
   LayerActivations activations;  // of layers whose activations aren't kept
   PackedMatrix weight;           // that rows are multiplied by
@@ -71,7 +72,7 @@ class HostLayerGradient final : public LayerGradient {
   struct Value {
     int n_cols;
     std::vector<float>*values = nullptr, *gradient = nullptr;
-    int last_reader = -1;  // the operation whose gradient comes first on the way back
+    int last_reader = -1;  // the operation whose gradient the backward pass computes first
   };
   struct Multiplier {
     int n_in = 0, n_out = 0;  // of a row; 0: there is none
@@ -84,7 +85,7 @@ class HostLayerGradient final : public LayerGradient {
     std::function<void(int block)> forward, back;
     Multiplier forward_by, back_by;
     std::function<void(Team&)> forward_all, back_all;
-    bool is_read_back = false;  // the way back reads what it has computed
+    bool is_read_back = false;  // the backward pass reads what it has computed
     bool of_network = false;    // where it is computed again, its product may be rounded
   };
   class Walker;
@@ -107,10 +108,6 @@ class HostLayerGradient final : public LayerGradient {
   }
   MatrixView<float> gradient(const Value& v, int block) const {
     return v.gradient == nullptr ? part(gradient_, block) : rows(*v.gradient, v.n_cols, block);
-  }
-  MatrixView<float> ones(std::vector<float>& memory, int block) const {  // [rows, n_ff]
-    memory.assign(static_cast<std::size_t>(block_rows(block)) * h_.n_ff, 1.0F);
-    return {memory.data(), block_rows(block), h_.n_ff};
   }
   MatrixView<const float> qkv_head(int head) const;  // query heads, then those of K, then those of V
   KvGradients kv_gradients(int head);

@@ -143,18 +143,21 @@ void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, b
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
                 MatrixView<float> out) {
   std::vector<float> sigmas;
+  const std::vector<float> ones(up.data == nullptr ? gate.cols : 0, 1.0F);
   for (int r = 0; r < gate.rows; ++r) {
     find_sigmas(kind, gate.row(r), gate.cols, sigmas);
-    gate_row(gate.row(r), sigmas.data(), up.row(r), gate.cols, out.row(r));
+    gate_row(gate.row(r), sigmas.data(), up.data == nullptr ? ones.data() : up.row(r), gate.cols, out.row(r));
   }
 }
 
 void gated_unit_back(GatedUnit kind, MatrixView<const float> gradient, MatrixView<float> gate,
                      MatrixView<float> up) {
-  std::vector<float> sigmas;
+  std::vector<float> sigmas, ones;
   for (int r = 0; r < gate.rows; ++r) {
     find_sigmas(kind, gate.row(r), gate.cols, sigmas);
-    gate_row_back(kind, gradient.row(r), sigmas.data(), gate.cols, gate.row(r), up.row(r));
+    if (up.data == nullptr) ones.assign(gate.cols, 1.0F);  // the row before has left a gradient there
+    gate_row_back(kind, gradient.row(r), sigmas.data(), gate.cols, gate.row(r),
+                  up.data == nullptr ? ones.data() : up.row(r));
   }
 }
 

@@ -33,11 +33,12 @@ void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, b
                  MatrixView<float> out);
 
 // out = activation(gate) * up, with x sigma(x) (SwiGLU), the Gaussian error unit in ggml's approximation by
-// tanh (GeGLU), or max(x, 0)^2.
+// tanh (GeGLU), or max(x, 0)^2. An empty up is 1 everywhere: the network has no gate, and `gate` is its only
+// input.
 enum class GatedUnit : std::uint8_t { silu, gelu, relu_squared };
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
                 MatrixView<float> out);
-// gradient: by the result. gate and up become the gradients by themselves.
+// gradient: by the result. gate and up become the gradients by themselves; an empty up has none.
 void gated_unit_back(GatedUnit kind, MatrixView<const float> gradient, MatrixView<float> gate,
                      MatrixView<float> up);
 
