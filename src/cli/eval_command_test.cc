@@ -1,0 +1,149 @@
+// Tests `kvant eval` as a user meets it: exit codes, messages and files.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/testing/cli.h"
+
+namespace kvant::cli_test {
+namespace {
+
+TEST_F(Cli, EvalWritesItsSchema) {
+  const std::string json_path = path("eval.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "2", "--kv",
+                                             "tok4g32s,llama.cpp:q8_0", "--control", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.eval/2");
+  EXPECT_EQ(json["context"], 256);
+  EXPECT_EQ(json["chunks"], 2);
+  ASSERT_EQ(json["results"].size(), 4U);
+  EXPECT_EQ(json["results"][0]["recipe"], "bf16");
+  EXPECT_EQ(json["results"][0]["kld_mean"], 0.0);
+  EXPECT_EQ(json["results"][1]["recipe"], "tok4g32s");
+  double bits =
+      4.5;  // the bits at 256 tokens; up to there one page is quantized and the steps of 16 tokens stay BF16
+  for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
+  EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
+  EXPECT_EQ(json["results"][3]["recipe"], "bf16 (steps of 128)");
+  EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control differs by rounding alone
+  for (const char* key :
+       {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median", "kld_p99", "kld_p999",
+        "kld_max", "top1", "rms_dp", "seconds", "plan", "constant_bytes", "constant_bits"}) {
+    for (const auto& row : json["results"]) EXPECT_TRUE(row.contains(key)) << key;
+  }
+}
+
+TEST_F(Cli, EvalComparesWithAnyReference) {
+  const std::string json_path = path("eval.json");
+  const Outcome outcome = run_model(
+      "eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "1", "--kv",
+               "tok4g32s,tok4g32s,skip=1e-30,bf16", "--reference", "tok4g32s", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json["results"].size(), 3U);  // the reference is not run twice
+  EXPECT_EQ(json["results"][0]["recipe"], "tok4g32s");
+  EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);  // this threshold skips nothing
+  EXPECT_GT(json["results"][2]["kld_mean"], 1e-5);
+}
+
+TEST_F(Cli, EvalLooksIntoLayers) {
+  const std::string json_path = path("layers.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "1", "--layers",
+                                             "--kv", "tok4g32s,tok4g32s,skip=0.01", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("relative"), std::string::npos);
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.layers/1");
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_GT(json["results"][0]["layers"][0]["mse"], 0.0);
+  EXPECT_GT(json["results"][1]["layers"][0]["skip_rate"], 0.0);
+  expect_user_error(
+      run_model("eval", {"-f", path("text.txt"), "-c", "256", "--layers", "--kv", "llama.cpp:q8_0"}),
+      "--layers");
+}
+
+TEST_F(Cli, EvalComparesBackends) {
+  const std::string json_path = path("backends.json");
+  const Outcome outcome =
+      run_model("eval", {"-f", path("text.txt"), "-c", "256", "--chunks", "1", "--compare-backend",
+                         "cpu/portable", "--kv", "tok4g64", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_LT(json["results"][1]["kld_mean"], 0.01);
+  EXPECT_GT(json["results"][1]["output_error"], 0.0);
+  EXPECT_LT(json["results"][1]["output_error"], 0.005);
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "256", "--compare-backend", "gpu"}),
+                    "gpu");
+}
+
+TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
+  const std::string json_path = path("suite.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--suite", "search-groups", "-c",
+                                             "256,128", "--chunks", "1", "--kv", "fp8", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("2 bits, groups of 32"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(json.size(), 2U);  // one document per context
+  EXPECT_EQ(json[0]["suite"], "search-groups");
+  EXPECT_EQ(json[0]["context"], 256);
+  EXPECT_EQ(json[1]["context"], 128);
+  ASSERT_EQ(json[0]["results"].size(), 1U + 9 + 1);
+  EXPECT_EQ(json[0]["results"][1]["label"], "4 bits, groups of 32");
+  EXPECT_EQ(json[0]["results"][10]["recipe"], "fp8");
+  EXPECT_FALSE(json[0]["results"][10].contains("label"));
+}
+
+TEST_F(Cli, EvalAsksAboutDocuments) {
+  const std::string json_path = path("retrieval.json");
+  const Outcome outcome = run_model("eval", {"-f", path("text.txt"), "--retrieval", "-c", "2600", "--chunks",
+                                             "1", "--kv", "tok4g32s", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.retrieval/1");
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_EQ(json["results"][0]["logp_change"], 0.0);
+  EXPECT_NE(json["results"][1]["logp_change"], 0.0);
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "--retrieval", "-c", "256"}), "too small");
+}
+
+TEST_F(Cli, EvalComparesGreedyGenerations) {
+  const std::string json_path = path("greedy.json");
+  write("prompts.jsonl", "{\"question\": \"abc\"}\n{\"question\": \"def\"}\n");
+  const Outcome outcome = run_model("eval", {"-f", path("prompts.jsonl"), "--greedy", "-n", "20", "--kv",
+                                             "bf16,sink=0;f16", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.greedy/2");
+  EXPECT_EQ(json["lengths"].size(), 2U);
+  EXPECT_EQ(json["results"][0]["identical"], 1.0);
+  EXPECT_EQ(json["results"][1]["recipe"], "f16");
+  write("broken.jsonl", "{\"text\": 1}\n");
+  expect_user_error(run_model("eval", {"-f", path("broken.jsonl"), "--greedy"}), "line 1");
+}
+
+TEST_F(Cli, EvalListsItsSuites) {
+  const Outcome outcome = run({"eval", "--suite", "help"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("vecinfer-transforms"), std::string::npos) << outcome.out;
+  const Outcome unknown = run_model("eval", {"-f", path("text.txt"), "--suite", "vecinfer"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("vecinfer-transforms"), std::string::npos) << unknown.err;
+}
+
+TEST_F(Cli, EvalLooksAtTheTextsToCalibrateOnFirst) {
+  const auto eval = [](const std::string& text) {
+    return run_model("eval", {"-f", path("text.txt"), "-c", "128", "--chunks", "1", "--kv", "tok4g64",
+                              "--calibrate-on", text});
+  };
+  expect_user_error(eval(path("none.txt")), "none.txt': No such file");
+  const Outcome unused = eval(path("text.txt"));
+  EXPECT_EQ(unused.code, 0) << unused.err;
+  EXPECT_NE(unused.err.find("--calibrate-on changes nothing"), std::string::npos) << unused.err;
+}
+
+}  // namespace
+}  // namespace kvant::cli_test
