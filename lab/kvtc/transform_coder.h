@@ -13,7 +13,7 @@
 
 namespace kvant {
 
-// Of one side: what lab/kvtc/learn-kvtc.py finds.
+// The principal directions of K or of V, as lab/kvtc/learn-kvtc.py finds them.
 struct PrincipalDirections {
   std::vector<float> mean;        // [width]
   std::vector<float> directions;  // [width, width]: orthonormal rows, the largest variance first

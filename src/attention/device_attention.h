@@ -107,7 +107,7 @@ class DeviceAttention {
   void point_to_rows(kvant_decode_layer& at_layer, int layer, const DeviceRows& rows, const RowTables& tables,
                      const Geometry& geometry, int from_row) const;
 
-  // The same in rounds, of a layer that protects by score (device_rows.cc).
+  // Attend in rounds, in a layer that protects by score (device_rows.cc).
   bool attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                   const RowRun& run);
   bool attend_and_protect(Step& step, int layer, const DeviceRows& rows, const kvant_decode_layer& at_layer);

@@ -61,10 +61,10 @@ struct RowTables {
 RowTables list_row_tables(const Step& step, const RowRun& run, int together, const SliceTables& slices,
                           IndexBuffer& indices);
 
-// Of the tokens of a slice, in order. n_sealed: pages that are sealed when the step begins.
+// Returns what each token of a slice sees, in order. n_sealed: pages that are sealed when the step begins.
 std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slice, int n_sealed, int window,
                                           int prefill);
-// Of a slice of a step whose pages lie on a device, in a layer.
+// Returns the same for a slice of a step in a layer, where the pages lie on a device.
 std::vector<VisibleTokens> visible_tokens(const Step& step, int slice, int layer);
 
 }  // namespace kvant

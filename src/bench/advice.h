@@ -1,4 +1,4 @@
-// Which of several caches to use, given what was measured of each.
+// Advises which of several caches to use, from what was measured of each.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,9 @@ struct Advice {
   std::string why;              // one sentence
 };
 
-// Considers the rows that fit and were measured, and whose divergence hardly counts: 0.005 nats, or twice the
-// least there is. Recommends the fastest of these, or rather the closest of those that are nearly as fast.
+// Considers the rows that fit, were measured, and have a small divergence: at most 0.005 nats, or twice the
+// smallest one. Among those that are nearly as fast as the fastest, it recommends the one with the smallest
+// divergence.
 Advice advise(std::vector<AdviceRow> rows);
 
 }  // namespace kvant

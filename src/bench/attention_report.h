@@ -21,7 +21,7 @@ struct AttentionSettings {
 // ratio: how many times faster the row is than "rival", the fastest one that stores at least as many bits.
 // Both are null if there is no such rival.
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings);
-// The same figures as a table for a terminal.
+// Returns the figures as a table for a terminal.
 std::string attention_table(std::span<const AttentionRow> rows, const AttentionSettings& settings);
 
 }  // namespace kvant

@@ -52,7 +52,7 @@ Result<std::vector<BenchRow>> run_bench(std::span<const std::unique_ptr<Contende
 // rival (see fastest_rival) the row is.
 std::string bench_to_json(std::span<const BenchRow> rows, const BenchOptions& options,
                           const std::string& model, int n_threads);
-// The same figures as a table for a terminal.
+// Returns the figures as a table for a terminal.
 std::string bench_table(std::span<const BenchRow> rows);
 
 }  // namespace kvant

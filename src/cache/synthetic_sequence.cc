@@ -237,7 +237,7 @@ void DeviceFill::protect_tokens(const Step& step) {
   }
 }
 
-// Those of a layer behind the n_before that its heads had.
+// Lists the rows that the step adds in a layer to the n_before that each head had.
 Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& step,
                                                                   const std::vector<int>& n_before,
                                                                   int layer) {

@@ -24,7 +24,7 @@ struct CalibrationRequest {
   std::string state_path;
   const std::atomic<bool>* stop = nullptr;  // when true: save the work and return an error; null: never
   CalibrationMethod method;                 // describes engine and backend; is recorded in the result
-  // The same model on a device, for reading and differentiation. With nulls the calibrated engine does both.
+  // Reads and differentiates the model on a device. With nulls the calibrated engine does both.
   SampleReader reader;
   double seconds_between_saves = 10;   // a lower bound; a killed process loses this much work and a context
   std::function<void()> kept = [] {};  // called after work was saved in those files

@@ -285,7 +285,8 @@ class Builder final : LayerTensors {
             ggml_scale_bias(c_, ggml_sqr(c_, t), -1, 1)};
   }
 
-  // Of queries q [head_dim, n_rows * group, n_kv_heads], each times the length of its derivative by scores.
+  // Returns second moments of queries q [head_dim, n_rows * group, n_kv_heads], each weighted by the length
+  // of its derivative by scores.
   ggml_tensor* moments(ggml_tensor* q, ggml_tensor* by_scores) {
     const std::int64_t n_queries = n_ * group_;
     ggml_tensor* squares = ggml_reshape_2d(c_, ggml_sqr(c_, by_scores), n_, n_queries * h_.n_kv_heads);

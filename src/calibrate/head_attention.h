@@ -58,7 +58,7 @@ class HeadAttention {
   void turn_to(int block);
   // Computes weights [n_queries, n_keys]. With a soft cap, slopes_ becomes d capped / d score.
   void weigh();
-  // Likewise, from products with keys of the pages before the block's own.
+  // Turns products with keys of the pages before the block's own into weights.
   void weigh_products(std::vector<float>& weights);
 
   AttentionShape shape_;

@@ -16,7 +16,7 @@ struct ProbeSite {
 
   // The recipe that a probed cache is compared with.
   Recipe base(const Recipe& recipe) const;
-  // The same with one more token in the sink, or one less if the sink is a whole page. This changes
+  // Returns base() with one more token in the sink, or one less if the sink is a whole page. This changes
   // predictions by almost nothing, except through different rounding.
   Recipe barely_changed(const Recipe& recipe) const;
 };

@@ -12,7 +12,7 @@ namespace kvant {
 // have no whole page. Runs on n_threads threads.
 RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
 
-// The same for a recipe with constants by scoped name. Errors: a missing constant; see resolve().
+// Measures a recipe with constants by scoped name. Errors: a missing constant; see resolve().
 Result<RecipeQuality> quality_of(const Recipe& recipe, const Constants& constants, const Capture& capture,
                                  int n_threads);
 

@@ -15,7 +15,7 @@
 
 namespace kvant {
 
-// By Geometry::head_index: second moments [d, d] of the queries that read a KV head, taken before RoPE.
+// Second moments [d, d] of the queries that read a KV head, taken before RoPE, by Geometry::head_index.
 using QueryMoments = std::vector<std::vector<double>>;
 
 // Contexts on which queries are read, and their tokens.

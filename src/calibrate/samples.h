@@ -35,8 +35,8 @@ struct SampleSize {
 Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
                                             const std::string& text, const SampleSize& size);
 
-// The same for a text's tokens, without any that a tokenizer adds. bos: the token that texts begin with for
-// the model, or -1. Errors: too few tokens.
+// Cuts samples out of a text's tokens, without any that a tokenizer adds. bos: the token that texts begin
+// with for the model, or -1. Errors: too few tokens.
 Result<std::vector<Sample>> samples_of_tokens(std::span<const std::int32_t> tokens, std::int32_t bos,
                                               int trained_context, const SampleSize& size);
 
@@ -45,7 +45,7 @@ std::vector<int> position_offsets(const SampleSize& size, int trained_context);
 
 std::int64_t written_tokens(const SampleSize& size);
 
-// The same for text that the model generates itself, all samples side by side at temperature 1. advance(n) is
+// Lets the model generate the samples itself, all of them together at temperature 1. advance(n) is
 // called after n more tokens of one sample; the sum is written_tokens(size). Errors: out of memory, or
 // "interrupted" once `stop` is set (null: never).
 Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,

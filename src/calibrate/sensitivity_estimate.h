@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// By place: [ladder.size()], nats per scored position.
+// Nats per scored position, by place_of() and rung: [ladder.size()] for each place.
 using Sensitivities = std::vector<std::vector<float>>;
 inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
   return g.head_index(layer, kv_head) * 2 + static_cast<int>(side);
@@ -43,7 +43,7 @@ class SensitivityEstimate {
   Sensitivities all_;  // summed over the positions
 };
 
-// The same with a separate pass. Errors: those of model_gradient().
+// Estimates the sensitivities in a pass of its own. Errors: those of model_gradient().
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);

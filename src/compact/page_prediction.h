@@ -33,7 +33,7 @@ class PagePrediction {
   // as 0.
   void tell(int kv_head, Side side, std::int32_t* values);
 
-  // The same transforms without the clamping of inputs, for learning; values are in the model's space.
+  // Transform without clamping the inputs, for learning; values are in the model's space.
   void to_model_space(int layer, int kv_head, Side side, std::int32_t* values);
   void from_model_space(int layer, int kv_head, Side side, std::int32_t* values);
 

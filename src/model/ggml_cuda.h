@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "model/cuda_driver.h"
 
-// Whose structures ggml_cuda.cc knows. CMakeLists.txt reads it here.
+// The version of ggml whose private structures ggml_cuda.cc knows. CMakeLists.txt reads this line.
 #define KVANT_GGML_VERSION "0.25"
 
 namespace kvant {

@@ -23,7 +23,7 @@ enum class RowSet : std::uint8_t {
   beside,  // what the network beside experts makes
 };
 
-// The layers whose q and k RoPE turns. sliding: those with a window, where there are any.
+// The layers whose q and k are turned by RoPE. sliding: the layers with a window, if the model has any.
 enum class RotatedLayers : std::uint8_t { all, sliding, all_but_every_fourth };
 
 // A vector of weights: its name in the file, between "blk.N." and the suffix, and its place. A bias has the
@@ -31,25 +31,25 @@ enum class RotatedLayers : std::uint8_t { all, sliding, all_but_every_fourth };
 struct VectorName {
   const char* name;
   WeightPlace weight;
-  WeightPlace bias = nullptr;  // which layer norms alone have
+  WeightPlace bias = nullptr;  // only layer norms have one
   const char* suffix = ".weight";
 };
 
 // --- before the attention, and the attention ---
 
-// to = norm(from). Where the file may lack the weights, the step falls away without them.
+// to = norm(from). optional: the file may lack the weights, and then nothing is normed.
 struct Norm {
   RowSet from, to;
   VectorName weights;
   bool optional = false;
 };
-// q, k and v are projected from these rows. gates: q's projection gives gates, too: a head of q, its gates,
-// the next head; those ask for a norm of each head of q.
+// Projects q, k and v from these rows. gates: the projection of q also gives gates, in the order head of q,
+// its gates, next head. Such a layer must have a norm for each head of q.
 struct ProjectHeads {
   RowSet from = RowSet::h;
   bool gates = false;
 };
-// Of q and k: of each head, or of all heads of a token as one row.
+// Norms q and k. of_rows: all heads of a token as one row, instead of each head by itself.
 struct NormHeads {
   bool of_rows = false;
   bool optional = false;
@@ -59,23 +59,23 @@ struct TurnHeads {  // RoPE of q and k
 };
 struct NormValues {};     // an RMS norm of each head of v, without weights
 struct TemperQueries {};  // q grows with the logarithm of its position, if the file says so
-// What heads attend to becomes what the next step reads. sinks: every query head has a logit that only joins
-// its softmax's denominator.
+// Attention, whose outputs the next step reads. sinks: every query head has a logit that only joins the
+// denominator of its softmax.
 struct Attend {
   bool sinks = false;
 };
-// A gated delta net (delta_network.h) instead of attention: of n value heads and m heads of q and k value
-// head h reads head h mod m; grouped: head h / (n / m).
+// A gated delta net (delta_network.h) instead of attention. With n value heads and m heads of q and k, value
+// head h reads head h mod m, or head h / (n / m) where `grouped` is set.
 struct RunDeltaNet {
   RowSet from = RowSet::h;
   bool grouped = false;
 };
 
-// --- behind it ---
+// --- after the attention ---
 
-struct GateHeads {};    // what was attended to is multiplied by the sigmoid of the gates
-struct ProjectBack {};  // what was attended to, or what a delta net gives, is projected to y
-struct Add {            // to += from; what is added to x may have a scale
+struct GateHeads {};    // multiplies the outputs of attention by the sigmoid of the gates
+struct ProjectBack {};  // projects the outputs of attention or of a delta net to y
+struct Add {            // to += from; rows that are added to x may have a scale
   RowSet from = RowSet::y, to = RowSet::x;
 };
 
@@ -87,15 +87,15 @@ struct RunNetwork {  // Architecture::unit says which
 struct RouteRows {  // the router reads these rows
   RowSet from = RowSet::h;
 };
-struct RunExperts {  // those that were routed to, and the network that they share, give y
+struct RunExperts {  // the chosen experts and the network that they share give y
   RowSet from = RowSet::h;
-  bool scaled = false;  // the file may give scales of their outputs
+  bool scaled = false;  // the file may have scales for the experts' outputs
 };
 struct ScaleByWidth {  // rows /= sqrt(n_embd)
   RowSet rows;
 };
 
-// --- behind networks ---
+// --- after the networks ---
 
 struct ReadLayerInput {};  // y = W (gelu(gate x) * the layer's own embedding of the token)
 struct ScaleLayer {};      // x is multiplied by a number of the layer's own, if the file has one

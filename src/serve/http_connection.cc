@@ -28,7 +28,7 @@ constexpr std::size_t kLongestChunkLine = 4096;   // bytes: its size, and extens
 constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
 constexpr std::string_view kTlsHandshake = "\x16\x03";  // with which a client of HTTPS begins
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
-// Other methods, such as TRACE and CONNECT, are no method of any of the server's paths.
+// No path of the server has another method, such as TRACE or CONNECT.
 constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                       "PATCH", "DELETE", "OPTIONS"};
 
@@ -140,7 +140,8 @@ int HttpConnection::fault_of(std::string_view head) {
   return fault_of_line(head.substr(0, head.find("\r\n")));
 }
 
-// Of a line that is no request's httplib says so. HTTP/2 without TLS begins with "PRI * HTTP/2.0".
+// Returns a status for a method or version that the server does not have, or 0. A line that is no request's
+// gets its status from httplib. HTTP/2 without TLS begins with "PRI * HTTP/2.0".
 int HttpConnection::fault_of_line(std::string_view line) {
   const std::size_t method_end = line.find(' '), target_end = line.rfind(' ');
   if (method_end == std::string_view::npos || method_end == target_end) return 0;

@@ -150,7 +150,7 @@ struct PlainTokens {
 
 // For tokens whose weights are multiplied by the non-negative half-precision numbers at kFactorsAt of a page.
 // If these are so large that products would exceed half precision, all of the page's are divided by `unit`.
-// Those at kAddendsAt, unless it is 0, are summed up times the weights.
+// The numbers at kAddendsAt, unless it is 0, are multiplied by the weights and summed.
 template <int Tiles, int kFactorsAt, int kAddendsAt>
 struct ScaledTokens {
   ParametersOf<Tiles> factors, addends_of;
