@@ -10,8 +10,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kHeartbeat = 5s;  // silence after which a stream shows that it is alive
-// A stream checks this soon whether a client that has stopped sending is gone, then at longer intervals.
+// After this much silence, a stream sends a heartbeat so the client and proxies see that the server is alive.
+constexpr auto kHeartbeat = 5s;
+// After a client has stopped sending, a stream first waits this long before it tests whether the client is
+// gone. Each further wait is twice as long.
 constexpr auto kFirstSign = 100ms;
 
 const char* end_name(GenerationEnd end) {
@@ -30,7 +32,8 @@ const char* end_name(GenerationEnd end) {
   return "";
 }
 
-// Fills in what a request's log record says of its exchange. Without a record it does nothing.
+// Record fills in the log record of a request from its exchange. It does nothing if the request has no log
+// record.
 class Record {
  public:
   Record(const RequestContext* context, const Exchange& exchange)
@@ -68,7 +71,7 @@ class Record {
   RequestRecord* record_;
 };
 
-// A stream of events that is being sent to the client.
+// Delivery is a stream of server-sent events on its way to the client.
 class Delivery {
  public:
   Delivery(const RequestContext* context, std::shared_ptr<Exchange> exchange, AnswerEvents events)
@@ -83,7 +86,7 @@ class Delivery {
   Delivery(const Delivery&) = delete;
   Delivery& operator=(const Delivery&) = delete;
 
-  // Sends what is ready, after a short wait at most. Returns false if the client has gone.
+  // Sends what is ready, after waiting at most kPatience. Returns false if the client has gone.
   bool go_on(httplib::DataSink& sink) {
     int choice = 0;
     AnswerPart part;
@@ -107,8 +110,8 @@ class Delivery {
   }
 
  private:
-  // A client that closed its connection looks like one that only stopped sending, until its system refuses
-  // what is sent to it.
+  // A client that closed its connection looks like one that only stopped sending, until the client's system
+  // refuses a packet. A heartbeat after ever longer pauses provokes that refusal.
   bool wants_heartbeat() {
     const Clock::time_point now = Clock::now();
     if (now - written_ >= kHeartbeat) return true;
@@ -162,14 +165,15 @@ bool read_answers(const httplib::Request& request, Exchange& exchange,
 void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>& exchange,
                     AnswerEvents events) {
   response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");  // nginx passes events on as they come
-  // The exchange ends with this function, and with it the requests to the scheduler.
+  response.set_header("X-Accel-Buffering", "no");  // this makes nginx pass events on as they come
+  // The provider below owns the exchange, so the requests to the scheduler end together with the stream.
   const auto delivery = std::make_shared<Delivery>(context_of(response), exchange, std::move(events));
   const auto provide = [delivery](std::size_t, httplib::DataSink& sink) { return delivery->go_on(sink); };
   const RequestContext* context = context_of(response);
   if (context == nullptr || context->knows_chunks)
     return response.set_chunked_content_provider("text/event-stream", provide);
-  context->connection->close_after_response();  // closing ends the stream
+  // An HTTP/1.0 client recognizes the end of the stream by the closed connection.
+  context->connection->close_after_response();
   response.set_content_provider("text/event-stream", provide);
 }
 

@@ -1,5 +1,5 @@
-// The formats that requests demand of completions: `response_format`, llama-server's `json_schema` and
-// `grammar`, and the formats of the Responses and the Messages API.
+// Reads the formats that requests demand of completions: `response_format`, llama-server's `json_schema` and
+// `grammar`, and the formats of the Responses and Messages APIs. Each format becomes a grammar.
 #pragma once
 
 #include <optional>
@@ -12,18 +12,18 @@
 namespace kvant {
 
 struct AnswerFormat {
-  std::string gbnf;            // grammar of the completion; empty: any text is valid
-  const char* parameter = "";  // the request's parameter that demands the format
+  std::string gbnf;            // the grammar of the completion; if it is empty, any text is valid
+  const char* parameter = "";  // this parameter of the request demands the format
 };
 
-// Reads the format. A mistake becomes the error of `fields`.
+// Reads the format of a chat or text completion. A mistake in the request becomes the error of `fields`.
 AnswerFormat read_answer_format(JsonFields& fields);
-// Reads a format whose schema is next to its type: `text.format` and `output_config.format`. `parameter` says
-// which of the two it is.
+// Reads a format whose schema is next to its type: `text.format` or `output_config.format`. `parameter` is
+// the format's name in error messages.
 AnswerFormat read_flat_format(const nlohmann::ordered_json& json, const char* parameter, JsonFields& fields);
 
-// Restricts the completions to the format. The error says that a schema needs more rules than the server
-// allows.
+// Restricts the completions to the format. Returns an error if the format's schema needs more grammar rules
+// than the server allows.
 std::optional<ApiError> set_grammar(const AnswerFormat& format, const Tokenizer& tokenizer,
                                     GenerationRequest& request);
 

@@ -40,7 +40,7 @@ const Json kPersonSchema = Json::parse(R"({"type": "object", "properties": {
     "alive": {"type": "boolean"}},
     "required": ["name", "age", "tags"]})");
 
-// Checks a text against kPersonSchema by hand. The parser knows nothing of grammars.
+// The check parses the text as JSON and compares it with kPersonSchema by hand, independently of the grammar.
 void expect_person(const std::string& text) {
   // Clients see bytes that are not UTF-8 as U+FFFD.
   const std::string shown = Json::parse(response_text(text)).get<std::string>();
@@ -118,7 +118,7 @@ TEST_F(AnswerFormatTest, ChangesNoAnswerBesideIt) {
     EXPECT_EQ(together[1].tokens[i].chosen.log_probability, alone.tokens[i].chosen.log_probability);
 }
 
-// A format restricts which tokens may be drawn, but does not change the probabilities that the model reports.
+// A format restricts which tokens may be drawn but does not change the probabilities that the server reports.
 TEST_F(AnswerFormatTest, ProbabilitiesAreTheModelsOwn) {
   GenerationRequest held = request(held_to(kPersonSchema)), free = request({{"max_tokens", 1}});
   for (GenerationRequest* r : {&held, &free}) {
@@ -135,7 +135,7 @@ TEST_F(AnswerFormatTest, ProbabilitiesAreTheModelsOwn) {
         EXPECT_EQ(other.log_probability, token.chosen.log_probability);
       }
     }
-    EXPECT_NEAR(total, 1, 1e-5);  // summed over the whole vocabulary
+    EXPECT_NEAR(total, 1, 1e-5);  // the sum runs over the whole vocabulary
   }
   const auto first = [](const ReadReply& reply) {
     std::vector<double> probabilities;

@@ -1,5 +1,6 @@
-// AnswerGuard measures what the cache changes in one completion. A shadow sequence in an unquantized cache
-// gets the same prompt and the same tokens. The guard compares the shadow's next token with the completion's.
+// AnswerGuard measures how the quantized cache changes one completion. A shadow sequence in an unquantized
+// cache gets the same prompt and the same tokens. The guard compares the next token of the shadow with the
+// next token of the completion.
 #pragma once
 
 #include <memory>
@@ -16,8 +17,8 @@ namespace kvant {
 
 class AnswerGuard {
  public:
-  // `shadow` is the shadow's sequence, which the caller owns; `logits` are its logits after the prompt.
-  // `sampling` is that of the completion.
+  // The caller owns the sequence `shadow`. `sampling` holds the completion's options, and `logits` are the
+  // shadow's logits after the prompt.
   AnswerGuard(SequenceId shadow, const SamplerOptions& sampling, std::span<const std::int32_t> prompt,
               std::vector<float> logits);
 
@@ -25,15 +26,17 @@ class AnswerGuard {
   // Takes the shadow's logits after the newest token.
   void set_logits(std::span<const float> logits) { logits_.assign(logits.begin(), logits.end()); }
 
-  // Returns the shadow's next token, drawn with the same random number, when the completion has these logits.
+  // Returns the token that the shadow would choose, drawn with the completion's random number. `logits` are
+  // the completion's own, for the divergence.
   ShadowToken look(std::span<const float> logits);
-  // Counts the token with which the completion went on. Call it after look().
+  // Counts the token that the completion chose. Call count() after look().
   void count(std::int32_t token, const ShadowToken& shadow);
   const GuardTally& tally() const { return tally_; }
 
  private:
   SequenceId shadow_;
-  std::unique_ptr<Sampler> sampler_;  // draws as often as the completion's sampler
+  // The sampler draws as often as the completion's sampler, so both use the same random numbers.
+  std::unique_ptr<Sampler> sampler_;
   std::vector<float> logits_;
   GuardTally tally_;
 };

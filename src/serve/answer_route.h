@@ -1,5 +1,6 @@
-// Handles requests that generate, in the same way for all APIs: parses a request, finds the recipe that its
-// model name stands for, starts it, and sends its completions whole or as events.
+// Handles requests that generate, in the same way for all APIs. A route parses a request and finds the recipe
+// that the request's model name stands for. It then starts the request and sends the completions, whole or as
+// events.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,8 @@
 
 namespace kvant {
 
-// Writes the completions of one request in the format of an API. They are sent whole, or as the events that
-// the other functions return, with separators.
+// ApiAnswers writes the completions of one request in the format of an API. add() and whole() build a whole
+// response; the functions named *_events return a stream's events with their separators.
 class ApiAnswers {
  public:
   using Json = nlohmann::ordered_json;
@@ -25,9 +26,10 @@ class ApiAnswers {
   virtual ~ApiAnswers() = default;
 
   virtual void add(int choice, const AnswerPart& part) = 0;
-  virtual Json whole(const TokenUsage& usage) = 0;  // called after the last part
+  virtual Json whole(const TokenUsage& usage) = 0;  // the caller has added the last part
 
-  virtual std::string start_events(const TokenUsage& /*usage*/) { return ""; }  // `usage` is the prompt's
+  // `usage` covers only the prompt.
+  virtual std::string start_events(const TokenUsage& /*usage*/) { return ""; }
   virtual std::string part_events(int choice, const AnswerPart& part) = 0;
   virtual std::string end_events(const TokenUsage& usage) = 0;
   virtual std::string failure_events(const ApiError& failure) = 0;
@@ -36,8 +38,8 @@ class ApiAnswers {
 
 struct AnswerRoute {
   std::function<ParsedRequest(const nlohmann::ordered_json& body)> parse;
-  // `wanted` is the parsed request with the name of the model that answers, `info` describes that model, and
-  // `request_id` is for errors.
+  // `wanted` is the parsed request and already names the model that serves it. `info` describes that model.
+  // `request_id` appears in errors of the stream.
   std::function<std::unique_ptr<ApiAnswers>(const nlohmann::ordered_json& body, const ApiRequest& wanted,
                                             const ServerInfo& info, const std::string& request_id)>
       answers;
@@ -46,9 +48,10 @@ struct AnswerRoute {
 struct AcceptedRequest {
   nlohmann::ordered_json body;
   ApiRequest wanted;
-  int recipe = 0;  // number of the recipe that answers
+  int recipe = 0;  // this index into `served` selects the recipe
 };
-// Returns nothing if it refuses the request; the response then says why.
+// Parses a request and finds its recipe. If the request is refused, the function writes the error into
+// `response` and returns nothing.
 std::optional<AcceptedRequest> accept(const httplib::Request& request, httplib::Response& response,
                                       std::span<const ServerInfo> served,
                                       const decltype(AnswerRoute::parse)& parse);

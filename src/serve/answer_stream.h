@@ -1,4 +1,4 @@
-// AnswerStream carries a completion from the scheduler to the thread that waits for it.
+// AnswerStream carries a completion from the scheduler's thread to the thread that waits for the completion.
 #pragma once
 
 #include <atomic>
@@ -15,57 +15,59 @@
 
 namespace kvant {
 
-// Carries the next part of one of a prompt's completions.
+// AnswerPart is the next piece of one completion.
 struct AnswerPart {
-  int answer = 0;  // 0 .. n - 1
+  int answer = 0;  // the completion's number among the n of its prompt, from 0
   std::string text = {};
   std::vector<ReportedToken> tokens = {};
-  GenerationEnd end = GenerationEnd::none;  // not none: this is the completion's last part
-  std::string stop = {};                    // the stop text that ended the completion; empty: none
-  bool is_prompt = false;                   // the part is the prompt, with which the completion begins
-  std::vector<float> embedding = {};        // the prompt's embedding, if the request wants only that
+  GenerationEnd end = GenerationEnd::none;  // any value but `none` marks the completion's last part
+  std::string stop = {};                    // this stop text ended the completion; empty if another cause did
+  bool is_prompt = false;                   // the part repeats the prompt at the start of the completion
+  std::vector<float> embedding = {};        // [n_embd]; only for requests that want the prompt's embedding
 };
 
-// Holds what a guard measured in a completion (answer_guard.h).
+// GuardTally sums up what a guard measured in a completion (answer_guard.h).
 struct GuardTally {
   std::int64_t tokens = 0;
-  std::int64_t differing = 0;  // tokens for which the shadow would have chosen another one
+  std::int64_t differing = 0;  // for these tokens, the shadow would have chosen another one
   double kld_sum = 0;          // nats
   double mean_kld() const { return tokens > 0 ? kld_sum / static_cast<double>(tokens) : 0; }
 };
 
 struct TokenUsage {
   int prompt = 0;
-  int cached = 0;  // prompt tokens that were not read, because an earlier prompt had the same prefix
+  int cached = 0;  // prefill skipped these prompt tokens, because the prefix cache held them
   int generated = 0;
-  int drafted = 0;                  // draft tokens that were verified
-  int accepted = 0;                 // draft tokens that were right
-  std::optional<GuardTally> guard;  // set if the request asked for a guard
+  int drafted = 0;                  // these draft tokens were verified
+  int accepted = 0;                 // the model confirmed these draft tokens
+  std::optional<GuardTally> guard;  // the value is set if the request asked for a guard
 };
 
-// Thread-safe: one thread writes and one reads.
+// AnswerStream is thread-safe for one writing thread, the scheduler's, and one reading thread.
 class AnswerStream {
  public:
-  // --- the scheduler ---
-  void begin(const TokenUsage& usage);  // the prompt's usage, as soon as the cached prefix is known
+  // The scheduler's thread calls the following functions.
+  void begin(const TokenUsage& usage);  // `usage` covers the prompt and its cached prefix
   void write(AnswerPart part);
   void close(const TokenUsage& usage);
-  // Ends the stream instead of close(). is_of_request: another request might have succeeded.
+  // Ends the stream with an error, in place of close(). With is_of_request, the request itself caused the
+  // error, and other requests may succeed.
   void fail(Error failure, bool is_of_request = false);
   bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
-  // --- the reader ---
+  // The reading thread calls the following functions.
   enum class Next { part, closed, nothing_yet };
-  // Waits for the next part, at most `patience`. With `part`, it is in `into`; `closed` means that no more
-  // comes.
+  // Waits for the next part, at most `patience`. `part`: the part is in `into`. `closed`: the stream has
+  // ended, and no part follows.
   Next read(std::chrono::milliseconds patience, AnswerPart& into);
-  // Tells the scheduler that nobody waits any more; it drops the request before its next step.
+  // Tells the scheduler that nobody waits for the completion any more. The scheduler drops the request before
+  // its next step.
   void cancel() { cancelled_.store(true, std::memory_order_release); }
 
-  // The result is valid after `closed`.
+  // The failure is final once read() has returned `closed`.
   const std::optional<Error>& failure() const { return failure_; }
   bool failed_by_request() const { return failed_by_request_; }
-  TokenUsage usage() const;  // usage so far
+  TokenUsage usage() const;  // the usage so far
 
  private:
   mutable std::mutex mutex_;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What every server of the OpenAI API must do that also has llama-server's endpoints, by the openai package.
+"""Tests what every server with the OpenAI API and llama-server's endpoints must do, through the openai package.
 
     src/serve/any_server_test.py KVANT MODEL        starts kvant serve: KVANT: the program; MODEL: a GGUF file
     src/serve/any_server_test.py --url URL          asks a server that runs, such as
         llama-server -m MODEL --metrics --chat-template-file data/templates/chatml-tools.jinja
 
-The server's chat template must have tools. Runs with the Python of .venv, where `scripts/setup.sh test` puts the openai
-package; without it the test is skipped.
+The server's chat template must have tools. The test runs with the Python of .venv, where `scripts/setup.sh test`
+puts the openai package. Without the package the test is skipped.
 """
 import json
 import os
@@ -93,7 +93,7 @@ class Texts(Client):
         self.assertGreaterEqual(len(tokens), 5)
         for token in tokens:
             self.assertLessEqual(token.logprob, 0)
-            self.assertEqual(token.top_logprobs[0].token, token.token)  # temperature 0 takes the likeliest
+            self.assertEqual(token.top_logprobs[0].token, token.token)  # temperature 0 takes the likeliest token
             self.assertGreaterEqual(token.top_logprobs[0].logprob, token.top_logprobs[1].logprob)
 
     def test_completes_texts(self):
@@ -131,19 +131,21 @@ class Formats(Client):
         free = self.chat(logprobs=True, top_logprobs=1, max_tokens=1).choices[0].logprobs.content[0]
         held = self.chat(logprobs=True, top_logprobs=1, max_tokens=1, extra_body={"grammar": 'root ::= "~"'}).choices[0].logprobs.content[0]
         self.assertEqual(held.token, "~")
-        self.assertLess(held.logprob, free.logprob - 1)  # the probability is the model's, not that of a token which the grammar forced
+        # The server reports the model's probability, not the probability 1 of a token that the grammar forced.
+        self.assertLess(held.logprob, free.logprob - 1)
         self.assertEqual(held.top_logprobs[0].token, free.token)
         self.assertAlmostEqual(held.top_logprobs[0].logprob, free.logprob, places=3)
 
 
 def asked_before(city, number):
-    """Returns a question about the weather, and the call to which it led."""
+    """Returns two turns: a question about the weather, and the assistant's tool call for that question."""
     call = {"id": f"call_{number}", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": city, "days": 1})}}
     return [{"role": "user", "content": f"How is the weather in {city}?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
 
 
 class Tools(Client):
-    # A small model repeats earlier behaviour. A server may let it talk before a required call.
+    # The conversation has earlier calls, because a small model repeats earlier behaviour. A server may let the model
+    # write text before a required call.
     TURNS = [turn for i, city in enumerate(("Paris", "Rome", "Oslo", "Cairo")) for turn in asked_before(city, i)]
     TURNS += [{"role": "user", "content": "How is the weather in Ghent?"}]
 
@@ -277,5 +279,5 @@ def main():
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
+        os.environ["XDG_CACHE_HOME"] = folder  # this keeps calibrations out of the user's cache folder
         sys.exit(not main().wasSuccessful())

@@ -14,7 +14,7 @@ struct Kind {
   const char* code;
 };
 
-// As the OpenAI API has them.
+// The types and codes are those of the OpenAI API.
 Kind kind_of(const ApiError& error) {
   constexpr const char* kInvalidRequest = "invalid_request_error";
   switch (error.status) {

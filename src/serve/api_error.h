@@ -1,4 +1,5 @@
-// Errors that a client gets instead of a completion, in the format of the OpenAI API.
+// Describes the errors that a client gets instead of a completion. body() writes an error in the format of
+// the OpenAI API.
 #pragma once
 
 #include <optional>
@@ -9,7 +10,7 @@
 
 namespace kvant {
 
-// OpenAI's clients tell errors apart by these codes.
+// OpenAI's client libraries tell errors apart by these codes.
 inline constexpr const char* kInvalidValue = "invalid_value";
 inline constexpr const char* kInvalidType = "invalid_type";
 inline constexpr const char* kMissingParameter = "missing_required_parameter";
@@ -17,29 +18,31 @@ inline constexpr const char* kUnsupportedParameter = "unsupported_parameter";
 inline constexpr const char* kContextLengthExceeded = "context_length_exceeded";
 inline constexpr const char* kModelNotFound = "model_not_found";
 
-// A prompt that does not fit into the context. Lengths are in tokens.
+// ContextOverflow describes a prompt that does not fit into the model's context. Lengths are in tokens.
 struct ContextOverflow {
   int prompt = 0;
   int context = 0;
-  std::string parameter = "messages";  // the parameter that is too long
+  std::string parameter = "messages";  // this parameter holds the prompt
 };
 
 struct ApiError {
-  int status = 400;                              // HTTP status
-  std::string message;                           // one sentence
-  std::string parameter = {};                    // the wrong parameter of the request; empty: none
-  std::string code = {};                         // empty: the status determines it
-  int retry_seconds = 0;                         // > 0: when the client should ask again
-  std::optional<ContextOverflow> overflow = {};  // set if the prompt does not fit
+  int status = 400;                              // the HTTP status
+  std::string message;                           // the message is one sentence
+  std::string parameter = {};                    // the request's wrong parameter; empty if no single
+                                                 // parameter is wrong
+  std::string code = {};                         // if the code is empty, the status determines it
+  int retry_seconds = 0;                         // if > 0, the client should retry after this time
+  std::optional<ContextOverflow> overflow = {};  // the value is set if the prompt does not fit into the
+                                                 // context
 
-  // Returns the body: {"type": "error", "error": {"message", "type", "param", "code"}}.
+  // Returns the body of the HTTP response: {"type": "error", "error": {"message", "type", "param", "code"}}.
   std::string body() const;
 };
 
-// Makes the error for a model that is not served.
+// Returns the error for a model name that the server does not serve. The error lists the names in `served`.
 ApiError unknown_model(const std::string& name, std::span<const ServerInfo> served);
-// Makes the error for a prompt that is too long. Its words are those by which clients recognize that they
-// should shorten the conversation.
+// Returns the error for a prompt that is too long. Client programs search the message for certain words
+// before they shorten a conversation, so the message contains them.
 ApiError context_overflow(const ContextOverflow& overflow);
 
 }  // namespace kvant

@@ -36,7 +36,7 @@ TEST(ApiError, HasTheCodesOfOpenAI) {
   EXPECT_EQ(openai({.parameter = "top_p"})["param"], "top_p");
 }
 
-// Clients recognize an overflow by these patterns.
+// Client programs recognize an overflow by these patterns.
 TEST(ApiError, SaysAnOverflowInTheWordsThatClientsLookFor) {
   const ApiError error = context_overflow({9041, 2048});
   EXPECT_EQ(error.status, 400);

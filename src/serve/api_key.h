@@ -1,4 +1,4 @@
-// Checks the key that clients must show.
+// Checks the API key that a client sends.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 
 namespace kvant {
 
-// Compares texts in a time that depends only on the length of `shown`, not on where they differ.
+// Compares two texts in a time that depends only on the length of `shown`. An attacker therefore cannot learn
+// from the time how much of a guess is right.
 bool equal_in_constant_time(std::string_view secret, std::string_view shown);
 
-// Returns whether the value of an Authorization header is "Bearer KEY". The scheme's name is
-// case-insensitive.
+// Returns whether `authorization`, the value of an Authorization header, is "Bearer KEY". The word "Bearer"
+// is case-insensitive.
 bool is_authorized(const std::string& key, std::string_view authorization);
 
 }  // namespace kvant

@@ -24,14 +24,13 @@ using Json = nlohmann::ordered_json;
 constexpr int kMaxAnswers = 128;
 constexpr int kMaxAlternatives = 20;
 
-// --- what both endpoints have ---
-
-// Reads the maximum length under each of its names: OpenAI's API changed it, and llama-server has its own.
-// Returns -1 if none is given. `lowest` is the smallest valid value.
+// Reads the maximum length of the completion, for which OpenAI's API has two names and llama-server a third.
+// Returns -1 if the request gives none of them. `lowest` is the smallest valid value.
 int read_max_tokens(JsonFields& fields, int lowest) {
   std::optional<std::int64_t> wanted;
   for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
-    fields.means_default(name, {-1, -2});  // llama-server: no limit, and up to the context's end
+    // In llama-server, -1 means no limit and -2 means up to the end of the context.
+    fields.means_default(name, {-1, -2});
     const auto tokens = fields.integer(name, lowest, INT32_MAX);
     if (wanted && tokens && *wanted != *tokens)
       fields.fail(name, fmt::format("'{}' differs from 'max_tokens': give one of them", name));
@@ -50,8 +49,7 @@ void read_stream_options(JsonFields& fields, ApiRequest& request) {
   fields.take(options);
 }
 
-// Reads the options that all completions of a request share: every parameter except the prompt and
-// `logprobs`.
+// Reads every parameter except the prompt and `logprobs`. All completions of a request share these options.
 GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                               ApiRequest& request) {
   GenerationRequest common = read_request_options(fields, "stop", tokenizer, limits, request);
@@ -65,8 +63,8 @@ GenerationRequest read_common(JsonFields& fields, const Tokenizer& tokenizer, co
   return common;
 }
 
-// Reads the text that a chat's completion may resemble, as in the OpenAI API: {"type": "content", "content":
-// text, or parts of text}. It is a hint for speculative decoding: matching tokens come sooner.
+// Reads OpenAI's `prediction`, a text that the completion may resemble: {"type": "content", "content": a text
+// or a list of text parts}. Speculative decoding drafts from the text, so matching tokens come sooner.
 std::vector<std::int32_t> read_prediction(JsonFields& fields, const Tokenizer& tokenizer) {
   const Json* json = fields.value("prediction");
   if (json == nullptr) return {};
@@ -95,8 +93,6 @@ void wants_probabilities(ApiRequest& request, GenerationRequest& common, int alt
   common.generation.alternatives = alternatives;
 }
 
-// --- chat ---
-
 void read_chat_probabilities(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
   fields.means_default("logprobs", {0});
   const bool wanted = fields.boolean("logprobs").value_or(false);
@@ -106,9 +102,7 @@ void read_chat_probabilities(JsonFields& fields, ApiRequest& request, Generation
   if (wanted) wants_probabilities(request, common, static_cast<int>(alternatives.value_or(0)));
 }
 
-// --- completions ---
-
-// Reads how long completions may be and whether they repeat their prompt. A request that only scores a text
+// Reads how long completions may be and whether they repeat the prompt. A request that only scores a text
 // generates no token.
 void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
   common.generation.max_tokens = read_max_tokens(fields, 0);

@@ -1,5 +1,5 @@
-// Reads requests of the OpenAI API from JSON. Mistakes are refused; parameter_rule.h says what happens to
-// parameters that kvant does not have.
+// Reads requests of the OpenAI API from JSON. A mistake becomes an error for the client. parameter_rule.h
+// decides what happens to parameters that kvant does not have.
 #pragma once
 
 #include <cstdint>
@@ -19,37 +19,40 @@ namespace kvant {
 
 class ServerLog;
 
-inline constexpr std::size_t kMaxStops = 16;  // stop texts in a request
+inline constexpr std::size_t kMaxStops = 16;  // a request may have this many stop texts
 
-// Describes a request to an endpoint that generates.
+// ApiRequest is a parsed request to one of the endpoints that generate.
 struct ApiRequest {
   bool is_chat = false;
-  const char* parameter = "prompt";        // the parameter that holds the prompt, for errors
-  std::vector<GenerationRequest> prompts;  // one request per prompt of a list; all have the same options
+  const char* parameter = "prompt";        // the name of the parameter that holds the prompt, for error
+                                           // messages
+  std::vector<GenerationRequest> prompts;  // one request for each prompt of a list; all have the same options
   bool stream = false;
-  bool include_usage = false;  // a stream's last chunk reports the usage
+  bool include_usage = false;  // the stream's last chunk reports the token usage
   bool wants_probabilities = false;
   std::shared_ptr<const ToolFormat>
-      tool_format;    // reads tool calls and thoughts from completions; null: completions are plain text
-  std::string model;  // the name that the client gave; empty: any
-  std::vector<std::string> stops;  // the client's stop texts, for the Messages API
-  bool base64 = false;             // embeddings are written in base64
+      // The format reads tool calls and thoughts from completions. If it is null, completions are plain text.
+      tool_format;
+  std::string model;               // the model's name that the client gave; an empty name means any model
+  std::vector<std::string> stops;  // the client's stop texts, which the Messages API reports back
+  bool base64 = false;             // embeddings are encoded in base64
 };
 
-// Says what a server accepts.
+// ApiLimits says what a server accepts.
 struct ApiLimits {
   int n_vocab = 0, n_embd = 0;
-  const ChatTemplate* chat_template = nullptr;  // null: the model has none
-  std::size_t max_prompts = 2048;               // prompts in a list
-  ServerLog* log = nullptr;                     // receives hints; null: none
+  const ChatTemplate* chat_template = nullptr;  // null if the model has no template
+  std::size_t max_prompts = 2048;               // a list may have this many prompts
+  ServerLog* log = nullptr;                     // the log receives hints; null if there is no log
 };
 
 using ParsedRequest = std::variant<ApiRequest, ApiError>;
 
-// Reads POST /v1/chat/completions. The messages go into the model's chat template.
+// Reads the body of POST /v1/chat/completions. The model's chat template turns the messages into a prompt.
 ParsedRequest parse_chat_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                  const ApiLimits& limits);
-// Reads POST /v1/completions. The prompts are texts or tokens, which stay as they are.
+// Reads the body of POST /v1/completions. The prompts are texts or tokens and go to the model without a
+// template.
 ParsedRequest parse_completion_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                        const ApiLimits& limits);
 

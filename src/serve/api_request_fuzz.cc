@@ -1,6 +1,6 @@
-// Fuzzes the bodies of HTTP requests with libFuzzer. For every endpoint that generates, any bytes must give
-// requests that a scheduler can take, or an error that a client can read. See cmake/fuzz.cmake; the seeds are
-// in fuzz/seeds/api.
+// Fuzzes the bodies of HTTP requests with libFuzzer. Any bytes, sent to any endpoint that generates, must
+// give either requests that a scheduler can take or an error that a client can read. cmake/fuzz.cmake builds
+// the program; fuzz/seeds/api has the seeds.
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -25,7 +25,7 @@ void check(bool condition) {
   if (!condition) __builtin_trap();
 }
 
-// Has a token for each byte, and the vocabulary of a tiny model for grammars.
+// ByteTokenizer has a token for each byte. Grammars use the vocabulary of a tiny model.
 class ByteTokenizer final : public kvant::Tokenizer {
  public:
   ByteTokenizer() {
@@ -43,7 +43,8 @@ class ByteTokenizer final : public kvant::Tokenizer {
 
  private:
   std::unique_ptr<kvant::Tokenizer> vocabulary_;
-  std::shared_ptr<const kvant::GrammarVocabulary> grammars_;  // kept, because each input would make it again
+  // The vocabulary is kept, because making it for each input would be slow.
+  std::shared_ptr<const kvant::GrammarVocabulary> grammars_;
 };
 
 void check_error(const kvant::ApiError& error) {

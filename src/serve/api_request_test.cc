@@ -16,7 +16,7 @@ const testing::FakeTokenizer kTokenizer;
 const testing::FakeChatTemplate kTemplate;
 const ApiLimits kLimits{.n_vocab = 64, .chat_template = &kTemplate, .max_prompts = 3};
 
-// Remembers how it was called.
+// ToldTokenizer returns the flags of its call in place of tokens.
 class ToldTokenizer : public testing::FakeTokenizer {
  public:
   Result<std::vector<std::int32_t>> encode(const std::string&, bool add_special,
@@ -42,7 +42,7 @@ ApiRequest accepted(const ParsedRequest& parsed) {
   EXPECT_EQ(error, nullptr) << error->message;
   return error == nullptr ? std::get<ApiRequest>(parsed) : ApiRequest{.prompts = {{}}};
 }
-// Returns the name of the wrong parameter, or "accepted".
+// Returns the name of the parameter that the error names, or "accepted" if the request is valid.
 std::string wrong_parameter(const ParsedRequest& parsed) {
   const auto* error = std::get_if<ApiError>(&parsed);
   if (error == nullptr) return "accepted";
@@ -93,7 +93,7 @@ TEST(ApiRequest, TakesWhatIsAskedFor) {
   EXPECT_EQ(r.client, "me");
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(accepted(chat({{"safety_identifier", "me"}})).prompts.at(0).client,
-            "me");  // the later name of `user`
+            "me");  // `safety_identifier` is OpenAI's newer name for `user`
 }
 
 TEST(ApiRequest, NamesTheParameterThatIsWrong) {
@@ -182,7 +182,8 @@ TEST(ApiRequest, TakesValuesThatMeanTheDefault) {
   EXPECT_EQ(accepted(chat({{"stop", {"", "a"}}})).prompts.at(0).generation.stops,
             std::vector<std::string>{"a"});
   EXPECT_NE(accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed,
-            accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed);  // any seed is valid
+            // Every request with -1 gets a seed of its own.
+            accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed);
 }
 
 TEST(ApiRequest, TakesHintsWhateverTheySay) {
@@ -262,7 +263,7 @@ TEST(ApiRequest, ReadsMessagesOfText) {
                 {{"role", "assistant"}, {"content", "x"}, {"refusal", nullptr}, {"tool_calls", nullptr}})),
             "accepted");
   EXPECT_EQ(wrong_parameter(messages({{"role", "tool"}, {"content", "x"}})),
-            "messages");  // no tool was called
+            "messages");  // the conversation has no call to which the result could belong
   EXPECT_EQ(wrong_parameter(messages({{"role", "king"}, {"content", "x"}})), "messages[0].role");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}})), "messages[0].content");
   EXPECT_EQ(wrong_parameter(messages({{"role", "user"}, {"content", 5}})), "messages[0].content");
@@ -320,7 +321,7 @@ TEST(ApiRequest, RefusesABodyThatIsNoObject) {
   }
 }
 
-// Each value has a type that none of these parameters accepts.
+// No parameter in the lists below accepts values of these two types.
 TEST(ApiRequest, TellsAWrongTypeFromAWrongValue) {
   const auto error = [](const ParsedRequest& parsed) {
     const auto* error = std::get_if<ApiError>(&parsed);

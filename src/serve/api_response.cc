@@ -31,7 +31,7 @@ Json whole_call(const ToolCallPart& call) {
           {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
 }
 
-// In a stream, a call's name and id come only once.
+// A stream sends a call's name and id only once, in the call's first chunk.
 Json call_delta(const ToolCallPart& call) {
   Json json = {{"index", call.index}};
   if (!call.name.empty()) {
@@ -126,7 +126,8 @@ Json ApiResponse::chat_probabilities(std::span<const ReportedToken> tokens) cons
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// The text of the prompt may lack its first tokens: a token that begins all texts of the model, or a space.
+// The text of the prompt may lack the first token's piece, such as <s> or an added space. The offset of the
+// first token is then negative.
 void ApiResponse::start_echo(const AnswerPart& part, Choice& choice) const {
   if (!part.is_prompt) return;
   std::string spelled;

@@ -14,40 +14,40 @@
 
 namespace kvant {
 
-// Returns the prefix followed by random characters, unique among completions.
+// Returns `prefix` followed by 32 random hexadecimal digits.
 std::string random_id(const char* prefix);
-// Returns what a guard measured in a completion.
+// Returns a guard's figures as JSON: the tokens compared, the tokens that differ, and the mean divergence.
 nlohmann::ordered_json guard_json(const GuardTally& tally);
 // Returns the text of a JSON value. Bytes that are not UTF-8 become U+FFFD.
 std::string response_text(const nlohmann::ordered_json& json);
-// Returns an event of a stream (server-sent events, WHATWG HTML section 9.2).
+// Returns an event of a stream with the given data (server-sent events, WHATWG HTML section 9.2).
 std::string sse_event(const std::string& data);
 
 class ApiResponse {
  public:
-  // `tokenizer` must outlive the object. With a null tool_format, completions are plain text.
+  // `tokenizer` must outlive the object. If tool_format is null, completions are plain text.
   ApiResponse(const Tokenizer& tokenizer, bool is_chat, bool wants_probabilities,
               std::shared_ptr<const ToolFormat> tool_format, std::string model, std::string fingerprint);
 
   // Returns the chunk for a part, or null if there is nothing to send yet. `choice` is the completion's
-  // number among all.
+  // number among all completions of the request.
   nlohmann::ordered_json chunk(int choice, const AnswerPart& part);
-  // Returns the stream's chunk that reports the usage; it has no completion.
+  // Returns the stream's last chunk, which reports the usage and has no completion.
   nlohmann::ordered_json usage_chunk(const TokenUsage& usage) const;
 
-  // For whole responses: add() every part, then call whole().
+  // These two make a whole response: call add() for every part and then whole().
   void add(int choice, const AnswerPart& part);
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
  private:
   struct Choice {
     std::string thought, text;
-    std::vector<ToolCallPart> calls;     // complete calls, for whole responses
-    std::unique_ptr<ToolAnswer> reader;  // null: completions are plain text
+    std::vector<ToolCallPart> calls;     // complete calls, which only whole responses need
+    std::unique_ptr<ToolAnswer> reader;  // null if completions are plain text
     std::vector<ReportedToken> tokens;
     GenerationEnd end = GenerationEnd::none;
-    bool started = false;     // the stream's first chunk was sent
-    std::int64_t offset = 0;  // characters before the next tokens (text_logprobs.h)
+    bool started = false;     // the stream's first chunk has been sent
+    std::int64_t offset = 0;  // characters that precede the next tokens (text_logprobs.h)
   };
   Choice& choice(int number);
   static nlohmann::ordered_json finish_reason(const Choice& choice, GenerationEnd end);

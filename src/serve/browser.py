@@ -1,4 +1,4 @@
-"""Drives a headless Chromium over its DevTools pipe, as far as the test of the server's page needs it."""
+"""Drives a headless Chromium through its DevTools pipe, for the test of the server's web page."""
 import base64
 import fcntl
 import json
@@ -9,17 +9,17 @@ import tempfile
 import time
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-SECONDS = 30  # time limit of every operation
+SECONDS = 30  # every operation may take this long
 
 
 def find_browser():
-    """Returns the first of Chromium's names that is installed here, or None."""
+    """Returns the path of the first Chromium in NAMES that this machine has, or None."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
 class Browser:
-    """Runs one page in a browser of its own. `problems` collects messages of its console and what it refuses to
-    load."""
+    """Runs one page in a new browser. `problems` collects the console's messages and the resources that the browser
+    refused to load."""
 
     def __init__(self, program):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -31,7 +31,8 @@ class Browser:
             os.dup2(theirs[0], 3)
             os.dup2(theirs[1], 4)
 
-        # The sandbox needs rights that tests may not have, and the page is the program's own.
+        # The browser's sandbox needs rights that tests may lack. The tested page is kvant's own, so no sandbox is
+        # needed.
         self.process = subprocess.Popen(
             [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
              f"--user-data-dir={self.profile.name}", "--force-color-profile=srgb", "--hide-scrollbars", "about:blank"],
@@ -83,7 +84,7 @@ class Browser:
         return result["result"].get("value")
 
     def wait_for(self, expression):
-        """Waits until the expression is true, and returns its value."""
+        """Waits until the expression is true, and returns the expression's value."""
         end = time.time() + SECONDS
         while time.time() < end:
             value = self.evaluate(expression)

@@ -29,7 +29,7 @@ CacheGrid cache_grid(const Plan& plan, const AttentionBackend& backend) {
                  .sink = plan.recipe.sink,
                  .window = plan.recipe.window,
                  .calibration = plan.calibration};
-  std::vector<GridFormat> cells;  // [layer, KV head, side]
+  std::vector<GridFormat> cells;  // [layer, KV head, side], flat
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
       for (const Side side : kSides) cells.push_back(format_of(plan, backend, layer, h, side));

@@ -10,27 +10,29 @@
 
 namespace kvant {
 
-// One way to store and read pages.
+// GridFormat is one way to store and read pages.
 struct GridFormat {
   std::string format;
-  std::string transforms;  // "hadamard", "" for none
-  std::string kernel;      // the kernel that reads them
-  std::string fallback;    // why no faster kernel reads them; empty: this one is meant for them
-  double bits = 0;         // bits per value, parameters included
+  std::string transforms;  // "hadamard", for example; empty for none
+  std::string kernel;      // this kernel reads the pages
+  std::string fallback;    // the reason why no faster kernel reads the pages; empty if `kernel` is the
+                           // format's own
+  double bits = 0;         // bits per value, with the format's parameters
   std::size_t page_bytes = 0;
   bool operator==(const GridFormat&) const = default;
 };
 
 struct CacheGrid {
   Geometry geometry;
-  std::string asked;   // label of the recipe that the user asked for
-  std::string recipe;  // the recipe that is served, written out
-  std::string tail;    // format of unquantized and protected tokens
+  std::string asked;   // the label of the recipe that the user asked for
+  std::string recipe;  // the served recipe, written out in full
+  std::string tail;    // the format of unquantized and protected tokens
   double tail_bits = 0;
   int sink = 0, window = 0;  // tokens
   CalibrationState calibration = CalibrationState::not_needed;
-  std::vector<GridFormat> formats;  // each format once, most bits first
-  std::vector<int> k, v;            // indices of `formats` by KV head, layer by layer (Geometry::head_index)
+  std::vector<GridFormat> formats;  // every format once, sorted by falling bits
+  std::vector<int> k, v;            // indices into `formats` by KV head, layer after layer
+                                    // (Geometry::head_index)
 };
 
 CacheGrid cache_grid(const Plan& plan, const AttentionBackend& backend);

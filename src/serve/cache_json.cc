@@ -9,8 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// --- how it is stored ---
-
 Json formats_json(const CacheGrid& grid) {
   Json formats = Json::array();
   for (const GridFormat& f : grid.formats) {
@@ -38,8 +36,6 @@ Json plan_json(const ServerInfo& info) {
           {"k", grid.k},
           {"v", grid.v}};
 }
-
-// --- what it holds ---
 
 const char* state_name(const ServedSequence& s) {
   if (s.request == 0) return s.session.empty() ? "kept" : "session";
@@ -100,7 +96,7 @@ Json prefix_disk_json(const std::optional<PrefixDiskStatus>& disk) {
           {"failures", disk->failures}};
 }
 
-// Returns [KV heads, head size] of each layer, for models whose layers differ.
+// Returns [KV heads, head size] of each layer. The page needs the list only for models whose layers differ.
 Json heads_by_layer_json(const Geometry& g) {
   Json layers = Json::array();
   for (int layer = 0; layer < g.n_layers; ++layer) layers.push_back({g.kv_heads(layer), g.dim(layer)});

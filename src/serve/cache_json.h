@@ -1,4 +1,4 @@
-// Writes the JSON of GET /cache: how the cache is stored, and what it holds.
+// Writes the JSON of GET /cache, which says how the cache is stored and which sequences it holds.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// docs/reference/json.md describes the fields (kvant.cache/1).
+// docs/reference/json.md describes the fields under the schema name kvant.cache/1.
 nlohmann::ordered_json cache_json(const ServerInfo& info, const SchedulerOptions& options,
                                   const CacheView& view);
 

@@ -11,11 +11,11 @@ using Json = nlohmann::ordered_json;
 using testing::FakeEngine;
 using testing::NoBackend;
 
-// K has 4 bits by channel, V has 2 bits by token, and KV head 1 of layer 0 is BF16. A page of 128 tokens with
-// d = 16 then takes, by the formats' definitions:
+// K has 4 bits by channel, V has 2 bits by token, and KV head 1 of layer 0 is BF16. The sizes below follow
+// from the formats' definitions for a page of 128 tokens with d = 16.
 constexpr int kLayers = 2, kHeads = 2, kDim = 16;
-constexpr std::int64_t kKeyPage = 128 * kDim / 2 + kDim * 4;   // codes, and two f16 per channel
-constexpr std::int64_t kValuePage = 128 * kDim / 4 + 128 * 4;  // codes, and two f16 per token
+constexpr std::int64_t kKeyPage = 128 * kDim / 2 + kDim * 4;   // codes and two f16 values per channel
+constexpr std::int64_t kValuePage = 128 * kDim / 4 + 128 * 4;  // codes and two f16 values per token
 constexpr std::int64_t kPlainPage = 128 * kDim * 2;
 constexpr const char* kRecipe = "k=ch4g128,v=tok2g128,k@0.1=bf16,v@0.1=bf16,sink=4";
 
@@ -52,7 +52,7 @@ std::int64_t sum(const Json& numbers) {
   return total;
 }
 
-// Returns the newest sequence on which a request runs.
+// Returns the newest sequence that serves a request.
 const Json& running_sequence(const Json& view) {
   const Json* newest = nullptr;
   for (const Json& s : view["sequences"]) {
@@ -76,7 +76,7 @@ TEST_F(CacheJson, SaysHowEachLayerHeadAndSideIsStored) {
   EXPECT_EQ(page_bytes("k", 1), kPlainPage);
   EXPECT_EQ(page_bytes("v", 1), kPlainPage);
   ASSERT_EQ(plan["formats"].size(), 3U);
-  EXPECT_EQ(plan["formats"][0]["format"], "bf16");  // formats with the most bits come first
+  EXPECT_EQ(plan["formats"][0]["format"], "bf16");  // the formats are sorted by falling bits
   EXPECT_DOUBLE_EQ(plan["formats"][1]["bits"], 8.0 * kKeyPage / (128 * kDim));
   EXPECT_EQ(plan["tail"], "bf16");
 }
@@ -88,17 +88,19 @@ TEST_F(CacheJson, CountsTheBytesOfARunningSequence) {
   const Json& running = running_sequence(view);
   EXPECT_EQ(running["state"], "generating");
   EXPECT_EQ(running["prompt_tokens"], 300);
-  EXPECT_EQ(running["generated_tokens"], 2);  // the prompt's last token gave the first one
+  // Prefill gives the first token, and the step after prefill gives the second.
+  EXPECT_EQ(running["generated_tokens"], 2);
   EXPECT_EQ(running["tokens"], 301);
   EXPECT_EQ(running["bf16_bytes"], 301 * kLayers * kHeads * 2 * kDim * 2);
-  const std::int64_t unsealed = (48 + 4) * kDim * 2;  // 45 tokens in steps of 16, and the sink
+  // 45 tokens in steps of 16 take space for 48; the sink has 4 tokens.
+  const std::int64_t unsealed = (48 + 4) * kDim * 2;
   const std::vector<std::int64_t> k(
       {2 * kKeyPage + unsealed, 2 * kPlainPage + unsealed, 2 * kKeyPage + unsealed, 2 * kKeyPage + unsealed});
   EXPECT_EQ(running["k_bytes"].get<std::vector<std::int64_t>>(), k);
   EXPECT_EQ(running["bytes"]["sealed"], 3 * 2 * (kKeyPage + kValuePage) + 2 * 2 * kPlainPage);
   EXPECT_EQ(running["bytes"]["sink"], kLayers * kHeads * 2 * 4 * kDim * 2);
   EXPECT_EQ(running["bytes"]["tail"], kLayers * kHeads * 2 * 48 * kDim * 2);
-  // The prefix cache keeps its two whole pages as well.
+  // The prefix cache holds the two whole pages, too, so they are shared.
   EXPECT_EQ(running["pages"].dump(),
             R"([{"kind":"sealed","shared":true,"n":2},{"kind":"tail","shared":false,"n":1}])");
 }
@@ -115,7 +117,7 @@ TEST_F(CacheJson, CountsSharedPagesOnce) {
       all);
   EXPECT_EQ(view["tokens"]["cached"], 256);
   EXPECT_EQ(running_sequence(view)["cached_tokens"], 256);
-  // Both requests and the prefix cache hold two pages of each side and the sink's page.
+  // Both requests and the prefix cache share two pages of each side and the sink's page.
   EXPECT_GE(view["memory"]["saved_by_sharing"], 2 * (3 * 2 * (kKeyPage + kValuePage) + 2 * 2 * kPlainPage));
 }
 

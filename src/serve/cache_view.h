@@ -1,4 +1,4 @@
-// CacheView shows what a server's cache holds at one moment, sequence by sequence.
+// CacheView is a snapshot of a server's cache, sequence by sequence.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace kvant {
 
 struct CacheView {
-  double seconds = 0;  // time of a monotonic clock, for rates of counters
+  double seconds = 0;  // the time of a monotonic clock; clients divide counters by time differences
   SchedulerStatus status;
   std::vector<ServedSequence> sequences;
-  std::int64_t page_bytes = 0;  // bytes of pages in use; shared pages count once
+  std::int64_t page_bytes = 0;  // the bytes of pages in use, where a shared page counts once
 };
 
-// Call it between steps.
+// Call view_cache() only between steps, when the cache does not change.
 CacheView view_cache(const Scheduler& scheduler);
 
 }  // namespace kvant

@@ -6,13 +6,13 @@
 
 namespace kvant {
 
-// Returns the text of a JSON object, whatever a client sent, because a refused call would end its
-// conversation. An object, or the text of one, stays as it is. Null and an empty text become {}. Anything
-// else, such as a call that a token limit cut, becomes {"arguments": VALUE}, so the model still sees what it
-// wrote. A null `value` means that the client sent none.
+// Returns the arguments of a tool call as the text of a JSON object. A client may send anything, and a
+// refused call would end its conversation. An object, or the text of an object, stays as it is. Null, an
+// empty text and a missing value (null pointer) become {}. Any other VALUE, such as arguments that a token
+// limit cut off, becomes {"arguments": VALUE}, so the model still sees the value.
 std::string call_arguments(const nlohmann::ordered_json* value);
 
-// Returns the call itself, with these arguments.
+// Returns the JSON of a tool call with this id, name and arguments, as chat templates read it.
 nlohmann::ordered_json call_json(const std::string& id, const std::string& name,
                                  const nlohmann::ordered_json* arguments);
 

@@ -17,7 +17,7 @@ constexpr const char* kNoTemplate =
     "the model's file has no chat template: start the server with --chat-template FILE, or ask "
     "/v1/completions";
 
-// Reads the values that a template may use in addition to the messages.
+// Reads the values that a chat template may use in addition to the messages.
 void read_template_values(JsonFields& fields, ChatHistory& conversation) {
   constexpr const char* kKey = "chat_template_kwargs";
   const Json* values = fields.value(kKey);
@@ -37,14 +37,15 @@ Result<TemplatedChat> fill_template(const ChatHistory& conversation, const ChatT
   return chat_template->apply(conversation.json, tools, conversation.template_values, conversation.thinking);
 }
 
-// Returns the grammar in its state at the completion's start.
+// Returns the completion's grammar, advanced past the part of the completion that the prompt already
+// contains.
 Result<std::unique_ptr<Grammar>> answer_grammar(const TemplatedChat& chat, const Tokenizer& tokenizer) {
   auto grammar = Grammar::make(chat.grammar, tokenizer);
   if (!grammar.ok() || chat.grammar_start.empty()) return grammar;
   const auto start = tokenizer.encode(chat.grammar_start, /*add_special=*/false, /*parse_special=*/true);
   if (!start.ok()) return start.error();
   for (std::size_t i = 0; i < start->size(); ++i) {
-    // Some tokenizers add a space at the beginning.
+    // Some tokenizers add a space before a text, which the grammar does not know.
     const bool is_added =
         i == 0 && tokenizer.piece((*start)[i]).starts_with(' ') && !chat.grammar_start.starts_with(' ');
     if (!is_added) KVANT_RETURN_IF_ERROR((*grammar)->accept((*start)[i]));
@@ -86,7 +87,8 @@ std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const C
   request.generation.kept_tokens = std::move(chat->kept_tokens);
   api_request.tool_format = chat->format;
   request.prompt = std::move(chat->tokens);
-  if (!chat->quotes_tokens) request.text = std::move(chat->prompt);  // sessions read tokens from texts
+  // Sessions make tokens from this text; a quoted control token would become a real one.
+  if (!chat->quotes_tokens) request.text = std::move(chat->prompt);
   request.text_has_special_tokens = true;
   return std::nullopt;
 }

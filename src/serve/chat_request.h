@@ -1,4 +1,4 @@
-// Turns a parsed chat of any API into a request for the scheduler.
+// Turns a parsed chat of any API into a request for the scheduler. Every API first fills in a Chat.
 #pragma once
 
 #include "chat/chat_history.h"
@@ -17,8 +17,8 @@ struct Chat {
   GenerationRequest options;
 };
 
-// Adds the chat to `request` as its prompt. Unread parameters follow the rule in parameter_rule.h. The error
-// is that of `fields`, or says why the chat has no prompt.
+// Makes the chat the prompt of `request`. Parameters that nobody has read follow the rule in
+// parameter_rule.h. Returns the error of `fields`, or an error if the chat has no prompt.
 ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, const Tokenizer& tokenizer,
                            const ApiLimits& limits);
 

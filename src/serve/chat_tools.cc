@@ -12,7 +12,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxToolName = 64;
-// limits the rules for the names of all tools, without their schemas
+// This bounds the number of grammar symbols for the names of all tools. The tools' schemas have a bound of
+// their own.
 constexpr std::int64_t kMaxToolSymbols = 60'000;
 
 bool is_tool_name(const std::string& name) {
@@ -64,7 +65,7 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
   auto held = hold_schema(description["parameters"], where + "." + schema_key,
                           is_strict ? SchemaUse::exact : SchemaUse::advice,
                           fmt::format("tool-{}-part-", tools.functions.size()), schemas);
-  schemas.symbols += 64 + std::ssize(name);  // for the rules around the name
+  schemas.symbols += 64 + std::ssize(name);  // the rules around the name take about 64 symbols
   Json held_description = {{"name", name}};
   if (held.ok()) {
     held_description["parameters"] = std::move(held->schema);

@@ -12,18 +12,20 @@ class ServerLog;
 // Reads `tools`, `tool_choice` and `parallel_tool_calls`. A mistake becomes the error of `fields`.
 ChatTools read_tools(JsonFields& fields);
 
-// Logs, once per sentence, which demands of the schemas the arguments are not held to. `log` may be null.
+// Logs each part of a tool's schema that the grammar does not enforce. The log has each sentence once. `log`
+// may be null.
 void log_loosened(const ChatTools& tools, ServerLog* log);
 
-// Adds a function. `where` is its name in error messages. Its fields are name, description and, under
-// schema_key, the schema of its arguments. `schemas` counts the cost of all functions' schemas so far. With
-// `strict`, arguments are held to the schema, or the schema is refused; without it the schema is advice.
+// Adds a function to `tools`. `where` is the function's name in error messages. `function` has a name, a
+// description and, under schema_key, a schema of the arguments. `schemas` sums up the cost of all functions'
+// schemas. If the function is `strict`, the arguments must match the schema, or the schema is refused.
+// Otherwise the schema is advice.
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
                   SchemaCost& schemas);
-// Reads `tool_choice` as OpenAI's APIs have it: "auto", "none", "required", or an object that names a
-// function. The name is in the object's member `nested`, or in the object itself if `nested` is null.
+// Reads `tool_choice` of an OpenAI API: "auto", "none", "required", or an object that names a function. The
+// function's name is in the object's member `nested`, or in the object itself if `nested` is null.
 void read_tool_choice(JsonFields& fields, const char* nested, ChatTools& tools);
-// Chooses one function by the name in `choice`, which must be among the tools.
+// Makes the model call the function that `choice` names. The function must be one of `tools`.
 void choose_function(JsonFields& choice, ChatTools& tools);
 
 }  // namespace kvant

@@ -30,7 +30,7 @@ Json read_turn_call(const Json& json, const std::string& where, JsonFields& mess
   return call_json(id, name, function.value("arguments"));
 }
 
-// Reads an assistant's call under the API's older name, `function_call`.
+// Reads an assistant's call from `function_call`, the API's older name for tool calls.
 Json read_older_call(const Json& json, const std::string& where, JsonFields& message) {
   JsonFields function(json, where);
   const std::string name = function_name(function);
@@ -51,7 +51,7 @@ Json read_calls(JsonFields& message, const std::string& role, const std::string&
   return calls;
 }
 
-// Maps a message's role to one of the four that templates know.
+// Maps a message's role to one of the four roles that chat templates know.
 std::string role_of(JsonFields& message) {
   const std::string role = message.text("role").value_or("");
   if (role == "developer") return "system";
@@ -59,7 +59,7 @@ std::string role_of(JsonFields& message) {
   return message.word("role", {"system", "user", "assistant", "tool"}, JsonFields::Missing::is_wrong);
 }
 
-// Refuses members that change a message's meaning but are not text.
+// Refuses media in a message, because a model that reads only text would miss a part of the meaning.
 void refuse_media(JsonFields& message, const std::string& where) {
   for (const char* key : {"audio", "images", "image", "video", "files"}) {
     const Json* media = message.value(key);

@@ -9,9 +9,9 @@
 
 namespace kvant {
 
-// Adds a message to the conversation. `where` is its name in errors, such as "messages[3]". Members that do
-// not change the meaning (`name`, `cache_control`, an empty `refusal`) are ignored; others, such as `audio`,
-// become an error of `fields`.
+// Adds a message to the conversation. `where` is the message's name in errors, such as "messages[3]". The
+// function ignores members that do not change the meaning: `name`, `cache_control`, an empty `refusal`.
+// Members that do, such as `audio`, become an error of `fields`.
 void read_chat_turn(const nlohmann::ordered_json& json, const std::string& where, JsonFields& fields,
                     ChatHistory& conversation);
 

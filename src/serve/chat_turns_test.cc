@@ -85,7 +85,7 @@ TEST(ChatTurns, MayHaveNothingToSay) {
   EXPECT_EQ(turn({{"role", "assistant"}, {"content", nullptr}, {"refusal", "no"}})["content"], "no");
 }
 
-// A call that was cut off must not end the conversation.
+// A call that a token limit cut off must not end the conversation.
 TEST(ChatTurns, TakeTheArgumentsOfCallsAsTheyAre) {
   EXPECT_EQ(called(R"({"city": "Ghent"})"), R"({"city": "Ghent"})");
   EXPECT_EQ(called({{"city", "Ghent"}}), R"({"city":"Ghent"})");

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The client packages, and what programs with a protocol of their own send, against a started server.
+"""Tests a server with the client packages, and with requests of programs that have protocols of their own.
 
     src/serve/client_matrix_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
 
-testing/requests has a request of each program, written from what it is documented to send. Runs with the Python of .venv, where
-`scripts/setup.sh test` puts the packages; without them their test is skipped.
+testing/requests has one request of each program, written from the program's documentation. The test runs with the
+Python of .venv, where `scripts/setup.sh test` puts the packages. Tests of missing packages are skipped.
 """
 import json
 import os
@@ -25,7 +25,7 @@ HISTORY = "{%- if message.content -%}{{- message.content -}}"
 
 
 def template():
-    """Returns the project's template with tools, and with thoughts that a request turns on."""
+    """Returns the project's chat template with tools, extended by thoughts that a request turns on."""
     text = (ROOT / "data/templates/chatml-tools.jinja").read_text()
     assert START in text and HISTORY in text
     thought = "{%- if message.reasoning_content -%}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' -}}{%- endif -%}"
@@ -34,7 +34,7 @@ def template():
 
 
 def has_packages():
-    """Looks for the packages without importing them, which would take seconds."""
+    """Returns whether the packages are installed. Importing them would take seconds."""
     look = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('openai', 'anthropic', 'litellm', 'langchain_openai'))))"
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", look]).returncode == 0
 
@@ -77,7 +77,7 @@ class Programs(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
+        os.environ["XDG_CACHE_HOME"] = folder  # this keeps calibrations out of the user's cache folder
         path = pathlib.Path(folder) / "template.jinja"
         path.write_text(template())
         SERVER = Server(*sys.argv[1:3], "kvant-4bit", "--chat-template", str(path))

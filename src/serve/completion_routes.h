@@ -14,7 +14,7 @@ class Server;
 
 namespace kvant {
 
-// Everything except `limits` itself must outlive the server.
+// All arguments except the object `limits` must outlive the server; whatever `limits` points to must, too.
 void add_completion_routes(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                            const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -15,13 +15,15 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kStandingWorkers = 4;  // more workers start when they are needed, and end
-constexpr int kLookMilliseconds = 250;       // how often overdue connections are looked for
+constexpr std::size_t kStandingWorkers = 4;  // these workers always exist; more start under load and end
+                                             // afterwards
+constexpr int kLookMilliseconds = 250;       // the waiting thread looks for overdue connections this often
 constexpr std::size_t kRequestsOfAConnection = 100000;
 constexpr std::size_t kLongestId = 128;
-constexpr std::size_t kMostBuffered = 512 << 20;  // bytes of incomplete requests
+constexpr std::size_t kMostBuffered = 512 << 20;  // the bytes of all incomplete requests together
 
-// httplib gives accepted sockets to a task queue. This task only passes the socket on, which takes no time.
+// httplib gives accepted sockets to a task queue. The task only hands the socket to the waiting thread, so
+// the queue runs it at once.
 class AtOnce final : public httplib::TaskQueue {
  public:
   bool enqueue(std::function<void()> task) override {
@@ -31,7 +33,8 @@ class AtOnce final : public httplib::TaskQueue {
   void shutdown() override {}
 };
 
-// HTTP/1.1 keeps a connection unless one side says "close"; HTTP/1.0 needs "keep-alive" from both.
+// An HTTP/1.1 connection stays open unless one side says "close". An HTTP/1.0 connection closes unless both
+// sides say "keep-alive".
 void say_whether_kept(const httplib::Request& request, httplib::Response& response) {
   const RequestContext* context = context_of(response);
   const bool is_old = request.version == "HTTP/1.0";
@@ -45,7 +48,8 @@ void say_whether_kept(const httplib::Request& request, httplib::Response& respon
   if (closes) response.headers.erase("Keep-Alive");
 }
 
-// Takes the client's own id, if it sent one, because that id also appears in a proxy's log.
+// Returns the client's own id if the client sent one, because a proxy's log has the same id. Otherwise the id
+// is random.
 std::string id_of(const httplib::Request& request) {
   const std::string given = request.get_header_value("x-request-id");
   const bool is_id = !given.empty() && given.size() <= kLongestId && std::ranges::all_of(given, [](char c) {
@@ -91,7 +95,7 @@ void ConnectionServer::serve() {
   returned_.clear();
 }
 
-// --- the threads that serve ---
+// Worker threads call the following functions.
 
 ConnectionServer::HandlerResponse ConnectionServer::begin(const httplib::Request& request,
                                                           httplib::Response& response) {
@@ -107,7 +111,7 @@ ConnectionServer::HandlerResponse ConnectionServer::begin(const httplib::Request
   record.method = request.method;
   record.path = request.path;
   response.set_header("x-request-id", record.id);
-  // A body that is too large is refused before anybody waits for it.
+  // The server refuses a body that is too large before any thread waits for the rest of the body.
   HttpConnection& connection = *serving.context.connection;
   if (connection.is_too_large() || request.get_header_value_u64("Content-Length", 0) > limits_.max_body) {
     connection.close_after_response();
@@ -156,7 +160,7 @@ bool ConnectionServer::serve_request(HttpConnection& connection) {
   if (record.status == 0) record.status = connection.status();
   record.seconds = std::chrono::duration<double>(RequestRecord::Clock::now() - record.start).count();
   if (done_) done_(record);
-  // If nothing was served, the start of the next request is unknown.
+  // If no request was served, nobody knows where the next request starts, so the connection must close.
   return ok && served != nullptr && !is_last && !connection.said_close();
 }
 
@@ -172,7 +176,7 @@ void ConnectionServer::serve_requests(const ConnectionPointer& connection) {
   give_back(connection);
 }
 
-// --- the thread that waits ---
+// The waiting thread calls the following functions.
 
 bool ConnectionServer::process_and_close_socket(socket_t socket) {
   ++n_connections_;
@@ -219,7 +223,7 @@ void ConnectionServer::wait_for(ConnectionPointer connection) {
   waiting_[socket] = std::move(connection);
   epoll_event event{.events = EPOLLIN, .data = {.fd = socket}};
   epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event);
-  look_at(socket);  // epoll does not report bytes that were already read
+  look_at(socket);  // the connection may have buffered bytes, which epoll does not report
 }
 
 void ConnectionServer::take(int socket) {
@@ -250,7 +254,7 @@ void ConnectionServer::close_overdue() {
     if (connection->deadline(limits_.keep_alive) <= now) overdue.push_back(socket);
   }
   for (const int socket : overdue) take(socket);
-  // These clients have shown no key yet, so their incomplete bodies must not fill the memory.
+  // These clients have shown no API key yet, so their incomplete bodies must not fill the memory.
   const auto n_buffered = [](const auto& each) { return each.second->n_buffered(); };
   std::size_t sum = 0;
   for (const auto& each : waiting_) sum += n_buffered(each);

@@ -1,5 +1,6 @@
 // ConnectionServer is cpp-httplib's server with any number of connections. One thread waits for all clients
-// that send nothing, or only part of a request. When a request is complete, a thread of a pool serves it.
+// that send nothing, or only part of a request. When a request is complete, a thread of a pool serves the
+// request.
 #pragma once
 
 #include <httplib.h>
@@ -20,9 +21,10 @@
 namespace kvant {
 
 struct ConnectionLimits {
-  std::size_t workers = 64;             // requests that are served at the same time
-  std::size_t connections = 1000;       // beyond this number, the connection that is idle longest is closed
-  std::chrono::seconds keep_alive{75};  // how long an idle connection is kept
+  std::size_t workers = 64;             // this many requests are served at the same time
+  std::size_t connections = 1000;       // beyond this number, the connection that has been idle longest is
+                                        // closed
+  std::chrono::seconds keep_alive{75};  // the server closes a connection that has been idle for this long
   std::size_t max_body = 16 << 20;      // bytes
 };
 
@@ -33,18 +35,19 @@ class ConnectionServer final : public httplib::Server {
   explicit ConnectionServer(const ConnectionLimits& limits);
   ~ConnectionServer() override;
 
-  // Sets a function that may change a request before it is routed, for example other spellings of a path.
-  // Several threads call it, and `check` and `done`, too.
+  // Sets a function that may change a request before routing, for example to accept another spelling of a
+  // path. Several threads call the functions `normalize`, `check` and `done` at the same time.
   void set_normalizer(std::function<void(httplib::Request&)> normalize) { normalize_ = std::move(normalize); }
-  // Sets a function that runs before a body is read (httplib's pre-routing handler).
+  // Sets a function that runs before a request's body is read (httplib's pre-routing handler).
   void set_check(HandlerWithResponse check) { check_ = std::move(check); }
-  // Sets the function that answers a request which only its status describes, even if nothing of the request
-  // is known.
+  // Sets the function that writes the body of a response that has only a status. The server may know nothing
+  // of the request.
   void set_refusal(Handler refuse);
   // Sets a function that runs after each response.
   void set_done(Done done) { done_ = std::move(done); }
 
-  // Serves on the sockets of earlier binds until stop(), and then finishes the requests that run.
+  // Serves on the sockets that earlier calls of bind opened, until stop(). Requests that run at that time are
+  // finished.
   void serve();
 
  private:
@@ -57,9 +60,9 @@ class ConnectionServer final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
   HandlerResponse begin(const httplib::Request& request, httplib::Response& response);
   void serve_requests(const ConnectionPointer& connection);
-  bool serve_request(HttpConnection& connection);  // false: it was the connection's last request
+  bool serve_request(HttpConnection& connection);  // false after the connection's last request
   bool refuse_head(HttpConnection& connection) const;
-  void give_back(ConnectionPointer connection);  // returns it to the thread that waits
+  void give_back(ConnectionPointer connection);  // the waiting thread gets the connection
 
   void wait_for_clients();
   void wait_for(ConnectionPointer connection);
@@ -75,14 +78,16 @@ class ConnectionServer final : public httplib::Server {
   Done done_;
 
   std::mutex serving_mutex_;
-  std::map<const httplib::Request*, Serving> serving_;  // by request
+  // Keyed by the request that httplib passes to handlers.
+  std::map<const httplib::Request*, Serving> serving_;
 
   std::atomic<bool> ending_{false};
   int epoll_ = -1, wake_ = -1;
   std::atomic<std::size_t> n_connections_{0};
   std::mutex returned_mutex_;
-  std::vector<ConnectionPointer> returned_;             // connections that are to wait again
-  std::unordered_map<int, ConnectionPointer> waiting_;  // by socket; only the waiting thread uses it
+  std::vector<ConnectionPointer> returned_;             // the waiting thread takes these connections over
+  std::unordered_map<int, ConnectionPointer> waiting_;  // keyed by socket; only the waiting thread uses the
+                                                        // map
   std::unique_ptr<httplib::ThreadPool> workers_;
   std::thread waiter_;
 };

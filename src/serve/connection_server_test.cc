@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// A client that sends bytes as it likes.
+// Client is a TCP client that sends arbitrary bytes.
 class Client {
  public:
   explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -51,7 +51,7 @@ class Client {
     say("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
   }
 
-  // What comes until `end` has come, or the server has closed the connection, or time is up.
+  // Returns all bytes received until `end` has come, the server has closed the connection, or the time is up.
   std::string hear(std::string_view end, std::chrono::milliseconds patience = 5s) {
     const auto limit = Clock::now() + patience;
     while (text_.find(end) == std::string::npos) {
@@ -71,7 +71,7 @@ class Client {
     text_.erase(0, heard.size());
     return heard;
   }
-  // Whether the server closes the connection in that time.
+  // Returns whether the server closes the connection within `patience`.
   bool is_closed(std::chrono::milliseconds patience = 3s) {
     hear("what no server says", patience);
     return closed_;
@@ -99,7 +99,7 @@ class ConnectionServerTest : public ::testing::Test {
     server_->Post("/echo", [](const httplib::Request& request, httplib::Response& response) {
       response.set_content("[" + request.body + "]", "text/plain");
     });
-    // Waits for its client to leave.
+    // The handler of /wait runs until its client leaves or wait_seconds_ have passed.
     server_->Post("/wait", [this](const httplib::Request& request, httplib::Response& response) {
       ++n_waiting_;
       const auto begin = Clock::now();
@@ -193,7 +193,7 @@ TEST_F(ConnectionServerTest, SkipsEmptyLinesBeforeARequest) {
   EXPECT_TRUE(has(one.hear(kHello), "200 OK"));
 }
 
-// No thread waits for the rest of such a head.
+// httplib would make a thread wait for the rest of these heads.
 TEST_F(ConnectionServerTest, RefusesHeadsThatHttplibWouldWaitFor) {
   start({.workers = 1});
   for (const std::string& head :
@@ -297,7 +297,7 @@ TEST_F(ConnectionServerTest, ReadsBodiesHoweverTheyCome) {
       "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
       "Chunked\r\n\r\n7;a=b\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n");
   EXPECT_NE(chunked.hear("]").find("[\r\n0\r\n\r\n]"), std::string::npos);
-  chunked.get("/hello");  // the connection goes on behind it
+  chunked.get("/hello");  // the connection still works after the chunked body
   EXPECT_NE(chunked.hear(kHello).find("200 OK"), std::string::npos);
 
   Client asks_first = client();
@@ -307,7 +307,8 @@ TEST_F(ConnectionServerTest, ReadsBodiesHoweverTheyCome) {
   EXPECT_NE(asks_first.hear("]").find("[abc]"), std::string::npos);
 }
 
-// What follows a request that was not understood is no request, whoever sends it.
+// Bytes after a request that was not understood may come from an attacker, so the server must not serve them
+// as a request.
 TEST_F(ConnectionServerTest, ServesNothingAfterARequestThatWasNotUnderstood) {
   start();
   const std::string inner = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi";
@@ -350,7 +351,7 @@ TEST_F(ConnectionServerTest, RefusesBodiesThatAreTooLarge) {
   EXPECT_NE(one.hear("\r\n\r\n").find(" 413 "), std::string::npos);
 }
 
-// Idle clients and those that send a byte now and then take no thread.
+// A thousand clients that are idle, or send a byte now and then, must take no thread from others.
 TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
@@ -362,7 +363,8 @@ TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
   for (int i = 0; i < n; ++i) {
     idle.push_back(client());
     if (i % 4 == 0)
-      idle.back().say("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");  // never whole
+      // This request never becomes complete.
+      idle.back().say("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
     if (i % 4 == 1) idle.back().say("GET /hello HT");
     if (i % 100 == 2) {
       idle.back().get("/hello");
@@ -376,7 +378,7 @@ TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
     EXPECT_NE(one.hear(kHello).find("200 OK"), std::string::npos);
     EXPECT_LT(seconds_since(begin), 1.0);
   }
-  idle[4].say("cde");  // the rest
+  idle[4].say("cde");  // these bytes complete the request
   EXPECT_NE(idle[4].hear("]").find("[abcde]"), std::string::npos);
 }
 
@@ -395,7 +397,7 @@ TEST_F(ConnectionServerTest, KeepsNoLargeBodyForAnIdleClient) {
                        "\r\n\r\n");
     clients.back().say(std::string(kBody, 'x'));
     EXPECT_TRUE(has(clients.back().hear(kHello), "200 OK"));
-    clients.back().get("/hello");  // its connection is kept
+    clients.back().get("/hello");  // the connection serves another request
     EXPECT_TRUE(has(clients.back().hear(kHello), "200 OK"));
   }
   EXPECT_LT(held() - before, 4 * kBody);
@@ -452,10 +454,10 @@ TEST_F(ConnectionServerTest, NoticesAClientThatLeavesBehindAnotherRequest) {
   EXPECT_LT(seconds_since(begin), 1.0);
 }
 
-// It has sent all that it wants to send, and reads.
+// The client has sent all that it wants to send, and still reads.
 TEST_F(ConnectionServerTest, TakesAClientThatOnlyStopsSendingForPresent) {
   start();
-  wait_seconds_ = 0.8;  // long enough for two bytes of the response ahead
+  wait_seconds_ = 0.8;  // long enough for the server to send two bytes of the response ahead
   for (const char* version : {"1.1", "1.0"}) {
     Client one = client();
     one.say(std::string("POST /wait HTTP/") + version + "\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
@@ -492,7 +494,8 @@ TEST_F(ConnectionServerTest, EndsWithAllItsConnections) {
   std::vector<Client> clients;
   for (int i = 0; i < 20; ++i) clients.push_back(client());
   clients[0].say(
-      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");  // a thread waits for it
+      // A thread waits for this request.
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   clients[1].say("GET /he");
   std::this_thread::sleep_for(50ms);
   const auto begin = Clock::now();

@@ -10,11 +10,12 @@ namespace kvant {
 namespace {
 
 constexpr const char* kMethods = "GET, HEAD, POST, DELETE, OPTIONS";
-// Clients of the APIs send these headers. A web page's own list is allowed as it is.
+// Clients of the APIs send these headers. If a web page lists other headers, the server allows the page's
+// list.
 constexpr const char* kHeaders =
     "Authorization, Content-Type, x-api-key, anthropic-version, anthropic-beta, x-request-id";
 constexpr const char* kReadable = "x-request-id, request-id, Retry-After, WWW-Authenticate";
-constexpr const char* kSeconds = "600";  // how long a browser may keep the answer to a preflight
+constexpr const char* kSeconds = "600";  // a browser may cache the response to a preflight this long
 
 bool is_origin(const std::string& text) {
   const std::size_t scheme = text.find("://");
@@ -56,7 +57,7 @@ bool CorsPolicy::is_preflight(const httplib::Request& request) {
 
 void CorsPolicy::allow(const httplib::Request& request, httplib::Response& response) const {
   if (!all_ && origins_.empty()) return;
-  if (!all_) response.set_header("Vary", "Origin");  // caches keep one response per origin
+  if (!all_) response.set_header("Vary", "Origin");  // HTTP caches must keep one response per origin
   const std::string origin = request.get_header_value("Origin");
   if (!allows(origin)) return;
   response.set_header("Access-Control-Allow-Origin", all_ ? "*" : origin);
@@ -68,7 +69,7 @@ void CorsPolicy::allow(const httplib::Request& request, httplib::Response& respo
   response.set_header("Access-Control-Allow-Methods", kMethods);
   response.set_header("Access-Control-Allow-Headers", headers.empty() ? kHeaders : headers);
   response.set_header("Access-Control-Max-Age", kSeconds);
-  // A web page on the internet wants to reach a server on the user's own machine.
+  // The header means that a web page from the internet wants to reach a server on the user's own machine.
   if (request.has_header("Access-Control-Request-Private-Network"))
     response.set_header("Access-Control-Allow-Private-Network", "true");
 }

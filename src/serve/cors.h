@@ -1,5 +1,5 @@
-// Cross-origin resource sharing decides which web pages of other origins may reach this server from a
-// browser.
+// Decides which web pages of other origins may reach this server from a browser (CORS, cross-origin resource
+// sharing).
 #pragma once
 
 #include <string>
@@ -16,13 +16,14 @@ namespace kvant {
 
 class CorsPolicy {
  public:
-  // Parses "https://a.example,http://localhost:3000", or "*" for all origins; empty: none. An origin has a
-  // scheme, a host, and a port unless it is the scheme's default.
+  // Parses a list such as "https://a.example,http://localhost:3000". "*" allows all origins, and an empty
+  // text allows none. An origin has a scheme, a host, and a port unless the port is the scheme's default.
   static Result<CorsPolicy> parse(const std::string& origins);
 
-  // Adds the headers by which a browser lets the web page read the response, if the policy allows it.
+  // Adds the headers that let a web page read the response, if the policy allows the page's origin.
   void allow(const httplib::Request& request, httplib::Response& response) const;
-  // Returns whether a browser asks what a web page may send. allow() then writes the answer.
+  // Returns whether the request is a preflight, in which a browser asks what a web page may send. allow()
+  // also answers preflights.
   static bool is_preflight(const httplib::Request& request);
 
  private:

@@ -39,7 +39,7 @@ TEST(Cors, AllowsTheOriginsThatAreNamedAndNoOthers) {
 TEST(Cors, AllowsAllWithAStar) {
   const CorsPolicy policy = CorsPolicy::parse("*").value();
   EXPECT_EQ(allowed(policy, from("https://a.example")), "*");
-  EXPECT_EQ(allowed(policy, from("null")), "*");  // a web page opened from a file
+  EXPECT_EQ(allowed(policy, from("null")), "*");  // a web page that was opened from a file
   EXPECT_EQ(allowed(policy, httplib::Request()), "");
 }
 

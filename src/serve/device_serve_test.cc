@@ -1,4 +1,5 @@
-// The scheduler where the model runs and keeps its caches on a device: of host memory (model/host_device.h).
+// Tests the scheduler with a model and caches on a device. The device is host memory (model/host_device.h),
+// so the test needs no GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,14 +21,14 @@ using testing::random_tokens;
 using testing::ReadReply;
 using Tokens = std::vector<std::int32_t>;
 
-// The likeliest tokens.
+// Returns a request that takes the likeliest token at each position.
 GenerationRequest request(Tokens prompt, int max_tokens) {
   GenerationRequest request{.prompt = std::move(prompt), .sampling = {.temperature = 0}};
   request.generation = {.max_tokens = max_tokens, .wants_probabilities = true};
   return request;
 }
 
-// What serves: an engine with its backend, on a device or on the CPU.
+// Server holds an engine with its backend and scheduler, on a device or on the CPU.
 struct Server {
   std::unique_ptr<AttentionBackend> backend;
   std::unique_ptr<Engine> engine;
@@ -47,7 +48,7 @@ struct ServedModel {
 constexpr ServedModel kPlain{"", [] { return TinyModel{}; }}, kHybrid{"_hybrid", tiny_hybrid},
     kWindowed{"_windowed", tiny_windowed};
 
-// A recipe on a tiny model.
+// The parameters are a recipe and a tiny model.
 class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, ServedModel>> {
  protected:
   DeviceServe() : file_("served.gguf") {
@@ -55,7 +56,7 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, Serv
   }
   static std::string recipe() { return std::get<0>(GetParam()); }
 
-  // sessions: a folder; empty: none are kept.
+  // `sessions` is a folder; if it is empty, sessions are not kept.
   Server server(bool on_device, const std::string& sessions = "", std::int64_t memory = 256 << 20) const {
     const auto device = on_device ? std::make_shared<testing::HostDevice>() : nullptr;
     Server made;
@@ -92,8 +93,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, DeviceServe,
                            return "Recipe" + std::to_string(info.index) + std::get<1>(info.param).name;
                          });
 
-// The size of a step decides how products are rounded: answers may part where two tokens are about as likely,
-// and are compared up to there. Returns how many tokens were the same.
+// Compares a completion with the one that the same prompt gets alone. The size of a step changes how products
+// are rounded, so two completions may diverge where two tokens are about equally likely. Returns the number
+// of equal tokens before that point.
 int expect_alike(const ReadReply& reply, int answer, const ReadReply& alone) {
   const auto chosen = [](const ReadReply& of, int number) {
     std::vector<TokenProbability> tokens;
@@ -128,7 +130,7 @@ TEST_P(DeviceServe, AnswersSeveralAtATime) {
       n_same += expect_alike(together[i], answer, alone);
   }
   EXPECT_GT(n_same, 12 * 7 / 2);
-  // Steps of several answers at a time, not one for each token.
+  // Completions share steps, so there are fewer steps than tokens.
   EXPECT_LT(server.scheduler->status().counters.steps, 12 * 7);
 }
 
@@ -144,8 +146,8 @@ TEST_P(DeviceServe, AnswersFromAKeptBeginning) {
   EXPECT_EQ(reply.tokens_of(0), server(/*on_device=*/true).ask({next}).front().tokens_of(0));
 }
 
-// The shadow is a second cache on the device, which gets the answer's tokens: of an unquantized recipe it
-// goes on as the answer does.
+// The shadow sequence is a second cache on the device. With an unquantized recipe, the shadow must agree with
+// the completion.
 TEST_P(DeviceServe, GuardsAnAnswer) {
   auto guarded = request(random_tokens(300, 1), 30);
   guarded.guard = true;
@@ -165,7 +167,8 @@ TEST_P(DeviceServe, GuardsAnAnswer) {
   }
 }
 
-// Memory for two of the longest conversations: eight are answered one after another, what is kept goes.
+// The memory holds two of the longest conversations. All eight requests must succeed, and kept prefixes must
+// be dropped for them.
 TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   const Server measured = server(/*on_device=*/true);
   const std::int64_t one = largest_cache_bytes(
@@ -177,7 +180,7 @@ TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   EXPECT_EQ(tight.scheduler->status().counters.failed, 0);
 }
 
-// A session that one of them has begun goes on on the other, without reading anything again.
+// A session that starts on the device must continue on the CPU, and the reverse, without another prefill.
 TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
   for (const bool on_device : {false, true}) {
     const TinyFile folder("sessions");
@@ -192,7 +195,7 @@ TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
     for (const std::int32_t token : random_tokens(70, 2)) next.prompt.push_back(token);
     const ReadReply reply = server(!on_device, folder.path()).ask({next}).front();
     EXPECT_GT(reply.cached, 310);
-    EXPECT_GT(reply.tokens_of(0).size(), 20U);  // of 40 at most: an answer may end by itself
+    EXPECT_GT(reply.tokens_of(0).size(), 20U);  // of at most 40, because a completion may end by itself
     std::filesystem::remove_all(folder.path());
   }
 }

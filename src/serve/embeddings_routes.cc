@@ -35,7 +35,7 @@ class EmbeddingsAnswers final : public ApiAnswers {
             {"usage", {{"prompt_tokens", usage.prompt}, {"total_tokens", usage.prompt}}}};
   }
 
-  // Requests for embeddings are never streamed.
+  // Requests for embeddings are never streamed, so the event functions are unused.
   std::string part_events(int, const AnswerPart&) override { return ""; }
   std::string end_events(const TokenUsage&) override { return ""; }
   std::string failure_events(const ApiError&) override { return ""; }
@@ -75,7 +75,7 @@ ParsedRequest parse_embeddings_request(const Json& body, const Tokenizer& tokeni
   if (dimensions && *dimensions != limits.n_embd)
     fields.fail("dimensions", fmt::format("'dimensions' must be {}: the model's vectors are not made shorter",
                                           limits.n_embd));
-  // Inputs are plain text, so control tokens in them have no meaning.
+  // Inputs are plain text, so the text of a control token in an input stays text.
   std::vector<TextPrompt> inputs =
       read_prompts(fields, "input", {.add_special = true, .parse_special = false}, tokenizer, limits);
   apply_parameter_rule(fields, limits.log);

@@ -15,14 +15,14 @@ class Server;
 
 namespace kvant {
 
-// Makes one prompt per input.
+// Reads the body of POST /v1/embeddings. Every input becomes a prompt of its own.
 ParsedRequest parse_embeddings_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                        const ApiLimits& limits = {});
 
-// Encodes the floats, as they lie in memory, in base64 (RFC 4648), as OpenAI's clients read them.
+// Encodes the bytes of the floats in base64 (RFC 4648), which OpenAI's client libraries decode.
 std::string base64_of(std::span<const float> values);
 
-// All arguments, and what `limits` points to, must outlive the server.
+// All arguments, and whatever `limits` points to, must outlive the server.
 void add_embeddings_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                           const ApiLimits& limits, std::span<const ServerInfo> served);
 

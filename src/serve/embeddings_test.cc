@@ -1,4 +1,4 @@
-// Tests embeddings, from a request to its vectors.
+// Tests embeddings from a request to its vectors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,7 @@ class Embeddings : public testing::TinyScheduler {
     wanted.embeds = true;
     return wanted;
   }
-  // Returns the mean of the hidden states of all tokens, read in one step, scaled to length 1.
+  // Returns the mean hidden state of all tokens, scaled to length 1. The engine reads all tokens in one step.
   std::vector<float> expected(const std::vector<std::int32_t>& prompt) {
     const auto plan = testing::plan_for("kvant-4bit", engine_->geometry(), nullptr, backend_->page_order());
     Cache cache(plan, 0);
@@ -83,8 +83,8 @@ class Embeddings : public testing::TinyScheduler {
 };
 
 TEST_F(Embeddings, AreTheMeanOfThePromptsHiddenStates) {
-  // The second text starts like the first, whose pages are kept; but tokens that are not read give no hidden
-  // states.
+  // The second prompt shares a prefix with the first, whose pages the prefix cache keeps. Tokens from the
+  // prefix cache have no hidden states, so the server must read them again.
   std::vector<std::int32_t> longer = tokens(700, 1);
   longer.resize(650);
   const std::vector<std::vector<std::int32_t>> prompts = {tokens(700, 1), longer, tokens(5, 2)};

@@ -8,7 +8,8 @@
 namespace kvant {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{5};  // between two looks at the completions of several prompts
+// Pause between two looks at the completions of several prompts.
+constexpr std::chrono::milliseconds kPause{5};
 
 ApiError api_error(const Refusal& refusal, const char* parameter) {
   switch (refusal.reason) {

@@ -1,4 +1,5 @@
-// Exchange holds the completions of one API request, which may have several prompts.
+// Exchange holds the completions of one API request, which may have several prompts. Its destructor cancels
+// what still runs.
 #pragma once
 
 #include <chrono>
@@ -16,40 +17,40 @@
 
 namespace kvant {
 
-// How often a waiting thread checks that its client is still there.
+// A waiting thread checks this often whether its client is still there.
 inline constexpr std::chrono::milliseconds kPatience{50};
 
-// Sets the client of the prompts, the recipe that serves them, and the model's name in the response. Returns
-// the recipe's number, or an error if no served model matches.
+// Finds the recipe that serves the request. Sets the client and recipe of all prompts and the model's name in
+// the response. Returns the recipe's number, or an error if no served model matches.
 std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerInfo> served,
                                     const std::string& client);
 
 class Exchange {
  public:
   Exchange(int n_answers, std::string model) : n_answers_(n_answers), model_(std::move(model)) {}
-  ~Exchange();  // cancels what has not ended
+  ~Exchange();  // cancels the completions that still run
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Submits all prompts or none. An error is the client's answer.
+  // Submits all prompts, or none if the scheduler refuses one. The error is the response to the client.
   static std::variant<std::shared_ptr<Exchange>, ApiError> start(ServeLoop& loop, ApiRequest request);
 
-  // Waits for a part of any completion, about `patience`. With `part`, `choice` is its number among all
-  // completions.
+  // Waits for a part of any completion, for about `patience`. If the result is `part`, `choice` is the
+  // completion's number among all completions of the request.
   AnswerStream::Next read(std::chrono::milliseconds patience, int& choice, AnswerPart& part);
 
-  const std::string& model() const { return model_; }  // name of the model that answers
+  const std::string& model() const { return model_; }  // the name of the model that generates the completions
 
-  // The result is valid after `closed`.
+  // The failure is final once read() has returned `closed`.
   std::optional<ApiError> failure() const;
-  TokenUsage usage() const;  // usage so far; prompts count from when prefill begins
-  bool has_begun() const;    // whether prefill has begun for all prompts
+  TokenUsage usage() const;  // the usage so far; a prompt counts once its prefill has begun
+  bool has_begun() const;    // true once prefill has begun for all prompts
 
  private:
   int n_answers_;  // per prompt
   std::string model_;
-  std::vector<std::shared_ptr<AnswerStream>> streams_;  // by prompt
-  std::size_t next_ = 0;                                // the stream to look at first
+  std::vector<std::shared_ptr<AnswerStream>> streams_;  // one stream per prompt
+  std::size_t next_ = 0;                                // the next read() starts with this stream
 };
 
 }  // namespace kvant

@@ -15,15 +15,17 @@ constexpr std::int64_t kMaxChoices = 2048;
 
 }  // namespace
 
-// What matters about an alternative when it is told apart from others.
+// Outline holds what tells one alternative of a schema from the others.
 struct SchemaHolder::Outline {
-  unsigned stated = kAnyType;     // types that it allows
-  unsigned generated = kAnyType;  // types for which text is generated
+  unsigned stated = kAnyType;     // the types that the alternative allows
+  unsigned generated = kAnyType;  // the types for which the grammar generates text
   std::optional<std::vector<Json>> values;
   std::set<std::string> properties, required;
-  bool has_additional = false;                      // properties that it does not name are generated
-  bool forbids_others = false;                      // properties that it does not name make a value invalid
-  std::map<std::string, std::vector<Json>> listed;  // listed values of properties
+  bool has_additional = false;                      // the grammar generates properties that the alternative
+                                                    // does not name
+  bool forbids_others = false;                      // a property that the alternative does not name makes a
+                                                    // value invalid
+  std::map<std::string, std::vector<Json>> listed;  // the listed values of each property
   double low = -std::numeric_limits<double>::infinity(), high = -low;
 };
 
@@ -110,7 +112,7 @@ SchemaHolder::Outline SchemaHolder::outline(Parts parts, const Json& alternative
     seen.stated &= stated_types(*part, "", /*reports=*/false);
     for (const auto& [key, said] : part->items()) implied |= types_of_keyword(key);
     outline_object(*part, where, seen);
-    // These keywords may name more properties.
+    // These keywords may name further properties.
     for (const char* key : {"anyOf", "oneOf", "propertyNames", "dependentRequired", "dependencies"})
       seen.has_additional = seen.has_additional || part->contains(key);
     for (const char* key : {"minimum", "exclusiveMinimum"}) {

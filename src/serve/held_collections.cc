@@ -9,7 +9,8 @@
 namespace kvant::schema {
 namespace {
 
-// Grammar rules are named after properties, by regular expressions that recurse for each character.
+// llama.cpp's converter names grammar rules after properties. Its regular expressions recurse once per
+// character, so long names could overflow the stack.
 constexpr std::size_t kMaxPropertyBytes = 256;
 
 const Json* first_items(const Json& part) {
@@ -64,7 +65,7 @@ Parts other_property_parts(const Parts& flat) {
 
 std::optional<Json> SchemaHolder::write_array(const Parts& flat, const std::string& where, int depth) {
   Counts counts = read_counts(flat, "minItems", "maxItems", where);
-  std::int64_t n_first = 0;  // items with a schema of their own
+  std::int64_t n_first = 0;  // the number of items with a schema of their own
   bool describes_rest = false;
   for (const Json* part : flat) {
     if (const Json* first = first_items(*part)) n_first = std::max(n_first, std::ssize(*first));
@@ -184,7 +185,7 @@ void SchemaHolder::read_names(const Json& part, const std::string& where, std::v
       }
     }
   }
-  // If a map lists its allowed names, these are its properties.
+  // A map that lists its allowed names is treated as an object with these properties.
   const Json* allowed = member_of(part, "propertyNames");
   if (allowed == nullptr || part.contains("properties")) return;
   if (const auto values = listed_values({allowed})) {

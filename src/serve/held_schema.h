@@ -1,5 +1,6 @@
-// Rewrites JSON schemas into a form to which llama.cpp's converter can hold a text. The converter uses only
-// one of several keywords in one place, so all of them are merged into one part.
+// Rewrites JSON schemas so that llama.cpp's converter can turn them into grammars. Where a schema has several
+// keywords in one place, the converter uses only one of them. The rewriting therefore merges all keywords of
+// a place into one part.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +12,28 @@
 
 namespace kvant {
 
-// Adds up the cost of all schemas in a request. Their rules are one grammar.
+// SchemaCost adds up the cost of all schemas in a request, whose rules form one grammar.
 struct SchemaCost {
-  std::int64_t parts = 0;           // parts that become rules
-  std::int64_t optional_pairs = 0;  // pairs of optional properties in one object; each pair has rules
-  std::int64_t symbols = 0;         // approximate number for names, listed values, patterns and counts
+  std::int64_t parts = 0;           // the number of schema parts that become rules
+  std::int64_t optional_pairs = 0;  // the number of pairs of optional properties within one object; each pair
+                                    // needs rules
+  std::int64_t symbols = 0;         // the approximate number of symbols for names, listed values, patterns
+                                    // and counts
 };
 
-// With `exact`, a text that matches the new schema also matches the old one. With `advice`, that holds except
-// for what `loosened` names.
+// With `exact`, every text that matches the new schema also matches the old one. With `advice`, the new
+// schema may drop demands of the old one, and `loosened` names them.
 enum class SchemaUse : std::uint8_t { exact, advice };
 
 struct HeldSchema {
   nlohmann::ordered_json schema;
-  std::vector<std::string> loosened;  // one sentence for each demand that is not enforced
+  std::vector<std::string> loosened;  // one sentence for each demand that the grammar does not enforce
 };
 
-// Rewrites a schema and adds its cost to `cost`. `where` is the schema's name in messages. `definitions`
-// begins the names of the new schema's definitions; a number follows, and no other schema of the request has
-// these names. With `advice`, the schema describes an object, the arguments of a tool.
-// Errors: it is not a schema; with `exact` also a demand that cannot be enforced, or too high a cost.
+// Rewrites a schema and adds its cost to `cost`. `where` is the schema's name in messages. The new schema's
+// definitions are named `definitions` followed by a number, so schemas of one request need different values.
+// With `advice`, the schema must describe an object, the arguments of a tool. Returns an error if `schema` is
+// not a schema. With `exact`, a demand that no grammar can enforce, or too high a cost, is also an error.
 Result<HeldSchema> hold_schema(const nlohmann::ordered_json& schema, const std::string& where, SchemaUse use,
                                const std::string& definitions, SchemaCost& cost);
 

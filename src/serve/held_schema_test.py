@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Texts of the grammars of JSON schemas, judged by the jsonschema package, which knows nothing of grammars.
+"""Tests the grammars of JSON schemas. The jsonschema package, which knows nothing of grammars, judges the generated
+texts.
 
     src/serve/held_schema_test.py SAMPLES [--schemas N] [--seed N]
 
-SAMPLES: the program schema_samples. A schema is accepted or refused; every text of an accepted one must hold it. Schemas are
-composed at random: 600 of them in the test, more with --schemas. Runs with the Python of .venv, where `scripts/setup.sh test` puts the
-package; without it the test is skipped.
+SAMPLES: the program schema_samples. kvant accepts or refuses a schema; every text of an accepted schema must be
+valid. The test composes 600 schemas at random, or N with --schemas. It runs with the Python of .venv, where
+`scripts/setup.sh test` puts the package. Without the package the test is skipped.
 """
 import argparse
 import json
@@ -38,7 +39,7 @@ def ask(requests):
 
 
 def fault(validator, text):
-    """Returns what is wrong with a text; empty: nothing."""
+    """Returns what is wrong with a text, or an empty text if nothing is wrong."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -157,7 +158,7 @@ class Composer:
 
 class HoldsSchemas(unittest.TestCase):
     def check(self, schemas, texts, advice=False):
-        """Returns the numbers of accepted schemas and of texts."""
+        """Checks all texts of all schemas. Returns the number of accepted schemas and the number of texts."""
         requests = [{"schema": schema, "texts": texts, "seed": SEED + i, "advice": advice} for i, schema in enumerate(schemas)]
         n_accepted = n_texts = 0
         for request, said in zip(requests, ask(requests), strict=True):

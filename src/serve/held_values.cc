@@ -13,9 +13,9 @@ namespace {
 constexpr std::int64_t kLargestInteger = 999'999'999'999'999'999;
 constexpr long double kLargestBound = 9e17L;
 constexpr long double kUnbounded = std::numeric_limits<long double>::infinity();
-constexpr std::int64_t kMaxMultiples = 256;  // multiples that are listed one by one
+constexpr std::int64_t kMaxMultiples = 256;  // the grammar lists at most this many multiples one by one
 
-// long double represents every 64-bit integer exactly.
+// A long double represents every 64-bit integer exactly.
 long double exact_number(const Json& number) {
   if (number.is_number_unsigned()) return static_cast<long double>(number.get<std::uint64_t>());
   if (number.is_number_integer()) return static_cast<long double>(number.get<std::int64_t>());
@@ -90,7 +90,7 @@ std::optional<Json> SchemaHolder::write_number(const Parts& flat, bool may_be_fr
     for (const char* key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}) {
       const Json* said = member_of(*part, key);
       if (said == nullptr || said->is_boolean())
-        continue;  // older schemas have a boolean here, which changes the bound
+        continue;  // older schemas have a boolean here, which changes the meaning of another bound
       const bool is_multiple = key == std::string_view("multipleOf");
       if (!said->is_number() || (is_multiple && said->get<double>() <= 0)) {
         drop(where, fmt::format("has a '{}' that is no number", key));
@@ -147,7 +147,8 @@ std::optional<Json> SchemaHolder::write_integer(long double low, long double hig
   const bool has_low = low >= -kLargestBound, has_high = high <= kLargestBound;
   std::int64_t least = has_low ? static_cast<std::int64_t>(low) : 0,
                most = has_high ? static_cast<std::int64_t>(high) : 0;
-  const std::int64_t many = 999'999'999'999'999;  // the largest bound that digits can count to
+  // The largest number for which the converter's digit counting is exact.
+  const std::int64_t many = 999'999'999'999'999;
   if (!has_low) least = has_high && most < -many / 10 ? -kLargestInteger : -many;
   if (!has_high) most = has_low && least > many / 10 ? kLargestInteger : many;
   const bool divides_all =

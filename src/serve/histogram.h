@@ -1,4 +1,4 @@
-// Histogram counts how many durations fall below each bound, as Prometheus does.
+// Histogram counts the durations that do not exceed each of several bounds, as Prometheus does.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@ namespace kvant {
 
 class Histogram {
  public:
-  // Upper bounds are in seconds and inclusive. Larger values fall into none of them.
+  // The bounds are inclusive and in seconds. A larger duration counts only in the total.
   static constexpr std::array<double, 14> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                                      0.25,  0.5,    1,     2.5,  5,     10,   60};
 

@@ -19,16 +19,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kRequestTime = 30s;   // that a request may take to arrive,
-constexpr std::size_t kPace = 4096;  // and a second more for each of so many bytes
-constexpr auto kWriteTime = 30s;     // the same for what is written
+constexpr auto kRequestTime = 30s;   // a request may take this long to arrive,
+constexpr std::size_t kPace = 4096;  // plus one second for every kPace bytes
+constexpr auto kWriteTime = 30s;     // a response may take this long to send, plus one second for every kPace
+                                     // bytes
 constexpr auto kClosingTime = 2s;
-constexpr std::size_t kMostDiscarded = 32 << 20;  // bytes
-constexpr std::size_t kLongestChunkLine = 4096;   // bytes: its size, and extensions that nobody reads
-constexpr auto kLook = 100ms;                     // how often a waiting read looks whether the server ends
-constexpr std::string_view kTlsHandshake = "\x16\x03";  // with which a client of HTTPS begins
+constexpr std::size_t kMostDiscarded = 32 << 20;  // bytes that are read and thrown away while a connection
+                                                  // closes
+constexpr std::size_t kLongestChunkLine = 4096;   // bytes; the line holds the chunk's size, and extensions
+                                                  // that nobody reads
+constexpr auto kLook = 100ms;                     // a waiting read checks this often whether the server ends
+constexpr std::string_view kTlsHandshake = "\x16\x03";  // a client that speaks HTTPS begins with these bytes
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
-// No path of the server has another method, such as TRACE or CONNECT.
+// No path of the server accepts any other method, such as TRACE or CONNECT.
 constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                       "PATCH", "DELETE", "OPTIONS"};
 
@@ -40,7 +43,8 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// The value of the first field of that name (in small letters) in a head; empty: there is none.
+// Returns the value of the first field called `name` in a head, or an empty text if there is none. `name` is
+// in lower case.
 std::string_view field(std::string_view head, std::string_view name) {
   while (!head.empty()) {
     const std::size_t end = std::min(head.find('\n'), head.size());
@@ -86,7 +90,8 @@ short state_of(int socket, short events) {
 HttpConnection::HttpConnection(int socket, const std::atomic<bool>& ending)
     : socket_(socket), ending_(ending) {
   get_remote_ip_and_port(client_, client_port_);
-  // A client whose machine or network is gone sends nothing, not even an end.
+  // Keep-alive probes find a client whose machine or network is gone, because that client never closes the
+  // connection.
   const int on = 1, idle = 60, interval = 15, count = 4;
   setsockopt(socket_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(socket_, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
@@ -97,8 +102,6 @@ HttpConnection::HttpConnection(int socket, const std::atomic<bool>& ending)
 HttpConnection::~HttpConnection() {
   close(socket_);
 }
-
-// --- between two requests ---
 
 bool HttpConnection::receive(int flags) {
   std::array<char, 16 << 10> block;
@@ -118,7 +121,8 @@ bool HttpConnection::receive(int flags) {
   return true;
 }
 
-// RFC 9112, section 2.2: some clients end a body with an empty line that does not belong to it.
+// Some clients send an empty line after a body, which belongs neither to that body nor to the next request
+// (RFC 9112, section 2.2).
 void HttpConnection::skip_empty_lines() {
   const std::size_t n = std::min(buffer_.find_first_not_of("\r\n"), buffer_.size());
   const std::size_t end = buffer_.rfind('\n', n);
@@ -129,19 +133,20 @@ void HttpConnection::skip_empty_lines() {
 }
 
 int HttpConnection::fault_of(std::string_view head) {
-  constexpr std::ptrdiff_t kOtherLines = 2;  // the request line, and the empty one
+  constexpr std::ptrdiff_t kOtherLines = 2;  // the request line and the empty line at the end
   if (head.starts_with(kTlsHandshake)) return httplib::StatusCode::BadRequest_400;
   if (head.size() > kLargestHead || std::ranges::count(head, '\n') > kMostFields + kOtherLines)
     return httplib::StatusCode::RequestHeaderFieldsTooLarge_431;
-  // httplib waits for a line's whole end, and a thread with it.
+  // httplib reads on until CR LF, so a line that ends with LF alone would keep a thread waiting.
   for (std::size_t at = head.find('\n'); at != std::string_view::npos; at = head.find('\n', at + 1)) {
     if (at == 0 || head[at - 1] != '\r') return httplib::StatusCode::BadRequest_400;
   }
   return fault_of_line(head.substr(0, head.find("\r\n")));
 }
 
-// Returns a status for a method or version that the server does not have, or 0. A line that is no request's
-// gets its status from httplib. HTTP/2 without TLS begins with "PRI * HTTP/2.0".
+// Returns an error status for a method or version that the server does not support, otherwise 0. For a line
+// that is not a request line, httplib determines the status later. HTTP/2 without TLS begins with "PRI *
+// HTTP/2.0".
 int HttpConnection::fault_of_line(std::string_view line) {
   const std::size_t method_end = line.find(' '), target_end = line.rfind(' ');
   if (method_end == std::string_view::npos || method_end == target_end) return 0;
@@ -180,14 +185,15 @@ bool HttpConnection::is_whole(std::size_t max_body) {
     scanned_ = end;
   }
   if (buffer_.size() < needed_) return false;
-  // A client that sends its body when it is told to, and bodies that are too large, are left to the one who
-  // serves the request. So is a body whose end is taken for one too early.
+  // Some requests go to a worker before their body is complete. In one kind, the client waits for "100
+  // Continue" before it sends the body. In the other, the body is larger than allowed, and the worker refuses
+  // it.
   if (!chunked_ || waits_ || buffer_.size() - needed_ > max_body) return true;
   return has_last_chunk(max_body);
 }
 
-// Also where a chunk's size is none, or too large: then the request is refused at once. scanned_: where a
-// chunk begins.
+// Returns whether the chunked body is complete. A chunk with an invalid or too large size also gives true, so
+// a worker refuses the request at once. scanned_ is the position where the next chunk begins.
 bool HttpConnection::has_last_chunk(std::size_t max_body) {
   while (true) {
     const std::size_t end = buffer_.find("\r\n", scanned_);
@@ -222,7 +228,7 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
 
 void HttpConnection::next_request() {
   buffer_.erase(0, offset_);
-  // A client may be idle for long, and its largest request is not kept for it.
+  // The client may now be idle for a long time, so the buffer must not keep the size of the largest request.
   if (buffer_.capacity() > kLargestHead) buffer_.shrink_to_fit();
   offset_ = scanned_ = needed_ = 0;
   chunked_ = waits_ = is_too_large_ = false;
@@ -246,8 +252,6 @@ void HttpConnection::begin_closing() {
   closing_since_ = Clock::now();
 }
 
-// --- while a request is served ---
-
 bool HttpConnection::has_stopped_sending() const {
   return client_ended_ || (state_of(socket_, POLLRDHUP) & POLLRDHUP) != 0;
 }
@@ -264,8 +268,6 @@ bool HttpConnection::has_left() {
   sign_pause_ *= 2;
   return false;
 }
-
-// --- httplib::Stream ---
 
 bool HttpConnection::is_peer_alive() const {
   return (state_of(socket_, POLLRDHUP) & (POLLERR | POLLHUP | POLLNVAL)) == 0;
@@ -309,7 +311,7 @@ ssize_t HttpConnection::read(char* into, std::size_t size) {
 void HttpConnection::read_head(const char* data, std::size_t size) {
   const std::string_view head =
       std::string_view(data, size).substr(0, std::string_view(data, size).find("\r\n\r\n"));
-  if (head.starts_with("HTTP/1.1 1")) return;  // it says no more than: go on
+  if (head.starts_with("HTTP/1.1 1")) return;  // a status 1xx is not the final response
   head_written_ = true;
   if (head.starts_with(kBeginning))
     std::from_chars(head.data() + kBeginning.size(), head.data() + head.size(), status_);

@@ -33,7 +33,7 @@ using Json = nlohmann::ordered_json;
 using httplib::Request;
 using httplib::Response;
 
-// Of paths that programs look at again and again: the log has them only where something was wrong.
+// Monitoring programs request these paths again and again, so the log has only their failures.
 constexpr std::array kWatched = {"/health", "/metrics", "/slots", "/cache"};
 
 const char* state_name(JobState state) {
@@ -41,7 +41,7 @@ const char* state_name(JobState state) {
   return kNames[static_cast<int>(state)];
 }
 
-// Clients add a path to an address that the user gives, with "/v1" at its end or without.
+// Users often give a client an address with one "/v1" too many or too few. Returns a hint at the right path.
 std::string hint_at(const std::string& path) {
   std::string_view name = path;
   while (name.starts_with("/v1")) name.remove_prefix(3);
@@ -87,7 +87,7 @@ class HttpServer::Routes {
   ApiLimits limits() const;
   httplib::Server::HandlerResponse check(const Request& request, Response& response) const;
   std::string status_sentence(int status, const std::string& path) const;
-  // What is wrong with a request, whatever it asks for.
+  // Returns what is wrong with a request, whatever its path. Returns nothing if the request is acceptable.
   std::optional<ApiError> refusal(const Request& request) const;
   void log(const RequestRecord& record) const;
   Json model_json(int recipe, const std::string& name) const;
@@ -173,7 +173,7 @@ Result<int> HttpServer::Routes::bind() {
   return port_is_taken(options_.host, options_.port);
 }
 
-// What is wrong with a request that no route has answered.
+// Returns a sentence for a request that no route has answered.
 std::string HttpServer::Routes::status_sentence(int status, const std::string& path) const {
   switch (status) {
     case 404:
@@ -202,8 +202,8 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
       !is_authorized(options_.api_key, request.get_header_value("Authorization")) &&
       !equal_in_constant_time(options_.api_key, request.get_header_value("x-api-key")))
     return ApiError{.status = 401, .message = "the API key is missing or wrong"};
-  // A web page can give its own name this machine's address, but a browser says the name. A program of before
-  // HTTP/1.1 says none.
+  // DNS rebinding: a web page can make its own name point to this machine, but the browser still sends that
+  // name as Host. HTTP/1.0 needs no Host.
   const bool says_host = request.has_header("Host");
   if (!says_host && request.version != "HTTP/1.0")
     return ApiError{.status = 400, .message = "the request has no Host, which HTTP/1.1 asks for"};
@@ -224,13 +224,13 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
   return std::nullopt;
 }
 
-// Before a body is read. A web page of somebody else's can make a browser send texts and forms to this
-// machine, but not JSON, unless --cors allows the page to.
+// The check runs before a body is read. A foreign web page can make a browser send texts and forms to this
+// machine without asking. The page can send JSON only if --cors allows it.
 httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& request, Response& response) const {
   using httplib::Server;
   options_.cors.allow(request, response);
   if (is_messages_path(request.path)) response.set_header("request-id", request_id(response));
-  if (request.method == "OPTIONS") {  // browsers send no key with it
+  if (request.method == "OPTIONS") {  // browsers send no key with a preflight
     response.status = 204;
     response.set_header("Allow", "GET, HEAD, POST, DELETE, OPTIONS");
     return Server::HandlerResponse::Handled;
@@ -255,8 +255,6 @@ ApiLimits HttpServer::Routes::limits() const {
           .chat_template = chat_template_.get(),
           .log = options_.log};
 }
-
-// --- about the server ---
 
 Json HttpServer::Routes::model_json(int recipe, const std::string& name) const {
   return {{"id", name},
@@ -331,8 +329,6 @@ void HttpServer::Routes::slots(Response& response) {
   }
   send(response, slots);
 }
-
-// --- text and tokens, as llama.cpp's server has them ---
 
 void HttpServer::Routes::tokenize(const Request& request, Response& response) const {
   const auto body = parse_json(request.body);

@@ -18,33 +18,34 @@ namespace kvant {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                  // 0: any free port
-  std::string api_key;              // empty: no key is needed
+  int port = 8080;                  // 0 means any free port
+  std::string api_key;              // if it is empty, clients need no key
   std::size_t max_body = 16 << 20;  // bytes
-  int requests = 64;                // requests that are served at the same time
-  std::size_t connections = 1000;   // connections that are open at the same time
-  CorsPolicy cors = {};             // web pages that may use the server
-  ServerLog* log = nullptr;         // must outlive the server; null: none
+  int requests = 64;                // this many requests are served at the same time
+  std::size_t connections = 1000;   // this many connections may be open at the same time
+  CorsPolicy cors = {};             // decides which web pages may use the server
+  ServerLog* log = nullptr;         // the log must outlive the server; null if there is none
 };
 
-// Returns the address as URLs write it: IPv6 in brackets.
+// Returns the host as URLs write it: an IPv6 address gets brackets.
 std::string url_host(const std::string& host);
-// Checks that a server could listen there now. The error says why it could not.
+// Checks whether a server could listen on the address now. The error says why not.
 Status check_address(const std::string& host, int port);
 
 class HttpServer {
  public:
-  // `loop` and `tokenizer` must outlive the server. `served` has the loop's recipes in the same order. With a
-  // null chat_template, the server uses llama.cpp's guess at the model's template, without tools.
+  // `loop` and `tokenizer` must outlive the server. `served` describes the loop's recipes in the loop's
+  // order. If chat_template is null, the server uses llama.cpp's guess at the model's template, without
+  // tools.
   HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
              std::vector<ServerInfo> served, HttpOptions options);
   ~HttpServer();
 
-  // Takes the port and returns its number.
+  // Takes the port and returns the port's number.
   Result<int> bind();
-  // Serves until stop(), and then finishes the requests that run.
+  // Serves until stop(). Requests that run at that time are finished.
   void serve();
-  void stop();  // any thread may call it
+  void stop();  // any thread may call stop()
 
  private:
   class Routes;

@@ -9,7 +9,7 @@ class InfillPrompt {
 
   void add(std::int32_t token) { tokens_.push_back(token); }
   void add(const std::string& text) { encode(text, /*add_special=*/false); }
-  // Starts with the tokens with which the model begins all texts.
+  // Adds the tokens with which all texts of the model begin, such as <s>.
   void begin() { encode("", /*add_special=*/true); }
 
   Result<std::vector<std::int32_t>> finish() {
@@ -41,7 +41,8 @@ Result<std::vector<std::int32_t>> infill_prompt(const InfillText& text, const To
         "the model was not trained to fill in the middle of a text: its vocabulary has no FIM tokens");
   InfillPrompt prompt(tokenizer);
   prompt.begin();
-  // Clients give no names for the repository and the current file, so llama-server's are used.
+  // Clients give no names for the repository and the current file. The prompt uses the same names as
+  // llama-server.
   const bool names_files = fim.file >= 0 && !text.files.empty();
   if (names_files && fim.repository >= 0) {
     prompt.add(fim.repository);

@@ -1,4 +1,5 @@
-// Makes the prompt with which a model fills in the middle of a text, as it was trained to (FIM).
+// Makes a fill-in-the-middle (FIM) prompt, in the form in which the model was trained to fill in the middle
+// of a text.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,20 @@ namespace kvant {
 
 struct InfillText {
   std::string prefix, suffix;
-  std::string start = {};  // start of the middle
+  std::string start = {};  // the middle starts with this text
   struct File {
     std::string name, text;
   };
-  std::vector<File> files = {};  // files that the model sees first
+  std::vector<File> files = {};  // these files precede the text in the prompt
 };
 
-// Returns prefix and suffix with their control tokens, followed by the token of the middle. Files come first,
-// each with its name if the model has a token for names. Control tokens inside the texts have no meaning.
-// Errors: the model has no such tokens, or a text is not UTF-8.
+// Returns the prompt: the files, the prefix and the suffix with their control tokens, and the token of the
+// middle. Each file has its name if the model has a token for file names. The text of a control token inside
+// the files, prefix or suffix stays text. Returns an error if the model has no FIM tokens, or a text is not
+// UTF-8.
 Result<std::vector<std::int32_t>> infill_prompt(const InfillText& text, const Tokenizer& tokenizer);
 
-// Returns the texts that end a middle: those of the model's control tokens for parts of the text.
+// Returns the stop texts for the middle: the texts of the model's FIM control tokens.
 std::vector<std::string> infill_stops(const Tokenizer& tokenizer);
 
 }  // namespace kvant

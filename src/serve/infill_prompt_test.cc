@@ -22,7 +22,7 @@ class FimTokenizer : public testing::FakeTokenizer {
 const FimTokenizer kFim({.prefix = 1, .suffix = 2, .middle = 3});
 const FimTokenizer kFiles({.prefix = 1, .suffix = 2, .middle = 3, .repository = 4, .file = 5});
 
-// Builds a row of tokens: numbers are tokens, texts are encoded.
+// Builds a list of tokens from `parts`: numbers are tokens, and texts are encoded.
 std::vector<std::int32_t> row(const Json& parts) {
   std::vector<std::int32_t> tokens;
   for (const Json& part : parts) {
@@ -57,7 +57,7 @@ TEST(InfillPrompt, IsRefusedWhereTheModelHasNoTokens) {
             "the model was not trained to fill in the middle of a text: its vocabulary has no FIM tokens");
 }
 
-// Returns the name of the wrong parameter, or the prompt.
+// Returns the name of the parameter that the error names, or "accepted" if the request is valid.
 std::string wrong_parameter(const ParsedRequest& request) {
   const auto* error = std::get_if<ApiError>(&request);
   return error == nullptr ? "accepted" : error->parameter;

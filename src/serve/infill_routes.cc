@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Editors always send these limits on time and layout. They only shape suggestions, so they are hints.
+// Editors always send these limits on time and layout. They only shape suggestions, so the server treats them
+// as hints.
 constexpr const char* kEditorHints[] = {"t_max_prompt_ms", "t_max_predict_ms", "n_indent", "samplers",
                                         "response_fields"};
 
@@ -36,7 +37,7 @@ const char* stop_type(const AnswerPart& last) {
   return last.stop.empty() ? "eos" : "word";
 }
 
-// Writes llama-server's format: the text, and in the last part the reason for the end.
+// InfillAnswers writes llama-server's format. The last event of a stream also has the reason for the end.
 class InfillAnswers final : public ApiAnswers {
  public:
   explicit InfillAnswers(std::string model) : model_(std::move(model)) {}
@@ -62,7 +63,7 @@ class InfillAnswers final : public ApiAnswers {
     last_ = part;
     if (part.end == GenerationEnd::none)
       return sse_event(response_text({{"index", 0}, {"content", part.text}, {"stop", false}}));
-    text_ = part.text;  // the last part sends it together with the reason
+    text_ = part.text;  // whole() sends the last part's text together with the reason
     return "";
   }
   std::string end_events(const TokenUsage& usage) override { return sse_event(response_text(whole(usage))); }

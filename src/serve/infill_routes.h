@@ -14,12 +14,12 @@ class Server;
 
 namespace kvant {
 
-// Turns a request for the middle of a text into one to /v1/completions with a prompt of tokens. Parameters
-// that only shape an editor's suggestion (`t_max_predict_ms`, `samplers`) are hints.
+// Turns a request of POST /infill into a request for a completion whose prompt is tokens. Parameters that
+// only shape an editor's suggestion (`t_max_predict_ms`, `samplers`) are hints.
 ParsedRequest parse_infill_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                    const ApiLimits& limits = {});
 
-// All arguments, and what `limits` points to, must outlive the server.
+// All arguments, and whatever `limits` points to, must outlive the server.
 void add_infill_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                       const ApiLimits& limits, std::span<const ServerInfo> served);
 

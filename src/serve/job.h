@@ -1,4 +1,5 @@
-// Job is a request that the scheduler has accepted, while it waits and runs.
+// Job is a request that the scheduler has accepted. The job exists from submission until its completions have
+// ended.
 #pragma once
 
 #include <chrono>
@@ -14,18 +15,19 @@
 
 namespace kvant {
 
-// One completion while it is generated.
+// Answer is one completion while it is generated.
 struct Answer {
   SequenceId sequence = 0;
   std::unique_ptr<Sampler> sampler;
   std::unique_ptr<Generation> generation;
-  std::unique_ptr<AnswerGuard> guard;  // null: the request has no guard
-  std::vector<std::int32_t> tokens;    // tokens that the sequence holds after the prompt
+  std::unique_ptr<AnswerGuard> guard;  // null if the request has no guard
+  std::vector<std::int32_t> tokens;    // the tokens that the sequence holds after the prompt
   std::unique_ptr<DraftSource>
-      drafter;                      // drafts from the prompt and these tokens; null: no speculative decoding
-  std::vector<std::int32_t> draft;  // tokens that the next step verifies after the newest token
-  int unverified = 0;               // tokens that the sequence holds after all of these
-  std::chrono::steady_clock::time_point newest;  // arrival of its newest token
+      // The drafter makes drafts from the prompt and `tokens`. It is null without speculative decoding.
+      drafter;
+  std::vector<std::int32_t> draft;  // the next step verifies these tokens, which follow the newest token
+  int unverified = 0;               // the sequence holds this many unverified tokens after `tokens`
+  std::chrono::steady_clock::time_point newest;  // the time when the completion's newest token arrived
 
   bool is_running() const { return generation->end() == GenerationEnd::none; }
 };
@@ -36,34 +38,37 @@ struct Job {
   std::int64_t id = 0;
   GenerationRequest request;
   std::shared_ptr<AnswerStream> stream;
-  std::chrono::steady_clock::time_point start;  // time of submission
-  std::int64_t bytes = 0;                       // most bytes of cache that it takes
+  std::chrono::steady_clock::time_point start;  // the time of submission
+  std::int64_t bytes = 0;                       // the cache of the job takes at most this many bytes
   JobState state = JobState::waiting;
 
-  // During prefill: the sequence that is filled (none before the first step), and the ascending lengths at
-  // which the prefix is kept for other requests.
+  // During prefill, `sequence` is the sequence that is filled; none exists before the first step. keep_at
+  // lists the lengths, in ascending order, at which the prefix cache keeps a copy.
   bool has_sequence = false;
-  std::string prefix_file = {};  // the file that it waits for, or has waited for; empty: none
+  // The job waits for this file of the prefix cache, or has waited for it; empty if none.
+  std::string prefix_file = {};
   SequenceId sequence = 0;
   int n_read = 0;
-  // Whether the sequence uses LongRoPE's factors for short sequences. When it outgrows them, its tokens are
-  // read again with the other factors. An empty list means that the prompt is being read.
+  // LongRoPE has one set of factors for short sequences and one for long ones. If short_rope, the sequence
+  // uses the short set. When the sequence outgrows the short set, all tokens in `again` are read again with
+  // the long one. While `again` is empty, prefill reads the prompt.
   bool short_rope = false;
   std::vector<std::int32_t> again = {};
   const std::vector<std::int32_t>& reading() const { return again.empty() ? request.prompt : again; }
   std::vector<int> keep_at;
 
-  std::vector<ReportedToken> prompt_report = {};  // reports on the prompt tokens read so far, if requested
+  // Probabilities of the prompt tokens read so far, if the request wants them.
+  std::vector<ReportedToken> prompt_report = {};
 
-  std::vector<double> state_sum = {};  // [n_embd]: sum over the tokens read so far, for an embedding
+  std::vector<double> state_sum = {};  // [n_embd]; the sum of the hidden states read so far, for an embedding
 
-  // With a guard, the shadow reads the prompt first.
+  // With a guard, the shadow sequence reads the prompt before the job's own sequence does.
   SequenceId shadow = 0;
-  std::int64_t shadow_bytes = 0;  // most bytes that it takes; 0: no shadow
+  std::int64_t shadow_bytes = 0;  // the shadow takes at most this many bytes; 0 without a guard
   int n_shadow_read = 0;
-  std::vector<float> shadow_logits;  // logits after the prompt
+  std::vector<float> shadow_logits;  // the shadow's logits after the prompt
 
-  std::vector<Answer> answers;  // filled when the prompt has been read
+  std::vector<Answer> answers;  // the answers exist once the prompt has been read
   TokenUsage usage;
 };
 

@@ -8,10 +8,10 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kMaxHints = 32;     // hints that are remembered per request
+constexpr std::size_t kMaxHints = 32;     // a request remembers at most this many hints
 constexpr std::size_t kMaxHintName = 80;  // bytes
 
-// Removes list indices, so "tools[3].type" and "tools[4].type" are one name.
+// Removes list indices from a member's name, so "tools[3].type" and "tools[4].type" count as one hint.
 std::string without_numbers(const std::string& name) {
   std::string plain;
   bool in_brackets = false;
@@ -81,7 +81,7 @@ std::optional<std::int64_t> JsonFields::integer(const char* key, std::int64_t lo
   const Json* json = value(key);
   if (json == nullptr) return std::nullopt;
   bool is_integer = json->is_number_integer();
-  if (json->is_number_float()) {  // some clients write every number with a fraction
+  if (json->is_number_float()) {  // some clients write every number as a floating-point number
     constexpr double kExact = 1LL << 53;
     const double number = json->get<double>();
     is_integer = number == std::floor(number);
@@ -167,7 +167,8 @@ std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_coun
 
 void JsonFields::means_default(const char* key, const std::vector<Json>& values) {
   const Json* json = value(key);
-  // The library compares unsigned and signed numbers by their bits.
+  // nlohmann's comparison casts a large unsigned number to a negative one, so such a number must not be
+  // compared.
   const bool is_huge =
       json != nullptr && json->is_number_unsigned() && json->get<std::uint64_t>() > INT64_MAX;
   if (json != nullptr && !is_huge && std::ranges::find(values, *json) != values.end()) default_.insert(key);

@@ -1,5 +1,5 @@
-// JsonFields reads the members of a client's JSON object one by one. The first wrong member is the error of
-// the request. A member that nobody reads is a hint: the request goes on without it.
+// JsonFields reads the members of a client's JSON object one by one. The first wrong member becomes the error
+// of the request. A member that nobody reads is a hint, and the request goes on without it.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,48 @@ class JsonFields {
  public:
   using Json = nlohmann::ordered_json;
 
-  // `where` is the object's name in messages, written as a prefix of its members' names ("messages[2].").
+  // `where` is the object's name in messages, such as "messages[2]", and prefixes the names of its members.
   // `json` must outlive the object.
   explicit JsonFields(const Json& json, std::string where = "");
   explicit JsonFields(Json&& json, std::string where = "") = delete;
 
-  // Returns the value of a member, or nothing if it is missing, null or wrong.
+  // Each function returns the value of a member, or nothing if the member is missing, null or wrong.
   std::optional<double> number(const char* key, double low, double high);
   std::optional<std::int64_t> integer(const char* key, std::int64_t low, std::int64_t high);
   std::optional<bool> boolean(const char* key);
   std::optional<std::string> text(const char* key);
-  // Reads a text, or an array with at most max_count texts. Empty texts are left out, because they say
-  // nothing.
+  // Reads a text, or an array of at most max_count texts. Empty texts are left out, because they have no
+  // effect.
   std::vector<std::string> texts(const char* key, std::size_t max_count);
-  // Returns any value, or null if it is missing or null.
+  // Returns the member's value of any type, or a null pointer if the member is missing or null.
   const Json* value(const char* key);
-  // Reads one of these words. With is_first, a missing member means the first word.
+  // Reads a member that must be one of `words`. With is_first, a missing member means the first word.
   enum class Missing : std::uint8_t { is_first, is_wrong };
   std::string word(const char* key, const std::vector<const char*>& words, Missing missing);
-  // Returns a list, or null if it is missing, null or wrong. `of` names the elements in messages.
+  // Returns a list, or a null pointer if the member is missing, null or wrong. `of` names the elements in
+  // messages.
   const Json* list(const char* key, const char* of);
-  // Reads a list that must exist and have at least one element.
+  // Like list(), but the list must exist and have at least one element.
   const Json* filled_list(const char* key, const char* of);
 
-  // Declares values that mean the same as leaving the member out. Call it before the member is read.
+  // Declares values that mean the same as leaving the member out. Call means_default() before the member is
+  // read.
   void means_default(const char* key, const std::vector<Json>& values);
-  // Accepts only harmless values of a parameter that kvant does not have.
+  // Reads a parameter that kvant does not have. Values in `harmless` are accepted, and `why` ends the error
+  // for any other value.
   void accept_only(const char* key, const std::vector<Json>& harmless, const char* why);
   bool was_read(const char* key) const { return read_.contains(key); }
-  // Treats the members that were not read as hints.
+  // Treats all members that were not read as hints.
   void leave_others();
-  // Returns the names of hints with their place: "metadata", "tools[].defer_loading". Their number is
-  // bounded.
+  // Returns the names of hints with their place, such as "metadata" or "tools[].defer_loading". The list has
+  // at most kMaxHints names.
   const std::vector<std::string>& hints() const { return hints_; }
 
   void fail(const std::string& key, std::string message, const char* code = kInvalidValue);
-  void fail(const std::optional<ApiError>& error);  // the error of a part
-  // Reports a missing member. `give` says what it should be.
+  void fail(const std::optional<ApiError>& error);  // takes over the error of a part, if there is one
+  // Reports that a required member is missing. `give` says what the client should send.
   void fail_missing(const char* key, std::string_view give);
-  // Takes over the error and the hints of an object within this one.
+  // Takes over the error and the hints of an object inside this object.
   void take(const JsonFields& part);
   const std::optional<ApiError>& error() const { return error_; }
 

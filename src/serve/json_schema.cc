@@ -12,8 +12,8 @@
 namespace kvant {
 namespace {
 
-// llama.cpp's rule for property names other than given ones allows names to begin with characters that JSON
-// forbids. This removes them.
+// The converter's rule for property names that a schema does not list lets a name begin with characters that
+// JSON forbids. This function removes those characters from the rule.
 std::string with_readable_names(std::string gbnf) {
   constexpr std::string_view kOther = "[^\"", kUnreadable = "\\\\\\x7F\\x00-\\x1F";
   for (std::size_t at = 0; (at = gbnf.find(kOther, at)) != std::string::npos; at += kOther.size())
@@ -30,8 +30,8 @@ Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const s
 }
 
 Result<std::string> held_schema_grammar(nlohmann::ordered_json held, const std::string& where) {
-  // llama.cpp takes a property without a name for the whole schema, so the schema is moved behind a
-  // reference.
+  // llama.cpp's converter takes a property with an empty name for the whole schema. Behind a reference, the
+  // schema has another name.
   const auto properties = held.find("properties");
   if (properties != held.end() && properties->contains("")) {
     nlohmann::ordered_json definitions = held.value("$defs", nlohmann::ordered_json::object());

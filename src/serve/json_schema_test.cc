@@ -50,7 +50,7 @@ TEST(JsonSchema, IsRefusedWhereATextCanNotBeHeldToIt) {
   }
 }
 
-// Expects a refusal for that reason, in one sentence and without long work.
+// Expects that the schema is refused within half a second, in one sentence that contains `why`.
 void expect_schema_refused(const std::string& schema, const std::string& why) {
   const auto start = std::chrono::steady_clock::now();
   const auto grammar = grammar_from(schema);
@@ -60,7 +60,8 @@ void expect_schema_refused(const std::string& schema, const std::string& why) {
   EXPECT_LT(grammar.error().message.size(), 400U);
 }
 
-// Makes definitions "d0" to "d<n>". `part` builds each one from the reference to the next.
+// Makes a chain of definitions "d0" to "d<n>". `part` builds each definition from the reference to the next
+// one.
 template <class Part>
 std::string chain_of(int n, Part part) {
   std::string schema = R"({"$ref": "#/$defs/d0", "$defs": {)";
@@ -70,7 +71,7 @@ std::string chain_of(int n, Part part) {
          fmt::format(R"("d{}": {{"type": "object", "properties": {{"x": {{"type": "null"}}}}}}}}}})", n);
 }
 
-// Each level refers twice to the one below it, which must be written only once.
+// Each level contains the level below twice, and the grammar must have the rules of each level only once.
 TEST(JsonSchema, IsWrittenOnceWhereItComesAgain) {
   std::string doubled = "{}";
   for (int i = 0; i < 20; ++i)

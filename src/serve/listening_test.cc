@@ -9,7 +9,7 @@
 namespace kvant {
 namespace listening_test {
 
-// Stands for a program that listens on a free port of 127.0.0.1 or ::1 and is willing to share it.
+// Listener stands for a program that listens on a free port of 127.0.0.1 or ::1 and would share the port.
 class Listener {
  public:
   explicit Listener(bool v6) : socket_(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0)) {
@@ -65,7 +65,8 @@ TEST(Listening, FindsAFreePort) {
 }
 
 TEST(Listening, SaysWhatIsWrongWithAnAddress) {
-  EXPECT_FALSE(free_address("192.0.2.1", 0).ok());  // an address for documentation, which no machine has
+  // No machine has this address, which is reserved for documentation.
+  EXPECT_FALSE(free_address("192.0.2.1", 0).ok());
   EXPECT_FALSE(free_address("no such host", 0).ok());
 }
 

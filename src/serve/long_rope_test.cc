@@ -1,5 +1,5 @@
-// Tests LongRoPE in the scheduler: short sequences use the factors for short ones, and a sequence that
-// outgrows them continues as if it had been read with the others.
+// Tests LongRoPE in the scheduler. Short sequences use one set of factors, and long ones another. A sequence
+// that grows too long for the first set must go on as if the second had been used from the start.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 using testing::random_tokens;
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kShort = 256;  // longest sequence, in tokens, that uses the short factors
+constexpr int kShort = 256;  // tokens; longer sequences use the long factors
 
 struct Reply {
   Tokens tokens;
@@ -101,7 +101,7 @@ TEST_P(LongRope, HasTheFactorsForShortSequencesInShortOnes) {
   EXPECT_FALSE(ask(*either_, random_tokens(300, 3), 9) == ask(*short_, random_tokens(300, 3), 9));
 }
 
-// The last token that the short factors predict follows kShort tokens.
+// The sequence holds kShort tokens when the short factors predict for the last time.
 TEST_P(LongRope, ReadsASequenceAgainThatOutgrowsThem) {
   const Tokens prompt = random_tokens(240, 4);
   const int n_short = kShort - 240 + 1, n_long = 30;
@@ -116,7 +116,8 @@ TEST_P(LongRope, ReadsASequenceAgainThatOutgrowsThem) {
   EXPECT_EQ(whole, expected);
 }
 
-// Kept prefixes have keys of the one or the other kind.
+// Keys of the short and of the long factors differ, so a prefix of one kind must not serve a prompt of the
+// other.
 TEST_P(LongRope, KeepsSequencesOfBothKindsApart) {
   Tokens longer = random_tokens(200, 5);
   const Tokens more = random_tokens(150, 6);

@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A thought is a text, or a list of parts with texts.
+// Returns the text of a thought. Clients send a thought as a text, or as a list of parts with texts.
 std::string thought_of(const Json* thought) {
   if (thought == nullptr) return "";
   if (thought->is_string()) return thought->get<std::string>();

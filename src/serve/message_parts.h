@@ -1,4 +1,4 @@
-// Reads what messages of all APIs have in common: text parts, unreadable parts, and thoughts.
+// Reads what messages of all APIs have in common: text parts, thoughts, and parts that are not text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,17 +8,17 @@
 
 namespace kvant {
 
-// Holds the content of a message.
+// MessageText is the text of a message and the thought that goes with it.
 struct MessageText {
   std::string text;
-  std::string thought;  // what the model thought before it answered
+  std::string thought;  // the model's thought before its text
 };
 
-// Refuses a part whose type changes the message's meaning: an image, a file, a sound. `where` is the part's
-// name in errors, such as "messages[3].content[1]".
+// Refuses an image, a file, a sound, or any other part that is not text. `where` is the part's name in
+// errors, such as "messages[3].content[1]".
 void refuse_part(JsonFields& part, const std::string& type, const std::string& where);
 
-// Adds a thought to the earlier ones, on a new line.
+// Appends `more` to `thought`, on a new line.
 void add_thought(const std::string& more, std::string& thought);
 
 // Reads the member `key` of an OpenAI message: a text, or a list of texts, refusals and thoughts. Null and an

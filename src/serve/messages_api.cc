@@ -20,11 +20,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Clients return thoughts only with a signature. The server does not check it, because it treats thoughts as
-// text.
+// Clients send thoughts back only if a thought has a signature. The server treats thoughts as text and does
+// not check the signature.
 constexpr const char* kSignature = "kvant";
-
-// --- tools ---
 
 void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
   const Json* json = fields.value("tool_choice");
@@ -76,7 +74,8 @@ GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, c
   return options;
 }
 
-// Reads the format in `output_config`. Its effort is read with the thoughts.
+// Reads the completion's format in `output_config`. The member `effort` belongs to the thoughts, which
+// read_messages_thinking() reads.
 AnswerFormat read_output_format(JsonFields& fields) {
   const Json* json = fields.value("output_config");
   if (json == nullptr) return {};
@@ -89,8 +88,6 @@ AnswerFormat read_output_format(JsonFields& fields) {
   fields.take(config);
   return format;
 }
-
-// --- answers ---
 
 Json usage_json(const TokenUsage& usage) {
   Json json = {{"input_tokens", usage.prompt - usage.cached},
@@ -157,7 +154,7 @@ Json MessagesResponse::whole(const TokenUsage& usage) const {
   if (!text_.empty() || (calls_.empty() && thought_.empty()))
     content.push_back({{"type", "text"}, {"text", text_}});
   for (const ToolCallPart& call : calls_) {
-    // A completion that was cut off may have incomplete arguments.
+    // The arguments of a call are incomplete if a token limit cut the completion off.
     auto parsed = parse_json(call.arguments);
     Json input = parsed.ok() && parsed->is_object() ? std::move(parsed).value() : Json::object();
     content.push_back(
@@ -231,7 +228,7 @@ std::string MessagesResponse::part_events(const AnswerPart& part) {
 }
 
 std::string MessagesResponse::end_events(const TokenUsage& usage) {
-  // A stream has at least one block, as a whole completion has.
+  // A stream must have at least one content block, like a whole message.
   std::string events = n_blocks_ == 0 ? open_block({{"type", "text"}, {"text", ""}}, kTextBlock) : "";
   events += close_block();
   return events + event("message_delta", {{"delta", stop_json()}, {"usage", usage_json(usage)}}) +

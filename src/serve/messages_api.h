@@ -1,4 +1,5 @@
-// Anthropic's Messages API (POST /v1/messages): reads requests from JSON and writes messages.
+// Reads requests of Anthropic's Messages API (POST /v1/messages) from JSON, and writes messages in its
+// format.
 #pragma once
 
 #include <memory>
@@ -12,24 +13,25 @@
 
 namespace kvant {
 
-// Puts the messages into the model's chat template. Mistakes are refused; parameter_rule.h says what happens
-// to parameters that kvant does not have.
+// Reads a request and puts the messages into the model's chat template. A mistake becomes an error for the
+// client. parameter_rule.h decides what happens to parameters that kvant does not have.
 ParsedRequest parse_messages_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                      const ApiLimits& limits = {});
 
-// Writes a completion, whole or as the events of a stream. Parts are added in order.
+// MessagesResponse writes one completion, either whole or as the events of a stream. The caller adds parts in
+// order.
 class MessagesResponse {
  public:
-  // With a null tool_format, the completion is plain text. `stops` are the client's.
+  // If tool_format is null, the completion is plain text. `stops` are the stop texts that the client gave.
   explicit MessagesResponse(std::string model, std::shared_ptr<const ToolFormat> tool_format = nullptr,
                             std::vector<std::string> stops = {});
 
   void add(const AnswerPart& part);
-  // Call it after the last part.
+  // Returns the whole message. Call whole() after the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
-  // Return the events of a stream, with their names: before the first part, for a part (possibly no event),
-  // and after the last. They replace add(). `usage` is the prompt's.
+  // These return the events of a stream: before the first part, for a part (possibly none), and after the
+  // last part. They replace add(). start_events() takes the prompt's usage.
   std::string start_events(const TokenUsage& usage);
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
@@ -42,16 +44,18 @@ class MessagesResponse {
   nlohmann::ordered_json stop_json() const;
 
   static constexpr int kNoBlock = -3, kThoughtBlock = -2,
-                       kTextBlock = -1;  // other values are numbers of tool calls
+                       // Other values of a block are the numbers of tool calls.
+      kTextBlock = -1;
 
   std::string model_, id_;
   std::shared_ptr<const ToolFormat> tool_format_;
-  std::unique_ptr<ToolAnswer> reader_;  // null: the completion is plain text
-  std::vector<std::string> stops_;      // the client did not ask for a template's own stop texts
+  std::unique_ptr<ToolAnswer> reader_;  // null if the completion is plain text
+  std::vector<std::string> stops_;      // only these stop texts are reported, because the client does not
+                                        // know those of the chat template
   std::string thought_, text_;
   std::vector<ToolCallPart> calls_;  // complete calls
   AnswerPart last_;
-  int n_blocks_ = 0;           // blocks of the stream so far
+  int n_blocks_ = 0;           // the number of blocks in the stream so far
   int open_block_ = kNoBlock;  // the block that is being written
 };
 

@@ -18,7 +18,7 @@ ParsedRequest parsed(const Json& more) {
   body.update(more);
   return parse_messages_request(body, kTokenizer, {.chat_template = &kTemplate});
 }
-// Returns the name of the wrong parameter, or "accepted".
+// Returns the name of the parameter that the error names, or "accepted" if the request is valid.
 std::string wrong_parameter(const Json& more) {
   const ParsedRequest request = parsed(more);
   const auto* error = std::get_if<ApiError>(&request);
@@ -115,7 +115,8 @@ TEST(MessagesResponse, SaysWhatHasEndedIt) {
   response.add({.end = GenerationEnd::finished, .stop = "END"});
   EXPECT_EQ(response.whole({})["stop_reason"], "stop_sequence");
   EXPECT_EQ(response.whole({})["stop_sequence"], "END");
-  response.add({.end = GenerationEnd::finished, .stop = "<|im_end|>"});  // a stop text of the chat template
+  // This stop text comes from the chat template.
+  response.add({.end = GenerationEnd::finished, .stop = "<|im_end|>"});
   EXPECT_EQ(response.whole({})["stop_reason"], "end_turn");
   EXPECT_TRUE(response.whole({})["stop_sequence"].is_null());
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""POST /v1/messages and /apply-template as clients meet them, against a started server.
+"""Tests POST /v1/messages and /apply-template by HTTP against a started server.
 
     src/serve/messages_client_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
 """
@@ -179,7 +179,7 @@ class TwoRecipes(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
+        os.environ["XDG_CACHE_HOME"] = folder  # this keeps calibrations out of the user's cache folder
         SERVER = Server(*sys.argv[1:3])
         COMPARING = Server(*sys.argv[1:3], "kvant-4bit", "--compare", "kivi-2bit", "--guard", "--alias", "pair")
         try:

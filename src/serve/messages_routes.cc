@@ -41,8 +41,8 @@ class MessagesAnswers final : public ApiAnswers {
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ApiLimits& limits, std::span<const ServerInfo> served) {
-  // Clients have names of Anthropic's models built in, for example of a smaller one for titles. The served
-  // model stands for all of them.
+  // Client programs have names of Anthropic's models built in, for example a small model's for titles. The
+  // served model stands in for all models named "claude-...".
   const auto parse = [&tokenizer, limits, served](const Json& body) {
     ParsedRequest parsed = parse_messages_request(body, tokenizer, limits);
     auto* wanted = std::get_if<ApiRequest>(&parsed);
@@ -50,7 +50,8 @@ void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenize
       wanted->model.clear();
     return parsed;
   };
-  // Counts the prompt of the same request to /v1/messages, which need not give a maximum length here.
+  // The route counts the tokens of a prompt for /v1/messages. The body need not have max_tokens, so a value
+  // is added for the parser.
   const auto parse_count = [parse](Json body) {
     if (body.is_object()) body.emplace("max_tokens", 1);
     return parse(body);

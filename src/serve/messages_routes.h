@@ -1,4 +1,4 @@
-// Routes POST /v1/messages.
+// Routes POST /v1/messages and /v1/messages/count_tokens of Anthropic's Messages API.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ class Server;
 
 namespace kvant {
 
-// All arguments, and what `limits` points to, must outlive the server.
+// All arguments, and whatever `limits` points to, must outlive the server.
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Calls read(block, type, where) for each block of a list.
+// Calls read(block, type, where) for each content block of a list.
 template <class Read>
 void read_blocks(const Json& blocks, const std::string& where, JsonFields& fields, Read read) {
   for (std::size_t i = 0; i < blocks.size() && !fields.error(); ++i) {
@@ -23,7 +23,7 @@ void read_blocks(const Json& blocks, const std::string& where, JsonFields& field
   }
 }
 
-// Returns the text of a text block, or the name of a tool that a search found.
+// Returns the text of a text block, or the name of a tool that a tool search found.
 std::string block_text(JsonFields& block, const std::string& type, const std::string& where) {
   if (type == "text") return block.text("text").value_or("");
   if (type == "tool_reference") return block.text("tool_name").value_or("");
@@ -31,7 +31,7 @@ std::string block_text(JsonFields& block, const std::string& type, const std::st
   return "";
 }
 
-// Reads a text, or the texts of a list of blocks.
+// Returns the content as one text. The content is a text or a list of blocks with texts.
 std::string blocks_text(const Json* content, const std::string& where, JsonFields& fields) {
   if (content != nullptr && content->is_string()) return content->get<std::string>();
   std::string text;
@@ -51,7 +51,7 @@ Json tool_use_call(JsonFields& block) {
   return call_json(id, name, block.value("input"));
 }
 
-// Adds a tool's result as a turn of its own, before the user's words in the same message.
+// Adds a tool's result as a turn of its own. The turn precedes the user's text in the same message.
 void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& conversation) {
   const Json* content = block.value("content");
   const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);
@@ -61,7 +61,7 @@ void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& c
   conversation.calls_tools = true;
 }
 
-// Collects the blocks of a turn, except for tool results.
+// Turn collects the blocks of a message except for tool results.
 struct Turn {
   MessageText said;
   bool has_text = false;
@@ -75,7 +75,7 @@ void read_block(JsonFields& block, const std::string& type, const std::string& w
   } else if (type == "thinking" && role == "assistant") {
     add_thought(block.text("thinking").value_or(""), turn.said.thought);
   } else if (type == "redacted_thinking" && role == "assistant") {
-    // Only its author can read it.
+    // Only Anthropic's servers can decrypt the block, so it is ignored.
   } else if (type == "tool_result" && role == "user") {
     add_tool_result(block, where, conversation);
   } else {

@@ -1,4 +1,4 @@
-// Reads the conversation of a request to Anthropic's Messages API: `system` and `messages`.
+// Reads the conversation of a request to Anthropic's Messages API: the members `system` and `messages`.
 #pragma once
 
 #include "serve/chat_messages.h"
@@ -6,10 +6,10 @@
 
 namespace kvant {
 
-// Returns the turns in the OpenAI API's form, which chat templates read. A tool's result is a turn of its
-// own, a thought goes with its turn, and a `system` turn may stand anywhere. Members of blocks that do not
-// change the meaning (`cache_control`, `citations`, `signature`) are ignored. Blocks that do, such as images,
-// become an error of `fields`, which names the turn and the block.
+// Returns the turns in the OpenAI API's form, which chat templates read. A tool's result becomes a turn of
+// its own. A thought stays with its turn, and a `system` turn may stand anywhere. The function ignores
+// members of blocks that do not change the meaning: `cache_control`, `citations`, `signature`. Blocks that
+// are not text, such as images, become an error of `fields` that names the turn and the block.
 ChatHistory read_conversation(JsonFields& fields);
 
 }  // namespace kvant

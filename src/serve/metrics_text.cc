@@ -25,7 +25,8 @@ std::string label(const char* name, const std::string& value) {
   return fmt::format("{}=\"{}\"", name, escaped(value));
 }
 
-// Prometheus wants all values of one name together: each is asked of every recipe in turn.
+// Text writes the metrics. Prometheus wants all values of one name together, so each function takes a value
+// from every recipe in turn.
 class Text {
  public:
   explicit Text(std::span<const RecipeMetrics> recipes) : recipes_(recipes) {}
@@ -38,7 +39,7 @@ class Text {
   void gauge(const char* name, const char* help, Value value) {
     single(name, "gauge", help, value);
   }
-  // Values of one name that a label tells apart.
+  // The values of one name may differ in a label. head() writes the lines that precede them.
   void head(const char* name, const char* type, const char* help) {
     add("# HELP kvant_{0} {2}\n# TYPE kvant_{0} {1}\n", name, type, help);
   }
@@ -81,7 +82,7 @@ class Text {
   std::string text_;
 };
 
-// A member of what the scheduler counts, or says of itself.
+// counted() and now() return functions that read one member of a recipe's counters or status.
 template <class Member>
 auto counted(Member SchedulerCounters::*member) {
   return [member](const RecipeMetrics& r) { return r.status.counters.*member; };
@@ -152,7 +153,7 @@ void add_cache(Text& text) {
                now(&S::prefixes_dropped));
 }
 
-// Of the one recipe whose beginnings of prompts go to the disk.
+// Adds the metrics of the prefix cache on disk, which at most one recipe has.
 void add_prefix_disk(const RecipeMetrics& r, Text& text) {
   const PrefixDiskStatus& disk = *r.status.prefix_disk;
   const auto add = [&](const char* name, const char* type, const char* help, std::int64_t value) {
@@ -183,7 +184,7 @@ std::string metrics_text(std::span<const RecipeMetrics> recipes) {
              [](const RecipeMetrics& r) { return r.info.weight_bytes; });
   text.gauge("context_tokens", "Tokens that a prompt and its answer may have",
              [](const RecipeMetrics& r) { return r.options.context; });
-  if (const auto bytes = heap_bytes()) {  // of the whole process, whatever the recipes
+  if (const auto bytes = heap_bytes()) {  // the heap belongs to the whole process, not to a recipe
     text.head("heap_bytes", "gauge",
               "Bytes of allocated memory that is in use; a KV cache on the CPU is among the large blocks");
     text.add("kvant_heap_bytes{{blocks=\"small\"}} {}\nkvant_heap_bytes{{blocks=\"large\"}} {}\n",

@@ -1,4 +1,4 @@
-// GET /metrics: the text format of Prometheus, version 0.0.4.
+// Writes the metrics of GET /metrics in the text format of Prometheus, version 0.0.4.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct RecipeMetrics {
   SchedulerStatus status;
 };
 
-// Where there are several recipes, a label `recipe` tells their values apart.
+// With several recipes, each value has a label `recipe`.
 std::string metrics_text(std::span<const RecipeMetrics> recipes);
 
 }  // namespace kvant

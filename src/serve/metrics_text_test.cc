@@ -32,7 +32,7 @@ TEST(MetricsText, IsWhatPrometheusReads) {
   }
 }
 
-// Each name comes once, with the values of both.
+// Each name must come once, followed by the values of both recipes.
 TEST(MetricsText, TellsRecipesApart) {
   SchedulerStatus status;
   status.counters.prefix_hits = 3;
@@ -44,7 +44,7 @@ TEST(MetricsText, TellsRecipesApart) {
   EXPECT_NE(text.find("kvant_requests_total{end=\"failed\",recipe=\"kivi-2bit\"} 0\n"), std::string::npos);
 }
 
-// The heap is the process's, not a recipe's.
+// The heap belongs to the process, so its metric must come once whatever the number of recipes.
 TEST(MetricsText, HasOneHeapForAllRecipes) {
   const std::regex line("kvant_heap_bytes.blocks=\"(small|large)\". [0-9]+\n");
   for (const bool compares : {false, true}) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""kvant serve as clients meet it: the openai package and plain HTTP, against a started server.
+"""Tests kvant serve with the openai package and with plain HTTP, against a started server.
 
     src/serve/openai_client_test.py KVANT MODEL [CLASSES]        KVANT: the program; MODEL: a GGUF file; CLASSES: of tests
 
-Runs with the Python of .venv, where `scripts/setup.sh test` puts the openai package; without it the test is skipped.
+The test runs with the Python of .venv, where `scripts/setup.sh test` puts the openai package. Without the package
+it is skipped.
 """
 import concurrent.futures
 import http.client
@@ -149,7 +150,7 @@ class Chat(unittest.TestCase):
         self.assertEqual("".join(t.token for t in tokens), answer.choices[0].message.content)
         for token in tokens:
             self.assertEqual(len(token.top_logprobs), 3)
-            self.assertEqual(token.token, token.top_logprobs[0].token)  # temperature 0 takes the likeliest
+            self.assertEqual(token.token, token.top_logprobs[0].token)  # temperature 0 takes the likeliest token
             self.assertLessEqual(token.logprob, 0)
             self.assertEqual(bytes(token.bytes).decode(), token.token)
 
@@ -249,7 +250,7 @@ class Completions(unittest.TestCase):
         self.assertEqual(len(found.token_logprobs), answer.usage.completion_tokens)
         self.assertEqual(found.text_offset[0], 0)
         for token, probability, top in zip(found.tokens, found.token_logprobs, found.top_logprobs):
-            self.assertLessEqual(len(top), 3)  # the chosen one is always among them
+            self.assertLessEqual(len(top), 3)  # the chosen token is among them even if it is not one of the likeliest
             self.assertAlmostEqual(top[token], probability, places=9)
 
     def test_scores_a_prompt(self):
@@ -259,7 +260,7 @@ class Completions(unittest.TestCase):
         self.assertEqual((len(found.tokens), found.token_logprobs[0], scored.usage.completion_tokens), (len(prompt), None, 0))
         self.assertEqual("".join(found.tokens), scored.choices[0].text)
         self.assertEqual(found.text_offset, [len("".join(found.tokens[:i])) for i in range(len(prompt))])
-        for n in (40, 70):  # equals a prompt that ends before the token, except for the rounding of products of few rows
+        for n in (40, 70):  # a prompt that ends before the token gives nearly the same probability; products of few rows round differently
             (top,) = self.complete(prompt[:n], logprobs=20, max_tokens=1, extra_body={"ignore_eos": True}).choices[0].logprobs.top_logprobs
             self.assertAlmostEqual(top[found.tokens[n]], found.token_logprobs[n], delta=0.1)
         longer = self.complete(prompt, echo=True, logprobs=1, max_tokens=2, temperature=0).choices[0]
@@ -273,7 +274,7 @@ class Completions(unittest.TestCase):
         self.assertGreater(self.complete(prompt, max_tokens=1, extra_body={"parse_special": False}).usage.prompt_tokens, read)
 
     def test_takes_many_prompts(self):
-        prompts = [f"{i} and" for i in range(60)]  # more prompts than may wait
+        prompts = [f"{i} and" for i in range(60)]  # there are more prompts than the queue has places
         whole = self.complete(prompts, max_tokens=2, temperature=0)
         self.assertEqual(len(whole.choices), 60)
         self.assertEqual(whole.choices[59].text, self.complete(prompts[59], max_tokens=2, temperature=0).choices[0].text)
@@ -286,7 +287,7 @@ class Completions(unittest.TestCase):
 
 
 class Together(unittest.TestCase):
-    """Each completion equals that of a lone run, whatever runs at the same time."""
+    """Each completion must equal the completion of a lone run, whatever else runs at the same time."""
 
     def test_concurrent_clients_get_the_answers_of_lone_runs(self):
         client = SERVER.client()
@@ -346,7 +347,7 @@ class Http(unittest.TestCase):
                 try:
                     answered, text = SERVER.request("POST", path, body, headers)
                 except (BrokenPipeError, ConnectionResetError):
-                    self.assertEqual(status, 413)  # the server need not read what it refuses
+                    self.assertEqual(status, 413)  # the server need not read a body that it refuses
                     continue
                 self.assertEqual(answered, status, text)
                 self.assertTrue(json.loads(text)["error"]["message"])
@@ -370,7 +371,7 @@ class Http(unittest.TestCase):
 
 
 class Sessions(unittest.TestCase):
-    """Tests a server of its own, which is killed, ended and started again."""
+    """Tests a server with sessions, which is killed, ended and started again."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -443,7 +444,7 @@ class Sessions(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
-    """Runs a small server of its own."""
+    """Tests a server with tight limits."""
 
     def test_lets_requests_wait_and_tells_others_to_come_later(self):
         server = ServerProcess("--parallel", "1", "--queue", "1", "--memory", "300MiB")
@@ -482,7 +483,7 @@ class Limits(unittest.TestCase):
             self.assertEqual(server.request("POST", "/v1/sessions/kept/save", {})[0], 200)
             tokens = server.json("GET", "/v1/sessions/kept")["tokens"]
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                # ignore_eos keeps the completion running until the second signal, on any processor.
+                # With ignore_eos, the completion runs until the second signal on any processor.
                 asked = pool.submit(server.request, "POST", "/v1/completions",
                                     {"prompt": body["prompt"], "max_tokens": 2000, "ignore_eos": True, "stream": True})
                 while not server.json("GET", "/slots"):
@@ -492,8 +493,8 @@ class Limits(unittest.TestCase):
                 start = time.time()
                 self.assertEqual(server.end(), 128 + signal.SIGTERM)
                 self.assertLess(time.time() - start, 1)
-                asked.exception()  # it returns, whether or not it was cut off
-            self.assertEqual(os.listdir(os.path.join(folder, "prefixes")), [".lock"])  # nothing more was written
+                asked.exception()  # the request must end, whether or not its response was cut off
+            self.assertEqual(os.listdir(os.path.join(folder, "prefixes")), [".lock"])  # the server must have written nothing more
             server = ServerProcess(*options)
             status, restored = server.request("POST", "/v1/sessions/kept/restore", {})
             self.assertEqual((status, json.loads(restored)["tokens"]), (200, tokens))
@@ -502,5 +503,5 @@ class Limits(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # keeps calibrations out of the user's cache folder
+        os.environ["XDG_CACHE_HOME"] = folder  # this keeps calibrations out of the user's cache folder
         unittest.main(argv=sys.argv[:1] + sys.argv[3:])

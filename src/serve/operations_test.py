@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How kvant serve gets on with clients, browsers, signals and logs.
+"""Tests how kvant serve handles clients that leave, HTTP headers, browsers, signals and logs.
 
     src/serve/operations_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
 """
@@ -41,8 +41,8 @@ def tearDownModule():
 
 
 def completion(path, prompt, **options):
-    """The path and body of a request for a completion that goes on until max_tokens. (Anthropic's API can't ask for that, but
-    at temperature 0 a small model goes on.)"""
+    """Returns the path and body of a request whose completion goes on until max_tokens. Anthropic's API cannot ask
+    for ignore_eos, but at temperature 0 a small model goes on anyway."""
     if path == "/v1/completions":
         return path, {"prompt": prompt, "ignore_eos": True, **options}
     return path, {"messages": [{"role": "user", "content": prompt}], **options,
@@ -50,7 +50,7 @@ def completion(path, prompt, **options):
 
 
 class Client:
-    """A connection whose client sends bytes as it likes."""
+    """Holds a connection and sends arbitrary bytes."""
 
     def __init__(self, server=None):
         self.socket = socket.create_connection(("127.0.0.1", urllib.parse.urlparse((server or SERVER).url).port), timeout=60)
@@ -63,7 +63,7 @@ class Client:
         self.socket.sendall("\r\n".join([*head, "", ""]).encode() + data)
 
     def hear(self, end=None):
-        """What comes until `end` has come, or the server has closed the connection."""
+        """Returns all bytes received until `end` has come or the server has closed the connection."""
         while end is None or end not in self.text:
             data = self.socket.recv(65536)
             if not data:
@@ -76,7 +76,7 @@ class Client:
 
 
 def ask(method, path, body=None, headers=(), server=None, version="1.1", host="localhost"):
-    """Status, headers and body of a response to a request that is sent as it stands here."""
+    """Sends a request exactly as given. Returns the response's status, headers and body."""
     client = Client(server)
     lines = [f"{method} {path} HTTP/{version}", *([f"Host: {host}"] if host else []), *headers, "Connection: close"]
     if body is not None:
@@ -110,7 +110,8 @@ class Clients(unittest.TestCase):
         wait_until(lambda: not SERVER.json("/slots"), patience=60)
 
     def test_who_leaves_is_noticed_at_once(self):
-        """Whatever the model is at, the log says so; the request ends with the model's step."""
+        """The log must report a client's departure at once, whatever the model computes. The request ends with the
+        model's step."""
         for path in ("/v1/completions", "/v1/chat/completions", "/v1/messages"):
             for prompt, stream in (("Tell me a very long story.", False), ("a word and another " * 200, False), ("Tell me a very long story.", True)):
                 with self.subTest(path=path, prompt=prompt[:20], stream=stream):
@@ -168,7 +169,7 @@ class Clients(unittest.TestCase):
 
 
 class Manners(unittest.TestCase):
-    """What HTTP allows is taken as what it means."""
+    """The server must accept every spelling of headers that HTTP allows."""
 
     def test_of_headers(self):
         body = json.dumps({"content": "a cat"}).encode()
@@ -233,9 +234,9 @@ class Manners(unittest.TestCase):
     def test_each_response_has_an_id(self):
         status, headers, _ = ask("GET", "/health", headers=["X-Request-ID: mine-1"])
         self.assertEqual((status, headers["x-request-id"]), (200, "mine-1"))
-        self.assertRegex(ask("GET", "/v1/models")[1]["x-request-id"], "^req-[0-9a-f]{24}$")  # an error
+        self.assertRegex(ask("GET", "/v1/models")[1]["x-request-id"], "^req-[0-9a-f]{24}$")  # the client sent no id, so the server made one
         status, headers, text = ask("POST", "/v1/messages", b"{}", headers=["X-Request-ID: mine-2", "Content-Type: application/json"])
-        self.assertEqual((headers["request-id"], json.loads(text)["request_id"]), ("mine-2", "mine-2"))  # as Anthropic's has it
+        self.assertEqual((headers["request-id"], json.loads(text)["request_id"]), ("mine-2", "mine-2"))  # Anthropic's API has these names
 
 
 class Browsers(unittest.TestCase):
@@ -245,7 +246,7 @@ class Browsers(unittest.TestCase):
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, ORIGIN))
         self.assertEqual(headers["Access-Control-Allow-Headers"], "authorization,content-type,anthropic-version")
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
-        for key, expected in ((KEY, 200), ("wrong", 401)):  # a page may read why it is refused
+        for key, expected in ((KEY, 200), ("wrong", 401)):  # a page must be able to read why it is refused
             status, headers, _ = ask("POST", "/tokenize", b'{"content": "a"}',
                                      [f"Origin: {ORIGIN}", f"Authorization: Bearer {key}", "Content-Type: application/json"])
             self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (expected, ORIGIN))
@@ -293,7 +294,7 @@ class Process(unittest.TestCase):
                 _, messages = second.communicate(timeout=60)
                 self.assertNotEqual(second.returncode, 0)
                 self.assertIn(f"cannot listen on port {port} of {host}: another program listens there already", messages)
-        with tempfile.TemporaryDirectory() as folder:  # a port that a server has just left is free
+        with tempfile.TemporaryDirectory() as folder:  # the port of a server that has just ended must be free
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 free = probe.getsockname()[1]
@@ -302,7 +303,7 @@ class Process(unittest.TestCase):
                 while " at http://" not in (line := server.stderr.readline()):
                     self.assertTrue(line)
                 with contextlib.closing(http.client.HTTPConnection("127.0.0.1", free, timeout=30)) as connection:
-                    connection.request("GET", "/health")  # stays open, and is closed by the server
+                    connection.request("GET", "/health")  # the client leaves the connection open, and the server closes it
                     self.assertEqual(connection.getresponse().read(), b'{"status":"ok"}')
                     server.terminate()
                     server.communicate(timeout=60)
@@ -325,9 +326,9 @@ class Process(unittest.TestCase):
             while b"answered at a time" not in said:
                 said += os.read(terminal, 4096)
             self.ask_in_session(int(re.search(rb"127\.0\.0\.1:(\d+)", said)[1]))
-            os.close(terminal)  # the system sends SIGHUP
+            os.close(terminal)  # the system sends SIGHUP because the terminal is gone
             with contextlib.suppress(ProcessLookupError):
-                os.kill(server.pid, signal.SIGHUP)  # and so does a shell
+                os.kill(server.pid, signal.SIGHUP)  # a shell sends SIGHUP once more
             self.assertEqual(server.wait(timeout=60), 0)
             self.assertEqual([p.stem for p in pathlib.Path(folder).iterdir() if not p.name.startswith(".")], ["kept"])
 
@@ -340,7 +341,7 @@ class Process(unittest.TestCase):
             time.sleep(0.3)
             self.ask_in_session(int(re.search(r"127\.0\.0\.1:(\d+)", line)[1]))
             server.terminate()
-            server.terminate()  # at once again: timeout(1) ends a program and its group
+            server.terminate()  # timeout(1) signals a program and then its process group, so two signals come at once
             server.communicate(timeout=60)
             self.assertEqual(server.returncode, 0)
             self.assertTrue(any(pathlib.Path(folder).iterdir()))
@@ -348,5 +349,5 @@ class Process(unittest.TestCase):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["XDG_CACHE_HOME"] = cache  # calibrations go there, not into the user's folder
+        os.environ["XDG_CACHE_HOME"] = cache  # this keeps calibrations out of the user's cache folder
         unittest.main(argv=sys.argv[:1] + sys.argv[3:])

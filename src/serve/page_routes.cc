@@ -14,7 +14,8 @@
 namespace kvant {
 
 extern const std::span<const EmbeddedFile>
-    kServePageFiles;  // the files of page/, by cmake/embedded_files.cmake
+    // cmake/embedded_files.cmake generates this list from the files of page/.
+    kServePageFiles;
 
 namespace {
 
@@ -46,8 +47,8 @@ std::span<const PageFile> page_files() {
   return kFiles;
 }
 
-// Whatever a model writes, the page loads nothing from elsewhere and runs only its own files. No other page
-// may frame it.
+// The policy allows the page to run only its own files and to load nothing from elsewhere, whatever a model
+// writes. No other page may frame it.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -60,10 +61,10 @@ void send_file(Response& response, const PageFile& file) {
   response.set_content(file.contents, file.type);
 }
 
-// Age up to which a response of GET /cache is reused, so many pages load the scheduler no more than one.
+// A response of GET /cache is reused up to this age, so many open pages load the scheduler no more than one.
 constexpr std::chrono::milliseconds kFresh{200};
 
-// Keeps the newest response. It is thread-safe.
+// CacheAnswer keeps the newest response of GET /cache. The class is thread-safe.
 class CacheAnswer {
  public:
   std::string text(ServeLoop& loop, const ServerInfo& info, int recipe) {

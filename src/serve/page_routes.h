@@ -1,5 +1,5 @@
-// Routes the web page of `kvant serve`: the files of page/ at / and /page/, and GET /cache, whose data the
-// page shows.
+// Routes the web page of `kvant serve`: the page's files at / and /page/, and GET /cache, whose data the page
+// shows.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ class Server;
 
 namespace kvant {
 
-// Returns whether this is a path of the page's files. They need no key, because they reveal nothing about the
-// model or about requests.
+// Returns whether `path` is one of the page's files. Clients need no key for these files, because the files
+// reveal nothing about the model or about requests.
 bool is_page_path(const std::string& path);
 
 void add_page_routes(httplib::Server& server);

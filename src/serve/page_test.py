@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The page of kvant serve in a real browser, against a started server.
+"""Tests the page of kvant serve in a real browser, against a started server.
 
     src/serve/page_test.py KVANT MODEL                               KVANT: the program; MODEL: a GGUF file
-    src/serve/page_test.py KVANT MODEL --screenshots FOLDER RECIPE   with pictures of the page, of a cache by this recipe
+    src/serve/page_test.py KVANT MODEL --screenshots FOLDER RECIPE   also takes pictures of the page with a cache by RECIPE
 
-Skipped where no Chromium is installed; `scripts/setup.sh test` installs one.
+Without Chromium, the test is skipped; `scripts/setup.sh test` installs Chromium.
 """
 import json
 import os
@@ -25,7 +25,7 @@ QUESTION = (ROOT / "data/sample/question.txt").read_text(encoding="utf-8")
 
 
 def fields(value):
-    """Returns the names of all fields, at any depth."""
+    """Returns the names of all fields of a JSON value, at any depth."""
     if isinstance(value, dict):
         return {*value, *(name for inner in value.values() for name in fields(inner))}
     return {name for inner in value for name in fields(inner)} if isinstance(value, list) else set()
@@ -93,7 +93,8 @@ class Page(unittest.TestCase):
         self.assertRegex(BROWSER.evaluate("document.querySelector('.turn.assistant .figures').textContent"),
                          r"^\d+ tokens in .* tokens/s · 0 of \d+ prompt tokens reused")
         self.assertRegex(BROWSER.evaluate("document.querySelector('#turns [title]').title"), r'^".+" [\d.]+ %')
-        BROWSER.wait_for("document.querySelector('.headline strong').textContent.includes('bits')")  # so short a prompt is not kept
+        # A prompt this short leaves nothing in the prefix cache.
+        BROWSER.wait_for("document.querySelector('.headline strong').textContent.includes('bits')")
 
     def test_2b_explains_on_a_phone_and_by_keyboard(self):
         tip = "(() => { const tip = document.querySelector('#tip'); return tip.hidden ? '' : tip.textContent; })()"
@@ -215,7 +216,7 @@ class Comparison(unittest.TestCase):
         BROWSER.wait_for("document.querySelector('.turn.assistant .foot .figures') !== null")
         self.assertEqual(BROWSER.evaluate("[...document.querySelectorAll('.pair .recipe')].map(e => e.textContent.split(' ')[0])"), [RECIPE, "kivi-2bit"])
         self.assertEqual(len(BROWSER.evaluate("[...document.querySelectorAll('.pair .figures')].filter(e => /tokens in/.test(e.textContent)).map(e => 1)")), 2)
-        # The text before the mark is the same in both, and each has a mark if they differ.
+        # Both completions have the same text before the mark. If the completions differ, each has a mark.
         before = BROWSER.evaluate("""[...document.querySelectorAll('.pair .body')].map(body => {
             const mark = body.querySelector('.parts'), range = document.createRange();
             range.selectNodeContents(body);
@@ -255,7 +256,7 @@ def ask(text, max_tokens):
 
 
 def shots(name, every=True):
-    """Pictures of the page as it is now, where they are wanted; in every look, or in the one that it has."""
+    """Takes pictures of the page if FOLDER is set: in every size and colour scheme, or only in the current one."""
     if not FOLDER:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -279,7 +280,7 @@ if __name__ == "__main__":
         print(f"{__file__}:1: Skipped\nno Chromium on this system\n\n[  SKIPPED ] Serve.PageInABrowser (0 ms)")
         sys.exit(0)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # calibrations go there, not into the user's folder
+        os.environ["XDG_CACHE_HOME"] = folder  # this keeps calibrations out of the user's cache folder
         SERVER = Server(PROGRAM, MODEL, RECIPE, "--guard")
         BROWSER = browsers.Browser(found)
         try:

@@ -14,10 +14,10 @@ using Json = nlohmann::ordered_json;
 struct Refused {
   const char* name;
   const char* why;
-  std::vector<Json> harmless = {};  // in addition to empty, false and null
+  std::vector<Json> harmless = {};  // values that ask for nothing, in addition to empty, false and null
 };
 
-// Lists the parameters that change the meaning of a request, by topic.
+// Returns the parameters that change the meaning of a request, by topic.
 const std::vector<Refused>& refused() {
   constexpr const char* kTextAlone = "completions are text";
   constexpr const char* kOlder = "give 'tools', which are newer";
@@ -27,19 +27,19 @@ const std::vector<Refused>& refused() {
   constexpr const char* kPrompt = "the prompt is read as it is";
   constexpr const char* kOutput = "text comes as it is";
   static const std::vector<Refused> kRefused = {
-      // They ask for other kinds of input and output.
+      // These parameters ask for other kinds of input and output.
       {"modalities", kTextAlone, {Json::array({"text"})}},
       {"audio", kTextAlone},
       {"images", kTextAlone},
       {"image_data", kTextAlone},
       {"multimodal_data", kTextAlone},
-      // They ask for tools of the server, or are older forms of tools.
+      // These parameters ask for tools of the server, or are older forms of `tools`.
       {"functions", kOlder},
       {"function_call", kOlder, {"none", "auto"}},
       {"web_search_options", "the server has no tools of its own"},
       {"mcp_servers", "the server has no tools of its own"},
       {"container", "the server has no tools of its own"},
-      // They set formats.
+      // These parameters set formats.
       {"output_format", kFormat},
       {"guided_json", kFormat},
       {"guided_regex", kFormat},
@@ -50,7 +50,7 @@ const std::vector<Refused>& refused() {
       {"ebnf", kFormat},
       {"grammar_lazy", "a grammar holds from the first token on"},
       {"grammar_triggers", "a grammar holds from the first token on"},
-      // They change how tokens are drawn.
+      // These parameters change how tokens are drawn.
       {"samplers", "the order of samplers is that of llama.cpp"},
       {"sampler_seq", "the order of samplers is that of llama.cpp"},
       {"mirostat", kDrawing, {0}},
@@ -76,7 +76,7 @@ const std::vector<Refused>& refused() {
       {"lora", "there are no adapters"},
       {"post_sampling_probs", "probabilities are those of the model"},
       {"n_probs", "give 'logprobs'", {0}},
-      // They change when a completion ends.
+      // These parameters change when a completion ends.
       {"max_new_tokens", kLength, {-1}},
       {"num_predict", kLength, {-1}},
       {"max_length", kLength, {-1}},
@@ -86,7 +86,7 @@ const std::vector<Refused>& refused() {
       {"t_max_predict_ms", "completions have no limit of time", {0, -1}},
       {"n_indent", "lines may be indented as the model likes", {0}},
       {"thinking_token_budget", "thoughts have no limit of their own", {-1}},
-      // They change what happens to the prompt.
+      // These parameters change what happens to the prompt.
       {"echo", "the prompt is not repeated"},
       {"suffix", "/v1/completions and /infill have it"},
       {"prompt_logprobs", "give 'echo' with 'logprobs' to /v1/completions"},
@@ -95,7 +95,7 @@ const std::vector<Refused>& refused() {
       {"documents", "put documents into the messages"},
       {"add_generation_prompt", kPrompt, {true}},
       {"continue_final_message", kPrompt},
-      // They change what happens to the text.
+      // These parameters change what happens to the text.
       {"n_cmpl", "give 'n'", {1}},
       {"response_fields", kOutput},
       {"return_tokens_as_token_ids", kOutput},

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Collects the lines of a log.
+// LogFile is a log whose lines a test can read.
 class LogFile {
  public:
   LogFile() : file_(std::tmpfile()), log_(LogFormat::text, fileno(file_)) {}
@@ -44,7 +44,7 @@ TEST(ParameterRule, RefusesWhatChangesTheMeaningByItsName) {
   EXPECT_NE(error->message.find("'tfs_z'"), std::string::npos);
 }
 
-// Other servers have these parameters, and they would change the completion.
+// Other servers have these parameters, and each would change the completion.
 TEST(ParameterRule, RefusesOtherSamplersAndEnds) {
   const Json refused = {{"dry_multiplier", 0.8},
                         {"mirostat", 2},

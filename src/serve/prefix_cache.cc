@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// A file is read only if it gives at least this fraction of the tokens that must be read from it.
+// The disk cache reads a file only if the prompt can use at least 1/kPartOfFile of the file's tokens.
 constexpr int kPartOfFile = 8;
 
 }  // namespace
@@ -82,7 +82,7 @@ Status PrefixCache::keep(SequenceId sequence, std::span<const std::int32_t> toke
   return {};
 }
 
-// Takes ownership of the sequence, or frees it if it is larger than the limit.
+// Takes ownership of the sequence. A sequence larger than the limit is freed at once.
 void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared) {
   const CacheBytes size = cache_.bytes(sequence);
   const double own = 1 - static_cast<double>(n_shared) / static_cast<double>(tokens.size());
@@ -96,8 +96,9 @@ void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens,
   bytes_ += bytes;
 }
 
-// Drops the kept sequences of which `tokens` is a longer form, if that form can be cut to them. Returns the
-// dropped bytes: pages that the new sequence shares, or that are freed because it was read separately.
+// Drops the kept sequences whose tokens are a prefix of `tokens`, if a sequence of `tokens` can be cut to
+// them. Returns the dropped bytes. The new sequence may share pages with the dropped ones, or was read
+// separately; then the pages are freed.
 std::int64_t PrefixCache::drop_beginnings(std::span<const std::int32_t> tokens) {
   std::int64_t shared = 0;
   std::erase_if(entries_, [&](const Entry& entry) {
@@ -125,7 +126,7 @@ bool PrefixCache::drop_oldest() {
   return true;
 }
 
-// --- the disk ---
+// The following functions use the disk.
 
 Result<bool> PrefixCache::advance(bool is_short) {
   if (disk_ == nullptr) return false;
@@ -142,7 +143,7 @@ Result<bool> PrefixCache::advance(bool is_short) {
   return *done;
 }
 
-// Returns the entries from the least to the most recently used.
+// Returns the entries, the least recently used first.
 std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
   std::vector<Entry*> entries;
   for (Entry& entry : entries_) entries.push_back(&entry);
@@ -150,8 +151,8 @@ std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
   return entries;
 }
 
-// Writes the least recently used entry. Each entry is looked up on disk only until it is found there, because
-// a step must not compare all entries with all files.
+// Writes the least recently used entry that is not on disk. needs_no_write remembers the entries that were
+// found on disk, because a step must not compare all entries with all files.
 void PrefixCache::write_oldest() {
   for (Entry* entry : by_use()) {
     if (entry->needs_no_write) continue;
@@ -161,7 +162,7 @@ void PrefixCache::write_oldest() {
   }
 }
 
-// Writes the most recently used entries that fit into the limit.
+// Writes the most recently used entries, as many as the disk's limit allows.
 void PrefixCache::write_all() {
   std::vector<Entry*> entries = by_use();
   std::int64_t left = disk_->byte_limit();

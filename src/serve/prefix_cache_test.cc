@@ -30,7 +30,7 @@ Tokens joined(Tokens a, const Tokens& b) {
   return a;
 }
 
-// Reads n_tokens into a new sequence and keeps the first n_kept.
+// Appends tokens to a new sequence and keeps the first n_kept of them.
 SequenceId read_and_keep(Cache& cache, PrefixCache& prefixes, const Tokens& tokens, int n_kept) {
   const SequenceId sequence = cache.add();
   EXPECT_TRUE(append_tokens(cache, sequence, n_kept).ok());
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(PrefixCache, EachProductRecipe, ::testing::ValuesIn(tes
                            return name;
                          });
 
-// The fixture's values depend only on a token's position, so both prompts have the same values.
+// The fixture's keys and values depend only on a token's position, so both prompts get the same ones.
 TEST_P(EachProductRecipe, GoesOnFromWhatIsKeptAsIfItHadReadAll) {
   const auto plan = plan_for(GetParam(), small_geometry());
   const Tokens prompt = counted(700);
@@ -60,7 +60,7 @@ TEST_P(EachProductRecipe, GoesOnFromWhatIsKeptAsIfItHadReadAll) {
 
   Cache cache(plan, 0);
   PrefixCache prefixes(cache, kNoLimit);
-  // Tokens that decode steps append must leave no trace in what is kept.
+  // Tokens that decode steps append later must not change what is kept.
   const SequenceId first = read_and_keep(cache, prefixes, joined(counted(512), counted(40, 9000)), 512);
   for (int i = 0; i < 150; ++i) ASSERT_TRUE(append_tokens(cache, first, 1, /*is_prompt=*/false).ok());
   cache.free(first);
@@ -80,7 +80,8 @@ TEST_P(EachProductRecipe, CutsWhatIsKeptOnlyWhereThatIsExact) {
   PrefixCache prefixes(cache, kNoLimit);
   cache.free(read_and_keep(cache, prefixes, counted(640), 640));
   const Tokens prompt =
-      joined(counted(300), counted(300, 5000));  // it shares two whole pages and part of a third
+      // The prompt shares two whole pages and part of a third.
+      joined(counted(300), counted(300, 5000));
   const auto match = prefixes.find(prompt);
   ASSERT_TRUE(match.ok());
   EXPECT_EQ(match->n_common, 256);
@@ -99,7 +100,7 @@ TEST(PrefixCache, LeavesATokenToBeRead) {
   cache.free(read_and_keep(cache, prefixes, counted(256), 256));
   const auto match = prefixes.find(counted(256));
   ASSERT_TRUE(match.ok());
-  EXPECT_EQ(match->n_tokens, 128);  // the last token must be read, because its logits are wanted
+  EXPECT_EQ(match->n_tokens, 128);  // the last token must be read, because the caller needs its logits
   cache.free(match->sequence);
   EXPECT_EQ(prefixes.find(counted(100)).value().n_tokens, 0);
   EXPECT_EQ(prefixes.find(counted(256, 1)).value().n_tokens, 0);

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// After a failure, nothing is written for this long.
+// After a failure, the disk cache writes nothing for this long.
 constexpr std::chrono::seconds kPauseAfterFailure{10};
 
 std::string file_name(std::span<const std::int32_t> tokens) {
@@ -33,7 +33,7 @@ PrefixDisk::PrefixDisk(Cache& cache, std::shared_ptr<const SessionFolder> folder
   find_files();
 }
 
-// Lists the oldest files first, because they are dropped first.
+// The oldest files come first, because they are the first to be dropped.
 void PrefixDisk::find_files() {
   std::vector<std::pair<std::int64_t, std::string>> names;
   for (const std::string& name : folder_->names()) {
@@ -58,7 +58,7 @@ PrefixDisk::File* PrefixDisk::file(const std::string& name) {
   return found == files_.end() ? nullptr : &*found;
 }
 
-// Drops files until `bytes` more fit. Returns false if they never can.
+// Drops files until `bytes` more fit under the limit. Returns false if `bytes` exceeds the limit.
 bool PrefixDisk::make_room(std::int64_t bytes) {
   if (bytes > status_.limit) return false;
   while (status_.bytes + bytes > status_.limit && !files_.empty()) {
@@ -68,7 +68,8 @@ bool PrefixDisk::make_room(std::int64_t bytes) {
   return true;
 }
 
-void PrefixDisk::drop(std::string name) {  // takes a copy, because the name may belong to an entry of files_
+// drop() takes a copy, because `name` may belong to an entry of files_.
+void PrefixDisk::drop(std::string name) {
   std::erase_if(files_, [&](const File& f) {
     if (f.name != name) return false;
     status_.bytes -= f.bytes;
@@ -83,7 +84,7 @@ PrefixDiskStatus PrefixDisk::status() const {
   return status;
 }
 
-// --- finding and reading ---
+// The following functions find and read files.
 
 PrefixDisk::Match PrefixDisk::find(std::span<const std::int32_t> prompt) const {
   Match match;
@@ -123,7 +124,7 @@ void PrefixDisk::finish_read(const Status& read) {
   const SequenceReading::File ended = std::move(reading_.current());
   reading_.drop();
   File* found = file(ended.name);
-  if (found == nullptr) {  // the entry had to make room in the meantime
+  if (found == nullptr) {  // the file was dropped in the meantime to make room
     if (read.ok()) cache_.free(ended.import->take());
     return;
   }
@@ -145,7 +146,7 @@ void PrefixDisk::finish_read(const Status& read) {
   drop(ended.name);
 }
 
-// --- writing ---
+// The following functions write files.
 
 bool PrefixDisk::can_write() const {
   return !writing_ && !(write_failure_ && Clock::now() - *write_failure_ < kPauseAfterFailure);
@@ -194,13 +195,13 @@ void PrefixDisk::finish_write(const Status& written, std::int64_t file_bytes) {
   status_.bytes += file_bytes - ended.bytes;
   write_failure_.reset();
   ++status_.written;
-  std::vector<std::string> given;  // prefixes that other files also give, including the new one
+  std::vector<std::string> given;  // shorter prefixes that the new file also gives
   for (const File& f : files_) {
     const bool is_beginning = n_pages_alike(f.tokens, ended.contents.tokens) == std::ssize(f.tokens);
     if (cuts_ && is_beginning && f.tokens != ended.contents.tokens) given.push_back(f.name);
   }
   for (const std::string& name : given) drop(name);
-  std::erase_if(files_, [&](const File& f) {  // the new file has overwritten it
+  std::erase_if(files_, [&](const File& f) {  // the new file has overwritten the old one of the same name
     if (f.name == ended.name) status_.bytes -= f.bytes;
     return f.name == ended.name;
   });
@@ -225,14 +226,14 @@ void PrefixDisk::write_now(SequenceId sequence, std::span<const std::int32_t> to
   }
 }
 
-// --- both ---
+// The following functions serve reads and writes.
 
 bool PrefixDisk::take_results() {
   std::vector<DiskResult> results = disk_.take_results();
   for (DiskResult& result : results) {
     if (!result.was_read) {
       finish_write(result.done, result.file_bytes);
-    } else if (!reading_.is_current(result.name)) {  // its reading was given up
+    } else if (!reading_.is_current(result.name)) {  // the read was given up
     } else if (!result.done.ok()) {
       finish_read(result.done);
     } else {

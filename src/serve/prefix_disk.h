@@ -1,13 +1,12 @@
-// PrefixDisk keeps prefixes of prompts on the disk, within a limit of bytes, for a prefix cache
-// (prefix_cache.h).
+// PrefixDisk keeps prefixes of prompts on disk, within a limit of bytes, for a prefix cache (prefix_cache.h).
 //
-// Each prefix is a session file without a text, named by its tokens' checksum. A thread (session_disk.h)
-// reads and writes the files, one at a time in each direction. Data moves between that thread and the cache
-// in pieces, in advance(), between steps. Files of an earlier server are used again if they belong to the
-// same model, recipe and constants. Otherwise they are removed, because prefixes can be read again. Files
-// with other names are left alone.
+// Each prefix is a session file without a text, named by the checksum of its tokens. A thread
+// (session_disk.h) reads and writes the files, one at a time in each direction. advance() moves data between
+// that thread and the cache in pieces, between steps. Files of an earlier server are used again if they
+// belong to the same model, recipe and constants. Other session files are removed, because prefixes can be
+// read again. Files whose names are not checksums are left alone.
 //
-// Only the scheduler's thread uses it.
+// Only the scheduler's thread uses the class.
 #pragma once
 
 #include <chrono>
@@ -30,64 +29,68 @@
 
 namespace kvant {
 
-// Returns how many of `tokens`, in whole pages, `prompt` begins with.
+// Returns how many tokens `tokens` and `prompt` have in common at their start, rounded down to whole pages.
 int n_pages_alike(std::span<const std::int32_t> tokens, std::span<const std::int32_t> prompt);
 
 struct PrefixDiskStatus {
   int files = 0;
   std::int64_t bytes = 0, limit = 0;
-  std::int64_t hits = 0;      // prefixes that were read back
-  std::int64_t written = 0;   // number of files
-  std::int64_t dropped = 0;   // files that were dropped to make room
-  std::int64_t failures = 0;  // failed writes and unusable files
+  std::int64_t hits = 0;      // the number of prefixes that were read back
+  std::int64_t written = 0;   // the number of files written
+  std::int64_t dropped = 0;   // the number of files dropped to make room
+  std::int64_t failures = 0;  // the number of failed writes and unusable files
 };
 
 class PrefixDisk {
  public:
-  // `cache` must outlive the object. `cuts`: sequences can be cut to any whole pages (prefix_cache.h).
+  // `cache` must outlive the object. `cuts` says that a sequence can be cut to any number of whole pages
+  // (cuts_exactly in prefix_cache.h).
   PrefixDisk(Cache& cache, std::shared_ptr<const SessionFolder> folder, std::int64_t byte_limit, bool cuts);
   PrefixDisk(const PrefixDisk&) = delete;
   PrefixDisk& operator=(const PrefixDisk&) = delete;
 
   struct Match {
-    std::string name;     // name of a file; valid only if n_tokens > 0
-    int n_tokens = 0;     // tokens that it gives, in whole pages
-    int n_common = 0;     // tokens that some file has in common with the prompt
-    int file_tokens = 0;  // tokens that would have to be read from it
+    std::string name;     // the file's name; valid only if n_tokens > 0
+    int n_tokens = 0;     // the file gives this many tokens of the prompt, in whole pages
+    int n_common = 0;     // the largest number of tokens that any file has in common with the prompt
+    int file_tokens = 0;  // the number of tokens in the file, which must all be read
   };
   // Returns the file that gives the longest prefix of the prompt.
   Match find(std::span<const std::int32_t> prompt) const;
-  // Requests a file. It comes out of take_loaded(), or is removed if it is unusable.
+  // Starts reading a file. take_loaded() returns its contents later; an unusable file is removed instead.
   void want(const std::string& name);
   bool is_coming(const std::string& name) const;
   struct Loaded {
-    SequenceId sequence;  // the caller must free it
+    SequenceId sequence;  // the caller must free the sequence
     std::vector<std::int32_t> tokens;
   };
   std::vector<Loaded> take_loaded() { return std::exchange(loaded_, {}); }
 
-  // Returns whether another sequence can be written now.
+  // Returns whether write() may be called now.
   bool can_write() const;
-  // Returns whether a file with so many tokens was larger than the limit.
+  // Returns whether a file with this many tokens would exceed the limit, as an earlier one did.
   bool is_too_long(std::span<const std::int32_t> tokens) const { return tokens.size() >= too_long_; }
   // Returns whether a file gives all of these tokens.
   bool holds(std::span<const std::int32_t> tokens) const;
-  // The sequence, which holds these tokens, has to stay as it is until it is written or let go.
+  // Starts writing a sequence that holds these tokens. The sequence must not change until the write has ended
+  // or let_go() is called.
   void write(SequenceId sequence, std::span<const std::int32_t> tokens);
-  // Tells that the cache frees the sequence. The part that was not copied yet is not written.
+  // Tells the object that the cache is about to free the sequence. A write of the sequence that is not
+  // complete is given up.
   void let_go(SequenceId sequence);
-  // Writes a sequence at once, when the server ends.
+  // Writes a sequence and waits for the end of the write. The server calls this when it ends.
   void write_now(SequenceId sequence, std::span<const std::int32_t> tokens);
 
-  // Continues reading and writing. Returns whether it did anything. On an error, memory is too short for what
-  // is read: call it again when there is more, or after give_up_reading().
+  // Continues reading and writing. Returns whether anything was done. An error means that memory is too short
+  // for the file that is being read. Call advance() again when there is more memory, or after
+  // give_up_reading().
   Result<bool> advance();
-  // Frees the part of a file that is already in the cache. Returns false if that is nothing.
+  // Frees the part of a file that is already in the cache. Returns false if no part is.
   bool give_up_reading();
   bool is_busy() const { return reading_.is_busy() || writing_; }
   bool waits_for_disk() const { return reading_.waits_for_disk() || (writing_ && !writing_->exported); }
-  // Sets a function that another thread calls when advance() has more to do. Call it once, before everything
-  // else.
+  // Sets a function that the disk's thread calls when advance() has more to do. Call tell() once, before any
+  // other function.
   void tell(std::function<void()> news) { disk_.tell(std::move(news)); }
 
   std::int64_t byte_limit() const { return status_.limit; }
@@ -105,8 +108,8 @@ class PrefixDisk {
     std::string name;
     SequenceId sequence;
     SessionContents contents;
-    std::optional<SequenceExport> exported;  // none: the disk's thread has the data
-    std::int64_t bytes = 0;                  // largest possible size of the file
+    std::optional<SequenceExport> exported;  // empty once the disk's thread has all data
+    std::int64_t bytes = 0;                  // the largest possible size of the file, in bytes
   };
   void find_files();
   File* file(const std::string& name);
@@ -124,11 +127,12 @@ class PrefixDisk {
   bool cuts_;
   std::size_t too_long_ = std::numeric_limits<std::size_t>::max();
   std::vector<File> files_;
-  std::int64_t uses_ = 0;  // the clock of last_use
+  std::int64_t uses_ = 0;  // this counter is the clock of last_use
   SequenceReading reading_{cache_, disk_};
   std::optional<Writing> writing_;
   std::vector<Loaded> loaded_;
-  std::optional<Clock::time_point> write_failure_;  // newest failure, unless a write has succeeded since
+  // The newest failure; empty if a write has succeeded since.
+  std::optional<Clock::time_point> write_failure_;
   PrefixDiskStatus status_;
   SessionDisk disk_;
 };

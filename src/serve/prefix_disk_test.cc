@@ -31,7 +31,7 @@ DiskTokens counted_from(int first, int n) {
   return tokens;
 }
 
-// Runs prefix caches one after another on one cache and one folder.
+// PrefixesOnDisk runs one prefix cache after another on the same cache and the same folder.
 class PrefixesOnDisk : public ::testing::Test {
  protected:
   explicit PrefixesOnDisk(const std::string& recipe = "kvant-3bit", std::int64_t memory = 0)
@@ -54,7 +54,7 @@ class PrefixesOnDisk : public ::testing::Test {
     EXPECT_TRUE(prefixes_->keep(sequence, tokens, 0).ok());
     cache_.free(sequence);
   }
-  // Continues until nothing is read or written. With is_short, kept prefixes go to the disk.
+  // Calls advance() until nothing is read or written. With is_short, kept prefixes go to the disk.
   void settle(bool is_short) {
     do {
       const auto done = prefixes_->advance(is_short);
@@ -67,7 +67,7 @@ class PrefixesOnDisk : public ::testing::Test {
     while (prefixes_->drop_oldest()) {
     }
   }
-  // Waits for the disk and returns the kept prefix of a prompt, which the caller frees.
+  // Waits for the disk and returns the kept prefix of a prompt. The caller frees the returned sequence.
   PrefixCache::Match find(const DiskTokens& prompt) {
     auto match = prefixes_->find(prompt, /*may_wait=*/true).value();
     if (match.coming.empty()) return match;
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(PrefixDisk, RecipeOnDisk, ::testing::ValuesIn(testing::
                            return name;
                          });
 
-// The fixture's values depend only on a token's position.
+// The fixture's keys and values depend only on a token's position.
 TEST_P(RecipeOnDisk, GivesWhatReadingAllWouldHaveGiven) {
   start();
   keep(counted_from(0, 512));
@@ -159,7 +159,7 @@ TEST_F(PrefixesOnDisk, OutliveTheServerButNoOtherModel) {
   start();
   keep(counted_from(0, 256));
   keep(counted_from(1000, 384));
-  start();  // the previous server writes its prefixes
+  start();  // the previous prefix cache writes its prefixes when it ends
   EXPECT_EQ(prefixes_->disk()->files, 2);
   const auto match = find(counted_from(1000, 500));
   EXPECT_EQ(match.n_tokens, 384);
@@ -201,7 +201,7 @@ TEST_F(PrefixesOnDisk, LeaveOthersFilesAlone) {
   EXPECT_TRUE(std::filesystem::exists(others));
 }
 
-// At 512 tokens, the cache takes less than the limit and the file takes more.
+// At 512 tokens, the sequence takes less memory than the limit, but its file takes more.
 TEST_F(PrefixesOnDisk, GoThoughAnotherIsLargerThanTheDisk) {
   start();
   keep(counted_from(0, 512));
@@ -245,7 +245,7 @@ TEST_F(LittleMemoryWithDisk, GivesUpReadingWhatFindsNoRoom) {
   const int held = cache_.length(other);
   const auto match = prefixes_->find(counted_from(0, 600), /*may_wait=*/true).value();
   ASSERT_FALSE(match.coming.empty());
-  EXPECT_FALSE(prefixes_->give_up_reading());  // the disk's thread has it
+  EXPECT_FALSE(prefixes_->give_up_reading());  // the disk's thread still has the data
   Result<bool> done = true;
   while (done.ok() && prefixes_->is_busy()) done = prefixes_->advance(/*is_short=*/false);
   ASSERT_FALSE(done.ok());
@@ -256,12 +256,12 @@ TEST_F(LittleMemoryWithDisk, GivesUpReadingWhatFindsNoRoom) {
   EXPECT_EQ(prefixes_->find(counted_from(0, 600)).value().n_tokens, 0);
   EXPECT_EQ(cache_.length(other), held);
   cache_.free(other);
-  const auto later = find(counted_from(0, 600));  // the file still exists
+  const auto later = find(counted_from(0, 600));  // the file must still exist
   EXPECT_EQ(later.n_tokens, 512);
   cache_.free(later.sequence);
 }
 
-// A longer prefix replaces a shorter one on the disk, if it can be cut to it.
+// A longer prefix on disk replaces a shorter one if a sequence can be cut to the shorter one.
 TEST_F(PrefixesOnDisk, AreNotStoredTwice) {
   ASSERT_TRUE(cuts_exactly(*plan_));
   start();

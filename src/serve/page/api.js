@@ -55,7 +55,7 @@ async function* events(stream) {
   }
 }
 
-// Yields the chunks of a chat completion. A failure after the start is an ApiError.
+// Yields the chunks of a chat completion. If the completion fails after its start, an ApiError is thrown.
 export async function* streamChat(body, signal) {
   const response = await request("/v1/chat/completions", {
     method: "POST",

@@ -2,16 +2,17 @@
 import { getJson } from "./api.js";
 import { CacheGrid, bytesText, make } from "./cache_grid.js";
 
-const BUSY_MS = 500, IDLE_MS = 2000;  // between two requests
-const MOST_CELLS = 512;               // cells of one sequence's map; in longer sequences a cell stands for several pages
+const BUSY_MS = 500, IDLE_MS = 2000;  // the pause between two requests
+const MOST_CELLS = 512;               // a sequence's map has at most this many cells; in a longer sequence, a cell
+                                      // stands for several pages
 const KINDS = [["sealed", "sealed"], ["sink", "sink"], ["protected", "protected, masks"], ["tail", "tail"]];
-const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // bytes of K and V
+const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // the sum over all kinds of pages
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 export class CachePane {
   constructor(host) {
     this.host = host;
-    this.chosen = null;  // id of a sequence; null: all
+    this.chosen = null;  // the id of the chosen sequence; null shows all sequences together
     this.rates = { read: 0, generated: 0 };
     make("h2", host, "", "KV cache");
     this.recipes = make("div", host, "modes");
@@ -29,7 +30,7 @@ export class CachePane {
     }
     this.map = make("ul", map, "map");
     this.grid = new CacheGrid(this.#section("Layers and heads"));
-    this.drawn = new Map();  // by sequence: the contents of its cells
+    this.drawn = new Map();  // by sequence id: the contents of the drawn cells
   }
 
   #section(title, hint = "") {
@@ -39,7 +40,7 @@ export class CachePane {
     return section;
   }
 
-  // recipes: [{ model, recipe }]; one of them is shown.
+  // `recipes` is a list of { model, recipe }; the pane shows one of them.
   choose(recipes) {
     const show = (chosen) => {
       this.model = chosen.model;
@@ -60,7 +61,7 @@ export class CachePane {
     show(recipes[0]);
   }
 
-  // Polls as long as the page is visible.
+  // Polls GET /cache while the page is visible.
   async run() {
     while (true) {
       let pause = IDLE_MS;
@@ -169,7 +170,8 @@ export class CachePane {
     for (const id of [...this.drawn.keys()]) if (!rows.some((s) => s.id === id)) this.drawn.delete(id);
   }
 
-  // Keeps a sequence's row as long as the sequence exists, and draws its cells again when they change.
+  // Returns the row of a sequence. The row stays as long as the sequence exists, and its cells are drawn
+  // again only when they change.
   #row(s) {
     let row = this.drawn.get(s.id);
     if (!row) {

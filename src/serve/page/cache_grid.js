@@ -1,5 +1,5 @@
-// Draws the grid of layers and KV heads, with K and V apart. Colours show the bits of quantized pages, or the bytes
-// that are held now.
+// Draws the grid of layers and KV heads, with K and V apart. Colours show either the bits of quantized pages
+// or the bytes that are held now.
 
 export const bytesText = (n) => {
   for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
@@ -14,7 +14,8 @@ export function make(name, parent, className = "", text = "") {
   return element;
 }
 
-// Mixes the colours of few and of many bits: 2 to 8 bits on a logarithmic scale, or a share of 0 to 1.
+// Returns a colour for a share of 0 to 1. colorOfBits() maps 2 to 8 bits onto that range, on a logarithmic
+// scale.
 function heat(share) {
   const s = Math.min(Math.max(share, 0), 1);
   const [from, to, part] = s < 0.5 ? ["low", "middle", 2 * s] : ["middle", "high", 2 * s - 1];
@@ -36,7 +37,7 @@ export class CacheGrid {
       return button;
     });
     this.mode = "bits";
-    this.pointed = null;  // number of the cell under the pointer
+    this.pointed = null;  // the number of the cell under the pointer
     this.cells = [];
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "application");
@@ -64,7 +65,7 @@ export class CacheGrid {
     this.#describe();
   }
 
-  // The cells are rows of layers.
+  // Moves the selection with the arrow keys. The list of cells holds one row of layers after another.
   #go(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.cache?.layers, ArrowUp: -this.cache?.layers }[event.key];
     if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -73,7 +74,7 @@ export class CacheGrid {
     if (cell) this.#point(cell);
   }
 
-  // Prepares for another cache.
+  // Empties the grid before another recipe's cache is shown.
   clear() {
     for (const host of [this.grid, this.legend]) host.replaceChildren();
     this.cache = null;
@@ -82,7 +83,7 @@ export class CacheGrid {
     this.tip.textContent = HINT;
   }
 
-  // cache: the response of GET /cache; bytes: { k, v } by cell, for the selected sequences.
+  // `cache` is the response of GET /cache; `bytes` is { k, v }, the bytes by cell of the selected sequences.
   update(cache, bytes) {
     if (!this.cache) this.#build(cache);
     this.cache = cache;
@@ -90,10 +91,10 @@ export class CacheGrid {
     this.#paint();
   }
 
-  // Layers go from left to right, with a row for each side of each KV head.
+  // Builds the grid: a column for each layer and a row for each side of each KV head.
   #build({ layers, kv_heads: heads, heads_by_layer: byLayer, plan }) {
     const headsOf = (layer) => byLayer ? byLayer[layer][0] : heads;
-    this.firstCells = [0];  // first cell of each layer
+    this.firstCells = [0];  // the number of each layer's first cell
     for (let layer = 0; layer < layers; ++layer) this.firstCells.push(this.firstCells[layer] + headsOf(layer));
     this.grid.style.setProperty("--layers", layers);
     this.cells = [];
@@ -128,7 +129,7 @@ export class CacheGrid {
   }
 
   #paint() {
-    if (!this.cache) return;  // no response yet
+    if (!this.cache) return;  // no response has come yet
     const { plan } = this.cache;
     const most = Math.max(1, ...this.bytes.k, ...this.bytes.v);
     this.scale.hidden = this.mode === "bits";

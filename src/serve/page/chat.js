@@ -1,17 +1,19 @@
-// Runs the conversation in the middle of the page: it asks, streams, stops and asks again.
+// Runs the conversation in the middle of the page: sends prompts, streams completions, stops them and repeats
+// them.
 import { ApiError, streamChat } from "./api.js";
 import { addTurn, parentOf, path, pick, saveConversation, siblings } from "./conversations.js";
 import { Parting } from "./parting.js";
 import { MarkedTokens } from "./probabilities.js";
 import { TurnView } from "./turn.js";
 
-const RIVALS = 3;       // number of likeliest tokens that are listed for an unlikely one
-const NEAR_END = 80;    // pixels; a reader who has scrolled up further is not disturbed
+const RIVALS = 3;       // the page lists this many of the likeliest tokens for an unlikely token
+const NEAR_END = 80;    // pixels; the page does not scroll for a reader who has scrolled up further
 
 export class Chat {
-  // settings(): { system, temperature, maxTokens, probabilities, guard, compare }, where compare is null or
-  // { recipe, other: { model, recipe } }; needKey(): asks for the API key, false if none is given; changed(): the
-  // conversation has other turns; running(bool).
+  // `hooks` has these functions. settings() returns { system, temperature, maxTokens, probabilities, guard,
+  // compare }, where compare is null or { recipe, other: { model, recipe } }. needKey() asks for the API key
+  // and returns false if the user gives none. changed() reports that the conversation's turns have changed.
+  // running(bool) reports whether a completion is being generated.
   constructor(host, hooks) {
     this.host = host;
     this.hooks = hooks;
@@ -68,7 +70,7 @@ export class Chat {
     if (turn.role === "user") this.#answer(this.conversation);
   }
 
-  // Answers the user's turn `asked`, or without it the last one.
+  // Generates a completion for the user's turn `asked`, which is the last turn by default.
   async #answer(conversation, asked = path(conversation).at(-1)) {
     const turns = path(conversation);
     const messages = turns.slice(0, turns.indexOf(asked) + 1).map(({ role, text }) => ({ role, content: text }));
@@ -103,7 +105,7 @@ export class Chat {
     await this.#streamInto(turn, body, () => this.#redraw(turn), tokens);
   }
 
-  // Sends the same prompt, with the same random draws, to both recipes at the same time.
+  // Sends the same prompt with the same seed to both recipes at the same time.
   async #streamBoth(turn, body, settings) {
     const { recipe, other } = settings.compare;
     const sides = [new MarkedTokens(settings), new MarkedTokens(settings)];
@@ -124,7 +126,7 @@ export class Chat {
     if (ends[0].status === "rejected") throw ends[0].reason;
   }
 
-  // Streams into an answer: { text, usage, end, seconds, answering }.
+  // Streams a completion into `answer`: { text, usage, end, seconds, answering }.
   async #streamInto(answer, body, redraw, tokens) {
     const start = performance.now();
     let first = 0;
@@ -142,7 +144,7 @@ export class Chat {
     answer.answering = (performance.now() - first) / 1000;
   }
 
-  // Asks the user for the key if the server wants one, and then tries again.
+  // Yields the chunks. If the server wants a key, the function asks the user for the key and tries again.
   async *#chunks(body) {
     const { signal } = this.answer.controller;
     while (true) {
@@ -154,7 +156,7 @@ export class Chat {
     }
   }
 
-  // Calls back once per frame of the browser.
+  // Redraws the turn at most once per frame of the browser.
   #redraw(turn) {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {

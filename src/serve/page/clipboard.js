@@ -1,4 +1,5 @@
-// Copies to the clipboard, even if the page was loaded from another machine without TLS.
+// Copies text to the clipboard. The function also works if the page came from another machine without TLS,
+// where browsers disable the clipboard API.
 
 async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);

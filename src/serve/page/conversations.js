@@ -1,17 +1,18 @@
-// Keeps each conversation under a key of its own in the browser's storage. The turns of a conversation form a tree: an
-// edited or repeated turn becomes another branch.
+// Keeps each conversation under a key of its own in the browser's storage. The turns of a conversation form a
+// tree: an edited or repeated turn becomes another branch.
 
 const PREFIX = "kvant.conversation.";
 const ROOT = -1;
 
-// { id, title, updated, turns: [{ id, parent, role, text, ... }], picked: { [parent]: id } }
+// A conversation is { id, title, updated, turns: [{ id, parent, role, text, ... }], picked: { [parent]: id }
+// }, where `picked` holds the branch that is shown after each turn.
 export function newConversation() {
   return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", updated: Date.now(), turns: [], picked: {} };
 }
 
 const isConversation = (c) => c && typeof c.id === "string" && Array.isArray(c.turns) && typeof c.picked === "object";
 
-// Returns the newest first. Entries of other pages are left alone.
+// Returns all conversations, the newest first. Other keys in the storage are left alone.
 export function loadConversations() {
   const found = [];
   for (const key of Object.keys(localStorage)) {
@@ -24,9 +25,9 @@ export function loadConversations() {
   return found.sort((a, b) => b.updated - a.updated);
 }
 
-// Returns false if the browser has no room.
+// Returns false if the browser's storage is full.
 export function saveConversation(conversation) {
-  if (conversation.removed) return true; // its completion may have ended after it was deleted
+  if (conversation.removed) return true; // a completion may end after its conversation was deleted
   try {
     localStorage.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
     return true;
@@ -42,7 +43,7 @@ export function removeConversation(conversation) {
 
 export const siblings = (conversation, turn) => conversation.turns.filter((t) => t.parent === turn.parent);
 
-// Returns the turns that are shown, from the first one on.
+// Returns the turns that are shown, starting with the first.
 export function path(conversation) {
   const shown = [];
   for (let parent = ROOT; ;) {
@@ -58,7 +59,7 @@ export function pick(conversation, turn) {
   conversation.picked[turn.parent] = turn.id;
 }
 
-// Adds a turn after `parent` (none: as the first) and shows it.
+// Adds a turn after `parent` and shows the new turn. Without `parent`, the turn is a first one.
 export function addTurn(conversation, parent, role, text) {
   const turn = { id: conversation.turns.length, parent: parent ? parent.id : ROOT, role, text };
   conversation.turns.push(turn);

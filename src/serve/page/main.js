@@ -10,7 +10,7 @@ const prompt = $("prompt"), send = $("send");
 const conversations = loadConversations();
 const cache = new CachePane($("cache"));
 
-let asking = null;  // the open dialog for the key, which several requests can share
+let asking = null;  // the open dialog for the key; several requests share one dialog
 function needKey() {
   asking ||= openSettings($("settings"), true).finally(() => { asking = null; });
   return asking;
@@ -28,7 +28,6 @@ const chat = new Chat($("turns"), {
   },
 });
 
-// --- conversations ---
 
 function show(conversation) {
   chat.show(conversation);
@@ -75,7 +74,6 @@ function drawList() {
   }
 }
 
-// --- asking ---
 
 function fitPrompt() {
   prompt.style.height = "auto";
@@ -108,7 +106,6 @@ document.addEventListener("keydown", (event) => {
   setDrawer("cache", false);
 });
 
-// --- what can be switched ---
 
 function setDrawer(id, open) {
   $(id).classList.toggle("open", open);
@@ -122,7 +119,7 @@ for (const button of document.querySelectorAll("header [aria-controls]")) {
   });
 }
 
-let hasGuard = false;  // whether the server has a guard
+let hasGuard = false;  // true if the server has a guard
 let compared = null;   // { recipe, other: { model, recipe } } if the server has two recipes
 
 function showSwitches() {

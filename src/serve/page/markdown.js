@@ -1,9 +1,9 @@
-// Turns Markdown into elements. A model's text becomes only text nodes, never HTML; unknown syntax is shown as it is.
-// Every text node goes through leaf(parent, text, first), where `first` is the text's position in the source, so the
-// caller can mark parts of it.
+// Turns Markdown into elements. A model's text becomes text nodes only, never HTML, and unknown syntax is
+// shown unchanged. Every text node goes through leaf(parent, text, first), where `first` is the text's
+// position in the source. The caller can therefore mark parts of the text.
 import { copyButton } from "./clipboard.js";
 
-const DEEPEST = 12;  // nesting depth of quotes, lists and emphasis
+const DEEPEST = 12;  // the nesting depth of quotes, lists and emphasis
 
 const FENCE = /^ {0,3}(`{3,}|~{3,}) *([^`\s]*)/;
 const HEADING = /^ {0,3}(#{1,6})\s+/;
@@ -20,7 +20,7 @@ function element(name, parent, className) {
   return made;
 }
 
-// A line without its indentation and marks: characters [first, end) of the source.
+// Line is a line without its indentation and list or quote marks: characters [first, end) of the source.
 class Line {
   constructor(source, first, end) {
     Object.assign(this, { source, first, end });
@@ -45,7 +45,7 @@ function linesOf(source) {
 const startsBlock = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((kind) => kind.test(line.text));
 const isTable = (lines, i) => lines[i].text.includes("|") && i + 1 < lines.length && lines[i + 1].text.includes("-") && TABLE_RULE.test(lines[i + 1].text);
 
-// Returns the end of the block that begins at line i, and a function that makes its element.
+// Returns the end of the block that begins at line i, and a function that makes the block's element.
 function nextBlock(lines, i) {
   const line = lines[i];
   const until = (goesOn) => {
@@ -122,7 +122,7 @@ function list(parent, lines, leaf, depth) {
   finish();
 }
 
-// Returns the cells of a row: lines without the bars between them.
+// Returns the cells of a table row as lines, without the bars between cells.
 function cells(line) {
   const found = [];
   let first = line.text.startsWith("|") ? 1 : 0;
@@ -144,11 +144,10 @@ function table(parent, lines, leaf) {
   });
 }
 
-// --- within a paragraph ---
 
 function inline(parent, lines, leaf, depth = 0) {
   const text = lines.map((l) => l.text).join("\n");
-  const places = [];  // of each character in the source
+  const places = [];  // the position of each character in the source
   for (const line of lines) for (let i = line.first; i <= line.end; ++i) places.push(i);
   new Inline(text, places, leaf).run(parent, 0, text.length, depth);
 }
@@ -158,7 +157,8 @@ class Inline {
     Object.assign(this, { text, places, leaf, hopeless: new Map() });
   }
 
-  // Text nodes end with their line, because only a line's characters are contiguous in the source.
+  // Adds text nodes, each within one line of the source. Only the characters of one line are contiguous
+  // there.
   put(parent, first, end) {
     while (first < end) {
       const found = this.text.indexOf("\n", first);
@@ -180,8 +180,8 @@ class Inline {
     this.put(parent, plain, end);
   }
 
-  // Returns the position of a closing mark in [from, end), or -1. A mark that was once not found is not searched again,
-  // so texts with many open marks take no longer than others.
+  // Returns the position of the closing mark in [from, end), or -1. A failed search is remembered and not
+  // repeated, so a text with many unclosed marks takes no longer than another.
   closing(mark, from, end) {
     const known = this.hopeless.get(mark);
     if (known !== undefined && from >= known[0] && end <= known[1]) return -1;
@@ -259,7 +259,7 @@ function anchor(parent, target) {
   return link;
 }
 
-// Makes `host` show the source. Blocks that it already shows stay, so a selection in them stays, too.
+// Makes `host` show the source. Unchanged blocks keep their elements, so a selection in such a block stays.
 export function render(host, source, leaf) {
   const lines = linesOf(source);
   const shown = host.shownBlocks || [];

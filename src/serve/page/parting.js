@@ -1,19 +1,21 @@
-// Finds where two completions of one prompt diverge, which caches by two recipes generate with the same draws.
+// Finds the token at which two completions of one prompt diverge. Two recipes generate the completions with
+// the same seed.
 import { percent, quoted } from "./probabilities.js";
 
 const same = (a, b) => a.bytes.length === b.bytes.length && a.bytes.every((byte, i) => byte === b.bytes[i]);
 
 export class Parting {
-  at = 0;         // number of tokens that both have in common
-  found = false;  // they differ from there on
+  at = 0;         // the number of tokens that both completions have in common
+  found = false;  // true once the completions differ at token `at`
 
-  // sides: the MarkedTokens of both; names: their recipes.
+  // `sides` holds the MarkedTokens of both completions, and `names` their recipes.
   constructor(sides, names) {
     this.sides = sides;
     this.names = names;
   }
 
-  // Call it after more tokens of either. Returns whether the place was found in this call.
+  // Compares the new tokens. Call look() after either completion has grown. Returns whether this call has
+  // found the divergence.
   look() {
     const [a, b] = this.sides.map((side) => side.tokens);
     while (!this.found && this.at < a.length && this.at < b.length) {
@@ -24,7 +26,8 @@ export class Parting {
     return this.found;
   }
 
-  // Call it after the end of both.
+  // Call finish() after both completions have ended. If one is longer, they diverge where the shorter one
+  // ends.
   finish() {
     this.found ||= this.sides.some((side) => side.tokens.length > this.at);
   }

@@ -1,5 +1,5 @@
-// Finds the parts of a completion to which the model gave a low probability, or where an unquantized cache would have
-// continued differently.
+// Finds the parts of a completion to which the model gave a low probability, and the tokens where an
+// unquantized cache would have continued differently.
 
 const LIMITS = [[0.05, "p5"], [0.2, "p20"], [0.5, "p50"]];
 
@@ -9,15 +9,15 @@ export const percent = (logprob) => {
 };
 export const quoted = (token) => JSON.stringify(token).replaceAll("�", "…");
 
-// Follows the tokens of a completion and collects [first, end, class, tip] of the marked ones, by characters of the
-// text. A character that spans several tokens belongs to the last one.
+// MarkedTokens follows the tokens of a completion. `marks` holds [first, end, class, tip] of the marked ones,
+// in characters of the text. A character that spans several tokens belongs to the last of those tokens.
 export class MarkedTokens {
   marks = [];
   tokens = [];  // { token, bytes, logprob, first, end } of every token
   #decoder = new TextDecoder();
   #at = 0;
 
-  // wanted: { probabilities, guard }.
+  // `wanted` is { probabilities, guard }: which marks to make.
   constructor(wanted) {
     this.wanted = wanted;
   }
@@ -32,7 +32,7 @@ export class MarkedTokens {
     }
   }
 
-  // Marks token i, and replaces earlier marks of it.
+  // Marks token i, and removes earlier marks of the token.
   markToken(i, kind, tip) {
     const { first, end } = this.tokens[i];
     const others = this.marks.filter((mark) => mark[1] <= first || mark[0] >= end);
@@ -53,7 +53,8 @@ export class MarkedTokens {
   }
 }
 
-// Says how the renderer puts text into the page (see markdown.js): marked parts get elements of their own.
+// Returns the function that puts text into the page (`leaf` in markdown.js). Marked parts of the text get
+// elements of their own.
 export function markedLeaf(marks) {
   return (parent, text, first) => {
     const end = first + text.length;

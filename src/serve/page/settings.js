@@ -1,4 +1,4 @@
-// Keeps the user's settings in the browser; the API key only as long as the tab is open.
+// Keeps the user's settings in the browser's storage. The API key is kept only as long as the tab is open.
 import { apiKey, setApiKey } from "./api.js";
 
 const KEY = "kvant.settings";
@@ -20,7 +20,8 @@ export function saveSettings(changes) {
   } catch { /* no room: they last as long as the page */ }
 }
 
-// Opens the dialog and resolves to whether it was saved. wantsKey: the server asked for a key.
+// Opens the settings dialog. The promise resolves to whether the user saved. With wantsKey, the dialog says
+// that the server needs a key.
 export function openSettings(dialog, wantsKey = false) {
   const form = dialog.querySelector("form");
   const { system, temperature, maxTokens, key, cancel } = form.elements;

@@ -1,5 +1,6 @@
-// Shows explanations without a mouse. The text of a `title` also appears in a box next to its element, when the element
-// is tapped or reached by keyboard. The marks of a completion are one Tab stop; the arrow keys move between them.
+// Shows explanations without a mouse. The text of an element's `title` appears in a box next to the element
+// when a user taps it or reaches it by keyboard. The marks of a completion are one Tab stop; the arrow keys
+// move between the marks.
 
 const MARKS = ".body [title]";
 const box = document.createElement("div");
@@ -18,7 +19,8 @@ function show(element) {
   place();
 }
 
-// The box stays next to its element, wherever that moves, and is hidden together with it.
+// Moves the box to its element, which may have scrolled, and hides the box if the element is no longer
+// visible.
 function place() {
   if (!shown) return;
   const at = shown.getClientRects()[0] ?? shown.getBoundingClientRect(), { offsetWidth: width, offsetHeight: height } = box;
@@ -34,7 +36,7 @@ function hide() {
   box.hidden = true;
 }
 
-// The completion's Tab stop moves with the focus.
+// Moves the focus to another mark of the completion. The Tab stop moves along.
 function go(mark, step) {
   const marks = [...mark.closest(".body").querySelectorAll(MARKS)];
   const next = marks[marks.indexOf(mark) + step];
@@ -44,7 +46,7 @@ function go(mark, step) {
   next.focus();
 }
 
-// Call it when a completion has been drawn. Its first mark becomes the Tab stop.
+// Makes the first mark of a completion the Tab stop. Call this when the completion has been drawn.
 export function reachByKeyboard(body) {
   for (const [i, mark] of [...body.querySelectorAll(MARKS)].entries()) mark.tabIndex = i === 0 ? 0 : -1;
 }
@@ -61,7 +63,7 @@ document.addEventListener("focusin", (event) => {
 document.addEventListener("focusout", hide);
 document.addEventListener("scroll", place, true);
 addEventListener("resize", place);
-// This runs before other handlers, because Escape first closes what covers the page.
+// The listener captures events before other handlers, because Escape first closes a box that covers the page.
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && shown) {
     hide();

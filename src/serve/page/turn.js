@@ -6,7 +6,8 @@ import { reachByKeyboard } from "./tips.js";
 
 const seconds = (s) => (s < 10 ? s.toFixed(1) : s.toFixed(0));
 
-// Returns the figures below a completion, which is a turn's own or the second one next to it.
+// Returns the line of figures below a completion. `answer` is a turn, or the second completion that is shown
+// next to the turn.
 function figures(answer) {
   const parts = [];
   if (answer.usage) {
@@ -30,8 +31,8 @@ function line(name, className, text) {
   return element;
 }
 
-// Shows the text of a completion. Parts that are already shown are drawn again when the place is found from which
-// another completion differs.
+// AnswerText shows the text of a completion. Once two completions diverge, the text is drawn again with a
+// mark at the divergence.
 class AnswerText {
   constructor(answer) {
     this.answer = answer;
@@ -52,7 +53,7 @@ class AnswerText {
 }
 
 export class TurnView {
-  // actions: { edit(turn, text), again(turn), pick(turn) }; branches: the alternatives to this turn.
+  // `actions` is { edit(turn, text), again(turn), pick(turn) }. `branches` are the alternatives to this turn.
   constructor(turn, branches, actions) {
     this.turn = turn;
     this.actions = actions;
@@ -67,7 +68,7 @@ export class TurnView {
     this.update(false);
   }
 
-  // Shows both completions side by side, each under its recipe.
+  // Shows both completions side by side, each below its recipe.
   #pair() {
     const pair = document.createElement("div");
     pair.className = "pair";
@@ -128,7 +129,7 @@ export class TurnView {
     return buttons;
   }
 
-  // Edits in place: Enter takes the text as a new branch, Esc changes nothing.
+  // Edits the turn in place. Enter saves the text as a new branch, and Esc changes nothing.
   edit() {
     const area = document.createElement("textarea");
     area.value = this.turn.text;
