@@ -15,11 +15,13 @@
 namespace kvant {
 namespace {
 
-// A sequence has recurrent states before and after a step, and one of a checkpoint.
+// A sequence keeps the recurrent states from before and after the current step, and a copy for its newest
+// checkpoint.
 constexpr int kRecurrentStates = 3;
 
-// Whether the head has encoded a page before it is due. That begins at its turn in the open page. The first
-// page of a sequence is encoded as soon as the window begins to hold it.
+// Returns whether the head has encoded a page before the page is due. Early encoding begins at the head's
+// turn in the open page, except for a sequence's first page, which is encoded as soon as the window begins to
+// hold it.
 bool encoded_ahead(const Plan& plan, int layer, int kv_head, int n_tokens, int n_sealed) {
   const int turn = seal_ahead_turn(plan, layer, kv_head);
   if (turn == 0 || n_tokens < kPageTokens + turn) return false;
@@ -31,7 +33,7 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
                  plan.tail->short_page_bytes(plan.geometry.dim(layer), tail_room(n_tokens)));
 }
 
-// Bytes of the open page's observing queries, and of the scores of earlier tokens.
+// These return the bytes of the observing queries of the open page, and of the scores of all earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
   return static_cast<std::int64_t>(n) * g.group(layer) * TokenScores::observer_bytes(g.dim(layer));
@@ -53,8 +55,8 @@ std::int64_t settled(const CacheBytes& bytes) {
   return bytes.sealed + bytes.protected_tokens + bytes.sink;
 }
 
-// Returns the extra tail bytes of a step's pages in layers whose caches are shared by others; they last until
-// the step ends.
+// Returns the additional tail bytes that one step's pages need in layers whose caches other layers share. A
+// shared layer keeps these pages until the step ends.
 std::int64_t lasting_tail_bytes(const Plan& plan, int n_tokens, const Batch& batch) {
   const Geometry& g = plan.geometry;
   std::int64_t bytes = 0;
@@ -75,7 +77,8 @@ Selection largest_selection(const Plan& plan, int layer, int n_tokens) {
   if (rules.needs_scores() || rules.evict > 0) {
     selection.masked_pages = n_sealed;
   } else if (selection.protected_tokens > 0) {
-    selection.masked_pages = 1;  // that of the sink
+    // Only the page that contains the sink has masked tokens.
+    selection.masked_pages = 1;
   }
   return selection;
 }
@@ -135,7 +138,8 @@ std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens) {
 CacheBits mean_bits(const Plan& plan, int context) {
   CacheBits sum;
   const int first = std::max(0, context - kPageTokens) + 1;
-  int n_sealed = 0;  // over the lengths at which any page is sealed
+  // Counts the lengths at which at least one page is sealed, because the other lengths have no sealed bits.
+  int n_sealed = 0;
   for (int n = first; n <= context; ++n) {
     const CacheBytes bytes = predicted_bytes(plan, n);
     sum.all += bytes.bits_all();
@@ -146,8 +150,8 @@ CacheBits mean_bits(const Plan& plan, int context) {
           sum.all / (context - first + 1)};
 }
 
-// If the sealed pages are as predicted, any other difference comes from the text's selection of tokens. (A
-// prompt in one block has not sealed anything yet.)
+// If as many pages are sealed as predicted, any other difference comes from the tokens that the text
+// selected. Otherwise the prediction stands: a prompt in one block, for example, has not sealed anything yet.
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
   CacheBits bits = mean_bits(plan, context);
   const CacheBytes predicted = predicted_bytes(plan, context);
@@ -162,7 +166,8 @@ std::int64_t largest_cache_bytes(const PlacedPlan& placed, int n_tokens, int ste
   return largest_batch_bytes(placed, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
 }
 
-// Within the last page a shorter sequence may need more; before it, none does.
+// The loop covers only the last page of the growth, because no shorter sequence needs more memory than these
+// lengths.
 std::int64_t largest_batch_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch) {
   const Plan& plan = *placed;
   const std::int64_t states = batch.n_seqs * kRecurrentStates * plan.geometry.recurrent_bytes();
@@ -179,13 +184,13 @@ std::int64_t mean_cache_bytes(const Plan& plan, int context) {
 }
 
 std::int64_t bf16_bytes(const Geometry& geometry, int n_tokens) {
-  std::int64_t elements = 0;  // per side
+  std::int64_t elements = 0;  // counts one side
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     const std::int64_t tokens =
         geometry.slides(layer) ? std::min(n_tokens, geometry.sliding_window[layer]) : n_tokens;
     elements += tokens * geometry.kv_heads(layer) * geometry.dim(layer);
   }
-  return elements * 2 * 2;  // two sides of two bytes
+  return elements * 2 * 2;  // K and V have 2 bytes per element each
 }
 
 ConstantSize constant_size(const Plan& plan, int n_tokens) {

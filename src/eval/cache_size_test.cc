@@ -28,7 +28,8 @@ void expect_equal_parts(const CacheBytes& predicted, const CacheBytes& measured,
   EXPECT_EQ(predicted.recurrent, measured.recurrent) << where;
 }
 
-// Predicts the bytes of the cache's sequence with the tokens that its text has selected.
+// Predicts the bytes of a sequence in which the text has selected as many tokens as in sequence `s` of the
+// cache.
 CacheBytes predicted_for(const Cache& cache, SequenceId s) {
   const Plan& plan = cache.plan();
   CacheBytes total;
@@ -63,8 +64,8 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
     bits += 8.0 * static_cast<double>(measured.all()) / static_cast<double>(measured.elements) / kPageTokens;
     if (HasFailure()) return;
   }
-  // Selected tokens count as they are at the end. At such a short context one protected page more or less is
-  // visible.
+  // Both sides count the tokens that are selected at length 512. At this short context a single protected
+  // page is visible in the mean, hence the slack.
   const double slack = plan->recipe.protect > 0 ? 0.1 * bits : 1e-9;
   EXPECT_NEAR(mean_bits(*plan, 512, cache.bytes(s)).all, bits, slack);
   if (plan->recipe.protect == 0) {
@@ -104,8 +105,8 @@ TEST(PredictedBytes, ASlidingWindowStopsTheirGrowth) {
   EXPECT_LT(cache_bytes_by_layer(*plan, 1024)[0], cache_bytes_by_layer(*plan, 1024)[1]);
 }
 
-// Layers without attention keep a state before a step, one after it and one of a checkpoint. Bits count only
-// what attention reads.
+// Layers without attention keep one state from before a step, one from after the step and one of a
+// checkpoint. Bits per value count only what attention reads, so they must not change.
 TEST(LargestCacheBytes, CountThreeRecurrentStates) {
   Geometry geometry = testing::small_geometry();
   const auto plain = plan_for("k=ch4g128,v=tok4g128", geometry);
@@ -130,8 +131,9 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
             largest_cache_bytes(plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
 }
 
-// On a device, tails take whole pages and sealed pages take as much as in host memory. That holds exactly for
-// these formats, whose pages need no rounding to 16 bytes, except for the rounding of an entry.
+// On a device, tails take whole pages, and sealed pages take as many bytes as in host memory. The equation is
+// exact here because these formats have pages of a multiple of 16 bytes. Only the entry's own size is
+// rounded.
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64,tail=bf16", testing::small_geometry());
   const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();
@@ -146,8 +148,8 @@ TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   EXPECT_LT(grown(placed), grown(plan) + kPagesMore * static_cast<std::int64_t>(kDeviceUnit));
 }
 
-// The expected value is worked out by hand: pages of 4.25 and 4.5 bits, and a tail of 16 bits in steps of 16
-// tokens, over the lengths 129 .. 256.
+// The expected value is worked out by hand for the lengths 129 .. 256. K has 4.25 bits, V has 4.5 bits, and
+// the tail has 16 bits in steps of 16 tokens.
 TEST(MeanBits, AverageOverThePositionsOfAPage) {
   const auto plan = plan_for("k=ch4g128,v=tok4g128", testing::small_geometry());
   double sum = 0;
@@ -158,7 +160,7 @@ TEST(MeanBits, AverageOverThePositionsOfAPage) {
   EXPECT_NEAR(mean_bits(*plan, 256).all, sum / 128, 1e-9);
   EXPECT_NEAR(mean_bits(*plan, 256).sealed, 4.375, 1e-9);
   EXPECT_EQ(mean_cache_bytes(*plan, 256), std::llround(sum / 128 * 2 * 2 * 2 * 64 * 256 / 8));
-  // The maximum on the way is at 255 tokens, of which 127 take the space of 128.
+  // The largest size on the way occurs at 255 tokens, because 127 tail tokens take the space of 128.
   EXPECT_EQ(largest_cache_bytes(plan, 256), 2 * 2 * 2 * 64 * (128 * 35 / 8 + 128 * 16) / 8);
 }
 

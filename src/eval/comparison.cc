@@ -14,14 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Describes a figure of a row, and where its noise can be read.
+// Describes one figure of a row, and which fields of the row tell its noise.
 struct FigureKind {
   const char* name;
   bool more_is_better;
-  const char* lo;  // names of its interval's fields; null: none
+  // `lo` and `hi` name the fields of the figure's interval; null means that the row has no interval.
+  const char* lo;
   const char* hi;
-  // Returns the values of which the figure is the mean, matched piece by piece between both results; empty if
-  // unknown.
+  // Returns the values whose mean is the figure, one per piece of text or prompt. Both results must list
+  // their pieces in one order. An empty vector means that the pieces are unknown.
   std::function<std::vector<double>(const Json& document, const Json& row)> pieces;
 };
 
@@ -61,7 +62,8 @@ std::vector<double> answer_exact(const Json& /*document*/, const Json& row) {
 
 struct SchemaKind {
   const char* schema;
-  const char* row_context;  // the field that distinguishes a recipe's rows; null: none
+  // Names the field that tells apart the rows of one recipe; null means that a recipe has one row.
+  const char* row_context;
   std::vector<FigureKind> figures;
 };
 
@@ -88,13 +90,14 @@ const std::vector<SchemaKind>& schemas() {
   return kSchemas;
 }
 
-// One result of a document.
+// Refers to one result inside a document.
 struct Row {
   const SchemaKind* kind;
   const Json* document;
   const Json* json;
 };
-using Rows = std::map<std::string, Row>;  // by the key that rows of the two files must share
+// The key identifies a row in both files.
+using Rows = std::map<std::string, Row>;
 
 Result<const SchemaKind*> kind_of(const Json& document) {
   const std::string schema = text_member(document, "schema").value_or("");
@@ -144,7 +147,7 @@ Verdict verdict_of(double change, bool more_is_better) {
   return (change > 0) == more_is_better ? Verdict::better : Verdict::worse;
 }
 
-// Whether two documents were measured on the same text.
+// Returns whether two documents were measured on the same text.
 bool same_text(const Json& a, const Json& b) {
   return a.contains("text") && b.contains("text") && a["text"] == b["text"];
 }
@@ -223,7 +226,8 @@ Json as_array(const Json& documents) {
 
 Interval student_interval(std::span<const double> values) {
   KVANT_CHECK(values.size() > 1, "an interval needs two values");
-  // These are 97.5 % quantiles for 1 .. 10 degrees of freedom; above that, an expansion is accurate to 0.2 %.
+  // The table holds the 97.5 % quantiles for 1 .. 10 degrees of freedom. For more degrees of freedom, the
+  // expansion below is accurate to 0.2 %.
   constexpr std::array<double, 10> kQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571,
                                                  2.447,  2.365, 2.306, 2.262, 2.228};
   const auto n = static_cast<double>(values.size());

@@ -1,4 +1,5 @@
-// Comparison: the differences between two result files of kvant, and whether they exceed noise.
+// Compares two result files of kvant figure by figure, for the command `kvant compare`. A difference counts
+// only if it exceeds the noise, which is judged piece by piece if both files measured the same text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,33 +12,41 @@
 
 namespace kvant {
 
-enum class Verdict { better, worse, noise, unknown };  // unknown: the results carry no interval
+// `unknown` means that the results carry no interval.
+enum class Verdict { better, worse, noise, unknown };
 
 struct FigureComparison {
-  std::string row;     // "kvant-2bit at 2048 tokens"
-  std::string figure;  // as in the JSON: "kld_mean"
+  // For example "kvant-2bit at 2048 tokens".
+  std::string row;
+  // Names a field of the JSON, for example "kld_mean".
+  std::string figure;
   double before = 0, after = 0;
-  bool paired = false;               // measured on the same text or prompts, piece by piece
-  std::optional<Interval> interval;  // paired: 95 % of after - before (Student's t over the pieces)
+  // Tells whether both results measured the same text or prompts, so pieces can be compared one to one.
+  bool paired = false;
+  // Holds the 95 % interval of after - before by Student's t distribution over the pieces. Only paired
+  // figures have one.
+  std::optional<Interval> interval;
   Verdict verdict = Verdict::unknown;
 };
 
 struct Comparison {
   std::vector<FigureComparison> figures;
-  std::vector<std::string> only_before, only_after;  // rows
-  std::vector<std::string> notes;                    // other differences: "the models differ"
+  // List the rows that only one of the two files has.
+  std::vector<std::string> only_before, only_after;
+  // List other differences between the files, for example "the models differ".
+  std::vector<std::string> notes;
 };
 
-// Compares rows of the same recipe, label and context in two documents (or arrays of them) that --json wrote.
-// Unpaired figures with intervals differ if these don't overlap. Errors: a document has an unknown schema, or
-// the two have no row in common.
+// Compares rows with equal recipe, label and context in two documents, or arrays of documents, that --json
+// wrote. Unpaired figures differ if their intervals do not overlap. Returns an error if a document has an
+// unknown schema or if the two documents have no row in common.
 Result<Comparison> compare_results(const nlohmann::ordered_json& before, const nlohmann::ordered_json& after);
 
 // Returns the 95 % interval of the mean of at least two values, by Student's t distribution.
 Interval student_interval(std::span<const double> values);
 
 std::string comparison_table(const Comparison& comparison);
-// Returns {"schema":"kvant.compare/1",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.compare/1",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json comparison_to_json(const Comparison& comparison);
 
 }  // namespace kvant

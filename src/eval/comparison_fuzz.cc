@@ -1,4 +1,5 @@
-// Fuzz target of kvant compare and of prompts in JSON: no file may break them.
+// Feeds arbitrary bytes to `kvant compare` and to the parser of prompts. Any file must give a result or an
+// error.
 #include <cstddef>
 #include <cstdint>
 #include <string>

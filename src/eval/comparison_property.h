@@ -1,5 +1,5 @@
-// Properties that must hold for any files of kvant compare and of prompts, shared by the fuzz target and the
-// test of its seeds.
+// States what must hold for any file that `kvant compare` or the parser of prompts reads. The fuzz target and
+// the test of its seeds both call this check.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-// A line "and" separates the two results; without it, both are the same.
+// A line "and" in the text separates the two results. Without such a line the text is compared with itself.
 inline void check_comparison(const std::string& text) {
   (void)parse_prompts(text);
   const std::string between = "\nand\n";

@@ -37,7 +37,8 @@ const FigureComparison& only_figure(const Result<Comparison>& comparison) {
   return comparison->figures.front();
 }
 
-// The differences 0.1, 0.2, 0.3 have mean 0.2 and standard deviation 0.1; t(2 degrees of freedom) = 4.303.
+// The differences 0.1, 0.2 and 0.3 have mean 0.2 and standard deviation 0.1. Student's t is 4.303 for 2
+// degrees of freedom.
 TEST(Comparison, PairsPiecesOfTheSameText) {
   const auto comparison =
       compare_results(eval_result("a", {1, 2, 3}, "t"), eval_result("a", {1.1, 2.2, 3.3}, "t"));
@@ -57,7 +58,8 @@ TEST(Comparison, PairsPiecesOfTheSameText) {
 TEST(Comparison, UsesIntervalsWhereTextsDiffer) {
   const auto apart = compare_results(eval_result("a", {1, 2}, "t"), eval_result("a", {0.5, 1.9}, "u"));
   EXPECT_FALSE(only_figure(apart).paired);
-  EXPECT_EQ(only_figure(apart).verdict, Verdict::better);  // 1.4 .. 1.6 before, 1.1 .. 1.3 after
+  // The intervals are 1.4 .. 1.6 before and 1.1 .. 1.3 after.
+  EXPECT_EQ(only_figure(apart).verdict, Verdict::better);
   EXPECT_EQ(apart->notes.size(), 1U);
   const auto close = compare_results(eval_result("a", {1, 2}, "t"), eval_result("a", {1, 1.9}, "u"));
   EXPECT_EQ(only_figure(close).verdict, Verdict::noise);
@@ -91,7 +93,8 @@ TEST(Comparison, RefusesWhatCannotBeCompared) {
   EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/2"}}, eval_result("b", {1, 2}, "t")).ok());
 }
 
-// JSON with the shape of a result but wrong types is compared as far as possible, or refused with a sentence.
+// A file with the shape of a result but wrong types is compared as far as possible, or refused with a
+// sentence.
 TEST(Comparison, TakesAnyJson) {
   const Json good = eval_result("a", {1, 2}, "t");
   const auto changed = [&](const std::function<void(Json&)>& change) {
@@ -141,7 +144,7 @@ TEST(Comparison, TakesAnyJson) {
   EXPECT_NE(no_schema.error().message.find("no \"schema\""), std::string::npos) << no_schema.error().message;
 }
 
-// The seeds are the fuzzer's starting inputs and those that it found.
+// The seeds are the fuzzer's starting inputs and the inputs that the fuzzer found.
 TEST(ComparisonFuzzSeeds, AreHandled) {
   const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/results";
   int n_seeds = 0;
@@ -155,10 +158,11 @@ TEST(ComparisonFuzzSeeds, AreHandled) {
   EXPECT_GT(n_seeds, 5);
 }
 
-// Quantiles of Student's distribution from tables are 2.042 for 30 degrees of freedom and 2.201 for 11.
+// Tables of Student's distribution give the quantile 2.042 for 30 degrees of freedom and 2.201 for 11.
 TEST(StudentInterval, HasTheRightWidth) {
   for (const auto& [freedom, quantile] : {std::pair{11, 2.201}, {30, 2.042}, {5, 2.571}}) {
-    std::vector<double> values;  // half of them are 1, half -1
+    // Half of the values are 1, the other half -1.
+    std::vector<double> values;
     for (int i = 0; i <= freedom; ++i) values.push_back(i % 2 == 0 ? 1 : -1);
     const Interval interval = student_interval(values);
     const double n = freedom + 1, mean = (interval.lo + interval.hi) / 2;

@@ -1,4 +1,5 @@
-// Compares the guard and the layers' errors of a model on a device with those of the same model on the CPU.
+// Runs one model on a device and on the CPU. The quality guard, the errors of the layers and llama.cpp's rows
+// must agree.
 #include <gtest/gtest.h>
 
 #include "attention/device_backend.h"
@@ -18,7 +19,7 @@ using testing::Place;
 using testing::some_tokens;
 
 // The recipes cover transforms that the library applies, transforms that are matrices of the graph,
-// transforms that differ between heads, tokens that stay unquantized, and windows.
+// transforms that differ between heads, unquantized tokens, and windows.
 constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
                                     "kvant-4bit",
                                     "vecinfer-2bit",
@@ -26,7 +27,8 @@ constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
                                     "k=ch4g128,v=tok2g128,sink=4,protect=0.1",
                                     "bf16"};
 
-// A device keeps only the tail's rows, so their rounding does not count there.
+// The original rows of a device come from its tail, so the tail's rounding to BF16 is not an error there. On
+// the CPU this rounding counts.
 constexpr double kBf16Rounding = 1.5e-3;
 
 // Runs a model and its backend on the CPU or on a device.
@@ -67,7 +69,7 @@ struct Measured {
   std::unique_ptr<Engine> engine;
 };
 
-// The models have windows or not.
+// Each test runs with a model that has sliding windows and with a model that has none.
 class DeviceMeasures : public ::testing::TestWithParam<std::tuple<Place, bool>> {
  protected:
   void SetUp() override {
@@ -91,14 +93,15 @@ INSTANTIATE_TEST_SUITE_P(Places, DeviceMeasures,
                                   (std::get<1>(info.param) ? "_windowed" : "");
                          });
 
-// The check ends before another head is watched. A device finds that head's rows in the tail at once, while
-// the CPU has to wait for them.
+// The check ends before the guard moves on to another head. A device finds the new head's rows in the tail at
+// once, while the CPU has to wait for new tokens.
 TEST_P(DeviceMeasures, TheGuardFindsWhatItFindsOnTheCpu) {
   for (const std::string recipe : kRecipes) {
     const GuardReport found = device_->guard(recipe, 300, 90), right = host_->guard(recipe, 300, 90);
     EXPECT_EQ(found.steps, 90) << recipe;
     EXPECT_EQ(found.bytes, right.bytes);
-    if (recipe == "bf16") {  // a device never seals its pages
+    // A device never seals BF16 pages.
+    if (recipe == "bf16") {
       EXPECT_EQ(found.checks, 0);
       continue;
     }
@@ -158,7 +161,7 @@ TEST_P(DeviceMeasures, LayersErrorsAreThoseOnTheCpu) {
   }
 }
 
-// llama.cpp attends without its flash attention, which a CUDA backend may lack.
+// The graph without flash attention is used because a CUDA backend may lack llama.cpp's flash attention.
 TEST_P(DeviceMeasures, RowsOfLlamaCppPredictWhatTheyPredictOnTheCpu) {
   constexpr int kContext = 128;
   constexpr const char* kRow = "llama.cpp:f16-plain";

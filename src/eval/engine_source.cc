@@ -48,7 +48,7 @@ class EngineSource : public LogitSource {
   Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) override {
     const int n = static_cast<int>(tokens.size());
     const int first_wanted = n - logits.rows;
-    // A prompt that is one block must be one step.
+    // A prompt that the recipe treats as one block must run as one step.
     const bool one_step = is_prompt && cache_.plan().recipe.prefill == kPrefillAll;
     const int step_tokens = one_step ? n : step_tokens_;
     for (int start = 0; start < n; start += step_tokens) {
@@ -65,7 +65,7 @@ class EngineSource : public LogitSource {
  private:
   Status copy(SequenceId from, SequenceId& to) {
     const auto forked = cache_.fork(from);
-    // A failed fork leaves an empty sequence, so every id stays valid.
+    // A failed fork leaves an empty sequence, so every sequence id stays valid.
     to = forked.ok() ? *forked : cache_.add();
     if (!forked.ok()) return forked.error();
     return {};

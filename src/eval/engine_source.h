@@ -1,4 +1,4 @@
-// kvant's own engine as a source of predictions.
+// Lets kvant's own engine predict tokens for evaluations, next to llama.cpp's (llama_reference.h).
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// Makes a source that runs `plan` on `engine`, at most step_tokens tokens at a time. engine and backend must
-// outlive it.
+// Makes a source that runs `plan` on `engine`, with at most step_tokens tokens in a step. `engine` and
+// `backend` must outlive the source.
 std::unique_ptr<LogitSource> make_engine_source(std::string name, Engine& engine, AttentionBackend& backend,
                                                 PlacedPlan plan, int step_tokens);
 

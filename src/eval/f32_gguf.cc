@@ -33,7 +33,8 @@ Error disk_error(const std::string& path) {
                std::strerror(errno));
 }
 
-// Writes a tensor's values, dequantized if necessary. It works in pieces to keep memory small.
+// Writes a tensor's values to the file, dequantized if the tensor is quantized. One row is converted at a
+// time to keep memory small.
 bool write_tensor(const ggml_tensor* tensor, const void* data, std::FILE* out) {
   if (!dequantizable(tensor->type))
     return std::fwrite(data, 1, ggml_nbytes(tensor), out) == ggml_nbytes(tensor);
@@ -54,7 +55,7 @@ bool write_padding(std::FILE* out, std::size_t written, std::size_t alignment) {
   return zeros.empty() || std::fwrite(zeros.data(), 1, zeros.size(), out) == zeros.size();
 }
 
-// Makes the dequantized file's header from the source's.
+// Makes the header of the dequantized file from the header of its source.
 Owned<gguf_context> dequantized_header(const gguf_context* source, const ggml_context* directory) {
   Owned<gguf_context> header(gguf_init_empty());
   gguf_set_kv(header.get(), source);
@@ -69,7 +70,7 @@ Owned<gguf_context> dequantized_header(const gguf_context* source, const ggml_co
     ggml_set_name(to, from->name);
     gguf_add_tensor(header.get(), to);
   }
-  gguf_set_val_u32(header.get(), "general.file_type", 0);  // all F32
+  gguf_set_val_u32(header.get(), "general.file_type", 0);  // 0 means that all tensors are F32
   return header;
 }
 
@@ -90,7 +91,8 @@ TemporaryFile::~TemporaryFile() {
 }
 
 Result<TemporaryFile> dequantize_to_f32(const std::string& path) {
-  auto model = GgufFile::open(path);  // checks that all tensors lie inside the file
+  // open() also checks that all tensors lie inside the file.
+  auto model = GgufFile::open(path);
   if (!model.ok()) return model.error();
   ggml_context* directory_pointer = nullptr;
   const Owned<gguf_context> source(gguf_init_from_file(path.c_str(), {true, &directory_pointer}));

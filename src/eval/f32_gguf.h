@@ -1,4 +1,5 @@
-// Copies a GGUF file with all weights dequantized to F32.
+// Copies a GGUF file with all weights dequantized to F32. llama.cpp loads such a copy when an evaluation must
+// separate the cache's error from the error of quantized weights.
 #pragma once
 
 #include <string>
@@ -7,10 +8,11 @@
 
 namespace kvant {
 
-// A file that is deleted when this object is destroyed.
+// Names a file that the destructor deletes.
 class TemporaryFile {
  public:
-  // Makes an empty file in the system's folder for temporary files. Errors: no permission, disk full.
+  // Makes an empty file in the system's folder for temporary files. Returns an error without permission or if
+  // the disk is full.
   static Result<TemporaryFile> make(const std::string& suffix);
   TemporaryFile(TemporaryFile&& other) noexcept : path_(std::move(other.path_)) { other.path_.clear(); }
   TemporaryFile& operator=(TemporaryFile&&) = delete;
@@ -22,8 +24,9 @@ class TemporaryFile {
   std::string path_;
 };
 
-// Writes the model at `path` with its floating-point and quantized tensors as F32 (exact: each value is what
-// ggml's dequantization gives) and its metadata unchanged. Errors: an unreadable model, disk full.
+// Writes a copy of the model at `path`. Floating-point and quantized tensors become F32 with exactly the
+// values that ggml's dequantization gives; the metadata stays unchanged. Returns an error for an unreadable
+// model or a full disk.
 Result<TemporaryFile> dequantize_to_f32(const std::string& path);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Reports the quality guard's findings for people and as JSON.
+// Words the findings of the quality guard for people and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,9 +8,10 @@
 
 namespace kvant {
 
-// Returns two lines.
+// Returns a summary of two lines.
 std::string guard_summary(const GuardReport& report);
-// Includes the warning, which may be null, and every layer. recipe: see guard_warning.
+// Returns the warning, which is null if there is none, and the findings of every layer. `recipe` is the text
+// that --kv takes.
 nlohmann::ordered_json guard_to_json(const GuardReport& report, const std::string& recipe);
 
 }  // namespace kvant

@@ -1,7 +1,7 @@
-// Decides when the guard warns. There are two kinds of problems. The recipe as a whole may be too coarse for
-// the model. Or some layers may be misconfigured, for example by another model's codebook, which makes their
-// errors far larger than those of other layers. With good recipes the worst layer has at most 3.2 times the
-// median.
+// Decides when the quality guard warns. There are two kinds of problems. Either the whole recipe is too
+// coarse for the model, or the cache of some layers is misconfigured, for example by another model's
+// codebook. A misconfigured layer has a far larger error than the other layers. With good recipes, the worst
+// layer has at most 3.2 times the median error.
 #include <algorithm>
 #include <cmath>
 
@@ -10,10 +10,12 @@
 namespace kvant {
 namespace {
 
-constexpr double kMaxDivergence = 1;  // nats, if all layers were like the median one
-constexpr double kMaxError = 0.7;     // relative error of a layer ...
-constexpr double kOutOfLine = 4;      // ... that is this many times the median
-constexpr int kChecksOfAVerdict = 3;  // per layer
+// Nats, if all layers had the median layer's error.
+constexpr double kMaxDivergence = 1;
+// A layer is misconfigured if its relative error exceeds both kMaxError and kOutOfLine times the median.
+constexpr double kMaxError = 0.7;
+constexpr double kOutOfLine = 4;
+constexpr int kChecksOfAVerdict = 3;  // checks per layer
 constexpr const char* kSafeFormat = "tok8g32s";
 
 double median_error(const GuardReport& report) {
@@ -26,7 +28,7 @@ double median_error(const GuardReport& report) {
   return *middle;
 }
 
-// Returns the side whose rounding causes most of the error.
+// Returns the side whose rounding causes most of the layer's error.
 const char* side_at_fault(const GuardedLayer& layer) {
   return layer.keys.difference > layer.error.difference / 2 ? "K" : "V";
 }

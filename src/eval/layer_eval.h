@@ -1,5 +1,5 @@
-// LayerEval: how recipes change the attention of each layer, measured on the unquantized model's own
-// activations.
+// Measures how recipes change the attention of each layer. The layers see the activations of the unquantized
+// model, so the error of one layer does not reach the next.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,21 @@ struct LayerCandidate {
 
 struct LayerRow {
   std::string name;
-  std::string label;  // label of a suite's row; empty: none
+  // Holds the label of a suite's row; empty without a suite.
+  std::string label;
   LayerEffects effects;
 };
 
 struct LayerResult {
   int context = 0;
-  int chunks = 0;  // measured
+  int chunks = 0;  // number of chunks that were measured
   std::string reference;
   std::vector<LayerRow> rows;
 };
 
-// Runs `reference` over the text as evaluate_quality() does; all candidates get its Q, K and V. It measures
-// the queries of the second half of each chunk and ignores options.step_tokens. `advance` counts the
-// reference's tokens.
+// Runs `reference` over the text as evaluate_quality() does, and gives its Q, K and V to all candidates. Only
+// the queries in the second half of each chunk are measured; options.step_tokens is ignored. advance(n)
+// reports n more tokens of the reference.
 Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, AttentionBackend& backend,
                                     const LayerCandidate& reference,
                                     std::span<const LayerCandidate> candidates, const QualityOptions& options,
@@ -47,8 +48,9 @@ struct AttentionSide {
   PlacedPlan plan;
 };
 
-// Compares the attention outputs of `other` with those of `own`, which the model continues with, on the same
-// Q, K and V. It covers the second half of each chunk, token by token. `advance` counts the tokens of `own`.
+// Compares the attention outputs of `other` with those of `own` on equal Q, K and V. The model continues with
+// the outputs of `own`. The queries are the tokens of the second half of each chunk, one by one. advance(n)
+// reports n more tokens of `own`.
 Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const AttentionSide& own,
                                     const AttentionSide& other, const QualityOptions& options,
                                     const std::function<void(std::int64_t)>& advance);

@@ -49,7 +49,7 @@ TEST(LayerEval, MeasuresTheQueriesOfTheSecondHalf) {
   }
 }
 
-// In a block that is the whole prompt, tokens see each other unquantized.
+// If the whole prompt is one block, its tokens attend to unquantized K and V.
 TEST(LayerEval, RunsTheSecondHalfAsAPromptIfAsked) {
   Measured measure;
   const std::vector<std::string> recipes = {"tok2g32,prefill=all", "tok2g32"};

@@ -52,7 +52,7 @@ Json layer_to_json(const LayerEffects& effects, int layer) {
   return json;
 }
 
-// Returns two figures of a recipe's layer; layer -1 means all layers.
+// Returns two figures of one layer under a recipe; layer -1 stands for all layers.
 using Figures = std::function<std::pair<std::string, std::string>(const LayerEffects&, int layer)>;
 
 std::pair<std::string, std::string> errors_of(const LayerEffects& effects, int layer) {
@@ -68,8 +68,8 @@ std::pair<std::string, std::string> coverage_of(const LayerEffects& effects, int
   return {fmt::format("{:.2f}", 100 * unsealed_mass(sum)), fmt::format("{:.2f}", 100 * protected_mass(sum))};
 }
 
-// Formats the rows of `result` for which `has` is true, numbered as in the legend; the text is empty if there
-// are none.
+// Formats the rows of `result` for which `has` returns true, with the numbers of the legend. Returns an empty
+// text if there are no such rows.
 std::string table(const LayerResult& result, const std::string& title, const char* first, const char* second,
                   const std::function<bool(const LayerEffects&)>& has, const Figures& figures) {
   constexpr int kWidth = 10;

@@ -1,4 +1,4 @@
-// Reports LayerEval's results as JSON and for a terminal.
+// Writes the results of evaluate_layers() as JSON and as tables for a terminal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@ namespace kvant {
 
 // {"schema":"kvant.layers/1","model":..,"context":..,"chunks":..,"reference":..,"results":[{"recipe":..,
 //  "mse":.., "relative":.., "layers":[{"mse":..,"relative":..,"heads":[{"mse":..,"relative":..}]}]}]}.
-// Layers of a recipe that skips V have "skip_rate" and "skipped_mass" (a query's, on average), those of one
-// that protects tokens "mass_unsealed" and "mass_protected".
+// Layers of a recipe that skips V also have "skip_rate" and "skipped_mass", the mean over the queries. Layers
+// of a recipe that protects tokens also have "mass_unsealed" and "mass_protected".
 nlohmann::ordered_json layers_to_json(const LayerResult& result, const std::string& model);
 
 // Formats a table of layers and recipes for each measured quantity.

@@ -73,7 +73,8 @@ class LlamaSource : public LogitSource {
   }
 
   std::string name_;
-  LlamaModelPointer model_;  // must outlive the context
+  // The model must outlive the context, so it is declared first.
+  LlamaModelPointer model_;
   LlamaContextPointer context_;
   int step_tokens_;
   double bits_;
@@ -108,7 +109,7 @@ class Reference : public LlamaReference {
 
  private:
   LlamaModelPointer model_;
-  ggml_backend_dev_t device_;  // null: the CPU
+  ggml_backend_dev_t device_;  // null means the CPU
   LlamaPlace place_;
 };
 

@@ -1,4 +1,5 @@
-// llama.cpp with its own KV cache as a source of predictions: a reference and a baseline.
+// Lets llama.cpp predict tokens with its own KV cache types. Evaluations use such rows as a reference and as
+// a baseline. Weights are dequantized to F32 first, so rows differ only in their caches.
 #pragma once
 
 #include <memory>
@@ -10,27 +11,31 @@
 
 namespace kvant {
 
-// Whether a row's name selects llama.cpp: "llama.cpp:TYPE" or "llama.cpp:KTYPE/VTYPE", optionally followed by
-// "-plain" for the graph without flash attention.
+// Returns whether a row's name selects llama.cpp. Such names are "llama.cpp:TYPE" or "llama.cpp:KTYPE/VTYPE".
+// A suffix "-plain" selects the graph without flash attention.
 bool names_llama(const std::string& name);
-// Returns an error if the name asks for something that llama.cpp does not have. Requires names_llama(name).
+// Returns an error if llama.cpp does not have the types in the name. names_llama(name) must be true.
 Status check_llama_name(const std::string& name);
 
-// Describes where llama.cpp's model runs.
+// Tells where llama.cpp's model runs and where its cache lies.
 struct LlamaPlace {
-  const ComputeDevice* device = nullptr;  // null: the CPU; otherwise it must outlive the reference
-  bool kv_offload = true;  // whether the cache is stored with the model; if not, the CPU attends
-  Geometry geometry;       // of the model; used only with a device
+  // Null means the CPU. A device must outlive the reference.
+  const ComputeDevice* device = nullptr;
+  // True stores the cache with the model; otherwise the cache lies in host memory and the CPU attends.
+  bool kv_offload = true;
+  // Describes the model; only needed with a device.
+  Geometry geometry;
 };
 
 class LlamaReference {
  public:
-  // Loads a GGUF model with all weights dequantized to F32, through a temporary file that is deleted before
-  // it returns. Errors: an unreadable file, disk full, a model that llama.cpp refuses.
+  // Loads a GGUF model with all weights dequantized to F32. The dequantized copy is a temporary file, which
+  // is deleted before the function returns. Returns an error for an unreadable file, a full disk, or a model
+  // that llama.cpp refuses.
   static Result<std::unique_ptr<LlamaReference>> load_f32(const std::string& path,
                                                           const LlamaPlace& place = {});
   virtual ~LlamaReference() = default;
-  // Makes the row called `name`, for chunks of `context` tokens; at most step_tokens run at a time.
+  // Makes the row called `name` for chunks of `context` tokens. At most step_tokens tokens run in a step.
   virtual Result<std::unique_ptr<LogitSource>> source(const std::string& name, int context, int step_tokens,
                                                       int n_threads) const = 0;
 };

@@ -26,7 +26,8 @@ double bits_of(ggml_type type) {
   return 8.0 * static_cast<double>(ggml_type_size(type)) / static_cast<double>(ggml_blck_size(type));
 }
 
-// Collects llama.cpp's log during its lifetime, then restores the previous receiver.
+// Collects llama.cpp's log during the object's lifetime. The destructor restores the previous receiver of the
+// log.
 class LogCapture {
  public:
   LogCapture() {
@@ -39,7 +40,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  // Returns the value after "NAME = " in the log, or "".
+  // Returns the value after "NAME = " in the log, or "" without such a value.
   std::string value(const std::string& name) const {
     const auto at = text_.find(name + " = ");
     if (at == std::string::npos) return "";
@@ -59,8 +60,9 @@ Result<LlamaModelPointer> load(const std::string& path, const llama_model_params
   return LlamaModelPointer(model, LlamaFree{});
 }
 
-// llama.cpp's own choice of repacked layouts includes AMX tiles. ggml faults on them in virtual machines that
-// announce AMX but don't let programs configure it. So llama.cpp gets the layouts of kvant's engine, by name.
+// llama.cpp would choose repacked layouts with AMX tiles. ggml faults on AMX in virtual machines that
+// announce AMX but do not let programs configure it. The function therefore gives llama.cpp the layouts of
+// kvant's engine by name.
 Result<LlamaModelPointer> load_on_cpu(const std::string& path) {
   auto file = GgufFile::open(path);
   if (!file.ok()) return file.error();
@@ -93,7 +95,7 @@ Result<LlamaModelPointer> load_on_device(const std::string& path, ggml_backend_d
   ggml_backend_dev_t devices[] = {device, nullptr};
   llama_model_params params = llama_model_default_params();
   params.devices = devices;
-  params.n_gpu_layers = -1;  // all
+  params.n_gpu_layers = -1;  // -1 means all layers
   return load(path, params);
 }
 
@@ -115,7 +117,7 @@ void put(llama_batch& batch, std::int32_t token, int position, int sequence, boo
   batch.logits[i] = wants_logits ? 1 : 0;
 }
 
-// Whether llama.cpp's flash attention with these types runs on the device.
+// Returns whether the device can run llama.cpp's flash attention with these types.
 bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types) {
   constexpr int kTokens = 256;
   const int d = geometry.head_dim, n_heads = geometry.n_heads, n_kv_heads = geometry.n_kv_heads;
@@ -181,7 +183,7 @@ Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaCo
   params.type_v = options.types.v;
   params.offload_kqv = options.on_device && options.kv_offload;
   params.op_offload = options.on_device;
-  // By default llama.cpp chooses the graph; a quantized V requires flash attention.
+  // llama.cpp chooses the graph by default, but a quantized V requires flash attention.
   if (ggml_is_quantized(options.types.v)) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   if (options.types.plain) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
   const LogCapture log;

@@ -14,16 +14,21 @@
 namespace kvant {
 namespace {
 
-constexpr int kLanes = 16;  // partial sums and maxima let the compiler vectorize
+// Separate partial sums and maxima let the compiler vectorize the loops.
+constexpr int kLanes = 16;
 constexpr int kBlock = 256;
-constexpr float kSmallestExponent = -86.0F;  // exp of smaller numbers is no normal F32
+// The exponential of a smaller number is not a normal F32.
+constexpr float kSmallestExponent = -86.0F;
 constexpr int kBootstrapSamples = 10000;
-constexpr int kPositionsPerBlock = 64;  // unit of the bootstrap if there is only one chunk
+// With one chunk, the bootstrap resamples blocks of this many positions.
+constexpr int kPositionsPerBlock = 64;
 
-// exp(x) for x <= 0, zero below kSmallestExponent: 2^n e^r with |r| <= log(2) / 2 and Taylor's polynomial of
-// degree 7 (relative error 2e-7, mostly rounding). Branch-free.
+// Returns exp(x) for x <= 0, and zero below kSmallestExponent. The result is 2^n e^r with |r| <= log(2) / 2
+// and Taylor's polynomial of degree 7. The relative error is 2e-7, mostly from rounding. The code has no
+// branch, so the compiler can vectorize it.
 inline float exp_of_negative(float x) {
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  // Adding 1.5 * 2^23 to a small number rounds it to an integer.
+  constexpr float kRound = 12582912.0F;
   const float clamped = x > kSmallestExponent ? x : kSmallestExponent;
   const float shifted = clamped * 1.44269504F + kRound;
   const float n = shifted - kRound;
@@ -88,8 +93,8 @@ KVANT_SIMD_CLONES Sums exponential_sums(const float* base, float base_max, const
 
 }  // namespace
 
-// With lse = log of the sum of exp, KLD = sum p ((base - lse) - (other - lse')) = sum p (base - other) - (lse
-// - lse').
+// With lse and lse' the logarithms of the sums of exp, KLD = sum p ((base - lse) - (other - lse')) = sum p
+// (base - other) - (lse - lse').
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target) {
   const float base_max = largest(base, n_vocab);
   const float other_max = largest(other, n_vocab);
@@ -181,7 +186,8 @@ double quantile(std::span<const double> sorted, double q) {
 
 Interval bootstrap_mean(std::span<const double> values) {
   if (values.empty()) return {};
-  std::mt19937_64 random(20260101);  // the fixed seed makes the same evaluation print the same interval
+  // With a fixed seed, equal evaluations print equal intervals.
+  std::mt19937_64 random(20260101);
   std::uniform_int_distribution<std::size_t> pick(0, values.size() - 1);
   std::vector<double> means(kBootstrapSamples);
   for (double& mean : means) {

@@ -1,4 +1,5 @@
-// LogitMetrics: compares a recipe's predictions with the reference's, position by position.
+// Compares a recipe's predictions with the reference's, position by position: KL divergence, perplexity and
+// agreement of the most likely token. Intervals come from a bootstrap over chunks of text.
 #pragma once
 
 #include <cstdint>
@@ -10,47 +11,53 @@
 
 namespace kvant {
 
-// Holds one scored position. p is the softmax of the reference's logits, p' that of the other's.
+// Holds the scores of one position. p is the softmax of the reference's logits, p' the softmax of the
+// recipe's logits.
 struct LogitComparison {
-  double kld = 0;         // sum over tokens of p log(p / p'), nats
-  double nll = 0;         // -log p'(true token), nats
-  double delta_p = 0;     // p'(true token) - p(true token)
-  bool same_top = false;  // both have the same most likely token
+  double kld = 0;      // sum over tokens of p log(p / p'), nats
+  double nll = 0;      // -log p'(true token), nats
+  double delta_p = 0;  // p'(true token) - p(true token)
+  // True if both have the same most likely token.
+  bool same_top = false;
 };
 
-// Compares two rows of n_vocab logits. target: the actual next token, in [0, n_vocab). Exponentials are F32
-// and sums F64; the error of kld is below 1e-7 for close logits. A token whose probability under the
-// reference is below 1e-37 counts as impossible there (logits may be -inf).
+// Compares two rows of n_vocab logits. `target` is the actual next token, in [0, n_vocab). Exponentials are
+// computed in F32 and summed in F64; the error of kld is below 1e-7 for close logits. Logits may be -inf: a
+// token with a probability below 1e-37 counts as impossible.
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target);
 
-// Holds the figures of a table, over all scored positions.
+// Holds the figures of a table row over all scored positions.
 struct MetricsSummary {
   std::int64_t positions = 0;
   double ppl = 0;
-  double kld_mean = 0, kld_lo = 0, kld_hi = 0;  // mean and its bootstrap 95 % interval
+  // The mean and its bootstrap 95 % interval.
+  double kld_mean = 0, kld_lo = 0, kld_hi = 0;
   double kld_median = 0, kld_p99 = 0, kld_p999 = 0, kld_max = 0;
-  double top1 = 0;    // share of positions with the same most likely token, 0 .. 1
-  double rms_dp = 0;  // root mean square of delta_p, 0 .. 1
+  // The share of positions at which both have the same most likely token, 0 .. 1.
+  double top1 = 0;
+  // The root mean square of delta_p, 0 .. 1.
+  double rms_dp = 0;
 };
 
-// Holds scores by position, chunk after chunk.
+// Holds one score per position, chunk after chunk.
 struct PositionScores {
   std::vector<double> kld;
-  std::vector<std::uint8_t> same_top;  // 1: both have the same most likely token
+  // 1 if both have the same most likely token, otherwise 0.
+  std::vector<std::uint8_t> same_top;
 };
 
 class LogitMetrics {
  public:
   // Starts a new chunk, which is an independent unit for the bootstrap.
   void begin_chunk() { chunk_starts_.push_back(positions_.kld.size()); }
-  // Scores rows of logits [n, n_vocab] of the same positions; targets: [n]. n_threads share the rows. Returns
-  // an error if a row gives no finite divergence (NaN logits).
+  // Scores the logits [n, n_vocab] of n positions against the reference's; targets: [n]. n_threads share the
+  // rows. Returns an error if a row has no finite divergence, for example because logits are NaN.
   Status add(MatrixView<const float> base, MatrixView<const float> other,
              std::span<const std::int32_t> targets, int n_threads);
   MetricsSummary summary() const;
   const PositionScores& positions() const { return positions_; }
-  // Returns the mean divergence of each unit of the bootstrap: a chunk, or a block of 64 positions if there
-  // is one chunk.
+  // Returns the mean divergence of each unit of the bootstrap. A unit is a chunk, or a block of 64 positions
+  // if there is only one chunk.
   std::vector<double> block_means() const;
 
  private:
@@ -63,7 +70,8 @@ class LogitMetrics {
 // Returns the q-quantile of sorted values, q in [0, 1], interpolated linearly between neighbours.
 double quantile(std::span<const double> sorted, double q);
 
-// Holds a 95 % percentile-bootstrap interval of the mean of `values` (Efron 1979), which is deterministic.
+// Holds a 95 % percentile-bootstrap interval of the mean of `values` (Efron 1979). Equal values give equal
+// intervals.
 struct Interval {
   double lo = 0, hi = 0;
 };

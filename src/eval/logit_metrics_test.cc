@@ -13,7 +13,7 @@ struct Oracle {
   double kld = 0, nll = 0, delta_p = 0;
 };
 
-// Computes the definitions term by term in F64.
+// Computes the metrics from their definitions, term by term in F64.
 Oracle oracle(const std::vector<float>& base, const std::vector<float>& other, int target) {
   const auto log_softmax = [](const std::vector<float>& x) {
     double top = -INFINITY, sum = 0;
@@ -51,7 +51,8 @@ TEST(CompareLogits, AgreesWithTheDefinitionInF64) {
       for (int i = 0; i < n; ++i) other[i] += change[i];
       const auto expected = oracle(base, other, n / 2);
       const auto actual = compare_logits(base.data(), other.data(), n, n / 2);
-      // Differences of logits are rounded to F32: exact for close logits, otherwise accurate to 1e-7.
+      // compare_logits() rounds differences of logits to F32. The rounding is exact for close logits and
+      // otherwise accurate to 1e-7.
       EXPECT_NEAR(actual.kld, expected.kld, 1e-7 * (1 + 4 * distance) + 1e-6 * expected.kld)
           << n << " " << distance;
       EXPECT_NEAR(actual.nll, expected.nll, 1e-5) << n << " " << distance;
@@ -96,7 +97,8 @@ TEST(CompareLogits, IsFastEnoughToVanishBesideTheModel) {
   }
   RecordProperty("microseconds_per_pair", static_cast<int>(best * 1e6));
   EXPECT_GT(keep, 0);
-  EXPECT_LT(best, 20e-3);  // very loose, because of sanitizers and shared machines
+  // The limit is loose because sanitizers and shared machines slow the test down.
+  EXPECT_LT(best, 20e-3);
 }
 
 TEST(Quantile, InterpolatesBetweenNeighbours) {
@@ -107,7 +109,7 @@ TEST(Quantile, InterpolatesBetweenNeighbours) {
   EXPECT_EQ(quantile(values, 1.0), 4.0);
 }
 
-// For many values the interval approaches mean +- 1.96 sigma / sqrt(n).
+// For many values, the interval approaches mean +- 1.96 sigma / sqrt(n).
 TEST(BootstrapMean, MatchesTheNormalApproximation) {
   std::mt19937 random(5);
   std::normal_distribution<double> normal(3.0, 2.0);
@@ -123,7 +125,7 @@ TEST(BootstrapMean, MatchesTheNormalApproximation) {
 }
 
 TEST(LogitMetrics, SummarizesPositions) {
-  // Of two positions over two tokens, one predicts like the reference and one is reversed.
+  // At the first of two positions the row equals the reference; at the second, its two logits are swapped.
   const std::vector<float> base = {1.0F, 0.0F, 1.0F, 0.0F};
   const std::vector<float> other = {1.0F, 0.0F, 0.0F, 1.0F};
   const std::vector<std::int32_t> targets = {0, 0};
@@ -133,7 +135,8 @@ TEST(LogitMetrics, SummarizesPositions) {
   ASSERT_TRUE(metrics.add(base_rows, other_rows, targets, 2).ok());
   const MetricsSummary summary = metrics.summary();
   const double p = std::exp(1.0) / (std::exp(1.0) + 1.0);
-  const double turned = 2 * p - 1;  // = p log(p/q) + q log(q/p), as log(p/q) = 1
+  // Equals p log(p / q) + q log(q / p), because log(p / q) = 1.
+  const double turned = 2 * p - 1;
   EXPECT_EQ(summary.positions, 2);
   EXPECT_NEAR(summary.kld_max, turned, 1e-6);
   EXPECT_NEAR(summary.kld_mean, turned / 2, 1e-6);

@@ -1,4 +1,5 @@
-// LogitSource: predicts the next token of a text with one KV-cache configuration.
+// Predicts the next token of a text with one KV-cache configuration. Evaluations see kvant's engine and
+// llama.cpp only through this interface.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,19 @@ class LogitSource {
 
   // Returns the row's name in tables: "kvant-4bit", "llama.cpp:q4_0".
   virtual const std::string& name() const = 0;
-  // Forgets everything; the next token is the first of a text.
+  // Forgets all tokens; the next token is the first of a text.
   virtual Status begin() = 0;
-  // Runs the next tokens. `logits` gets the predictions [logits.rows, n_vocab] after the last logits.rows of
-  // them (0: none). is_prompt marks the given text. Otherwise the tokens are the scored part, which is cached
-  // as in decoding, token by token, whatever the recipe's prompt blocks are.
+  // Runs the next tokens. `logits` receives the predictions [logits.rows, n_vocab] after the last logits.rows
+  // tokens; 0 rows are allowed. `is_prompt` marks text that is given. Other tokens are cached as in decoding,
+  // one by one, whatever the recipe's prompt blocks are.
   virtual Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) = 0;
-  // mark() remembers the current position until the next begin(), and rewind() returns there. It may be
-  // called repeatedly, so several continuations follow one text. rewind() requires a mark.
+  // mark() remembers the current position until the next begin(), and rewind() returns to the mark. Repeated
+  // rewinds let several continuations follow one text. rewind() requires a mark.
   virtual Status mark() = 0;
   virtual Status rewind() = 0;
-  // Returns the bits of the cache at this length of the text, averaged over the positions of a page.
+  // Returns the bits of the cache at the current length, as mean_bits() defines them.
   virtual CacheBits bits() const = 0;
-  // Returns the size of the model constants that it needs.
+  // Returns the size of the model constants that the cache needs.
   virtual ConstantSize constants() const { return {}; }
   // Returns the resolved plan.
   virtual PlanReport plan() const = 0;

@@ -1,4 +1,5 @@
-// Distribution of a recipe's divergence over the scored positions: its tail, and its drift along the context.
+// Shows how a recipe's divergence is distributed over the scored positions. The tail tells how bad the worst
+// positions are; the drift tells whether the divergence grows along the context.
 #pragma once
 
 #include <vector>
@@ -7,20 +8,20 @@
 
 namespace kvant {
 
-// This share of the positions has at least this divergence.
+// States that a share of the positions has at least the divergence `kld`.
 struct TailPoint {
-  double share = 0;  // 1 .. 1 / positions
+  double share = 0;  // between 1 / positions and 1
   double kld = 0;
 };
-// Returns points from share 1 down, five per power of ten, until a single position is left.
+// Returns points from share 1 downwards, five per power of ten, until the share is a single position.
 std::vector<TailPoint> divergence_tail(const PositionScores& positions);
 
-// Means over the positions [first, first + count) of every chunk's scored half.
+// Holds means over the positions [first, first + count) of the scored half of every chunk.
 struct DriftBin {
   int first = 0, count = 0;
   double kld = 0, top1 = 0;
 };
-// Returns n_bins of (almost) equal size; n_chunks must divide the number of positions.
+// Returns n_bins bins of almost equal size. n_chunks must divide the number of positions.
 std::vector<DriftBin> divergence_drift(const PositionScores& positions, int n_chunks, int n_bins);
 
 }  // namespace kvant

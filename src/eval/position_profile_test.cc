@@ -7,7 +7,8 @@ namespace {
 
 TEST(DivergenceTail, EndsWithTheLargest) {
   PositionScores positions;
-  for (int i = 0; i <= 100; ++i) positions.kld.push_back((i * 37) % 101);  // 0 .. 100 in some order
+  // The values are 0 .. 100 in shuffled order.
+  for (int i = 0; i <= 100; ++i) positions.kld.push_back((i * 37) % 101);
   const auto tail = divergence_tail(positions);
   EXPECT_EQ(tail.front().share, 1);
   EXPECT_EQ(tail.front().kld, 0);
@@ -18,7 +19,7 @@ TEST(DivergenceTail, EndsWithTheLargest) {
   EXPECT_TRUE(divergence_tail({}).empty());
 }
 
-// There are two chunks of five positions, 1 2 3 4 5 and 11 12 13 14 15, and bins of two and three.
+// Two chunks have the five positions 1 2 3 4 5 and 11 12 13 14 15. The two bins have two and three positions.
 TEST(DivergenceDrift, AveragesTheSamePlacesOfAllChunks) {
   const PositionScores positions{{1, 2, 3, 4, 5, 11, 12, 13, 14, 15}, {1, 1, 1, 0, 0, 1, 0, 0, 0, 0}};
   const auto bins = divergence_drift(positions, 2, 2);

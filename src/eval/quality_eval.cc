@@ -46,7 +46,8 @@ class Evaluation {
     }
     const int half = options_.context / 2;
     for (int start = 0; start < options_.context;) {
-      // The prompt runs as one step: its logits are not stored, and a recipe may treat it as one block.
+      // The prompt runs as one step, because its logits are not stored and a recipe may treat the prompt as
+      // one block.
       const int count = start < half ? half : std::min(options_.step_tokens, options_.context - start);
       KVANT_RETURN_IF_ERROR(run_step(tokens, start, count));
       start += count;
@@ -70,12 +71,13 @@ class Evaluation {
   }
 
  private:
-  // Runs tokens [start, start + count) of the chunk, which lie all before or all after its middle.
+  // Runs the tokens [start, start + count) of the chunk. They must all lie in the first half or all in the
+  // second half.
   Status run_step(std::span<const std::int32_t> chunk, int start, int count) {
     const bool is_scored = start >= options_.context / 2;
     const bool is_prompt = options_.all_prompt || !is_scored;
     const auto tokens = chunk.subspan(start, count);
-    // The chunk's last token is run to fill the cache, but the token after it is unknown.
+    // The chunk's last token runs to fill the cache but is not scored, because the token after it is unknown.
     const int n_scored = is_scored ? std::min(count, options_.context - 1 - start) : 0;
     const auto targets = chunk.subspan(start + 1, n_scored);
     const int n_rows = is_scored ? count : 0;
@@ -95,7 +97,8 @@ class Evaluation {
   QualityOptions options_;
   int n_vocab_;
   const std::function<void(std::int64_t)>& advance_;
-  std::vector<Runner> runners_;      // the reference comes first
+  // The first runner is the reference.
+  std::vector<Runner> runners_;
   std::vector<float> base_, other_;  // [step_tokens, n_vocab]
 };
 

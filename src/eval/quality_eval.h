@@ -1,4 +1,5 @@
-// QualityEval: teacher-forced evaluation of KV caches against a reference, on a text (design section 7).
+// Evaluates KV caches on a text. The true text is fed to every cache (teacher forcing), and the predictions
+// of the second half of each chunk are compared with the reference's.
 #pragma once
 
 #include <cstdint>
@@ -16,57 +17,64 @@ namespace kvant {
 class Tokenizer;
 
 struct QualityOptions {
-  int context = 2048;  // tokens of a chunk: even, at least 2
-  int chunks = 16;     // maximum; 0: as many as the text has
-  // The number of tokens of the scored half that run at a time. It bounds the memory for logits to two arrays
-  // of [step_tokens, n_vocab].
+  int context = 2048;  // tokens of a chunk, an even number of at least 2
+  // Limits the number of chunks; 0 means as many as the text has.
+  int chunks = 16;
+  // This many tokens of the scored half run in a step. Memory for logits is thereby limited to two arrays of
+  // [step_tokens, n_vocab].
   int step_tokens = 512;
-  int n_threads = 2;  // for the metrics
-  // Runs the scored half as part of the prompt, in the recipe's prompt blocks, and not token by token. (With
-  // logits, blocks in that half end at step_tokens.)
+  int n_threads = 2;  // threads for the metrics
+  // True runs the scored half in the recipe's prompt blocks instead of token by token. Blocks of the scored
+  // half also end at multiples of step_tokens, because their logits are needed.
   bool all_prompt = false;
 };
 
 struct QualityRow {
   std::string name;
   MetricsSummary metrics;
-  CacheBits bits;  // at `context` tokens
+  CacheBits bits;  // bits at `context` tokens
   ConstantSize constants;
-  double seconds = 0;  // time spent in the source
+  double seconds = 0;  // seconds in the source's step()
   PlanReport plan;
-  std::string label;  // label of a suite's row; empty: none
+  // Holds the label of a suite's row; empty without a suite.
+  std::string label;
   PositionScores positions;
-  std::vector<double> kld_blocks;  // means of the bootstrap's units
+  // Holds the mean divergence of each unit of the bootstrap.
+  std::vector<double> kld_blocks;
 };
 
 struct QualityResult {
   int context = 0;
-  int chunks = 0;                // scored
-  std::string text;              // fingerprint of the tokens that ran
-  std::vector<QualityRow> rows;  // the reference comes first
+  int chunks = 0;  // number of scored chunks
+  // Holds the fingerprint of the tokens that ran.
+  std::string text;
+  // The first row is the reference.
+  std::vector<QualityRow> rows;
 };
 
-// The tokens of an evaluation: consecutive chunks from the start of the text. Each begins with the model's
-// BOS if it was trained with one (as in llama-perplexity).
+// Holds the tokens of an evaluation, which runs consecutive chunks from the start of the text. Each chunk
+// begins with the model's BOS token if the model was trained with one, as in llama-perplexity.
 struct EvalText {
-  std::vector<std::int32_t> tokens;  // of the whole text
-  std::int32_t bos = -1;             // -1: the model has none
+  std::vector<std::int32_t> tokens;  // tokens of the whole text
+  std::int32_t bos = -1;             // -1 means that the model has no BOS token
 };
 // Returns an error if the text is empty or not UTF-8.
 Result<EvalText> tokenize_for_eval(const Tokenizer& tokenizer, const std::string& text);
 
-// Runs the reference and all candidates in lockstep over the text. It scores the predictions of tokens
-// [context / 2 + 1, context) of each chunk. advance(n) is called after n more tokens of one source; the sum
-// is tokens_to_run(). Returns an error if the text is shorter than one chunk, or if a source fails.
+// Runs the reference and all candidates in lockstep over the text. Scores the predictions of the tokens
+// [context / 2 + 1, context) of each chunk. advance(n) reports n more tokens of one source; all calls
+// together report tokens_to_run(). Returns an error if the text is shorter than one chunk, or if a source
+// fails.
 Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitSource& reference,
                                        std::span<const std::unique_ptr<LogitSource>> candidates,
                                        const QualityOptions& options,
                                        const std::function<void(std::int64_t)>& advance);
-// Returns 16 hexadecimal digits that differ if tokens differ (FNV-1a).
+// Returns an FNV-1a hash of the tokens as 16 hexadecimal digits.
 std::string fingerprint(std::span<const std::int32_t> tokens);
-// Returns the number of chunks that the options and the text's length allow.
+// Returns the number of chunks that the options and the length of the text allow.
 int chunks_available(const EvalText& text, const QualityOptions& options);
-// Calls run(tokens of the chunk) for each of these until one fails. Returns an error if there are none.
+// Calls run(tokens of the chunk) for each chunk until one call fails. Returns an error if the text has no
+// chunk.
 Status for_each_chunk(const EvalText& text, const QualityOptions& options,
                       const std::function<Status(std::span<const std::int32_t>)>& run);
 

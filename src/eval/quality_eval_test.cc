@@ -24,7 +24,7 @@ struct ScriptedRun {
   }
 };
 
-// Token i is i mod kScriptedVocab, so a source with shift 1 is always right.
+// Token i is i mod kScriptedVocab, so a ScriptedSource with shift 1 always predicts the true token.
 EvalText counting_text(int n, std::int32_t bos = -1) {
   EvalText text{{}, bos};
   for (int i = 0; i < n; ++i) text.tokens.push_back(i % kScriptedVocab);
@@ -41,13 +41,15 @@ TEST(QualityEval, ScoresTheSecondHalfOfEachContext) {
   EXPECT_EQ(run.advanced, 2 * 2 * 10);
   const MetricsSummary& right = result->rows[0].metrics;
   const MetricsSummary& wrong = result->rows[1].metrics;
-  EXPECT_EQ(right.positions, 2 * 4);  // positions 5 .. 8 predict tokens 6 .. 9
+  // Positions 5 .. 8 predict tokens 6 .. 9 of each chunk.
+  EXPECT_EQ(right.positions, 2 * 4);
   const double likely = std::exp(1.0) / (std::exp(1.0) + kScriptedVocab - 1),
                unlikely = 1 / (std::exp(1.0) + kScriptedVocab - 1);
   EXPECT_NEAR(right.ppl, 1 / likely, 1e-5);
   EXPECT_NEAR(wrong.ppl, 1 / unlikely, 1e-5);
   EXPECT_EQ(right.kld_max, 0);
-  EXPECT_NEAR(wrong.kld_mean, likely - unlikely, 1e-6);  // (p - q) log(p / q), and log(p / q) = 1
+  // The divergence is (p - q) log(p / q), and log(p / q) = 1.
+  EXPECT_NEAR(wrong.kld_mean, likely - unlikely, 1e-6);
   EXPECT_EQ(right.top1, 1);
   EXPECT_EQ(wrong.top1, 0);
   EXPECT_EQ(result->rows[1].bits.all, 5);
@@ -65,8 +67,8 @@ TEST(QualityEval, RefusesATextShorterThanAChunk) {
   EXPECT_FALSE(run(counting_text(9), {.context = 10}).ok());
 }
 
-// kvant's engine and llama.cpp run one tiny model with F32 weights. Their logits agree, and a low-bit cache
-// is visible in the divergence and in the bits.
+// kvant's engine and llama.cpp run one tiny model with F32 weights. Their logits must agree, and a low-bit
+// cache must show in the divergence and in the bits.
 TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   TinyModel shape;
   shape.matrix_type = GGML_TYPE_Q8_0;
@@ -100,7 +102,7 @@ TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   EXPECT_GT(rows[3].metrics.kld_mean, 2 * rows[2].metrics.kld_mean);
   EXPECT_DOUBLE_EQ(rows[2].bits.sealed, 4.5);
   EXPECT_DOUBLE_EQ(rows[3].bits.sealed, 3.0);
-  // At 257 .. 383 tokens two pages are sealed, at 384 three; the other tokens are BF16, in steps of 16.
+  // Two pages are sealed at 257 .. 383 tokens, and three at 384. The other tokens are BF16 in steps of 16.
   double sum = 4.5;
   for (int n = 257; n < 384; ++n) sum += (256 * 4.5 + (n - 256 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(rows[2].bits.all, sum / 128, 1e-9);

@@ -13,15 +13,18 @@
 namespace kvant {
 namespace {
 
-constexpr int kSealedTokens = 2 * kPageTokens;  // the minimum that is kept in addition to their sealed pages
-constexpr int kChecksOfAHead = 32;              // then the layer's next KV head is watched
+// RecentRows keeps at least this many tokens whose pages are already sealed.
+constexpr int kSealedTokens = 2 * kPageTokens;
+// After this many checks of a head, the guard watches the layer's next KV head.
+constexpr int kChecksOfAHead = 32;
 
-// Returns the capacity for the newest tokens that a layer may hold unsealed and for those before them.
+// Returns how many tokens RecentRows must hold: the newest tokens, which a layer may hold unsealed, and
+// kSealedTokens before them.
 int capacity(const Plan& plan, int layer) {
   return plan.layers[layer].window + kPageTokens + kSealedTokens;
 }
 
-// Returns a pseudorandom number for each pair.
+// Returns a pseudorandom number that depends only on the two arguments.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   return mix_bits(a * kGoldenRatio64 + b);
 }
@@ -38,7 +41,8 @@ QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const Guar
 }
 
 void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
-  inner().run_layer(step, layer, rows, team);  // it ends with a barrier of the team's threads
+  // run_layer() ends with a barrier of the team's threads.
+  inner().run_layer(step, layer, rows, team);
   if (team.index() != 0 || !rows.has_kv()) return;
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
   run_within_memory(step, [&] {
@@ -57,13 +61,14 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
   });
 }
 
-// At the first layer of a step the other thread starts with the previous step.
+// At the first layer of a step, the other thread starts to examine the copies of the previous step.
 ShownRows QualityGuard::wants(const Step& step, int layer) {
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");
-  if (layer == 0 && copies_.size() < n_wanted_) copies_.clear();  // left by a failed step
+  // A failed step left incomplete copies.
+  if (layer == 0 && copies_.size() < n_wanted_) copies_.clear();
   if (layer == 0) n_wanted_ = 0;
   if (layer == 0 && !copies_.empty() && join()) {
-    // If no thread is available, join() does the work.
+    // The deferred policy lets join() do the work if no thread is available.
     looking_ = std::async(std::launch::async | std::launch::deferred,
                           [this, all = std::exchange(copies_, {})] { return look_at_all(all); });
   }
@@ -100,8 +105,8 @@ bool QualityGuard::join() {
   return !looking_.valid() || looking_.get();
 }
 
-// Copies the tail before any of its pages are sealed, including the step's tokens. A check also copies what
-// the cache holds of the tokens that may be compared.
+// Copies the tail, including the step's tokens, before any page of the tail is sealed. A check also copies
+// the cached pages of the tokens that the check may compare.
 Status QualityGuard::gather(const Step& step, int layer, const LayerRows& rows, Copies& copies) const {
   const Plan& plan = step.plan();
   const PageLedger& ledger = step.ledger(0, layer);
@@ -163,7 +168,8 @@ void QualityGuard::keep(const Step& step, int layer, const LayerRows& rows, Watc
   for (int r = 0; r < rows.k.rows; ++r) watch.recent.add(rows.k.row(r) + column, rows.v.row(r) + column);
 }
 
-// Checks one random step in each run of `every`, so checks don't align with pages.
+// Picks one random step in each run of settings_.every steps, because a fixed distance could coincide with
+// page boundaries.
 bool QualityGuard::due(int layer, std::int64_t step) const {
   const std::uint64_t run = step / settings_.every;
   return mixed(settings_.seed + layer + 1, run) % settings_.every ==
@@ -220,7 +226,8 @@ void QualityGuard::fill_synthetic(int n_tokens, std::uint64_t seed) {
   for (Watch& watch : layers_) {
     watch.recent.go_to(0);
     for (int token = 0; token < n_tokens; ++token) {
-      if (token % kPageTokens == 0) {  // one row per page is enough
+      // One row per page is enough for a benchmark.
+      if (token % kPageTokens == 0) {
         for (float& x : k) x = normal(random);
         for (float& x : v) x = normal(random);
       }

@@ -1,15 +1,15 @@
-// QualityGuard: watches, while a model decodes, what its cache does to attention.
+// QualityGuard watches, while a model decodes, how much the cache changes attention, so a program can warn
+// its user.
 //
-// It is a backend around another one. In each layer it watches one KV head, whose newest K and V it keeps
-// unquantized next to the cache. It samples a share of the decode steps, different ones for each layer. There
-// the query of the newest token attends in plain F32 to those tokens and the sink, once with the original K
-// and V and once as the cache returns them. Older pages are left out of both. docs/guide/tune.md has the
-// measurements behind the constants.
-// measurements behind the constants.
+// The guard is a backend around another backend. In each layer the guard watches one KV head and keeps the
+// head's newest K and V unquantized next to the cache. In a random share of the decode steps the newest query
+// attends twice in plain F32: to the original K and V, and to those that the cache returns. Both attend to
+// the newest tokens and the sink, and to no older pages. docs/guide/tune.md has the measurements that set the
+// constants.
 //
-// On a device rows stay where they are. The original K and V are copied from the tail, which has them
-// unquantized, when a step seals their page and when it is checked. Another thread examines the copies while
-// the device runs the next step.
+// On a device, rows stay in the device's memory. The original K and V are copied from the tail, which holds
+// them unquantized, when a step seals their page and when a check needs them. Another thread examines the
+// copies while the device runs the next step.
 #pragma once
 
 #include <future>
@@ -26,35 +26,42 @@
 namespace kvant {
 
 // Converts the squared relative RMS error of attention outputs, averaged over the layers, to the mean KL
-// divergence of the predictions (nats). It was measured on 18 recipes from .0001 to 8 nats and is right
-// within a factor of two for each.
+// divergence of the predictions in nats. The factor was measured on 18 recipes with .0001 to 8 nats and is
+// right within a factor of two for each recipe.
 inline constexpr double kDivergenceOfSquaredError = 2.2;
 
 struct GuardSettings {
-  int every = 64;  // each layer is checked in one of this many steps
+  // The guard checks each layer in one of this many steps.
+  int every = 64;
   std::uint64_t seed = 0;
 };
 
 struct GuardedLayer {
-  int kv_head = 0;  // the one that is watched now
+  // The KV head that the guard watches now.
+  int kv_head = 0;
   int checks = 0;
-  OutputError error;  // over all checks
-  OutputError keys;   // with only K as the cache returns it
+  // Covers all checks of the layer.
+  OutputError error;
+  // The error if only K comes from the cache and V is the original.
+  OutputError keys;
 };
 
 struct GuardReport {
   int every = 0;
-  std::int64_t steps = 0;    // decode steps
-  std::int64_t checks = 0;   // over all layers
-  std::int64_t bytes = 0;    // bytes kept in addition to the cache
-  double relative = 0;       // RMS over the checked layers of their relative errors
-  double estimated_kld = 0;  // nats, an estimate; 0 before the first check
+  std::int64_t steps = 0;   // decode steps
+  std::int64_t checks = 0;  // checks of all layers together
+  std::int64_t bytes = 0;   // bytes that the guard keeps in addition to the cache
+  // The root mean square of the relative errors of all checked layers.
+  double relative = 0;
+  // An estimate in nats; 0 before the first check.
+  double estimated_kld = 0;
   std::vector<GuardedLayer> layers;
 };
 
 class QualityGuard final : public BackendDecorator, private RowObserver {
  public:
-  // Watches steps of one sequence of `plan`'s caches. `inner` serves the cache and must outlive this object.
+  // The guard watches steps of one sequence in caches of `plan`. `inner` serves the cache and must outlive
+  // the guard.
   QualityGuard(AttentionBackend& inner, const Plan& plan, const GuardSettings& settings);
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
@@ -63,7 +70,8 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   // Waits for the other thread and returns the findings.
   GuardReport report();
 
-  // For benchmarks only: behaves as if a sequence of n_tokens had been watched, see cache/synthetic_sequence.h.
+  // Fills the guard as if a sequence of n_tokens had been watched. Only benchmarks call this function
+  // (cache/synthetic_sequence.h).
   void fill_synthetic(int n_tokens, std::uint64_t seed);
 
  private:
@@ -75,45 +83,52 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   };
   ShownRows wants(const Step& step, int layer) override;
   void see(Step& step, int layer, const LayerRows& rows) override;
-  // Holds copies from one layer of a step on a device.
+  // Holds the copies from one layer of one step on a device.
   struct Copies {
     int layer = 0, kv_head = 0;
-    int first_in_tail = 0;  // token
-    int n_sealed = 0;       // pages, once the step has sealed
+    int first_in_tail = 0;  // index of a token
+    int n_sealed = 0;       // pages after the step has sealed
     std::shared_ptr<const Plan> plan;
-    bool sealed = false;       // whether the step sealed pages
-    DeviceHeadPages tail;      // before sealing; if nothing was sealed, `cached` has these pages
-    DeviceHeadPages cached;    // all pages that a check may compare
-    std::vector<float> query;  // of the newest token; empty: no check
+    // Tells whether the step sealed pages.
+    bool sealed = false;
+    // The tail before sealing; empty if nothing was sealed, because `cached` then has these pages.
+    DeviceHeadPages tail;
+    // All pages that a check may compare.
+    DeviceHeadPages cached;
+    // The query of the newest token; empty if the step has no check.
+    std::vector<float> query;
   };
   using AllCopies = std::vector<std::unique_ptr<Copies>>;
   Status gather(const Step& step, int layer, const LayerRows& rows, Copies& copies) const;
   Status download(const Step& step);
   void look_at(Copies& copies);
-  // Returns false if memory ran short.
+  // Examines all copies. Returns false if there was not enough memory.
   bool look_at_all(const AllCopies& all);
-  // Waits for the other thread. Returns false like look_at_all().
+  // Waits for the other thread and returns what look_at_all() returned.
   bool join();
   void keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
   bool due(int layer, std::int64_t step) const;
-  // Returns the first token that is compared, or nothing if there is nothing to compare.
+  // Returns the first token that a check compares, or nothing if there is nothing to compare.
   std::optional<int> first_compared(const Plan& plan, int layer, const RecentRows& recent) const;
-  // query: the queries of all heads.
+  // `query` holds the queries of all heads, [n_heads * head_dim].
   void check(const Plan& plan, int layer, const float* query, const RecentTokens& tokens, Watch& watch) const;
 
   const Geometry geometry_;
   const GuardSettings settings_;
   std::vector<Watch> layers_;
-  AllCopies copies_;           // from the newest step
-  std::size_t n_wanted_ = 0;   // expected number of copies
-  std::future<bool> looking_;  // look_at_all() on the previous step's copies; destroyed first
+  AllCopies copies_;          // copies from the newest step
+  std::size_t n_wanted_ = 0;  // expected number of copies
+  // Examines the copies of the previous step. The future is declared last, so its destructor waits before
+  // other members go.
+  std::future<bool> looking_;
 };
 
-// Returns the layer with the largest error among those with at least `least_checks`, or -1.
+// Returns the layer with the largest error among the layers with at least `least_checks` checks, or -1
+// without such a layer.
 int worst_layer(const GuardReport& report, int least_checks);
 
-// Returns a sentence for the user that names the exceeded limit, where, and what to do; nothing if all is
-// well. recipe: as --kv takes it.
+// Returns a sentence for the user that names the exceeded limit, the place and the remedy. Returns nothing if
+// all errors are within the limits. `recipe` is the text that --kv takes.
 std::optional<std::string> guard_warning(const GuardReport& report, const std::string& recipe);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Compares the guard with attention in caches of the same tokens, on recipes that are broken on purpose, and
-// on a real model.
+// Compares the guard's errors with those of attention in caches of equal tokens. Further tests run recipes
+// that are broken on purpose, and a real model.
 #include "eval/quality_guard.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::vector<float> values_of(int layer, int head, int kind, int token) {
   return testing::token_values(layer, head, kind, token, kSize);
 }
 
-// Decodes n tokens one by one; returns true as soon as the guard warns.
+// Decodes n tokens one by one. Returns true as soon as the guard warns.
 bool warns_within(QualityGuard& guard, Cache& cache, SequenceId s, int n) {
   for (int i = 0; i < n; ++i) {
     attend_tokens(cache, s, 1, false, values_of, guard);
@@ -53,14 +53,15 @@ TEST(RecentRows, KeepTheNewestTokensAndCanGoBack) {
   rows.read(2, 2, k.data(), v.data());
   EXPECT_EQ(k, (std::vector<float>{2, 0.5F, 3, 0.5F}));
   EXPECT_EQ(v, (std::vector<float>{-2, 2, -3, 2}));
-  rows.go_to(7);  // tokens 4 to 6 were not seen
+  // The rows never saw tokens 4 to 6.
+  rows.go_to(7);
   EXPECT_EQ(rows.first(), 7);
   rows.go_to(1);
   EXPECT_EQ(rows.first(), 1);
   EXPECT_EQ(rows.end(), 1);
 }
 
-// While all tokens are kept, the guard's error is the difference between the outputs of two caches.
+// While the guard keeps all tokens, its error must equal the difference between the outputs of two caches.
 void expect_error_of_outputs(const Geometry& g) {
   const auto plan = plan_for("k=hadamard:tok4g32,v=tok2g32,sink=4", g);
   const auto inner = make_reference_backend();
@@ -95,7 +96,7 @@ TEST(QualityGuard, FindsTheErrorOfTheCachesOutputs) {
 
 TEST(QualityGuard, FindsItWhereSinkLogitsJoinTheSoftmax) {
   Geometry g = small_geometry(kSize, 6, 2, 2);
-  // Each group has heads whose sink takes nothing, a part, or nearly all of the attention.
+  // Each group has heads whose sink logit takes none, a part, or nearly all of the attention.
   for (int i = 0; i < g.n_layers * g.n_heads; ++i) g.sink_logits.push_back(6.0F * (i % 3) - 4);
   expect_error_of_outputs(g);
 }
@@ -113,7 +114,7 @@ TEST(QualityGuard, FindsNothingInAnUnquantizedCache) {
   EXPECT_EQ(guard.report().estimated_kld, 0);
 }
 
-// Returns constants in which a layer's codebook for V is multiplied by a factor.
+// Returns constants in which one layer's codebook for V is multiplied by `factor`.
 std::shared_ptr<const Constants> with_codebook_times(const Recipe& recipe, const Geometry& g, float factor,
                                                      int layer) {
   auto constants = std::make_shared<Constants>(*testing::made_up_constants(recipe, g));
@@ -127,7 +128,7 @@ std::shared_ptr<const Constants> with_codebook_times(const Recipe& recipe, const
   return constants;
 }
 
-// The third of 5 layers uses a codebook whose values are ten times too large.
+// Layer 2 of 5 uses a codebook whose values are ten times too large.
 TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
   const Geometry g = small_geometry(kSize, 2, 1, 5);
   const auto recipe = parse_recipe("k=tok8g32s,v=tok8g32s,sink=4,v@2=vq-d4b8");
@@ -150,14 +151,15 @@ TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
 
 // --- tests on the activations of a real model ---
 
-// Forwards steps and keeps the rows of all tokens.
+// Forwards steps to the inner backend and keeps the rows of all tokens.
 class RecordingBackend : public BackendDecorator {
  public:
   using BackendDecorator::BackendDecorator;
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
     inner().run_layer(step, layer, rows, team);
     if (team.index() != 0) return;
-    const MatrixView<const float>* const views[] = {&rows.k, &rows.v, &rows.q};  // by kind
+    // The index is the kind in the key of rows_.
+    const MatrixView<const float>* const views[] = {&rows.k, &rows.v, &rows.q};
     for (int kind = 0; kind < 3; ++kind) {
       for (int r = 0; r < views[kind]->rows; ++r) {
         const float* row = views[kind]->row(r);
@@ -174,8 +176,8 @@ class RecordingBackend : public BackendDecorator {
   std::map<std::tuple<int, int, int>, std::vector<std::vector<float>>> rows_;
 };
 
-// The default model reads the text once; each test then attends to its K and V with a recipe of its own. The
-// steps imitate a generation: kSteps steps of kStep tokens after kPrompt tokens.
+// The default model reads the text once. Each test then attends to the recorded K and V with its own recipe.
+// The steps imitate a generation: kSteps steps of kStep tokens follow kPrompt tokens.
 class QualityGuardOnTheModel : public ::testing::Test {
  protected:
   static constexpr int kPrompt = 256, kSteps = 8, kStep = 6;
@@ -226,7 +228,7 @@ class QualityGuardOnTheModel : public ::testing::Test {
   }
 
  private:
-  static std::unique_ptr<Engine> engine_;  // null: the model file is missing
+  static std::unique_ptr<Engine> engine_;  // null if the model file is missing
   static std::unique_ptr<AttentionBackend> backend_;
   static std::unique_ptr<RecordingBackend> rows_;
 };
@@ -234,9 +236,8 @@ std::unique_ptr<Engine> QualityGuardOnTheModel::engine_;
 std::unique_ptr<AttentionBackend> QualityGuardOnTheModel::backend_;
 std::unique_ptr<RecordingBackend> QualityGuardOnTheModel::rows_;
 
-// These are the coarsest recipes of each kind in the product tier that need no calibration; all others were
-// tried as well. The one-bit recipes are not among them: they have a divergence of 7 nats, and the guard says
-// so.
+// The list has the coarsest product recipe of each kind that needs no calibration. One-bit recipes are left
+// out, because they have a divergence of 7 nats and the guard rightly warns.
 TEST_F(QualityGuardOnTheModel, IsSilentForProductRecipes) {
   for (const char* recipe : {"fp8", "q8_0", "q4_0", "kivi-4bit", "kivi-2bit", "kivi-2bit-g32", "turbo2",
                              "vquant-k4v2", "k=hadamard:tcq2,v=hadamard:tcq2,sink=4"}) {

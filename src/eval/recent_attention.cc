@@ -19,7 +19,8 @@ KVANT_SIMD_CLONES void score_rows(const float* q, const float* k, int n, int d, 
   }
 }
 
-// Computes the attention weights of query q [d] on rows k. sink: the head's sink logit, or -inf.
+// Computes the attention weights of query q [d] on the rows of K. `sink` is the head's sink logit, or -inf
+// without a sink.
 std::vector<float> weights_of(const Geometry& g, float sink, const float* q, const TokenRows& rows, int d) {
   const int n = static_cast<int>(rows.tokens.size());
   std::vector<float> weights(n);
@@ -52,7 +53,7 @@ void compare(const std::vector<float>& exact, const std::vector<float>& got, Out
   error.values += std::ssize(exact);
 }
 
-// Returns the index of a token among the rows, or -1.
+// Returns the index of `token` among the sorted tokens, or -1.
 int row_of(const std::vector<int>& tokens, int token) {
   const auto at = std::lower_bound(tokens.begin(), tokens.end(), token);
   return at != tokens.end() && *at == token ? static_cast<int>(at - tokens.begin()) : -1;
@@ -69,7 +70,7 @@ std::vector<int> listed_tokens(const std::vector<PageView>& pages, int first, in
   return tokens;
 }
 
-// Writes the cached values of a page into the rows of its tokens.
+// Writes the values that the cache returns for a page into the rows of the page's tokens.
 void read_page(const HeadPlan& head, const PageView& page, TokenRows& rows) {
   const int d = head.k.context.head_dim;
   const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens);

@@ -1,5 +1,5 @@
-// Attention to a few tokens of one KV head in plain F32, with the original K and V and with those that a
-// cache returns.
+// Attends to a few tokens of one KV head in plain F32, once with the original K and V and once with those
+// that the cache returns. QualityGuard compares the two outputs.
 #pragma once
 
 #include <vector>
@@ -11,35 +11,42 @@
 
 namespace kvant {
 
-// Holds tokens of one head, [n, d] per side.
+// Holds tokens of one head; k and v are [n, d].
 struct TokenRows {
-  std::vector<int> tokens;  // absolute index of each
-  std::vector<char> seen;   // 0: the cache has dropped the token (eviction)
+  // Absolute indices of the tokens.
+  std::vector<int> tokens;
+  // 0 if eviction has dropped the token from the cache.
+  std::vector<char> seen;
   std::vector<float> k, v;
 };
 
 // Holds the compared tokens: protected tokens before `first`, and all tokens from `first` on.
 struct RecentTokens {
-  TokenRows exact;    // from `recent`; older tokens come from the cache, which has them unquantized
-  TokenRows cached;   // the same tokens as the cache returns them
-  int quantized = 0;  // tokens that the cache holds in their final format
+  // Comes from RecentRows; protected tokens come from the cache, which holds them unquantized.
+  TokenRows exact;
+  // Holds the values that the cache returns for the tokens of `exact`.
+  TokenRows cached;
+  // Counts the tokens that the cache holds in their final format.
+  int quantized = 0;
 };
 
-// pages: all pages that are visible from `first` on, as HeadState::list_pages() returns them; n_sealed of the
-// head's pages are sealed. first: the first token of a page, not before recent.first(). The head's last token
-// is recent.end() - 1.
+// `pages` lists all pages that are visible from `first` on, as HeadState::list_pages() returns them; n_sealed
+// of the head's pages are sealed. `first` must be the first token of a page and at least recent.first(). The
+// head's last token is recent.end() - 1.
 RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
                            int n_sealed, const RecentRows& recent, int first);
 
-// Returns one side of a page in the model's space: decoded and with the transform undone. [n_tokens, d].
+// Returns one side of a page as the model produced it, decoded and with the transform undone: [n_tokens, d].
 std::vector<float> decoded_rows(const PageSide& side, const Transform& transform, int n_tokens);
 
-// Holds the errors that the cache causes in the outputs of one query token's group.
+// Holds the errors that the cache causes in the outputs of one query token's group of heads.
 struct RecentError {
-  OutputError all;   // with K and V as the cache returns them
-  OutputError keys;  // only K
+  // K and V both come from the cache.
+  OutputError all;
+  // Only K comes from the cache.
+  OutputError keys;
 };
-// q: [n_heads * d], one token, unscaled.
+// `q` is the unscaled query of one token, [n_heads * d].
 RecentError recent_error(const Plan& plan, int layer, int kv_head, const float* q,
                          const RecentTokens& tokens);
 

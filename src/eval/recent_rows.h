@@ -1,4 +1,5 @@
-// RecentRows: the newest K and V of one KV head, unquantized, kept next to a cache.
+// Keeps the newest K and V of one KV head unquantized next to a cache, in a ring buffer of fixed size.
+// QualityGuard compares them with the rows that the cache returns.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +10,28 @@ namespace kvant {
 
 class RecentRows {
  public:
-  // Keeps at most `capacity` > 0 tokens of head_dim channels per side, as bf16.
+  // Keeps at most `capacity` > 0 tokens of head_dim channels per side, as BF16.
   RecentRows(int capacity, int head_dim);
 
-  int first() const { return first_; }  // the stored tokens are [first, end)
+  // The stored tokens are [first, end).
+  int first() const { return first_; }
   int end() const { return end_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(2 * sizeof(std::uint16_t) * k_.size()); }
 
-  // Makes `token` the next one. Tokens from there on are forgotten, and all tokens if those just before it
-  // are missing.
+  // Makes `token` the next token to add. Stored tokens from `token` on are forgotten. If tokens between end()
+  // and `token` are missing, all stored tokens are forgotten.
   void go_to(int token);
-  // Forgets all tokens before end().
+  // Forgets all stored tokens; end() stays.
   void forget() { first_ = end_; }
-  // Adds the token end(); k, v: [head_dim]. The oldest token is forgotten if there is no room.
+  // Adds the token end(); k, v: [head_dim]. A full buffer forgets its oldest token.
   void add(const float* k, const float* v);
-  // Reads K and V of the stored tokens [first, first + n), [n, head_dim] each.
+  // Reads K and V of the stored tokens [first, first + n) into k and v, [n, head_dim] each.
   void read(int first, int n, float* k, float* v) const;
 
  private:
   int capacity_, head_dim_;
   int first_ = 0, end_ = 0;
-  std::vector<std::uint16_t> k_, v_;  // [capacity, head_dim]: token t in row t % capacity
+  std::vector<std::uint16_t> k_, v_;  // [capacity, head_dim]; token t is in row t % capacity
 };
 
 }  // namespace kvant

@@ -47,7 +47,8 @@ std::size_t label_width(const QualityResult& result) {
   return width;
 }
 
-// Divergences span many powers of ten: four digits, as plain decimals where readable.
+// Formats a divergence with four digits, as a plain decimal unless the value is too small. Divergences span
+// many powers of ten.
 std::string divergence(double value) {
   if (value == 0) return "0";
   return value < 1e-4 ? fmt::format("{:.2e}", value) : fmt::format("{:.5f}", value);

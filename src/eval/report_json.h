@@ -1,4 +1,4 @@
-// Formats figures and plans as JSON text.
+// Formats evaluation results and plans as JSON, and evaluation results as a table for a terminal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,14 +10,14 @@
 namespace kvant {
 
 // Returns {"recipe":.., "tail":.., "sink":.., "window":.., "prefill":.., "calibration":.., "rows":[..],
-// "fallbacks":[..]}, plus "calibration_note" if a calibration would help.
+// "fallbacks":[..]}. A "calibration_note" follows if a calibration would help.
 nlohmann::ordered_json plan_to_json(const PlanReport& report);
 
-// Returns {"schema":"kvant.eval/2","model":..,"context":..,"chunks":..,"results":[..]}. Figures that don't
-// exist (bits_sealed when nothing is sealed) are null. The first result is the reference. Results of a suite
-// have a "label".
+// Returns {"schema":"kvant.eval/2","model":..,"context":..,"chunks":..,"results":[..]}. Figures that do not
+// exist are null, for example bits_sealed if nothing is sealed. The first result is the reference. Results of
+// a suite have a "label".
 nlohmann::ordered_json eval_to_json(const QualityResult& result, const std::string& model);
-// Returns the text for a file; bytes that are not UTF-8 are replaced.
+// Returns the JSON as the text of a file. Bytes that are not UTF-8 are replaced.
 std::string json_text(const nlohmann::ordered_json& json);
 
 // Formats the result for a terminal.

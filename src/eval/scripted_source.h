@@ -1,4 +1,4 @@
-// For tests only: a source with known predictions.
+// Gives tests a source whose predictions are known.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace kvant {
 
 inline constexpr int kScriptedVocab = 5;
 
-// Predicts token (t + shift) mod kScriptedVocab with logit 1 after token t, and records the calls.
+// After token t, predicts token (t + shift) mod kScriptedVocab with logit 1. Also records all calls.
 class ScriptedSource : public LogitSource {
  public:
   ScriptedSource(std::string name, int shift) : name_(std::move(name)), shift_(shift) {}

@@ -1,6 +1,5 @@
-// Suite: a comparison of recipes that is stored as data, such as an ablation of a paper.
-//
-// Each paper has a file in suites/ and a line in suites.def.
+// A suite is a comparison of recipes that is stored as data, such as the ablation of a paper. `kvant eval
+// --suite` runs it by name. Each paper has a file in suites/ and a line in suites.def.
 #pragma once
 
 #include <string>
@@ -11,28 +10,35 @@
 namespace kvant {
 
 struct SuiteRow {
-  std::string label;   // the row's name in the paper, or what distinguishes it
-  std::string recipe;  // as --kv takes it
+  // The row's name in the paper, or what distinguishes the row.
+  std::string label;
+  // The text that --kv takes.
+  std::string recipe;
 };
 
-// Sets the defaults of `kvant eval`, which the command line can override.
+// Sets the defaults of `kvant eval`. The command line can override each of them.
 struct Suite {
-  std::string name;   // "vecinfer-transforms"
-  std::string title;  // one line: what is compared, and where the paper does so
+  // For example "vecinfer-transforms".
+  std::string name;
+  // One line says what is compared, and where the paper compares it.
+  std::string title;
   std::vector<SuiteRow> rows;
   std::string reference = "bf16";
   std::vector<int> contexts = {2048};
   int chunks = 4;
-  bool layers = false;      // attention outputs of each layer instead of predictions
-  bool retrieval = false;   // answers to questions about long documents, `chunks` of each context
-  bool all_prompt = false;  // whether the scored half runs as a prompt
+  // Measures attention outputs of each layer instead of predictions.
+  bool layers = false;
+  // Asks questions about long documents, `chunks` documents of each context.
+  bool retrieval = false;
+  // Runs the scored half as a prompt.
+  bool all_prompt = false;
 };
 
 // Returns all suites, in the order of suites.def.
 const std::vector<Suite>& suites();
-// Finds a suite; the error lists all of them.
+// Finds a suite by name. The error for an unknown name lists all suites.
 Result<Suite> find_suite(const std::string& name);
-// Returns one line per suite.
+// Returns a list with one line per suite.
 std::string suite_list();
 
 }  // namespace kvant

@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Returns the shape of the model on which the suites run, since they may name its layers.
+// Returns the shape of the model for which the suites are written, because suites may name its layers.
 Geometry small_model() {
   Geometry g;
   g.model = "test";
@@ -60,7 +60,8 @@ TEST_P(EverySuite, SaysWhatItIs) {
   for (const int context : GetParam().contexts) EXPECT_EQ(context % 2, 0);
   const auto found = find_suite(GetParam().name);
   ASSERT_TRUE(found.ok());
-  EXPECT_EQ(found->title, GetParam().title);  // no other suite has its name
+  // The comparison of titles fails if another suite has this name.
+  EXPECT_EQ(found->title, GetParam().title);
 }
 
 TEST(Suites, AnUnknownNameListsAll) {

@@ -13,12 +13,14 @@
 namespace kvant {
 namespace {
 
-// Holds formats by rising bits, for heads of one size.
+// Lists the formats of the recipe's ladder in the order of rising bits, for heads with head_dim channels.
 struct Ladder {
   int head_dim = 0;
   std::vector<const Format*> formats;
   std::vector<double> bits;
-  std::vector<std::size_t> place;  // index in the recipe's ladder, and therefore in the sensitivities
+  // place[i] is the position of formats[i] in Recipe::ladder. A unit's sensitivities are stored in the order
+  // of Recipe::ladder.
+  std::vector<std::size_t> place;
 };
 
 struct Unit {
@@ -26,9 +28,11 @@ struct Unit {
   int layer = 0;
   int kv_head = 0;
   Side side = Side::key;
-  std::span<const float> sensitivity;  // for each format of the ladder
-  std::size_t level = 0;               // index of the current format
-  double weight = 1;                   // its elements relative to the largest heads'
+  // Holds one number for each format of Recipe::ladder.
+  std::span<const float> sensitivity;
+  std::size_t level = 0;  // index of the current format in the Ladder
+  // The unit's number of values relative to a unit with the largest head_dim.
+  double weight = 1;
 };
 
 Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
@@ -44,7 +48,7 @@ Ladder sorted_ladder(const Recipe& recipe, int head_dim) {
   return ladder;
 }
 
-// Returns one ladder for each head size.
+// Returns one ladder for each head_dim of the model.
 std::vector<Ladder> sorted_ladders(const Recipe& recipe, const Geometry& geometry) {
   std::vector<Ladder> ladders;
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
@@ -65,7 +69,7 @@ Error too_small(const Recipe& recipe, const Ladder& ladder) {
                recipe.budget, ladder.bits.front(), ladder.formats.front()->name());
 }
 
-// Gives K and V the same format everywhere, except where the recipe's own overrides apply.
+// Gives K and V one format in all layers and heads, except where the recipe's own overrides apply.
 Result<Recipe> allocate_evenly(const Recipe& recipe, const std::vector<Ladder>& ladders) {
   const auto fits = [&](const Format& format) {
     return std::all_of(ladders.begin(), ladders.end(),
@@ -107,8 +111,8 @@ struct Raise {
   std::size_t level = 0;
 };
 
-// Finds the raise of `unit` that gains most per bit, among those of at most `spare` bits. It includes raises
-// that skip a level, because a unit's sensitivities need not be convex.
+// Finds the raise of `unit` that gains most per bit among the raises of at most `spare` bits. A raise may
+// skip a level, because a unit's sensitivities need not be convex.
 Raise best_raise(Unit& unit, double spare) {
   const Ladder& ladder = *unit.ladder;
   Raise best;
@@ -121,8 +125,8 @@ Raise best_raise(Unit& unit, double spare) {
   return best;
 }
 
-// Raises units until nothing fits. spare: bits per value of a unit of the largest heads that remain to be
-// spent, in total.
+// Raises units until no raise fits into `spare`, the bits per value that remain for all units together. A
+// unit with the largest head_dim counts fully; smaller units count by their weight.
 void raise_levels(std::vector<Unit>& units, double spare) {
   for (;;) {
     Raise best;
@@ -144,7 +148,8 @@ std::string sensitivity_constant(const Recipe& recipe) {
 }
 
 const Format& probe_format(const Recipe& recipe, int head_dim) {
-  // large enough to stand out from the noise, small enough to grow in proportion
+  // The error of a format of 2 bits stands out from the noise, and is still small enough to grow in
+  // proportion.
   constexpr double kProbeBits = 2;
   const Ladder ladder = sorted_ladder(recipe, head_dim);
   KVANT_CHECK(!ladder.formats.empty(), "a probe needs a ladder");

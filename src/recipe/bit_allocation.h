@@ -1,6 +1,6 @@
-// Bit allocation: chooses the format of the ladder for each (layer, KV head, side) that minimizes the loss
-// within a budget of bits. The sensitivity to each format is calibrated as the divergence of the model's
-// predictions.
+// Chooses one format of the recipe's ladder for each (layer, KV head, side) such that the loss is smallest
+// within a budget of bits. Calibration measures how sensitive each place is to each format, as the divergence
+// of the model's predictions.
 #pragma once
 
 #include <string>
@@ -14,24 +14,28 @@
 
 namespace kvant {
 
-// Returns the name of the constant of a (layer, KV head, side) with the cost of each format of the ladder:
-// the expected mean KL divergence in nats, [ladder.size()].
+// Returns the name of the constant that holds the sensitivity of a (layer, KV head, side). The constant has
+// one number for each format of the ladder: the expected mean KL divergence in nats.
 std::string sensitivity_constant(const Recipe& recipe);
 
-// Returns the format that calibration tries everywhere to measure that: the ladder's cheapest format of at
-// least 2 bits.
+// Returns the format that calibration tries in every place to measure sensitivities: the cheapest format of
+// the ladder with at least 2 bits.
 const Format& probe_format(const Recipe& recipe, int head_dim);
 
-// Whether calibration has measured the ladder's formats for any (layer, KV head, side) that the recipe's own
-// overrides leave to the budget. constants: may be null.
+// Returns whether `constants` hold the sensitivity of any (layer, KV head, side) for which the recipe's own
+// overrides leave the format to the budget. `constants` may be null.
 bool knows_sensitivities(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
 
-// Returns `recipe` with an override for every (layer, KV head, side) that none of its own overrides names.
-// Formats are chosen by greedy allocation (Shoham and Gersho 1988). All places begin with the cheapest
-// format, and the raise that lowers the total sensitivity most per bit comes next, while the mean bits stay
-// within the budget. If no sensitivities are known, K and V get the same format everywhere: the ladder's
-// largest within the budget. A recipe without a budget is returned unchanged. Fails if only some
-// sensitivities are known, or if the cheapest formats exceed the budget.
+// Returns `recipe` with one more override for every (layer, KV head, side) that its own overrides do not
+// name.
+//
+// Allocation is greedy (Shoham and Gersho 1988). All places begin with the cheapest format. Then the raise
+// that lowers the total sensitivity most per bit follows, as long as the mean bits stay within the budget.
+// Without sensitivities, K and V get one format everywhere: the largest format of the ladder within the
+// budget.
+//
+// A recipe without a budget is returned unchanged. Returns an error if only some sensitivities are known, or
+// if the cheapest formats exceed the budget.
 Result<Recipe> allocate_bits(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
 
 }  // namespace kvant

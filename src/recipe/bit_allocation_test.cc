@@ -33,7 +33,7 @@ void set_sensitivity(Constants& constants, const Recipe& of, int layer, int head
   constants.set(layer, head, side, sensitivity_constant(of), std::move(sensitivity));
 }
 
-// Returns sensitivities that fall by a factor per bit, in the ladder's order: 1, 3, 2 bits.
+// Returns sensitivities that fall by `factor` per bit. The ladder's order is 1, 3, 2 bits.
 std::vector<float> falling(float at_one_bit, float factor) {
   return {at_one_bit, at_one_bit / factor / factor, at_one_bit / factor};
 }
@@ -44,7 +44,8 @@ std::string format_of(const Recipe& allocated, int layer, int head, Side side) {
 
 TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   const Geometry g = geometry(1, 2);
-  const Recipe r = recipe(2.3);  // 4 units; one raise by 2 bits, two by 1
+  // The 4 units may spend 1.3 bits more each: one unit rises by 2 bits, two by 1 bit.
+  const Recipe r = recipe(2.3);
   Constants constants;
   set_sensitivity(constants, r, 0, 0, Side::key, falling(100, 4));
   set_sensitivity(constants, r, 0, 0, Side::value, falling(10, 4));
@@ -59,7 +60,7 @@ TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   EXPECT_EQ(side_of(*allocated, Side::key, 0, 0).transforms, std::vector<std::string>{"hadamard"});
 }
 
-// Compares with all allocations of a small model, tried one by one.
+// The test tries all allocations of a small model one by one and compares the greedy result with the best.
 TEST(BitAllocation, ComesCloseToTheBestOfAllAllocations) {
   const Geometry g = geometry(2, 2);
   constexpr int kUnits = 8;
@@ -149,7 +150,7 @@ TEST(BitAllocation, WithoutSensitivitiesIsOneFormatForAllWithinTheBudget) {
   EXPECT_EQ(format_of(*allocate_bits(*own, g, nullptr), 1, 0, Side::key), "bf16");
 }
 
-// A head that is twice as wide costs twice as much.
+// A head with twice as many channels costs twice as much.
 TEST(BitAllocation, CountsTheElementsOfHeadsThatDiffer) {
   Geometry g = geometry(2, 2);
   g.layer_heads = {{1, 128, 0}, {2, 64, 1}};
@@ -173,7 +174,7 @@ TEST(BitAllocation, CountsTheElementsOfHeadsThatDiffer) {
   }
   EXPECT_LE(bits / elements, 1.75);
   EXPECT_GT(bits / elements, 1.6);
-  // a gain of 15 on 128 channels is less than one of 10 on 64
+  // A gain of 15 for 128 channels is less per bit than a gain of 10 for 64 channels.
   EXPECT_EQ(format_of(*allocated, 0, 0, Side::key), "tcq1");
   EXPECT_EQ(format_of(*allocated, 1, 0, Side::key), "tcq2");
 }

@@ -1,4 +1,5 @@
-// Built-in recipes in the form in which the files of builtin/ define them.
+// Declares built-in recipes as text. Each file of builtin/ returns the recipes of one method, and methods.def
+// lists the files.
 #pragma once
 
 #include <span>
@@ -10,15 +11,17 @@ namespace kvant {
 struct BuiltinRecipe {
   const char* name;
   Tier tier;
-  const char* text;     // the string form, without a name
-  const char* summary;  // one line for the help
+  // The string form of the recipe without a name.
+  const char* text;
+  // One line for the help.
+  const char* summary;
 };
 
 #define KVANT_METHOD(method) std::span<const BuiltinRecipe> method##_recipes();
 #include "recipe/methods.def"
 #undef KVANT_METHOD
 
-// Pairs a cache type of llama.cpp with kvant's format of the same groups, bits and parameters.
+// Pairs a cache type of llama.cpp with the format of kvant that has equal groups, bits and parameters.
 struct LlamaCppType {
   const char* name;
   const char* format;

@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Returns 2 layers, the second with a sliding window, and 3 query heads for each of 2 KV heads.
+// Returns 2 layers with 3 query heads for each of 2 KV heads. The second layer has a sliding window.
 Geometry two_layers() {
   Geometry geometry;
   geometry.n_layers = 2;
@@ -90,7 +90,8 @@ TEST(ConstantNeeds, CoverBothFormatsOfAMixedHead) {
 TEST(ConstantNeeds, CoverAdaptersOfFullAttentionLayers) {
   const auto found = needs("kivi-2bit,correction=relative", 0, 1, Side::key);
   ASSERT_EQ(names_of(found), (Names{"adapter/q", "adapter/k"}));
-  EXPECT_EQ(found[0].size, 3U * 2 * 80 * 128);  // matrices W1, W2 of [d, D / 2] for G query heads
+  // W1 and W2 are [d, D / 2], for each of G query heads.
+  EXPECT_EQ(found[0].size, 3U * 2 * 80 * 128);
   EXPECT_EQ(found[1].size, 2U * 80 * 128);
   EXPECT_TRUE(needs("kivi-2bit,correction=relative", 0, 1, Side::value).empty());
   EXPECT_TRUE(needs("kivi-2bit,correction=relative", 1, 1, Side::key).empty());

@@ -10,7 +10,8 @@
 namespace kvant {
 namespace {
 
-// Rounds down, after adding what a decimal fraction such as 0.29 loses in binary.
+// The number is rounded down. A decimal fraction such as 0.29 is slightly smaller in binary, so a small
+// number is added first.
 int n_mixed(double mix, int n_heads) {
   constexpr double kRounding = 1e-9;
   return static_cast<int>(std::floor(mix * n_heads + kRounding));

@@ -1,5 +1,5 @@
-// Head mix: chooses the KV heads of a layer that get fewer bits (TurboAttention, section 3.2, equations 11
-// and 12).
+// Chooses the KV heads of a layer that get fewer bits, by TurboAttention's rule (section 3.2, equations 11
+// and 12). Heads with the lowest calibrated priority are chosen first.
 #pragma once
 
 #include <span>
@@ -13,18 +13,18 @@
 
 namespace kvant {
 
-// Returns the metrics that rank heads. Each head's priority is the calibrated constant "priority/<metric>",
-// one number for K and V together, stored for side K.
+// Returns the metrics that can rank heads. A head's priority is the calibrated constant "priority/<metric>".
+// One number serves K and V together and is stored for side K.
 std::span<const char* const> mix_metrics();
 std::string head_priority_constant(const std::string& metric);
 
-// Returns, for each KV head of `layer`, whether it is among the floor(mix * n_kv_heads) heads of the lowest
-// priority; ties go to the first. Fails if priorities are missing; mix = 0 needs none.
+// Returns for each KV head of `layer` whether the head is among the floor(mix * n_kv_heads) heads of the
+// lowest priority. Ties go to the lower index. Returns an error if a priority is missing; mix = 0 needs none.
 Result<std::vector<bool>> mixed_heads(const Recipe& recipe, const Geometry& geometry,
                                       const Constants* constants, int layer);
 
-// Returns the result of side_of, with the format mix_k or mix_v if the head is mixed and no override names
-// it.
+// Returns the result of side_of(). If the head is mixed and no override names the head, its format is
+// replaced by mix_k or mix_v.
 SideRecipe mixed_side_of(const Recipe& recipe, Side side, int layer, int kv_head, bool mixed);
 
 }  // namespace kvant

@@ -76,7 +76,8 @@ TEST(HeadMix, ChangesTheFormatButNotTheTransforms) {
   const Recipe recipe = recipe_of("k=hadamard:prog4,v=prog4,mix=0.5,mix_k=prog2,k@1.0=fp8");
   EXPECT_EQ(mixed_side_of(recipe, Side::key, 0, 0, true), (SideRecipe{{"hadamard"}, "prog2"}));
   EXPECT_EQ(mixed_side_of(recipe, Side::key, 0, 0, false), recipe.k);
-  EXPECT_EQ(mixed_side_of(recipe, Side::value, 0, 0, true), recipe.v);  // no mix_v
+  // The recipe sets no mix_v.
+  EXPECT_EQ(mixed_side_of(recipe, Side::value, 0, 0, true), recipe.v);
   EXPECT_EQ(mixed_side_of(recipe, Side::key, 1, 0, true), (SideRecipe{{}, "fp8"}));
 }
 

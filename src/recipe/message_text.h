@@ -1,4 +1,4 @@
-// Parts of error messages.
+// Formats parts of error messages: quoted texts, lists of names, and suggestions.
 #pragma once
 
 #include <span>

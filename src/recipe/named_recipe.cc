@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Parses a side whose format, after any transforms, may be llama.cpp's name for a similar cache type.
+// Parses a side. After any transforms, the format may also be a cache type of llama.cpp.
 Result<SideRecipe> parse_plain_side(const std::string& side) {
   const std::size_t colon = side.find(':');
   const std::size_t begin = colon == std::string::npos ? 0 : colon + 1;
@@ -37,7 +37,7 @@ Error unknown_recipe(const std::string& name) {
   return error("unknown recipe or format {}{}", quoted(name), hint);
 }
 
-// Distinguishes a path from a pair of formats, since both contain slashes.
+// Returns whether `name` is a path. A pair of formats contains a slash as well.
 bool is_path(const std::string& name) {
   return name.starts_with('/') || name.starts_with("./") || name.starts_with("../") || name.starts_with("~/");
 }

@@ -1,4 +1,4 @@
-// Recipes that are given by a name alone.
+// Parses recipes that consist of a name alone, without key=value items.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace kvant {
 
-// Parses a built-in recipe, SIDE or SIDE/SIDE. The error suggests the nearest names.
+// Parses the name of a built-in recipe, SIDE or SIDE/SIDE. The error for an unknown name suggests the nearest
+// names.
 Result<Recipe> named_recipe(const std::string& name);
 
 }  // namespace kvant

@@ -19,7 +19,8 @@ std::optional<double> parse_number(std::string_view text, double low, double hig
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, failure] = std::from_chars(text.data(), end, value);
-  const bool in_range = value >= low && value <= high;  // false for NaN
+  // NaN makes in_range false.
+  const bool in_range = value >= low && value <= high;
   if (failure != std::errc() || stop != end || !in_range || text[0] == '-') return std::nullopt;
   return value;
 }

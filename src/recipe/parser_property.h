@@ -1,5 +1,5 @@
-// Properties that must hold for any input of the recipe parsers, shared by the fuzz target and the test of
-// its seeds.
+// States what must hold for any input of the recipe parsers. The fuzz target and the test of its seeds both
+// call this check.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// Checks that an accepted recipe can be read back from its printed forms.
+// Checks that the printed forms of an accepted recipe parse to an equal recipe.
 inline void check_printed_forms(const Recipe& recipe) {
   auto from_text = parse_recipe(to_string(recipe));
   KVANT_CHECK(from_text.ok(), "the printed string form is refused");
@@ -22,7 +22,8 @@ inline void check_printed_forms(const Recipe& recipe) {
   KVANT_CHECK(*from_json == recipe, "the JSON form lost something");
 }
 
-// Runs both parsers and the list splitter on `text`. The first parser skips texts that name files.
+// Runs both parsers and the list splitter on `text`. A text with ".json" skips the first parser, which would
+// open a file.
 inline void check_parsers(const std::string& text) {
   if (text.find(".json") == std::string::npos) {
     if (const auto recipe = parse_recipe(text); recipe.ok()) check_printed_forms(*recipe);

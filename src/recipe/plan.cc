@@ -79,8 +79,8 @@ Status check_eviction(const Recipe& recipe, const Geometry& geometry) {
       recipe.evict, geometry.model);
 }
 
-// Integer products read INT8 pages as they are. VQuant's prompt rounds what lies a window before a query's
-// page, which a short block doesn't have.
+// Integer products read INT8 pages without any further rounding. VQuant's prompt rounds only tokens that lie
+// more than a window before the page of the query, and a short block has no such tokens.
 Status check_prompt(const Recipe& recipe) {
   if (recipe.prompt == PromptAttention::exact) return {};
   if (recipe.products == Products::integer) {
@@ -103,7 +103,8 @@ Status check_prompt(const Recipe& recipe) {
       recipe.prompt == PromptAttention::int8 ? "int8" : "int4", recipe.prefill, recipe.window);
 }
 
-// What is chosen or summed up by what one layer's queries attend to.
+// Protection, eviction and the correction follow what the queries of one layer attend to. Layers that share a
+// cache have different queries.
 Status check_shared_layers(const Recipe& recipe, const Geometry& geometry) {
   const bool shares =
       std::find(geometry.shared.begin(), geometry.shared.end(), true) != geometry.shared.end();
@@ -124,7 +125,8 @@ bool shifts_keys(const Recipe& recipe, const Geometry& geometry, int layer) {
   return false;
 }
 
-// The absolute correction compares exp(score) with a sum that knows no shift (design section 5, KVLinC).
+// The absolute correction compares exp(score) with a sum that does not know about shifts of the scores
+// (design section 5, KVLinC).
 Status check_absolute_scores(const Recipe& recipe, const Geometry& geometry) {
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     if (!corrects(recipe, geometry, layer) || !shifts_keys(recipe, geometry, layer)) continue;
@@ -159,7 +161,7 @@ Status check_correction(const Recipe& recipe, const Geometry& geometry) {
   return {};
 }
 
-// Fills in plan.calibration.
+// Checks that all needed constants are there and sets plan.calibration.
 Status check_constants(Plan& plan, const HeadConstants& constants) {
   for (const ConstantNeed& need :
        constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
@@ -197,7 +199,7 @@ bool corrects_nothing(const HeadConstants& keys) {
   return switched_off(keys.find(kQueryAdapter)) || switched_off(keys.find(kKeyAdapter));
 }
 
-// allocated: the plan's recipe with its budget spread.
+// `allocated` is the plan's recipe after the bit allocation.
 Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, int kv_head, bool mixed) {
   HeadPlan head;
   for (Side side : kSides) {
@@ -227,8 +229,8 @@ Status resolve_heads(Plan& plan) {
   return {};
 }
 
-// A sliding window forgets its first tokens, so that a sink would be dead weight there, as would tokens that
-// were attended to long ago.
+// A sliding window forgets its first tokens. A sink would only take memory there, and so would tokens that
+// are protected because old queries attended to them.
 LayerPlan resolve_layer(const Plan& plan, int layer) {
   LayerPlan resolved;
   resolved.sliding_window = plan.geometry.sliding_window[layer];
@@ -267,7 +269,7 @@ Status check_integers(const Plan& plan) {
   return {};
 }
 
-// Puts the uncalibrated recipe in the place of one that lacks a calibration.
+// Replaces a recipe without calibration by its uncalibrated recipe.
 Status replace_uncalibrated(Plan& plan) {
   if (!lacks_optional_constants(plan.recipe, plan.geometry, plan.constants.get())) return {};
   auto served = uncalibrated_recipe(plan.recipe, plan.geometry);
@@ -320,7 +322,7 @@ const char* calibration_state_name(CalibrationState state) {
   return "not calibrated";
 }
 
-// Recipes made by hand get the checks of parsed ones by being printed and parsed.
+// A recipe made by hand gets the parser's checks by being printed and parsed.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   KVANT_RETURN_IF_ERROR(check_geometry(geometry));
   const auto parsed = parse_recipe(to_string(recipe));

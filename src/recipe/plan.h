@@ -1,4 +1,5 @@
-// Plan: a recipe resolved for one model: what each layer, KV head and side really gets.
+// A Plan is a recipe resolved for one model: the formats, transforms and rules of each layer, KV head and
+// side. The cache and the attention code read plans and never interpret a recipe themselves.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,11 @@
 
 namespace kvant {
 
-// One side of one (layer, KV head).
+// Describes how one side of one (layer, KV head) is stored.
 struct SidePlan {
-  const Format* sealed = nullptr;         // the format of sealed pages
-  std::shared_ptr<const Format> ordered;  // what `sealed` points to, where codes have an order of their own
+  const Format* sealed = nullptr;  // format of sealed pages
+  // Owns what `sealed` points to if the codes have an order of their own (PageOrder::lanes); else null.
+  std::shared_ptr<const Format> ordered;
   std::vector<std::string> transform_names;
   Transform transform;
   PageContext context;
@@ -26,62 +28,76 @@ struct SidePlan {
 
 struct HeadPlan {
   SidePlan k, v;
-  bool corrected = false;  // KVLinC's correction is for this layer, and calibration left it on for the head
+  // True if KVLinC's correction covers this layer and calibration left the correction on for the head.
+  bool corrected = false;
   const SidePlan& side(Side s) const { return s == Side::key ? k : v; }
 };
 
-// What a layer keeps unquantized, after the rules for sliding windows.
+// Says which tokens a layer keeps unquantized or drops, after the rules for sliding windows.
 struct LayerPlan {
   int sink = 0;
-  int window = 0;             // tokens
-  double protect = 0;         // rho
-  double evict = 0;           // the share of sealed tokens that are dropped
-  int sliding_window = 0;     // tokens; 0: full attention
-  bool needs_offset = false;  // scores need the K transform's offset (a soft cap is not shift-invariant)
-  // Whether tokens are chosen by the attention that they draw.
+  int window = 0;  // tokens
+  // The share of protected tokens, VQuant's rho.
+  double protect = 0;
+  // The share of sealed tokens that are dropped.
+  double evict = 0;
+  int sliding_window = 0;  // tokens; 0 means full attention
+  // True if scores need the offset of K's transform, because a soft cap is not shift-invariant.
+  bool needs_offset = false;
+  // Returns whether tokens are chosen by the attention that they receive.
   bool needs_scores() const { return protect > 0 || (evict > 0 && evict < 1); }
 };
 
-// The order of the codes in sealed pages: as their formats have them, or for vector registers (code_order.h)
-// where they have such an order. Backends say which one they read fast; all read both.
+// The order of the codes in sealed pages. `canonical` is the order of the format's specification. `lanes` is
+// an order for SIMD lanes (code_order.h), for formats that have one. All backends read both orders; each
+// backend says which order it reads faster.
 enum class PageOrder : std::uint8_t { canonical, lanes };
 
-// What calibration has to do with a plan.
+// Says whether a plan uses calibrated constants.
 enum class CalibrationState : std::uint8_t {
-  not_needed,  // the recipe uses no constants of the model
-  calibrated,  // all that it can use is there
-  missing,     // the uncalibrated recipe serves in the place of the one that was asked for
+  // The recipe uses no constants of the model.
+  not_needed,
+  // All constants that the recipe can use exist.
+  calibrated,
+  // Constants are missing, so the uncalibrated recipe replaces the recipe that was asked for.
+  missing,
 };
-const char* calibration_state_name(CalibrationState state);  // "not needed", "calibrated", "not calibrated"
+// Returns "not needed", "calibrated" or "not calibrated".
+const char* calibration_state_name(CalibrationState state);
 
 struct Plan {
   Geometry geometry;
-  Recipe asked;      // as resolve() got it
-  Recipe recipe;     // that is served: `asked`, or the uncalibrated one where calibration is missing
-  std::string name;  // of the recipe that is served, for messages, tables and JSON
+  // The recipe as resolve() got it.
+  Recipe asked;
+  // The recipe that is served: `asked`, or the uncalibrated recipe if calibration is missing.
+  Recipe recipe;
+  // Names the served recipe in messages, tables and JSON.
+  std::string name;
   std::shared_ptr<const Constants> constants;  // may be null
-  const Format* tail = nullptr;                // row-wise format of unsealed and protected tokens
-  std::vector<LayerPlan> layers;               // [n_layers]
-  std::vector<HeadPlan> heads;                 // of all layers, by Geometry::head_index
+  // The row-wise format of unsealed and protected tokens.
+  const Format* tail = nullptr;
+  std::vector<LayerPlan> layers;  // [n_layers]
+  // Holds the heads of all layers; Geometry::head_index gives the index.
+  std::vector<HeadPlan> heads;
   PageOrder order = PageOrder::canonical;
   CalibrationState calibration = CalibrationState::not_needed;
 
   const HeadPlan& head(int layer, int kv_head) const { return heads[geometry.head_index(layer, kv_head)]; }
 };
 
-// What one (layer, KV head, side) gets: the last override that names it, or the side's default.
+// Returns what the recipe gives one (layer, KV head, side): the last override that names the place, or the
+// side's default.
 const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head);
 
-// Whether the model can have the recipe, as far as that can be told without constants: what resolve() would
-// refuse whatever calibration finds.
+// Returns an error if resolve() would refuse the recipe on this model whatever constants calibration finds.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 
-// The format of unsealed tokens where the recipe of a resolved plan names none: a cache of nothing but one
-// plain format keeps them in it too, so that f16 is f16 throughout; others in bf16.
+// Returns the format of unsealed tokens if the recipe of a resolved plan names none. A cache that stores
+// everything in one plain format uses this format, so f16 is f16 throughout; other caches use bf16.
 const Format* usual_tail(const Plan& plan);
 
-// Resolves `recipe` for a model. Where calibration has not made the constants that the recipe works without,
-// the plan is that of uncalibrated_recipe(). Fails with a clear message where the model cannot have it.
+// Resolves `recipe` for a model. If optional constants are missing, the plan is that of
+// uncalibrated_recipe(). Returns an error with a clear sentence if the model cannot have the recipe.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
                                             std::shared_ptr<const Constants> constants,
                                             PageOrder order = PageOrder::canonical);

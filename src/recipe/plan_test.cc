@@ -47,7 +47,7 @@ void expect_in(const std::string& part, const std::string& whole) {
   EXPECT_NE(whole.find(part), std::string::npos) << "'" << part << "' is not in: " << whole;
 }
 
-// An array [d] called `name` for every layer, head and side.
+// Returns an array [d] called `name` for every layer, head and side.
 std::shared_ptr<const Constants> constants_everywhere(const Geometry& geometry, const std::string& name) {
   auto constants = std::make_shared<Constants>();
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
@@ -60,7 +60,7 @@ std::shared_ptr<const Constants> constants_everywhere(const Geometry& geometry, 
   return constants;
 }
 
-// A constant with the same number throughout; for a rotation, the unit matrix.
+// Returns a constant with 0.5 in every place, or the unit matrix for a rotation.
 std::vector<float> plausible(const ConstantNeed& need, int head_dim) {
   const bool square = need.step != nullptr && need.size > static_cast<std::size_t>(head_dim);
   std::vector<float> values(need.size, square ? 0.0F : 0.5F);
@@ -68,7 +68,7 @@ std::vector<float> plausible(const ConstantNeed& need, int head_dim) {
   return values;
 }
 
-// All that the recipe needs.
+// Returns all constants that the recipe needs.
 std::shared_ptr<Constants> constants_of(const Recipe& recipe, const Geometry& geometry) {
   auto constants = std::make_shared<Constants>();
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
@@ -303,7 +303,7 @@ TEST(Resolve, ChecksTheLayersOfTheCorrection) {
             message_of("kivi-2bit,correction_layers=0-1", geometry));
 }
 
-// No calibration can help: it is refused before there are any constants.
+// No calibration can help this recipe, so it is refused before there are any constants.
 TEST(Resolve, RefusesShiftedKeysUnderAnAbsoluteCorrection) {
   const Geometry geometry = small_geometry();
   expect_in("K of layer 1 has a transform that shifts",
@@ -342,7 +342,7 @@ TEST(Resolve, RefusesHeadSizesThatNoFormatHas) {
   }
 }
 
-// A plan, or a sentence.
+// Every format must give a plan or an error sentence for every head_dim.
 TEST(Resolve, AnswersForEveryFormatAtEveryHeadSize) {
   Geometry geometry = small_geometry();
   for (const std::string& name : format_names()) {

@@ -1,10 +1,10 @@
-// Recipe: a complete KV-cache configuration as data. Printable, parseable, comparable.
+// A Recipe is a complete configuration of a KV cache as data. Recipes can be printed, parsed and compared.
 //
-// String form: NAME[,key=value]... or key=value[,key=value]..., for example
+// The string form is NAME[,key=value]... or key=value[,key=value]..., for example
 //   kivi-2bit,window=0,sink=4        k=hadamard:ch4g128,v=tok4g128,sink=4        q8_0/tok4g128
-// NAME is a built-in recipe, a JSON file, or SIDE or SIDE/SIDE (K and V). A side is written
-// [transform+transform...:]format. Layers or heads can differ: `k@0-3=bf16`, `v@18.1=tok4g128` (layer 18,
-// KV head 1). JSON form: the same keys. docs/guide/recipes.md has the whole grammar.
+// NAME is a built-in recipe, a JSON file, SIDE, or SIDE/SIDE for K and V. A SIDE is written
+// [transform+transform...:]format. Layers or heads can differ: `k@0-3=bf16`, `v@18.1=tok4g128` (layer 18, KV
+// head 1). The JSON form has the same keys. docs/guide/recipes.md has the whole grammar.
 #pragma once
 
 #include <cstdint>
@@ -21,37 +21,42 @@ enum class Tier : std::uint8_t { product, comparison };
 
 // Describes how one side (K or V) is stored.
 struct SideRecipe {
-  std::vector<std::string> transforms;  // names of transforms.def, in the order in which they are applied
-  std::string format;                   // a name that find_format knows
+  // Names from transforms.def, in the order in which the transforms are applied.
+  std::vector<std::string> transforms;
+  // A name that find_format() knows.
+  std::string format;
   bool operator==(const SideRecipe&) const = default;
 };
 
-// Sets another SideRecipe for some layers and heads.
+// Replaces the SideRecipe of one side for some layers and heads.
 struct SideOverride {
   Side side = Side::key;
   int first_layer = 0;
-  int last_layer = 0;  // inclusive
-  int kv_head = -1;    // -1: all
+  // The layer is included.
+  int last_layer = 0;
+  int kv_head = -1;  // -1 means all heads
   SideRecipe recipe;
   bool operator==(const SideOverride&) const = default;
 };
 
-// The exponential of the softmax (design section 5, TurboAttention).
+// Chooses the exponential of the softmax (design section 5, TurboAttention).
 enum class Softmax : std::uint8_t {
   exact,
-  sas,        // table and cubic polynomial; rescaling with the exact exp
-  sas_paper,  // SAS for the rescaling too, as Algorithm 1 prints it
+  // A table and a cubic polynomial; rescaling uses the exact exponential.
+  sas,
+  // SAS also for rescaling, as Algorithm 1 prints it.
+  sas_paper,
 };
-// The arithmetic of q.K and P.V.
+// Chooses the arithmetic of q.K and P.V.
 enum class Products : std::uint8_t { real, integer };
-// The scale c of KVLinC's correction: e^-m (eq. 5) or 1 (Algorithm 1).
+// Chooses the scale c of KVLinC's correction: `absolute` is e^-m (equation 5), `relative` is 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 
-// What encoders of K minimize, if they have the choice (Format::shapes_errors): the squared error, or its
-// effect on the scores of the queries that calibration saw.
+// Chooses what encoders of K minimize, if a format has the choice (Format::shapes_errors). `plain` is the
+// squared error; `shaped` is the error's effect on the scores of the queries that calibration saw.
 enum class Encode : std::uint8_t { plain, shaped };
 
-// The range of layers first .. last, both included.
+// The layers first .. last, both included.
 struct LayerRange {
   static constexpr int kToTheEnd = -1;
   int first = 0;
@@ -60,64 +65,85 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// How the tokens of one prompt block attend to each other (docs/reference/methods.md, VQuant and
+// Chooses how the tokens of one prompt block attend to each other (docs/reference/methods.md, VQuant and
 // SageAttention).
 enum class PromptAttention : std::uint8_t {
-  exact,   // over K and V as the tail holds them
-  int8,    // VQuant's fused kernel: K and V in INT8 except for protected tokens, sink and window
-  int4,    // the same in INT4
-  sage,    // SageAttention: q.K in INT8 after subtracting K's mean
-  flashq,  // TurboAttention's FlashQ (section 3): pages and rows are both in INT8
+  // Attends to K and V as the tail holds them.
+  exact,
+  // VQuant's fused kernel: K and V are INT8 except for protected tokens, sink and window.
+  int8,
+  // VQuant's fused kernel with INT4 instead of INT8.
+  int4,
+  // SageAttention: q.K is INT8 after K's mean is subtracted.
+  sage,
+  // TurboAttention's FlashQ (section 3): pages and rows are both INT8.
+  flashq,
 };
 
-// Value of `prefill` for "the whole prompt" (the papers' "quantize after prefill").
+// This value of `prefill` makes the whole prompt one block, as in papers that quantize after prefill.
 inline constexpr int kPrefillAll = 0;
 
 struct Recipe {
-  std::string name;     // as given; empty for an anonymous recipe
-  std::string summary;  // one line for the help
+  // The name as given; empty for an anonymous recipe.
+  std::string name;
+  // One line for the help.
+  std::string summary;
   Tier tier = Tier::product;
   SideRecipe k{{}, "bf16"};
   SideRecipe v{{}, "bf16"};
-  std::vector<SideOverride> overrides;  // later overrides win
-  int sink = 0;               // the first tokens of a sequence that stay unquantized: 0 .. kPageTokens
-  int window = 0;             // the newest tokens that stay unquantized: a multiple of kPageTokens
-  int prefill = kPageTokens;  // tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll
+  // Later overrides win.
+  std::vector<SideOverride> overrides;
+  // The first tokens of a sequence stay unquantized: 0 .. kPageTokens tokens.
+  int sink = 0;
+  // The newest tokens stay unquantized: a multiple of kPageTokens tokens.
+  int window = 0;
+  // Tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll.
+  int prefill = kPageTokens;
   PromptAttention prompt = PromptAttention::exact;
-  double protect = 0;  // rho: the share of tokens that stay unquantized (VQuant): 0 .. 0.5
-  double evict = 0;    // the share of quantized tokens that are dropped, least attended first (H2O): 0 .. 1
-  double mix = 0;      // the share of KV heads of each layer, lowest priority first, stored as mix_k, mix_v
-  std::string mix_metric = "gap-std";  // the priority: a name of the calibrated metrics (TurboAttention)
-  std::string mix_k, mix_v;            // formats; the transforms are those of k and v
+  // The share of tokens that VQuant's protection keeps unquantized (rho): 0 .. 0.5.
+  double protect = 0;
+  // The share of quantized tokens that H2O's eviction drops, least attended first: 0 .. 1.
+  double evict = 0;
+  // The share of each layer's KV heads that are stored as mix_k and mix_v, lowest priority first: 0 .. 1.
+  double mix = 0;
+  // Names the calibrated metric that gives heads their priority (TurboAttention).
+  std::string mix_metric = "gap-std";
+  // Formats of the mixed heads; their transforms are those of k and v.
+  std::string mix_k, mix_v;
   Softmax softmax = Softmax::exact;
-  Products products = Products::real;  // integer: formats of integers only, q and P in INT8
-  double skip = 0;                     // tau: V is not read if every weight is smaller (Sparse V)
+  // `integer` takes only formats of integers and rounds q and P to INT8.
+  Products products = Products::real;
+  // V of a tile is not read if all its softmax weights are smaller than this threshold (Sparse V's tau).
+  double skip = 0;
   Correction correction = Correction::none;
-  LayerRange correction_layers;  // layers with the correction (KVLinC, Table 6)
-  double budget = 0;  // mean bits per quantized value; 0: k and v apply unchanged (bit_allocation.h)
-  std::vector<std::string> ladder;  // the formats among which the budget chooses
+  // The layers with the correction (KVLinC, Table 6).
+  LayerRange correction_layers;
+  // The mean bits per quantized value; 0 leaves k and v unchanged (bit_allocation.h).
+  double budget = 0;
+  // The formats among which the budget chooses.
+  std::vector<std::string> ladder;
   Encode encode = Encode::plain;
-  // The row-wise format of unquantized tokens. Empty means bf16, or f16 if everything is f16.
+  // The row-wise format of unquantized tokens. An empty name means bf16, or f16 if everything is f16.
   std::string tail;
 
   bool operator==(const Recipe&) const = default;
 };
 
-// Parses the string form; NAME may also be a JSON file (ends in ".json"). An error suggests the nearest known
-// recipe, key, transform or format.
+// Parses the string form. A NAME that ends in ".json" is a file. The error for an unknown recipe, key,
+// transform or format suggests the nearest names.
 Result<Recipe> parse_recipe(const std::string& text);
-// Returns the recipe for a pair of sides, as given by -ctk and -ctv: formats, with or without transforms.
-// llama.cpp's names for its cache types (q8_0, q5_1, ...) stand for the similar formats.
+// Returns the recipe for a pair of sides, as -ctk and -ctv give them: formats with or without transforms.
+// llama.cpp's names for its cache types (q8_0, q5_1, ...) stand for the similar formats of kvant.
 Result<Recipe> plain_recipe(const std::string& k_side, const std::string& v_side);
-// Splits a list of recipes ("bf16,kivi-2bit,window=0;k=bf16,v=fp8") into one text each, unparsed. An item
-// without '=' starts a new recipe, and so does anything after ';'. Empty texts are dropped.
+// Splits a list of recipes ("bf16,kivi-2bit,window=0;k=bf16,v=fp8") into one unparsed text per recipe. An
+// item without '=' starts a new recipe, and so does an item after ';'. Empty texts are dropped.
 std::vector<std::string> split_recipe_list(const std::string& list);
-// Returns the string form without the name: parse_recipe(to_string(r)) equals r except for name, summary and
+// Returns the string form without the name. parse_recipe(to_string(r)) equals r except for name, summary and
 // tier.
 std::string to_string(const Recipe& recipe);
-// Returns the recipe's name for messages and tables, or its string form if it has no name.
+// Returns the recipe's name for messages and tables, or the string form if the recipe has no name.
 std::string label(const Recipe& recipe);
-// Convert to the JSON form and back. recipe_from_json(to_json(r)) equals r.
+// Convert between a recipe and the JSON form. recipe_from_json(to_json(r)) equals r.
 std::string to_json(const Recipe& recipe);
 Result<Recipe> recipe_from_json(const std::string& json);
 

@@ -16,9 +16,10 @@
 namespace kvant {
 namespace {
 
-constexpr int kLargestWindow = 1 << 24;  // tokens: keeps sums of token indices far from overflow
+// Tokens. The limit keeps sums of token indices far from overflow.
+constexpr int kLargestWindow = 1 << 24;
 
-// Sets a side for all layers and heads, which discards earlier overrides of that side.
+// Sets a side for all layers and heads. Earlier overrides of the side are discarded.
 Status set_side(Recipe& recipe, Side side, const std::string& text) {
   auto parsed = parse_side(text);
   if (!parsed.ok()) return parsed.error();
@@ -69,7 +70,7 @@ Status set_number(double& field, const std::string& text, double low, double hig
   return {};
 }
 
-// Sets `field` to a format's name, or to nothing.
+// Sets `field` to the name of a format. An empty text empties the field.
 Status set_format(std::string& field, const std::string& text) {
   if (!text.empty() && find_format(text) == nullptr) return unknown_format(text);
   field = text;

@@ -1,4 +1,4 @@
-// The keys of a recipe: one table serves the string form, the JSON form and the help.
+// Lists the keys of a recipe. One table serves the string form, the JSON form and the help.
 #pragma once
 
 #include <span>
@@ -11,9 +11,11 @@ namespace kvant {
 
 struct RecipeField {
   const char* key;
-  const char* values;   // for the help: "0 to 128"
-  const char* summary;  // one line for the help
-  // Sets the field from its text; the error says what is wrong with the text, but not the key.
+  // The allowed values for the help, for example "0 to 128".
+  const char* values;
+  // One line for the help.
+  const char* summary;
+  // Sets the field from its text. The error says what is wrong with the text but does not name the key.
   Status (*set)(Recipe& recipe, const std::string& text);
   std::string (*get)(const Recipe& recipe);
 };
@@ -21,7 +23,7 @@ struct RecipeField {
 // Returns all fields except the overrides, in the order in which they are printed.
 std::span<const RecipeField> recipe_fields();
 
-// Sets the field or override called `key`. The error names the key, or suggests the nearest keys if it is
+// Sets the field or override called `key`. The error names the key, or suggests the nearest keys if `key` is
 // unknown.
 Status set_recipe_key(Recipe& recipe, const std::string& key, const std::string& text);
 

@@ -1,4 +1,4 @@
-// Recipes for tests that iterate over the registry.
+// Gives tests the names of recipes, so a test can enumerate the registry.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace kvant::testing {
 
-// Returns the names of the built-in recipes that users are shown.
+// Returns the names of the built-in recipes that the help shows to users.
 inline std::vector<std::string> product_recipes() {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) {

@@ -1,4 +1,5 @@
-// The JSON form of recipes: an object with the keys of the string form, and the overrides in order.
+// Reads and writes the JSON form of recipes: an object with the keys of the string form, and a list of
+// overrides in their order.
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
@@ -15,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kTierNames[] = {"product", "comparison"};
 
-// Returns a string member, or a number member as text.
+// Returns the text of a string member, or of a number member.
 Result<std::string> member_text(const std::string& key, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return value.dump();
@@ -42,7 +43,7 @@ Status set_member(Recipe& recipe, const std::string& key, const Json& value) {
   return set_recipe_key(recipe, key, *text);
 }
 
-// Returns a field's text as a JSON number if it is one.
+// Returns a field's text as a JSON number if the text is a number, else as a JSON string.
 Json member_value(const std::string& text) {
   const auto value = parse_json(text);
   return value.ok() && value->is_number() ? *value : Json(text);
@@ -62,7 +63,7 @@ Status add_overrides(Recipe& recipe, const Json& overrides) {
   return {};
 }
 
-// Returns the recipe on which the JSON builds.
+// Returns the recipe on which the JSON object builds.
 Result<Recipe> base_recipe(const Json& json) {
   if (!json.contains("recipe")) return Recipe{};
   if (!json["recipe"].is_string()) return error("'recipe' must be the name of a built-in recipe");

@@ -1,4 +1,4 @@
-// The string form of recipes. docs/guide/recipes.md has the grammar.
+// Reads and writes the string form of recipes. docs/guide/recipes.md has the grammar.
 #include <cerrno>
 #include <cstring>
 #include <fstream>

@@ -1,4 +1,4 @@
-// Fuzz target of the recipe parsers: nothing that a user types or puts into a file may break them.
+// Feeds arbitrary bytes to the recipe parsers. Nothing that a user types or puts into a file may break them.
 #include <cstddef>
 #include <cstdint>
 #include <string>

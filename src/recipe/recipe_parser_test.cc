@@ -183,7 +183,7 @@ TEST(PlainRecipe, UnderstandsLlamaCppNames) {
   }
 }
 
-// ggml stores 32 values in 34, 24, 22, 20 and 18 bytes.
+// llama.cpp's blocks hold 32 values in 34, 24, 22, 20 and 18 bytes.
 TEST(PlainRecipe, GivesLlamaCppNamesTheBitsThatTheyHaveThere) {
   const std::pair<const char*, double> expected[] = {
       {"q8_0", 8.5}, {"q5_1", 6.0}, {"q5_0", 5.5}, {"q4_1", 5.0}, {"q4_0", 4.5}};
@@ -321,7 +321,7 @@ TEST(RecipeLabel, IsTheNameOrTheStringForm) {
   EXPECT_EQ(label(parsed("k=fp8")), "k=fp8,v=bf16");
 }
 
-// The seeds are the fuzzer's starting inputs and those that it found.
+// The seeds are the fuzzer's starting inputs and the inputs that the fuzzer found.
 TEST(RecipeFuzzSeeds, AreHandled) {
   const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/recipe";
   int n_seeds = 0;

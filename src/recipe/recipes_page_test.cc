@@ -1,4 +1,4 @@
-// Checks docs/guide/recipes.md against the tables that it describes.
+// Checks that docs/guide/recipes.md agrees with the tables in the code that the page describes.
 #include <gtest/gtest.h>
 
 #include <filesystem>

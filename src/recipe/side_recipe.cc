@@ -11,7 +11,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kLargestIndex = 9999;  // of a layer or KV head
+// Limits the index of a layer or KV head.
+constexpr int kLargestIndex = 9999;
 
 Result<std::vector<std::string>> parse_transforms(const std::string& text) {
   std::vector<std::string> names;
@@ -39,7 +40,8 @@ Error unknown_format(const std::string& name, std::span<const std::string> other
   known.insert(known.end(), formats.begin(), formats.end());
   const auto near = similar_names(name, known, kMost);
   if (!near.empty()) return error("unknown format {}{}", quoted(name), did_you_mean(near));
-  std::vector<std::string> patterns;  // each stands for about twenty formats
+  // The message lists patterns, because each pattern stands for about twenty formats.
+  std::vector<std::string> patterns;
   for (const FormatFamily* family : format_families()) patterns.emplace_back(family->pattern);
   return error("unknown format {}; known formats: {}", quoted(name), listed(patterns));
 }

@@ -1,4 +1,5 @@
-// The text forms of one side and of an override: the right and the left part of `k@0-3=hadamard:ch4g128`.
+// Parses and prints one side of a recipe and the key of an override. In `k@0-3=hadamard:ch4g128`, the side is
+// on the right of '=' and the override's key on the left.
 #pragma once
 
 #include <optional>
@@ -10,23 +11,24 @@
 
 namespace kvant {
 
-// Makes the error for an unknown format, with the nearest names. others: names that are valid there, too.
+// Returns the error for an unknown format, with the nearest names. `others` are further names that the caller
+// would have accepted.
 Error unknown_format(const std::string& name, std::span<const std::string> others = {});
 
-// Parses [transform+transform...:]format. The error suggests the nearest names if a name is unknown.
+// Parses [transform+transform...:]format. The error for an unknown name suggests the nearest names.
 Result<SideRecipe> parse_side(const std::string& text);
 std::string to_string(const SideRecipe& side);
 
-// Parses LAYER or FIRST-LAST, both included; returns nothing if the text is neither.
+// Parses LAYER or FIRST-LAST (both included). Returns nothing if the text is neither.
 std::optional<LayerRange> parse_layers(const std::string& text);
 std::string to_string(const LayerRange& layers);
 
-// Whether `key` belongs to an override: k@... or v@...
+// Returns whether `key` starts like an override, k@... or v@...
 bool is_override_key(const std::string& key);
-// Parses k@LAYER, k@FIRST-LAST, k@LAYER.HEAD or k@FIRST-LAST.HEAD, and the same for v, with the side that
-// they get.
+// Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD or k@FIRST-LAST.HEAD, or one of these with v.
+// `side` is the text after '='.
 Result<SideOverride> parse_override(const std::string& key, const std::string& side);
-// Returns the key alone.
+// Returns the text before '='.
 std::string override_key(const SideOverride& override);
 
 }  // namespace kvant

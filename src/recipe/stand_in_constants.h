@@ -1,4 +1,5 @@
-// Constants that replace calibrated ones where only shapes and sizes matter.
+// Makes constants that replace calibrated ones if only shapes and sizes matter, for example when a program
+// predicts the bytes of a cache.
 #pragma once
 
 #include <memory>
@@ -9,9 +10,9 @@
 
 namespace kvant {
 
-// Returns everything that `recipe` needs on a model of this geometry, in the right sizes, with harmless
-// values: transforms are identities, codebooks and adapters are constant. It suits plans whose bytes are
-// computed, not attention. Overrides must lie within the geometry.
+// Returns everything that `recipe` needs on a model of this geometry, in the right sizes and with harmless
+// values. Transforms are identities; codebooks and adapters are constant. Attention with these constants
+// would be meaningless. Overrides must lie within the geometry.
 std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Measures what the tails of kvant's recipes lose of keys with large constant channels.
+// Measures the rounding error of the tails of kvant's recipes for keys with large constant channels.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kHeadDim = 128;
 
-// Returns keys [kPageTokens, d] like those of Qwen2's first layer: constants of up to 300 in every fifth
-// channel, and noise of 1.3 in all.
+// Returns keys [kPageTokens, d] that resemble those of Qwen2's first layer. Every fifth channel has a
+// constant of up to 300, and all channels have noise of 1.3.
 std::vector<float> biased_keys() {
   std::mt19937 random(1);
   std::normal_distribution<float> noise(0, 1.3F);
@@ -43,7 +43,8 @@ double rounding_error(const Format& format, const std::vector<std::string>& tran
   return sum / static_cast<double>(keys.size());
 }
 
-// BF16 rows lose as much after the rotation as before it; an 8-bit tail (tok8g16) loses 6.7 times as much.
+// BF16 rows lose as much after the rotation as before the rotation. An 8-bit tail (tok8g16) would lose 6.7
+// times as much.
 TEST(Tails, OfKvantRecipesLoseNoMoreOfBiasedKeysThanUnquantizedRows) {
   Geometry geometry{.model = "biased", .n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = kHeadDim};
   geometry.sliding_window = {0};

@@ -6,9 +6,9 @@
 namespace kvant {
 namespace {
 
-// Turns a built-in name with items, such as "kvant-4bit,sink=8", into the name of the uncalibrated recipe
-// with the same items: "uniform-4bit,sink=8". Returns "" if there are no items, or if the name is not a
-// built-in recipe's.
+// Turns a built-in name with items, such as "kvant-4bit,sink=8", into the uncalibrated recipe's name with
+// these items: "uniform-4bit,sink=8". Returns "" if there are no items, or if the name is not a built-in
+// recipe's.
 std::string name_with_items(const std::string& asked, const Geometry& geometry) {
   const std::size_t comma = asked.find(',');
   if (comma == std::string::npos) return "";
@@ -20,8 +20,8 @@ std::string name_with_items(const std::string& asked, const Geometry& geometry) 
   return "";
 }
 
-// Names the recipe by the first that applies: a built-in recipe's name, such a name with the differences, or
-// the string form.
+// Names the recipe by the first of three forms that applies: the name of a built-in recipe, a built-in name
+// with the differing items, or the string form.
 void name_by_registry(Recipe& recipe, const Geometry& geometry) {
   const std::string text = to_string(recipe);
   for (const Recipe& builtin : builtin_recipes()) {

@@ -39,12 +39,13 @@ TEST(UncalibratedRecipe, OfKvantsRecipesIsTheUniformOneOfAsManyBits) {
   }
 }
 
-// An uncalibrated cache never has the name of the calibrated recipe.
+// An uncalibrated cache must never have the name of the calibrated recipe.
 TEST(UncalibratedRecipe, ServesUnderItsOwnName) {
   const Geometry g = geometry(64);
   for (const Recipe& recipe : builtin_recipes()) {
     const auto plan = resolve(recipe, g, nullptr);
-    if (!plan.ok()) continue;  // the recipe can't do without constants
+    // The recipe cannot work without constants.
+    if (!plan.ok()) continue;
     EXPECT_EQ((*plan)->name == recipe.name, to_string((*plan)->recipe) == to_string(recipe)) << recipe.name;
   }
   EXPECT_EQ(resolved("kvant-1.5bit", g)->name, "k=hadamard:tcq1,v=hadamard:tcq1,sink=4");

@@ -27,7 +27,7 @@ Result<Tokens> whole_generation(LogitSource& source, const Tokens& prompt, int n
   return tokens;
 }
 
-// Counts the tokens of `expected` before the first that the source would not generate.
+// Counts the tokens of `expected` before the first token that the source would not generate.
 Result<int> tokens_agreed(LogitSource& source, const Tokens& prompt, const Tokens& expected, int n_vocab) {
   std::size_t agreed = 0;
   const Status status = generate(source, prompt, n_vocab, [&](std::int32_t token) {

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Counts like the reference, but predicts 0 where 3 would follow.
+// Counts like the reference, but predicts 0 where the reference predicts 3.
 class StumblesAtThree : public ScriptedSource {
  public:
   StumblesAtThree() : ScriptedSource("stumbles", 1) {}
@@ -32,7 +32,9 @@ Result<GreedyResult> generations(const std::vector<std::vector<std::int32_t>>& p
 }
 
 TEST(GreedyEval, CountsTokensBeforeTheFirstDifference) {
-  const auto result = generations({{4, 0}, {3}, {0}}, 3);  // the generations: 1 2 3, 4 (the end), 1 2 3
+  // The reference generates 1 2 3 for the first prompt, 4 (which ends a generation) for the second, and 1 2 3
+  // for the third.
+  const auto result = generations({{4, 0}, {3}, {0}}, 3);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->lengths, (std::vector<int>{3, 1, 3}));
   EXPECT_EQ(result->rows[0].agreed, result->lengths);

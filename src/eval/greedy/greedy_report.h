@@ -1,4 +1,4 @@
-// Reports GreedyEval's results as JSON and for a terminal.
+// Writes the results of evaluate_greedy() as JSON and as a table for a terminal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// Returns {"schema":"kvant.greedy/2",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.greedy/2",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json greedy_to_json(const GreedyResult& result, const std::string& model);
 std::string greedy_table(const GreedyResult& result);
 

@@ -1,4 +1,4 @@
-// The prompts on which greedy generations are compared.
+// Reads the prompts on which greedy generations are compared, and encodes them for a model.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace kvant {
 
 class Tokenizer;
 
-// Parses the prompts of a file's text, one per line: JSON objects with a "prompt" or a "question", or else
-// the lines themselves. Empty lines are skipped. It is an error if a line that starts with '{' is no such
-// object, or if no line remains.
+// Parses the text of a file with one prompt per line. A prompt is a JSON object with a "prompt" or a
+// "question", or else the line itself. Empty lines are skipped. Returns an error if a line starts with '{'
+// but holds no such object, or if no prompt remains.
 Result<std::vector<std::string>> parse_prompts(const std::string& text);
 
-// Encodes each prompt as tokens, inside the model's chat template if it has one. Errors: a prompt is not
-// UTF-8; see ChatTemplate::write.
+// Encodes each prompt as tokens, inside the model's chat template if the model has one. Returns an error if a
+// prompt is not UTF-8, or if ChatTemplate::write fails.
 Result<std::vector<std::vector<std::int32_t>>> encode_prompts(const Tokenizer& tokenizer,
                                                               const std::vector<std::string>& prompts);
 

@@ -17,13 +17,14 @@ int n_tokens(const Tokens& tokens) {
   return static_cast<int>(tokens.size());
 }
 
-// Makes the document of a context; its `tokens` are empty if the context is too small.
+// Makes the document for one context. Its `tokens` stay empty if the context is too small.
 Result<LimitDocument> make_document(const ChatEncoder& encoder, const Haystack& haystack,
                                     const LimitOptions& options, int context) {
   const std::uint64_t seed = options.seed * 1000003 + static_cast<std::uint64_t>(context);
   LimitDocument document{context, {}, {}, {}, {}};
   std::vector<PlacedSentence> placed;
-  int longest = 0;  // question plus answer
+  // Tokens of the longest question with its answer.
+  int longest = 0;
 
   const FactSheet sheet = draw_needles(kPasskeyDepth, seed);
   for (const Fact& fact : sheet.facts) placed.push_back({fact.depth, encoder.sentence(fact.sentence)});

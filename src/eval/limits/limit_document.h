@@ -1,5 +1,5 @@
-// LimitDocument: a text with hidden facts and records, and questions about them. It measures up to which
-// length of text a cache answers.
+// Makes texts that hide facts and records, with questions about them. evaluate_limits() asks these questions
+// at growing lengths to find where a cache stops answering correctly.
 #pragma once
 
 #include <string>
@@ -10,30 +10,37 @@
 namespace kvant {
 
 struct RecordQuestion {
-  Tokens prompt;     // from the end of the document to where the completion begins
-  std::string cue;   // the start of the answer, which the prompt contains
-  std::string json;  // the right answer, including the cue
+  // Holds the tokens from the end of the document to the point where the completion begins.
+  Tokens prompt;
+  // The prompt ends with the cue, which is the start of the right answer.
+  std::string cue;
+  // Holds the right answer including the cue.
+  std::string json;
 };
 
 struct LimitDocument {
-  int context = 0;  // tokens that the document fills, with its longest question and answer
+  // The document, its longest question and that question's answer fill this many tokens.
+  int context = 0;
   Tokens tokens;
   std::vector<RetrievalQuestion> needles;
   std::vector<RecordQuestion> records;
-  Tokens summary;  // the prompt for a long answer
+  // Asks for a long answer.
+  Tokens summary;
 };
 
 struct LimitOptions {
-  std::vector<int> contexts;  // ascending
-  int answer_tokens = 32;     // of a long answer, at most
+  // Must be in ascending order.
+  std::vector<int> contexts;
+  // Limits the long answer.
+  int answer_tokens = 32;
   std::uint64_t seed = 1;
 };
 
-// The maximum number of tokens in a record.
+// A record may have at most this many tokens.
 inline constexpr int kRecordTokens = 64;
 
-// Makes one document for each context that has room for the facts and an answer, in the model's chat template
-// if it has one. It is an error if the text is no haystack.
+// Makes one document for each context with enough room for the facts and an answer. The documents use the
+// model's chat template if the model has one. Returns an error if the text cannot serve as a haystack.
 Result<std::vector<LimitDocument>> make_limit_documents(const Tokenizer& tokenizer, const std::string& text,
                                                         const LimitOptions& options);
 

@@ -13,16 +13,19 @@
 namespace kvant {
 namespace {
 
-constexpr double kLostShare = 0.1;  // a larger loss relative to the reference counts as a break
+// A cache breaks if it loses more than this share of the reference's right answers.
+constexpr double kLostShare = 0.1;
 
-// Holds what one source answered about a document.
+// Holds the answers of one source about one document.
 struct LimitAnswers {
-  std::vector<bool> needles;                           // right
-  std::vector<std::optional<nlohmann::json>> records;  // nothing: invalid JSON
+  // Tells for each needle whether the answer was right.
+  std::vector<bool> needles;
+  // A record without a value stands for invalid JSON.
+  std::vector<std::optional<nlohmann::json>> records;
   Tokens summary;
 };
 
-// Asks one source about one document that it has read and marked.
+// Asks one source about one document. The source must have read the document and marked its position there.
 class LimitExam {
  public:
   LimitExam(LogitSource& source, const Tokenizer& tokenizer, int n_vocab)
@@ -53,8 +56,8 @@ class LimitExam {
     return std::optional(std::move(json));
   }
 
-  // Returns the source's long answer, of at most n tokens. If another's answer is given, it returns as much
-  // of it as the source agrees with.
+  // Returns the source's long answer of at most n tokens. With `expected`, which is another source's answer,
+  // returns the tokens on which both agree from the start.
   Result<Tokens> summary(const Tokens& prompt, int n, const Tokens* expected) {
     KVANT_RETURN_IF_ERROR(source_.rewind());
     Tokens said;
@@ -94,7 +97,8 @@ Result<LimitAnswers> answers_of(LogitSource& source, const LimitDocument& docume
   auto summary = exam.summary(document.summary, answer_tokens, expected);
   if (!summary.ok()) return summary.error();
   answers.summary = std::move(summary).value();
-  KVANT_RETURN_IF_ERROR(source.begin());  // frees the memory for the next source
+  // A fresh start frees the memory for the next source.
+  KVANT_RETURN_IF_ERROR(source.begin());
   return answers;
 }
 

@@ -1,4 +1,5 @@
-// LimitEval: up to which length of a text a cache answers like the reference.
+// Finds the text length up to which a cache answers like the reference. Four kinds of questions are asked at
+// several lengths; a cache breaks where it loses more than a tenth of the reference's right answers.
 #pragma once
 
 #include <array>
@@ -18,10 +19,14 @@ namespace kvant {
 class Tokenizer;
 
 enum class LimitKind : std::uint8_t {
-  needles,  // hidden facts: answers that greedy decoding gives, token by token
-  json,     // records: generations that are valid JSON
-  records,  // records that are valid in the reference: generations with the same JSON
-  answer,   // tokens of the reference's long answer before the first that the cache would not generate
+  // Hidden facts whose answers greedy decoding gives token by token.
+  needles,
+  // Records for which the generation is valid JSON.
+  json,
+  // Records for which the generation holds the same JSON as the reference's valid generation.
+  records,
+  // Tokens of the reference's long answer before the first token that the cache would not generate.
+  answer,
 };
 inline constexpr LimitKind kLimitKinds[] = {LimitKind::needles, LimitKind::json, LimitKind::records,
                                             LimitKind::answer};
@@ -29,9 +34,9 @@ const char* limit_name(LimitKind kind);
 
 struct LimitCount {
   int asked = 0;
-  int reference = 0;  // right in the reference
-  int own = 0;        // right in this cache
-  int kept = 0;       // right in both
+  int reference = 0;  // right answers of the reference
+  int own = 0;        // right answers of this cache
+  int kept = 0;       // questions that both answer right
 };
 
 struct LimitCell {
@@ -43,26 +48,32 @@ struct LimitCell {
 
 struct LimitRow {
   std::string name;
-  std::vector<LimitCell> cells;  // by ascending context
+  // Sorted by ascending context.
+  std::vector<LimitCell> cells;
 };
 
 struct LimitResult {
   LimitOptions options;
-  std::string text;            // fingerprint of the documents
-  std::vector<LimitRow> rows;  // the reference comes first
+  // Holds the fingerprint of the documents.
+  std::string text;
+  // The first row is the reference.
+  std::vector<LimitRow> rows;
 };
 
-// Each source reads each document once and answers each question from there. advance() means that one source
-// has finished one document. Errors come from a source.
+// Each source reads each document once, and every question starts from the end of the document. advance()
+// reports that one source has finished one document. Returns the error of a source that fails.
 Result<LimitResult> evaluate_limits(std::span<const LimitDocument> documents, const Tokenizer& tokenizer,
                                     int n_vocab, std::span<const std::unique_ptr<LogitSource>> sources,
                                     const LimitOptions& options, const std::function<void()>& advance);
 
 // Describes where a cache stops answering.
 struct Limit {
-  bool judged = false;  // whether the reference has any right answer
-  int held = 0;         // the longest context up to which at most a tenth of them is lost; 0: none
-  int broken = 0;       // the first context at which more is lost; 0: none
+  // False if the reference has no right answer to compare with.
+  bool judged = false;
+  // The longest context up to which at most a tenth of the right answers is lost; 0 means none.
+  int held = 0;
+  // The first context at which more than a tenth is lost; 0 means none.
+  int broken = 0;
 };
 Limit find_limit(const LimitRow& row, LimitKind kind);
 

@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Generates, token by token, the text that is recorded for the prompt, whatever it is fed instead.
+// Generates the text that was recorded for a prompt, whatever tokens are fed after the prompt.
 class RecitingSource : public LogitSource {
  public:
   struct Line {
@@ -51,7 +51,7 @@ class RecitingSource : public LogitSource {
 
 class LimitEval : public ::testing::Test {
  protected:
-  // Returns one token per character, without the space that the tokenizer puts first.
+  // Returns one token per character, without the leading space that the tokenizer adds.
   Tokens tokens(const std::string& text) const {
     Tokens all = tokenizer_->encode(text, false, false).value();
     if (tokenizer_->piece(all.front()) == " ") all.erase(all.begin());
@@ -59,7 +59,7 @@ class LimitEval : public ::testing::Test {
   }
   int n_vocab() const { return 300; }
 
-  // Returns two contexts with a needle, a record and a summary each.
+  // Returns two documents, for 100 and 200 tokens, with one needle, one record and one summary each.
   std::vector<LimitDocument> documents() const {
     std::vector<LimitDocument> made;
     for (const int context : {100, 200}) {
@@ -70,7 +70,7 @@ class LimitEval : public ::testing::Test {
     }
     return made;
   }
-  // Returns what a source generates at a context.
+  // Returns the lines that a source recites for the document of one context.
   std::vector<RecitingSource::Line> lines(const std::string& context, const std::string& key,
                                           const std::string& json, const std::string& about) const {
     return {{tokens(context + " key?"), tokens(key)},
@@ -112,9 +112,11 @@ TEST_F(LimitEval, CountsWhatIsLeftOfWhatTheReferenceHasRight) {
     expect(2, 0, kind, 1, 0, 0);
   }
   expect(1, 1, LimitKind::needles, 1, 0, 0);
-  expect(1, 1, LimitKind::json, 1, 1, 1);     // {"a":3} is valid,
-  expect(1, 1, LimitKind::records, 1, 0, 0);  // but differs from the reference's
-  expect(2, 1, LimitKind::json, 1, 0, 0);     // the object never ends
+  // The text {"a":3} is valid JSON but differs from the reference's record.
+  expect(1, 1, LimitKind::json, 1, 1, 1);
+  expect(1, 1, LimitKind::records, 1, 0, 0);
+  // The source never closes the object.
+  expect(2, 1, LimitKind::json, 1, 0, 0);
   expect(0, 0, LimitKind::answer, 10, 10, 10);
   expect(1, 1, LimitKind::answer, 10, 3, 3);
   expect(2, 0, LimitKind::answer, 10, 0, 0);
@@ -130,7 +132,7 @@ TEST_F(LimitEval, SaysWhereCachesBreak) {
   const LimitResult result = evaluate(sources);
   const LimitRow &lossy = result.rows[1], &broken = result.rows[2];
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::needles),
-            // the reference itself is wrong at 200
+            // The reference's own answer is wrong at 200 tokens, so only 100 tokens count.
             "holds up to 100 tokens, the most tried: 1 of whole's 1");
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::json),
             "holds up to 200 tokens, the most tried: 1 of whole's 1");
@@ -138,7 +140,8 @@ TEST_F(LimitEval, SaysWhereCachesBreak) {
             "holds up to 100 tokens; at 200, 0 of whole's 1 are left");
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::answer),
             "the first 9 of whole's 10 at 100 tokens, 3 of whole's 10 at 200 tokens");
-  EXPECT_EQ(find_limit(lossy, LimitKind::answer).held, 100);  // a tenth may be lost
+  // One lost token of ten is allowed.
+  EXPECT_EQ(find_limit(lossy, LimitKind::answer).held, 100);
   EXPECT_EQ(limit_sentence(result, broken, LimitKind::needles),
             "breaks at 100 tokens already: 0 of whole's 1 left");
   const auto json = limits_to_json(result, "model.gguf");
@@ -161,7 +164,8 @@ TEST_F(LimitEval, JudgesNothingWhereTheReferenceHasNothingRight) {
 TEST_F(LimitEval, DocumentsFillTheirContextAndHoldWhatIsAsked) {
   const auto made = make_limit_documents(*tokenizer_, "One. Two! Three?", {.contexts = {100, 3000, 5000}});
   ASSERT_TRUE(made.ok()) << made.error().message;
-  ASSERT_EQ(made->size(), 2U);  // 100 tokens are too few for a document
+  // A context of 100 tokens is too small for a document.
+  ASSERT_EQ(made->size(), 2U);
   for (const LimitDocument& document : *made) {
     std::string text;
     for (const std::int32_t token : document.tokens) text += tokenizer_->piece(token);

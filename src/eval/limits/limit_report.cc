@@ -15,7 +15,8 @@ const LimitCount& count_at(const LimitRow& row, int context, LimitKind kind) {
   return cell->count(kind);
 }
 
-// Long answers often diverge at a token that was nearly a tie, so there are figures but no verdict.
+// Long answers often diverge at a token that was nearly a tie. The sentence therefore gives figures but no
+// verdict.
 std::string answer_sentence(const LimitRow& row, const std::string& reference) {
   std::string text;
   for (const LimitCell& cell : row.cells) {

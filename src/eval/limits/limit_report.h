@@ -1,4 +1,4 @@
-// Reports LimitEval's results as JSON and in words.
+// Writes the results of evaluate_limits() as JSON and as sentences.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// Returns {"schema":"kvant.limits/1",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.limits/1",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json limits_to_json(const LimitResult& result, const std::string& model);
 
-// Returns text such as "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left". For a long answer it says
-// how much of it remains at each context.
+// Returns text such as "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left". For a long answer, the
+// text says how many tokens remain at each context.
 std::string limit_sentence(const LimitResult& result, const LimitRow& row, LimitKind kind);
 
 }  // namespace kvant

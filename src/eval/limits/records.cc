@@ -13,7 +13,8 @@ constexpr std::array<const char*, 8> kNames = {"Amelia", "Bruno",  "Clara",  "Dm
 constexpr std::array<const char*, 8> kGoods = {"lamp",   "rope",   "kettle", "ladder",
                                                "carpet", "mirror", "anvil",  "basket"};
 
-// The draws are our own because <random>'s distributions differ between standard libraries.
+// The class draws from raw random bits because the distributions of <random> differ between standard
+// libraries.
 class RecordDraw {
  public:
   explicit RecordDraw(std::uint64_t seed) : random_(seed) {}

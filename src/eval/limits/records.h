@@ -1,4 +1,5 @@
-// Records that a text hides and a model must repeat as JSON, and the detection of where such JSON ends.
+// Makes records that a text hides and that a model must repeat as JSON. Also finds where a JSON object ends,
+// because a model may write on after the object.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +10,23 @@
 namespace kvant {
 
 struct Record {
-  double depth = 0;      // position in the text, 0: start, 1: end
-  std::string sentence;  // a sentence of the text that contains the whole record
+  // The position in the text: 0 is the start, 1 the end.
+  double depth = 0;
+  // One sentence holds the whole record.
+  std::string sentence;
   std::string question;
-  std::string cue;   // the start of the answer: the record's first field, which names it
-  std::string json;  // the record, including the cue
+  // The answer starts with the cue, the record's first field, which identifies the record.
+  std::string cue;
+  // Holds the whole record including the cue.
+  std::string json;
 };
 
 // Draws a customer's order for the start of the text and a tool call for its middle, with random names and
-// numbers. The same seed gives the same records on every machine.
+// numbers. A seed gives the same records on every machine.
 std::vector<Record> draw_records(std::uint64_t seed);
 
-// Returns the index after the brace that closes the JSON object at the start of `text`. Returns npos if no
-// brace closes it or `text` does not begin with an object.
+// Returns the index after the brace that closes the JSON object at the start of `text`. Returns npos if the
+// object is not closed, or if `text` does not begin with an object.
 std::size_t json_object_end(const std::string& text);
 
 }  // namespace kvant

@@ -24,7 +24,7 @@ TEST(Records, AreDrawnBySeed) {
   EXPECT_NE(draw_records(7)[1].json, draw_records(8)[1].json);
 }
 
-// Compares with nlohmann's parser: the end must be that of the shortest prefix that it accepts.
+// The expected end is the length of the shortest prefix that nlohmann's parser accepts.
 TEST(Records, EndWhereAParserSaysSo) {
   for (const std::string text :
        {R"({"a": {"b": [1, {"c": "}"}]}, "d": "\"}"} and more})", R"({} {})", R"({"x": "\\"}"})"}) {

@@ -1,4 +1,5 @@
-// A document with inserted sentences as the message of a chat, and the questions about it, as tokens.
+// Encodes a document and the questions about it as the tokens of a chat. The document contains inserted
+// sentences, which the questions ask for.
 #pragma once
 
 #include <memory>
@@ -10,35 +11,36 @@
 
 namespace kvant {
 
-// Encodes the parts of a prompt one by one, so a document's tokens don't depend on the question. It uses the
-// model's chat template, if there is one.
+// Encodes the parts of a prompt one by one, so the document's tokens do not depend on the question. The parts
+// follow the model's chat template if the model has one.
 class ChatEncoder {
  public:
   explicit ChatEncoder(const Tokenizer& tokenizer);
 
-  // Returns the tokens before the document; `introduction` is the message's first line.
+  // Returns the tokens before the document. `introduction` is the first line of the message.
   Result<Tokens> opening(const std::string& introduction) const;
   Tokens sentence(const std::string& text) const { return plain(" " + text); }
-  // Returns the tokens from the end of the document to where the completion begins; the answer starts with
-  // `cue`.
+  // Returns the tokens from the end of the document to the point where the completion begins. The answer
+  // starts with `cue`.
   Result<Tokens> prompt(const std::string& question, const std::string& cue) const;
-  // Encodes the tests' own text, which is known to be UTF-8.
+  // Encodes text that the tests themselves wrote, which is always UTF-8.
   Tokens plain(const std::string& text) const;
 
  private:
   const Tokenizer& tokenizer_;
-  std::shared_ptr<const ChatTemplate> template_;  // null: the model has none
-  std::string before_, after_;                    // the chat template's text around a user's message
+  std::shared_ptr<const ChatTemplate> template_;  // null if the model has no template
+  // Hold the chat template's text before and after a user's message.
+  std::string before_, after_;
 };
 
-// A sentence at a position in the text, 0: start, 1: end.
+// Places a sentence in the text: depth 0 is the start, 1 the end.
 struct PlacedSentence {
   double depth = 0;
   Tokens tokens;
 };
 
-// Joins `opening` and `sentences`, and inserts `placed` in order of depth, each after its share of the
-// sentences.
+// Joins `opening` and `sentences`, and inserts each placed sentence after the share of `sentences` that its
+// depth gives.
 Tokens interleave(Tokens opening, const std::vector<Tokens>& sentences, std::vector<PlacedSentence> placed);
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// RetrievalDocument: a haystack, which is a text with needles (facts) in it, and its questions, as tokens.
+// Makes the documents of a needle-in-a-haystack test. A document is a text with inserted facts (needles),
+// followed by questions about the facts, all as tokens.
 #pragma once
 
 #include <string>
@@ -12,32 +13,37 @@ namespace kvant {
 
 struct RetrievalQuestion {
   std::string task;
-  double depth = -1;  // see FactQuestion
-  Tokens prompt;      // from the end of the document to where the answer starts
+  // FactQuestion explains the depth.
+  double depth = -1;
+  // Holds the tokens from the end of the document to the point where the answer starts.
+  Tokens prompt;
   Tokens answer;
 };
 
 Result<RetrievalQuestion> encode_question(const ChatEncoder& encoder, const FactQuestion& asked);
 
 struct RetrievalDocument {
-  int context = 0;  // tokens that the document fills, with its longest question and answer
-  int number = 0;   // among those of this context
+  // The document, its longest question and that question's answer fill this many tokens.
+  int context = 0;
+  // Numbers the documents of one context from 0.
+  int number = 0;
   Tokens tokens;
   std::vector<RetrievalQuestion> questions;
 };
 
 struct RetrievalOptions {
   std::vector<int> contexts = {2048, 4096, 8192};
-  int documents = 3;  // of each context; their pass keys are hidden at evenly spaced depths
+  // Documents of each context; their pass keys are hidden at evenly spaced depths.
+  int documents = 3;
   std::uint64_t seed = 1;
 };
 
-// Encodes them in the model's chat template, if it has one. Returns an error if a context is too small for
-// the facts alone.
+// Makes options.documents documents for each context, in the model's chat template if the model has one.
+// Returns an error if a context is too small for the facts alone.
 Result<std::vector<RetrievalDocument>> make_retrieval_documents(const Tokenizer& tokenizer,
                                                                 const std::string& text,
                                                                 const RetrievalOptions& options);
-// Returns the number of tokens that one source runs for all of them.
+// Returns the number of tokens that one source runs for all documents.
 std::int64_t tokens_to_run(const std::vector<RetrievalDocument>& documents);
 
 }  // namespace kvant

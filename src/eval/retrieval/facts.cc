@@ -12,8 +12,10 @@ namespace {
 
 constexpr int kKeys = 5;
 constexpr int kChains = 2;
-constexpr int kChainLength = 4;                            // variables with one value
-constexpr std::array<int, 6> kVotes = {9, 6, 4, 3, 2, 1};  // for each candidate
+// This many variables of a chain have one value.
+constexpr int kChainLength = 4;
+// The candidates get this many votes each.
+constexpr std::array<int, 6> kVotes = {9, 6, 4, 3, 2, 1};
 constexpr int kAskedCandidates = 3;
 
 const std::vector<std::string> kPeople = {"Amelia", "Bruno",  "Clara",  "Dmitri", "Esther", "Farid",
@@ -22,7 +24,8 @@ const std::vector<std::string> kCandidates = {"Abernathy", "Bellweather", "Caste
                                               "Everard",   "Fairbanks",   "Goldsmith", "Hathaway",
                                               "Ironside",  "Juniper",     "Kingsley",  "Lockhart"};
 
-// The draws are our own because <random>'s distributions differ between standard libraries.
+// The class draws from raw random bits because the distributions of <random> differ between standard
+// libraries.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : random_(seed) {}
@@ -97,7 +100,8 @@ void add_variables(Draw& draw, FactSheet& sheet) {
                                                   : fmt::format("VAR {} = VAR {}.", name, names.back())});
       names.push_back(name);
     }
-    if (chain > 0) continue;  // the other chains are distractors
+    // The other chains only distract from the one that is asked for.
+    if (chain > 0) continue;
     sheet.questions.push_back(
         {"variables", -1,
          fmt::format("Which variables hold the value {}? Name them in the order of the text.", value),

@@ -1,4 +1,5 @@
-// Needles: facts that a needle-in-a-haystack test puts into a text, and its questions about them, in English.
+// Draws the facts that a needle-in-a-haystack test puts into a text, and the questions about them, in
+// English.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace kvant {
 
-// A sentence at a place in the text, 0: its start, 1: its end.
+// Places a sentence in the text: depth 0 is the start, 1 the end.
 struct Fact {
   double depth = 0;
   std::string sentence;
@@ -15,10 +16,14 @@ struct Fact {
 
 struct FactQuestion {
   std::string task;
-  double depth = -1;     // of the one fact that answers it; -1: several do
-  std::string question;  // "What is the pass key?"
-  std::string cue;       // how the answer begins: "The pass key is"
-  std::string answer;    // how it must go on: " 48213"
+  // The depth of the one fact that answers the question; -1 if several facts do.
+  double depth = -1;
+  // For example "What is the pass key?".
+  std::string question;
+  // The answer begins with the cue, for example "The pass key is".
+  std::string cue;
+  // The right answer continues the cue, for example " 48213".
+  std::string answer;
 };
 
 struct FactSheet {
@@ -26,11 +31,11 @@ struct FactSheet {
   std::vector<FactQuestion> questions;
 };
 
-// Draws the facts of all tasks. "passkey": one number, hidden at passkey_depth. "keys": a locker's number for
-// each of five people, at depths 0, 25, 50, 75 and 100 %. "variables": which of two chains' variables hold a
-// value. "frequent": who is named most often. The same seed gives the same sheet on every machine.
+// Draws the facts of all tasks. "passkey" hides one number at passkey_depth. "keys" hides a locker's number
+// for each of five people, at depths 0, 25, 50, 75 and 100 %. "variables" asks which variables of two chains
+// hold a value. "frequent" asks who is named most often. A seed gives the same sheet on every machine.
 FactSheet draw_facts(double passkey_depth, std::uint64_t seed);
-// Draws only the facts of "passkey" and "keys", which fill less of the sheet.
+// Draws only the facts of "passkey" and "keys", which take little room in a text.
 FactSheet draw_needles(double passkey_depth, std::uint64_t seed);
 
 // Returns the names of the tasks in the order of result tables.

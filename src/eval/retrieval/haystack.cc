@@ -8,13 +8,14 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kLongestSentence = 64;  // limits tokens, since facts are placed between sentences
+// Tokens. Facts are placed between sentences, so long sentences would make their depths imprecise.
+constexpr std::size_t kLongestSentence = 64;
 
 bool is_space(char c) {
   return std::isspace(static_cast<unsigned char>(c)) != 0;
 }
 
-// Whether a sentence ends with text[i].
+// Returns whether a sentence ends with text[i].
 bool ends_sentence(const std::string& text, std::size_t i) {
   if (text[i] == '\n') return true;
   const bool stop = text[i] == '.' || text[i] == '!' || text[i] == '?';

@@ -1,4 +1,5 @@
-// Haystack: the sentences of a text as tokens, repeated as often as a context needs.
+// Splits a text into sentences and encodes each as tokens. A document repeats the sentences as often as its
+// context needs.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +16,17 @@ using Tokens = std::vector<std::int32_t>;
 
 class Haystack {
  public:
-  // Sentences end at full stops, question and exclamation marks, and at line breaks; long ones are cut.
+  // Sentences end at full stops, question marks, exclamation marks and line breaks; long sentences are cut.
   // Returns an error if the text has no sentence or is not UTF-8.
   static Result<Haystack> from(const Tokenizer& tokenizer, const std::string& text);
 
   std::size_t size() const { return sentences_.size(); }
-  // Returns sentences from number `first` on, cyclically, as many as n_tokens hold.
+  // Returns sentences from number `first` on, cyclically, as many as fit into n_tokens.
   std::vector<Tokens> take(std::size_t first, int n_tokens) const;
 
  private:
-  std::vector<Tokens> sentences_;  // each begins with a space
+  // Each sentence begins with a space.
+  std::vector<Tokens> sentences_;
 };
 
 }  // namespace kvant

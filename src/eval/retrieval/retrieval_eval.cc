@@ -12,7 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kDocumentsToResample = 8;  // with fewer units a bootstrap interval is too narrow
+// With fewer documents, a bootstrap over documents gives too narrow an interval.
+constexpr std::size_t kDocumentsToResample = 8;
 
 double log_probability(const float* logits, int n_vocab, std::int32_t token) {
   const float largest = *std::max_element(logits, logits + n_vocab);
@@ -33,15 +34,16 @@ Status read_and_answer(LogitSource& source, const RetrievalDocument& document, i
     if (!score.ok()) return score.error();
     row.scores.push_back(*score);
   }
-  KVANT_RETURN_IF_ERROR(source.begin());  // frees the memory for the next source
+  // A fresh start frees the memory for the next source.
+  KVANT_RETURN_IF_ERROR(source.begin());
   row.seconds += std::chrono::duration<double>(Clock::now() - start).count();
   return {};
 }
 
 }  // namespace
 
-// The answer is fed token by token. Greedy decoding gives the same answer if each of its tokens is the most
-// likely one after the earlier ones.
+// The right answer is fed token by token. Greedy decoding would give this answer if each of its tokens is the
+// most likely one after the earlier tokens.
 Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, int n_vocab) {
   const int n = static_cast<int>(question.answer.size());
   std::vector<float> storage(static_cast<std::size_t>(n) * n_vocab);

@@ -1,4 +1,5 @@
-// RetrievalEval: whether a model with a given cache still finds what a long text said.
+// Measures whether a model with a given cache still finds facts in a long text. A bootstrap interval tells
+// whether the difference from the reference exceeds the noise.
 #pragma once
 
 #include <functional>
@@ -14,14 +15,16 @@
 namespace kvant {
 
 struct AnswerScore {
-  double logp = 0;     // log-probability of the right answer, nats
-  bool exact = false;  // whether greedy decoding gives it, token by token
+  double logp = 0;  // log-probability of the right answer, nats
+  // True if greedy decoding gives the right answer token by token.
+  bool exact = false;
 };
 
-// Asks after what the source has read; its text then ends with the answer's last token but one.
+// Asks the question after the tokens that the source has read. The source then ends with the answer's last
+// token but one.
 Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, int n_vocab);
 
-// The questions, in the order of the scores.
+// Describes a question; the questions have the order of the scores.
 struct AskedQuestion {
   std::string task;
   int context = 0, document = 0;
@@ -30,7 +33,8 @@ struct AskedQuestion {
 
 struct RetrievalRow {
   std::string name;
-  std::string label;  // label of a suite's row; empty: none
+  // Holds the label of a suite's row; empty without a suite.
+  std::string label;
   std::vector<AnswerScore> scores;
   double seconds = 0;
   PlanReport plan;
@@ -38,26 +42,30 @@ struct RetrievalRow {
 
 struct RetrievalResult {
   RetrievalOptions options;
-  std::string text;  // fingerprint of the documents
+  // Holds the fingerprint of the documents.
+  std::string text;
   std::vector<AskedQuestion> questions;
-  std::vector<RetrievalRow> rows;  // the reference comes first
+  // The first row is the reference.
+  std::vector<RetrievalRow> rows;
 };
 
-// Each source reads each document once and answers each question from there. advance(n) reports n more tokens
-// of one source; the sum is tokens_to_run() per source. Errors come from a source.
+// Each source reads each document once, and every question starts from the end of the document. advance(n)
+// reports n more tokens of one source; each source reports tokens_to_run() in all. Returns the error of a
+// source that fails.
 Result<RetrievalResult> evaluate_retrieval(const std::vector<RetrievalDocument>& documents, int n_vocab,
                                            std::span<const std::unique_ptr<LogitSource>> sources,
                                            const RetrievalOptions& options,
                                            const std::function<void(std::int64_t)>& advance);
 
-// Figures of one recipe over a selection of the questions.
+// Holds the figures of one recipe over a selection of the questions.
 struct RetrievalFigures {
   int questions = 0;
-  double exact = 0;       // share, 0 .. 1
-  double logp = 0;        // mean
-  double difference = 0;  // mean of logp - the reference's
-  // The bootstrap 95 % interval of the difference, over documents, or over questions if there are fewer than
-  // 8 documents.
+  double exact = 0;  // share of exact answers, 0 .. 1
+  double logp = 0;   // mean log-probability, nats
+  // The mean difference of logp from the reference's logp, nats.
+  double difference = 0;
+  // Holds the bootstrap 95 % interval of `difference`. The bootstrap resamples documents, or questions if
+  // there are fewer than 8 documents.
   Interval interval;
 };
 using QuestionFilter = std::function<bool(const AskedQuestion&)>;

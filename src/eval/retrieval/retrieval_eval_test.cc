@@ -15,12 +15,15 @@ namespace {
 
 std::vector<RetrievalDocument> one_document() {
   RetrievalDocument document{10, 0, {0, 1, 2}, {}};
-  document.questions.push_back({"passkey", 0.5, {3, 4}, {0, 1, 2}});  // continues the count
-  document.questions.push_back({"frequent", -1, {1}, {2, 0}});        // does not
+  // This answer continues the count.
+  document.questions.push_back({"passkey", 0.5, {3, 4}, {0, 1, 2}});
+  // This answer does not continue the count.
+  document.questions.push_back({"frequent", -1, {1}, {2, 0}});
   return {document};
 }
 
-// The sources predict the next number of a count, or the one after it.
+// The source "right" predicts the next number of a count; the source "wrong" predicts the number after that
+// one.
 TEST(RetrievalEval, ScoresWhatGreedyDecodingWouldSay) {
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(std::make_unique<ScriptedSource>("right", 1));
@@ -68,8 +71,8 @@ TEST(RetrievalEval, WritesEachAnswer) {
   EXPECT_NE(retrieval_table(*result).find("passkey"), std::string::npos);
 }
 
-// After a rewind a source behaves as if it had read only the text before the mark. That holds for kvant's
-// with sealed pages in that text, and for llama.cpp's.
+// After a rewind, a source must behave as if it had read only the text before the mark. The text before the
+// mark contains sealed pages of kvant. llama.cpp's source is checked too.
 TEST(RetrievalEval, SourcesGoBackToTheirMark) {
   const auto file = write_tiny_model({});
   const auto engine = Engine::load(file->path(), {1, WeightMode::f32, 0}).value();

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Context 0 and an empty task select everything.
+// Selects questions. Context 0 selects all contexts, and an empty task selects all tasks.
 QuestionFilter of(int context, const std::string& task) {
   return [=](const AskedQuestion& asked) {
     return (context == 0 || asked.context == context) && (task.empty() || asked.task == task);
@@ -59,7 +59,7 @@ struct Column {
   QuestionFilter filter;
 };
 
-// Formats right answers and the change of the log-probability for each recipe and column.
+// Formats the share of right answers and the change of the log-probability for each recipe and column.
 std::string table(const RetrievalResult& result, const std::string& title,
                   const std::vector<Column>& columns) {
   constexpr int kWidth = 17;

@@ -1,4 +1,4 @@
-// Reports RetrievalEval's results as JSON and for a terminal.
+// Writes the results of evaluate_retrieval() as JSON and as tables for a terminal.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,10 +8,11 @@
 
 namespace kvant {
 
-// Returns {"schema":"kvant.retrieval/1",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.retrieval/1",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json retrieval_to_json(const RetrievalResult& result, const std::string& model);
 
-// Formats a table of recipes and tasks for each context and for all together, and one of needles by depth.
+// Formats one table of recipes and tasks per context, one for all contexts together, and one of needles by
+// depth.
 std::string retrieval_table(const RetrievalResult& result);
 
 }  // namespace kvant

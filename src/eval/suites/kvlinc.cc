@@ -1,5 +1,5 @@
-// KVLinC's ablations (its sections 3.1, 4.2 and 4.3). Hadamard matrices act on channels, from the right of K
-// and V. From the left they would mix tokens, which a growing cache cannot do.
+// Lists KVLinC's ablations (its sections 3.1, 4.2 and 4.3). Hadamard matrices multiply K and V from the
+// right, so they mix channels. From the left they would mix tokens, which a growing cache cannot do.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// KVLinC without its correction.
+// This recipe is KVLinC without its correction.
 constexpr const char* kQuantized = "k=ch2g128,v=hadamard:tok2g128,window=128";
 
 std::vector<SuiteRow> axes_and_rotations() {
@@ -24,7 +24,7 @@ std::vector<SuiteRow> axes_and_rotations() {
   return rows;
 }
 
-// Uses KVLinC in some layers and KIVI in the others, in a model of 30 layers.
+// Uses KVLinC in some layers of a model of 30 layers, and KIVI in the others.
 std::vector<SuiteRow> layer_ranges() {
   std::vector<SuiteRow> rows = {{"none", "kivi-2bit"}};
   for (const char* layers : {"0-9", "10-19", "20-29", "0-14", "15-29", "0-29"}) {
@@ -35,8 +35,8 @@ std::vector<SuiteRow> layer_ranges() {
   return rows;
 }
 
-// Combines H2O with quantized caches. The paper also evicts with the correction, which kvant does not
-// support: see docs/guide/recipes.md.
+// Combines H2O's eviction with quantized caches. The paper also evicts together with the correction, which
+// kvant does not support (docs/guide/recipes.md).
 std::vector<SuiteRow> evictions() {
   std::vector<SuiteRow> rows;
   for (const int percent : {0, 70, 75, 80, 85, 90, 95}) {

@@ -1,4 +1,5 @@
-// Needle in a haystack, for recipes that differ in what they may lose.
+// Asks for needles in a haystack. The recipes differ in what they are likely to lose: precision, or tokens
+// that Sparse V skips.
 #include "eval/suite.h"
 
 namespace kvant {

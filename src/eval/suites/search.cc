@@ -1,5 +1,5 @@
-// The experiments that led to kvant's own recipes: one side or one choice at a time, with the other side
-// unquantized.
+// Holds the experiments that led to kvant's own recipes. Each suite varies one choice, most of them on one
+// side while the other side stays unquantized.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Applies each side recipe to K alone, or to V alone.
+// Applies each side recipe to K alone or to V alone.
 std::vector<SuiteRow> one_side(char side, const Names& stored) {
   std::vector<SuiteRow> rows;
   for (const std::string& name : stored)
@@ -23,7 +23,7 @@ Names with_transforms(const Names& transforms, const std::string& format) {
   return stored;
 }
 
-// Formats for either side: "ch4g128", with the transform that suits them.
+// Lists formats for either side, each with the transform that suits the format.
 const Names kFormats = {"fp8",
                         "tok8g32s",
                         "ch4g128",
@@ -74,7 +74,8 @@ std::vector<SuiteRow> group_sizes() {
   return rows;
 }
 
-// Compares equal bits everywhere, more bits for K than V, and allocated bits.
+// Compares equal bits for all heads, one more bit for K than for V, and bits that are allocated by
+// sensitivity.
 std::vector<SuiteRow> allocations() {
   return {
       {"2 bits", "k=hadamard:tcq2,v=hadamard:tcq2,sink=4"},

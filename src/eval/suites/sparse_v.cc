@@ -1,5 +1,5 @@
-// Sparse V's validation: what skipping changes, compared with the same cache without it, and how much is
-// skipped.
+// Validates Sparse V: how much V is skipped, and what skipping changes compared with the same cache without
+// skipping.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -26,8 +26,8 @@ std::vector<Suite> sparse_v_suites() {
        .title = "Sparse V: thresholds on q8-turbo3, against the same without skipping",
        .rows = thresholds("q8-turbo3"),
        .reference = "q8-turbo3,skip=0"},
-      // The paper counts weights of unquantized attention, where each head skips on its own; here the heads
-      // of a group skip together.
+      // The paper counts weights of unquantized attention, and each of its heads skips separately. In kvant
+      // the heads of a group skip together.
       {.name = "sparse-v-context",
        .title = "Sparse V: skip rate of each layer by context",
        .rows = {{"bf16", "bf16,skip=1e-6"}, {"turbo3", "turbo3-sparse-v"}, {"q8-turbo3", "q8-turbo3"}},

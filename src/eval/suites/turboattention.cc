@@ -1,6 +1,6 @@
-// TurboAttention's ablations (its section 5.6 and appendix C).
+// Lists TurboAttention's ablations (its section 5.6 and appendix C).
 //
-// A model has few KV heads and `mix` rounds down, so 0.5 is one of three heads, and 0.67 two.
+// The default model has three KV heads and `mix` rounds down, so mix=0.5 selects one head and mix=0.67 two.
 #include <fmt/format.h>
 
 #include "eval/suite.h"

@@ -1,8 +1,8 @@
-// VecInfer's ablations (its section 4.4 and appendices D and E). The newest 128 tokens stay unquantized, as
-// there.
+// Lists VecInfer's ablations (its section 4.4 and appendices D and E). As in the paper, the newest 128 tokens
+// stay unquantized.
 //
-// Two rows of Table 5 are left out. d8b16 has a codebook larger than what calibration keeps of a head (65536
-// centroids, 65536 sub-vectors), and no other recipe uses the width of d2b3.
+// Two rows of Table 5 are left out. The codebook of d8b16 has 65536 centroids, as many as the sub-vectors of
+// a head that calibration keeps. No other recipe uses the width of d2b3.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// K is smoothed and rotated, and V stays without a transform: the paper's choice.
+// The paper smooths and rotates K and applies no transform to V.
 SuiteRow shapes(const std::string& label, const std::string& k, const std::string& v) {
   return {label, fmt::format("k=smooth+hadamard:vq-{},v=vq-{},window=128", k, v)};
 }
@@ -36,7 +36,7 @@ std::vector<Suite> vecinfer_suites() {
        .rows = {shapes("1.5: K 1.5, V 1.5", "d8b12", "d8b12"), shapes("1.5: K 1, V 2", "d8b8", "d4b8"),
                 shapes("1.5: K 2, V 1", "d4b8", "d8b8"), shapes("1.25: K 1.25, V 1.25", "d8b10", "d8b10"),
                 shapes("1.25: K 1, V 1.5", "d8b8", "d8b12"), shapes("1.25: K 1.5, V 1", "d8b12", "d8b8")}},
-      // With several texts in --calibrate-on there is one row for each.
+      // With several texts in --calibrate-on, the table has one row for each text.
       {.name = "vecinfer-tasks",
        .title = "VecInfer, Table 7: codebooks learned on different texts (give them with --calibrate-on)",
        .rows = {shapes("2 bits", "d4b8", "d4b8")}},

@@ -1,4 +1,5 @@
-// VQuant's ablations (its sections 2.1, 6.2.2 and 6.3). The paper's window of 64 tokens is less than a page.
+// Lists VQuant's ablations (its sections 2.1, 6.2.2 and 6.3). The paper's window of 64 tokens is left out,
+// because a window of kvant is a multiple of a page.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -17,7 +18,7 @@ std::vector<SuiteRow> protection() {
   return rows;
 }
 
-// The cache is unquantized, so only the prompt's own attention has an effect.
+// The cache is unquantized, so only the rounding in the prompt's own attention has an effect.
 std::vector<SuiteRow> prompts() {
   std::vector<SuiteRow> rows = {{"SageAttention", "sage"}};
   for (const char* kernel : {"int8", "int4"}) {

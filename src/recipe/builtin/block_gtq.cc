@@ -1,9 +1,10 @@
-// Block-GTQ (arXiv 2606.24033; github.com/JIA-Lab-research/blockgtq at 5caa637). Each pair of K's channels
-// that RoPE rotates together gets a width by its energy and that of its queries, greedily from 1 bit up.
-// Channels of one width are coded together as TurboQuant codes a vector; V is TurboQuant's. Only the newest
-// tokens are unquantized, as usual in kvant; the authors' code for reasoning keeps the first 4 and the newest
-// 128. The authors' widths go up to 8. Here the limit is the largest width that occurs on the default model,
-// since each width needs a norm per token.
+// Block-GTQ (arXiv 2606.24033; github.com/JIA-Lab-research/blockgtq at 5caa637). RoPE rotates K's channels in
+// pairs. Each pair gets a width by the energy of K and of the queries in its channels, greedily from 1 bit
+// up. All channels with one width are coded together, as TurboQuant codes a vector; V is coded by TurboQuant.
+//
+// Only the newest tokens stay unquantized, while the authors' code for reasoning also keeps the first 4
+// tokens. The authors' widths go up to 8 bits. Here the limit is the largest width that occurs on the default
+// model, because each width needs one norm per token.
 #include "recipe/builtin.h"
 
 namespace kvant {

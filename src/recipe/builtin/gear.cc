@@ -1,6 +1,6 @@
-// GEAR-L: KIVI's formats plus, for each page, a low-rank approximation of their error in f16. The rank is 4
-// (GEAR's choice), or 2 as in KVLinC's comparison (its section 4.1). The newest 128 tokens stay unquantized,
-// as there. GEAR without the L also stores outliers.
+// GEAR-L adds to KIVI's formats a low-rank approximation of each page's quantization error, in f16. The rank
+// is 4 as in GEAR's paper, or 2 as in KVLinC's comparison (its section 4.1). As in both papers, the newest
+// 128 tokens stay unquantized. Full GEAR also stores outliers.
 #include "recipe/builtin.h"
 
 namespace kvant {

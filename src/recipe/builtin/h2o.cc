@@ -1,5 +1,5 @@
-// H2O (Zhang et al. 2023) drops the tokens beyond the window that have received the least attention. The
-// score is VQuant's (mean weight from the last queries of each page) instead of H2O's plain sum.
+// H2O (Zhang et al. 2023) drops the tokens before the window that have received the least attention. kvant
+// uses VQuant's score, the mean weight from the last queries of each page, instead of H2O's plain sum.
 #include "recipe/builtin.h"
 
 namespace kvant {

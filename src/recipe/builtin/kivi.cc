@@ -1,9 +1,10 @@
 // KIVI quantizes K by channel over groups of tokens, because K's outliers sit in fixed channels, and V by
-// token. The newest tokens stay unquantized.
+// token.
 //
 // KIVI keeps the newest R = 128 tokens unquantized. kvant's window counts full pages in addition to the page
-// that is being filled, so `window=128` keeps 128 to 255. The number in a name is the code width. Scales and
-// offsets come on top: 0.25 bits with groups of 128, 0.5 with groups of 64, 1 with groups of 32.
+// that is being filled, so `window=128` keeps 128 to 255 tokens. The number in a recipe's name is the code
+// width in bits. Scales and offsets add 0.25 bits with groups of 128, 0.5 with groups of 64, and 1 with
+// groups of 32.
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,9 +1,11 @@
-// kvant's own recipes (docs/lab has the measurements behind them). A Hadamard matrix rotates K and V, and a
-// trellis codes them around the means of each page. Four sink tokens stay unquantized. The queries that
-// calibration saw shape the errors of K. Bits are allocated to layers, heads and sides by their calibrated
-// sensitivity. Tail and sink are BF16: 8-bit rows have no page mean, so on models with large constant
-// channels of K (Qwen2's biases) an 8-bit tail more than doubled the divergence of kvant-4bit. Without
-// calibration, every layer and head gets k and v: the ladder's best format within the budget.
+// kvant's own recipes; docs/lab has the measurements that led to them. A Hadamard matrix rotates K and V, and
+// a trellis codes their differences from the means of each page. Four sink tokens stay unquantized. The
+// queries that calibration saw shape the errors of K. Layers, heads and sides get bits by their calibrated
+// sensitivity.
+//
+// Tail and sink are BF16. With an 8-bit tail, which subtracts no page mean, the divergence of kvant-4bit more
+// than doubled on models with large constant channels of K (Qwen2's biases). Without calibration, all layers
+// and heads get `k` and `v`, the ladder's best format within the budget.
 #include "recipe/builtin.h"
 
 #define KVANT_REST "sink=4,encode=shaped,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"

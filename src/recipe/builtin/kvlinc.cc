@@ -1,10 +1,11 @@
-// KVLinC: K by channel without a transform, and V by token, rotated by a Hadamard matrix (section 3.1,
+// KVLinC quantizes K by channel without a transform, and V by token after a Hadamard rotation (section 3.1,
 // observation 3). The newest 128 tokens stay unquantized (section 4.1). A linear attention over the rounding
-// errors of K restores what quantization took from the attention weights (section 3.2, equations 4 to 6).
-// Calibration trains its feature maps.
+// errors of K corrects the attention weights (section 3.2, equations 4 to 6). Calibration trains the feature
+// maps of this linear attention.
 //
-// `correction` states the scale of that term. Equation 5 adds it to unshifted exponentials (absolute);
-// Algorithm 1 as printed adds it to exponentials less their maximum (relative).
+// `correction` states the scale of the linear attention's term. Equation 5 adds the term to unshifted
+// exponentials (absolute). Algorithm 1 as printed adds the term to exponentials of scores minus their maximum
+// (relative).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,6 +1,6 @@
-// QuaRot's KV cache: K (after RoPE) and V are rotated by a Hadamard matrix, then quantized token by token,
-// asymmetrically, in groups of 128 channels (a whole head, if heads are no larger). The newest 128 tokens
-// stay unquantized, as in KVLinC's comparison (its section 4.1).
+// QuaRot's KV cache rotates K (after RoPE) and V by a Hadamard matrix. Each token is then quantized
+// asymmetrically in groups of 128 channels, or as one group if a head is smaller. The newest 128 tokens stay
+// unquantized, as in KVLinC's comparison (its section 4.1).
 #include "recipe/builtin.h"
 
 namespace kvant {

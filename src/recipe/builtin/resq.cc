@@ -1,7 +1,7 @@
-// ResQ's KV cache: K (after RoPE) and V in the basis of their principal directions, which calibration finds.
-// The first directions have 16 bits, the others 2 bits, token-wise. KVLinC's comparison uses a share of 3.125
-// % in 16 bits (its section 4.1): 4 of 128 channels, or 2 of 64. The newest 128 tokens stay unquantized, as
-// there.
+// ResQ's KV cache stores K (after RoPE) and V in the basis of their principal directions, which calibration
+// finds. The first directions have 16 bits, and the others 2 bits per token and direction. KVLinC's
+// comparison (its section 4.1) keeps 3.125 % of the directions in 16 bits: 4 of 128, or 2 of 64. The newest
+// 128 tokens stay unquantized, as in KVLinC's comparison.
 #include "recipe/builtin.h"
 
 namespace kvant {

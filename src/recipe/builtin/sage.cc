@@ -1,5 +1,5 @@
-// SageAttention (Zhang et al. 2025): prefill multiplies q and K in INT8 after subtracting K's mean over the
-// prompt. P.V stays in 16 bits, and the cache is not compressed.
+// SageAttention (Zhang et al. 2025) speeds up prefill: after K's mean over the prompt is subtracted, q and K
+// are multiplied in INT8. P.V stays in 16 bits, and the cache is not compressed.
 #include "recipe/builtin.h"
 
 namespace kvant {

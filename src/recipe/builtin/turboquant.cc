@@ -1,10 +1,10 @@
 // TurboQuant, as Sparse V runs it. A randomized Hadamard transform of K and V makes the coordinates of a unit
-// vector nearly normal. Each is rounded to the nearest of the 2^B levels that are best for that distribution
-// (Lloyd-Max), and a norm is kept for each token. Nothing is calibrated.
+// vector nearly normal. Each coordinate is rounded to one of the 2^B levels that are best for a normal
+// distribution (Lloyd-Max). Each token keeps a norm. Nothing is calibrated.
 //
-// Sparse V: once the scores are known, V of a token whose softmax weight is below tau = 1e-6 is not read at
-// all. According to the paper, a K of more bits (q8_0) with a TurboQuant V rescues models that otherwise lose
-// too much.
+// Sparse V computes the scores first. V of a token is not read at all if the token's softmax weight is below
+// tau = 1e-6. According to the paper, q8_0 for K with TurboQuant for V rescues models that otherwise lose too
+// much.
 #include "recipe/builtin.h"
 
 namespace kvant {

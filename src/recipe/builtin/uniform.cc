@@ -1,6 +1,6 @@
-// The formats of kvant's own recipes without calibration: the same trellis for K and V in all layers and
-// heads. A Hadamard matrix rotates K and V, and four sink tokens stay unquantized. If a kvant recipe is not
-// calibrated for a model, the uniform recipe replaces it under this name (uncalibrated_recipe.h).
+// The formats of kvant's own recipes without calibration: one trellis for K and V in all layers and heads. A
+// Hadamard matrix rotates K and V, and four sink tokens stay unquantized. On a model without calibration, a
+// uniform recipe replaces a kvant recipe and is named as such (uncalibrated_recipe.h).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -3,9 +3,10 @@
 // which makes sub-vectors of all channels look alike (sections 3.2, 3.3; Algorithm 1). V is quantized without
 // a transform. The newest 128 tokens stay unquantized, as in all experiments of the paper (section 4.1).
 //
-// The names give the average code width of K and V in bits. The pairs are those of Tables 2 and 8; r2 is the
-// pair that the reasoning models of Table 3 use. The sink is ours. Without it the codebooks spend their
-// centroids on the first token, and generalize badly to the first tokens of other texts (docs/quality.md).
+// A recipe's name gives the average code width of K and V in bits. The pairs of widths come from Tables 2 and
+// 8; r2 is the pair of the reasoning models in Table 3. The sink is kvant's addition. Without a sink the
+// codebooks spend their centroids on the first token, and fit the first tokens of other texts badly
+// (docs/quality.md).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,7 +1,7 @@
-// VQuant: K in 4 and V in 2 bits. The tokens to which queries have attended most so far (the "vertical lines"
-// of attention maps, equation 7) and the newest 128 stay unquantized (section 5). The paper protects 5 % and,
-// in its ablation (section 6.3.1), 1 and 10 %. Its prompt kernel (section 5.2) is independent of that:
-// `prompt=int8` works with any cache.
+// VQuant stores K in 4 bits and V in 2 bits. The newest 128 tokens stay unquantized, and so do the tokens to
+// which queries have attended most so far (section 5). These tokens are the "vertical lines" of attention
+// maps (equation 7). The paper protects 5 % of the tokens, and 1 and 10 % in its ablation (section 6.3.1).
+// Its prompt kernel (section 5.2) is a separate option: `prompt=int8` works with any cache.
 #include "recipe/builtin.h"
 
 namespace kvant {
