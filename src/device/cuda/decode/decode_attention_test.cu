@@ -1,5 +1,6 @@
-// Compares the decode kernels with attention in double precision over the values that the same pages' bytes
-// represent.
+// Compares the decode kernels with attention in double precision over the values that page bytes represent.
+// Cases cover pairs of formats, every single format, mixes of formats over heads, SAS and skipped values. The
+// last tests check kernel names and refusals.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"
@@ -13,9 +14,11 @@ namespace kvant::cuda::decode_attention_test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
-// The tolerance for unquantized tokens and F32 queries, which have 11 bits in products; weights have 16.
+// The tolerance holds for unquantized tokens and F32 queries, which have 11 bits in products. Weights have 16
+// bits.
 constexpr double kPlainTolerance = 0.0005;
-// These factors give values of about 1e3, 1e4 and 5e4, and keys likewise, all below 65504.
+// The factors give values of about 1e3, 1e4 and 5e4, and keys likewise, all below 65504, the largest
+// half-precision number.
 constexpr float kLoud[] = {170, 1700, 10000};
 
 class DecodeAttention : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
@@ -59,7 +62,8 @@ TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
   expect_exact({{plain ? 0 : 11, 130, 9}, {plain ? 0 : 3, 2, 0}}, 0, false, 2, KVANT_F32, Tables::shared);
 }
 
-// Sequences lie within one CTA's range and across several; windows begin in sealed pages and in the tail.
+// Some sequences lie within one CTA's range and some across several. Windows begin in sealed pages and in the
+// tail.
 TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -83,7 +87,7 @@ TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   }
 }
 
-// Sequences lie within one CTA's range and across several.
+// Some sequences lie within one CTA's range and some across several.
 TEST_P(DecodeAttention, RotatesOutputsBackAndReadsF32Queries) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -104,11 +108,11 @@ TEST_P(DecodeAttention, ReadsAndWritesF16) {
   TestCache cache({pair}, d, {{plain ? 0 : 40, 133, 0}, {plain ? 0 : 2, 9, 0}, {0, 20, 0}}, 0, false,
                   Tables::own, Values::normal, 5);
   cache.use_queries(KVANT_F16);
-  // Outputs are rounded to 11 bits.
+  // The tolerance is higher because outputs are rounded to 11 bits.
   EXPECT_LE(cache.worst_error(4, KVANT_F16), plain ? 2 * kPlainTolerance : kTolerance);
 }
 
-// The heads have 80, 96 and 192 channels in pages of 128 and 256.
+// Heads have 80, 96 and 192 channels, among others, in pages of 128 and 256.
 TEST_P(DecodeAttention, ServesRowsOfFewerChannels) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -129,7 +133,7 @@ TEST_P(DecodeAttention, AgreesOnOutliers) {
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
 }
 
-// Scales and gains times weights then exceed half precision.
+// Values are so large that scales and gains times weights exceed half precision.
 TEST_P(DecodeAttention, AgreesOnLoudValues) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -161,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, DecodeAttention, ::testing::ValuesIn(pairs_by_
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
-// The tests run every format that kernels read, on both sides.
+// Each test uses one of the formats that kernels read, on both sides.
 class EveryFormat : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(EveryFormat, AgreesOnBothSides) {
@@ -184,8 +188,8 @@ TEST_P(EveryFormat, AgreesOnLoudValues) {
   EXPECT_LE(error, kTolerance);
 }
 
-// There are more sequences and heads than CTAs, so ranges hold several of them. A sequence has from less than
-// a page to more pages than a CTA has warps.
+// There are more sequences and heads than CTAs, so ranges hold several sequences. A sequence has from less
+// than a page to more pages than a CTA has warps.
 TEST(ManySequences, AgreeWhereCtasServeSeveral) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   std::vector<SequenceLengths> lengths;
@@ -202,7 +206,7 @@ TEST(ManySequences, AgreeWhereCtasServeSeveral) {
   }
 }
 
-// CTAs have whole sequences if these are equally long except for their tails.
+// CTAs have whole sequences if all sequences are equally long except for their tails.
 TEST(ManySequences, AgreeWhereNoneIsShared) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int sealed : {2, 4}) {
@@ -213,7 +217,7 @@ TEST(ManySequences, AgreeWhereNoneIsShared) {
   }
 }
 
-// About forty CTAs leave partial results, with one launch for all heads and with one for each.
+// About forty CTAs leave partial results, in one launch for all heads and in one launch for each head.
 TEST(LongSequences, AgreeWhereManyCtasShareOne) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const std::vector<std::vector<FormatPair>> of_heads = {
@@ -227,7 +231,7 @@ TEST(LongSequences, AgreeWhereManyCtasShareOne) {
   }
 }
 
-// BF16 numbers go far beyond half precision, in sealed pages too.
+// BF16 numbers may exceed half precision by far, in sealed pages too.
 TEST(SealedBf16, AgreesBeyondHalfPrecision) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int d : kHeadDimsUpTo256) {
@@ -313,8 +317,8 @@ class SasAttention : public ::testing::TestWithParam<std::tuple<Mix, int>> {
   }
 };
 
-// The largest score of a sealed page, or of 16 unquantized tokens, is known before their weights. SAS then
-// depends on the scores alone.
+// The kernel knows the largest score of a sealed page, or of 16 unquantized tokens, before it computes
+// weights. With one page the result of SAS therefore depends on the scores alone.
 TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   const auto& [mix, d] = GetParam();
   for (const SequenceLengths& lengths : {SequenceLengths{1, 0, 0}, {0, 100, 0}}) {
@@ -329,8 +333,8 @@ TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   }
 }
 
-// Scores are flat: none is 6 below the largest. Otherwise the result would depend on how many pages have been
-// processed.
+// Scores are flat: none is 6 below the largest. With sharper scores, the result would depend on how many
+// pages a warp has handled before.
 TEST_P(SasAttention, AgreesOnManyPages) {
   const auto& [mix, d] = GetParam();
   TestCache cache(mix.pairs, d, {{9, 127, 4}, {0, 0, 0}, {130, 33, 4}}, 4, true, Tables::own, Values::normal,
@@ -353,11 +357,11 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
 
-// Pages whose largest weight is at most 10^-4 of the overall largest may change results only as much as
-// rounding does.
+// Skipping pages whose largest weight is at most 10^-4 of the overall largest may change results only as much
+// as rounding does.
 TEST(SkippingAttention, AgreesWithReadingAllValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
-  constexpr double kInherent = 0.01;  // at this sharpness
+  constexpr double kInherent = 0.01;  // relative RMS error of the formats with scores this sharp
   for (const int group : {1, 4, 12}) {
     double errors[2];
     for (const bool skips : {false, true}) {

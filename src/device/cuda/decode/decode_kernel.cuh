@@ -1,24 +1,27 @@
-// The decode attention kernel. CTAs are persistent; each of a CTA's consumer warps attends on its own to
-// pages of the CTA's range in turn, with a ring of pages in shared memory that the copying warp keeps filled
-// (page_copier.cuh). Where a range leaves a sequence, the warps merge what they have, and either write the
-// output or, if other CTAs hold parts of the sequence, leave a partial result that the last of them combines
+// This file has the decode attention kernel, which attends to the pages of all sequences and KV heads of a
+// launch. CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own,
+// and the copying warp keeps a ring of pages in shared memory filled for each warp (page_copier.cuh). Where a
+// range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, they
+// write the output. Otherwise they leave a partial result, and the last CTA to do so combines all of them
 // (leave_segment.cuh).
 //
-// Where a warp's registers are too few for what it has of a page (heads of 256), two warps share a ring: each
-// attends to half of every page's tokens (Pair::kPageWarps). Where CTAs have few pages, up to four do
-// (Pair::OfShort), so the last page is sooner done.
+// Two warps share a ring if one warp has too few registers for its part of a page (heads of 256). Each of
+// them attends to half of every page's tokens (Pair::kPageWarps). If CTAs have few pages, up to four warps
+// share a ring, which shortens the time of the last page (Pair::OfShort).
 //
-// With heads of 512, four warps share a ring, each with a block of the channels of every page
-// (page_layout.h).
-// They add their partial scores in the memory of the merge buffer, compute the same weights from the sums,
-// and each accumulates its own channels.
+// With heads of 512, four warps share a ring, each with a block of every page's channels (page_layout.h). The
+// warps add their partial scores in the memory of the merge buffer, and all compute the same weights from the
+// sums. Each warp accumulates its own channels.
 //
-// With several queries of a sequence (SeveralArgs), up to four warps share a ring. Each attends to every page
-// with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips, they share the decoding
-// of pages instead (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper). Only one of the three applies.
+// If a sequence has several queries (SeveralArgs), up to four warps share a ring, and each attends to every
+// page with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips, the warps also
+// share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper).
 //
-// A pair (pairs/*.cuh) supplies the formats: Pair::Key::score and Pair::Value::mix, or, with sums of its own,
-// Pair::State, Pair::attend and Pair::finish. It also supplies tables in shared memory.
+// A kernel shares rings in only one of these three ways: by tokens, by channels or by columns.
+//
+// A pair (pairs/*.cuh) supplies the code for its formats: Pair::Key::score and Pair::Value::mix. A pair that
+// keeps sums of its own supplies Pair::State, Pair::attend and Pair::finish instead. A pair also builds its
+// tables in shared memory.
 #pragma once
 
 #include <type_traits>
@@ -34,21 +37,24 @@
 
 namespace kvant::cuda {
 
-// for warps that share a ring; barriers 0 and 1 belong to all warps
+// Barriers from this one on serve the warps that share a ring. Barriers 0 and 1 serve all warps.
 inline constexpr int kFirstRingBarrier = 2;
 
-// Holds the scores, then weights, of a page: tile, then row g with heads 2t, 2t + 1, and row g + 8 with heads
-// 2t, 2t + 1.
+// Holds a lane's scores of a page, which later become weights. The first index is the tile of 16 tokens. A
+// tile holds row g with heads 2t and 2t + 1, then row g + 8 with heads 2t and 2t + 1, for lane 4g + t.
 using Scores = float[kTokenTiles][4];
 
-// A consumer warp's side of its ring.
+// Reads a ring for one consumer warp. The reader knows the next slot and the parity of that slot's barriers.
 struct RingReader {
   const Rings& rings;
-  const unsigned char* first;  // slot
-  int index;                   // of the ring
+  // Slot 0 of the ring begins here.
+  const unsigned char* first;
+  // Rings are numbered within the CTA.
+  int index;
   int stage = 0;
   std::uint32_t parity = 0;
-  std::uint32_t value_parities = 0;  // one bit for each slot whose values arrive later: pairs/skipping.cuh
+  // Slots whose values arrive later have one parity bit each (pairs/skipping.cuh).
+  std::uint32_t value_parities = 0;
 
   // Returns the number of the warp's next unit after `last` within the CTA's range, or INT_MAX.
   __device__ int next_unit(int last) const {
@@ -63,16 +69,18 @@ struct RingReader {
     barrier_wait(rings.full(index, stage), parity);
     return slot();
   }
-  // These do not wait. They return the number of the unit that begins in the slot, or of an earlier unit, and
-  // whether the slot is full.
+  // The two functions below do not wait. noted_unit() returns the number of the unit that begins in the slot,
+  // or the number of an earlier unit. is_full() says whether the slot is full.
   __device__ int noted_unit() const { return load_shared(rings.unit(index, stage)); }
   __device__ bool is_full() const { return barrier_test(rings.full(index, stage), parity); }
-  // Marks that this lane has read what it needs; the slot is free once all lanes have done so.
+  // Marks that this lane has read the slot. The slot is free once all lanes of the ring's warps have called
+  // this.
   __device__ void release() {
     release_kept(stage);
     keep();
   }
-  // Advances to the next slot without releasing this one; release_kept does that later.
+  // Advances to the next slot without releasing the current one. The caller releases that slot later with
+  // release_kept().
   __device__ void keep() {
     if (++stage == rings.stages) {
       stage = 0;
@@ -82,7 +90,7 @@ struct RingReader {
   __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(index, of_stage)); }
 };
 
-// The number of warps that share a ring and attend to neighbouring parts of each page's tokens.
+// This many warps share a ring by tokens. Each attends to a part of neighbouring tokens of every page.
 template <class Pair>
 inline constexpr int kPageWarps = 1;
 template <class Pair>
@@ -91,12 +99,12 @@ requires requires {
 }
 inline constexpr int kPageWarps<Pair> = Pair::kPageWarps;
 
-// The number of warps that share a ring, by tokens or by channels.
+// This many warps share a ring, by tokens or by channels.
 template <class Pair, int D>
 inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
 
-// Adds the scores that warps have computed from their blocks of channels. All warps that share the ring get
-// the same bits. Each group of lanes handles one tile.
+// Adds the scores that warps have computed from their blocks of channels. All warps that share the ring add
+// in the same order, so all get the same bits. The buffer holds the parts as [block][tile][lane].
 template <int D>
 struct ScoreSums {
   float4 of[channel_warps(D)][kTokenTiles][kLanes];
@@ -129,11 +137,12 @@ __device__ __forceinline__ void add_blocks(const Args& args, unsigned char* shar
       s[tile][2] = sum.z;
       s[tile][3] = sum.w;
     }
-    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);  // all have read the sums
+    // The next page's scores must not overwrite sums that another warp still reads.
+    named_barrier(kFirstRingBarrier + ring, kWarps * kLanes);
   }
 }
 
-// Returns the index of this warp's part of each page; kTilesOfWarp is the number of tiles in a part.
+// Returns the index of this warp's part of each page. A part has kTilesOfWarp tiles.
 template <int PageWarps>
 __device__ __forceinline__ int part_of_page() {
   return PageWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % PageWarps;
@@ -141,10 +150,11 @@ __device__ __forceinline__ int part_of_page() {
 template <int PageWarps>
 inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
 
+// Says whether columns may not see some tokens of a sealed page.
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Segment&, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
 }
-// Windows of consecutive queries may begin in two different pages.
+// Windows of consecutive queries may begin in two different pages, so the second page needs a mask too.
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const QuerySegment&, int page) {
   return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
 }
@@ -159,7 +169,7 @@ __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Quer
   return max(page == 0 ? args.sink : 0, segment.hidden(args, column) - page * kPageTokens);
 }
 
-// Returns the protected tokens of a sealed page, 32 per word, or null.
+// Returns a mask of a sealed page's protected tokens, 32 tokens a word, or null if no page has one.
 __device__ __forceinline__ const std::uint32_t* masks_of_page(const DecodeArgs& args, const Segment& segment,
                                                               int page) {
   if (args.masks == nullptr) return nullptr;
@@ -167,12 +177,13 @@ __device__ __forceinline__ const std::uint32_t* masks_of_page(const DecodeArgs& 
                                                 segment.head * args.mask_head_stride + page);
 }
 
+// Returns a word whose first n bits are set.
 __device__ __forceinline__ std::uint32_t first_bits(int n) {
   return n >= 32 ? ~0U : (1U << max(n, 0)) - 1;
 }
 
-// Returns the tokens that a warp's column does not see among 32 of a sealed page, which are tiles 2 * group
-// and 2 * group + 1.
+// Returns a mask of the 32 tokens in tiles 2 * group and 2 * group + 1 of a sealed page. A bit is set if the
+// warp's column does not see the token.
 template <class Part>
 __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
                                                    int group, int column) {
@@ -181,9 +192,9 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
          first_bits(hidden_of_page(args, segment, page, column) - 32 * group);
 }
 
-// Removes tokens that columns don't see from the scores of tiles from 2 * first_group on, for eight columns
-// starting at the warp's column `first_column`. The code is kept small because it stands in a loop that
-// rarely needs it.
+// Sets scores of tokens that columns do not see to -infinity. `s` holds the tiles from 2 * first_group on,
+// for eight columns from the warp's column `first_column` on. The code is kept small because it stands in a
+// loop that rarely needs it.
 template <int Tiles, class Part>
 __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part& segment, int page,
                                              int first_group, int first_column, int lane,
@@ -206,13 +217,14 @@ __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part&
     }
   }
 }
-// Does the same for a warp's own columns.
+// Masks the scores of the warp's own eight columns.
 template <int Tiles, class Part>
 __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Part& segment, int page,
                                             int first_group, int lane, float (&s)[Tiles][4]) {
   mask_columns(args, segment, page, first_group, 0, lane, s);
 }
 
+// Attends to the warp's part of a sealed page: scores, softmax weights and sums of values.
 template <class Pair, int D, class Part>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
                                               const Part& segment, int page, const Query<D>& query, int lane,
@@ -236,7 +248,7 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// Returns the tokens of an unquantized unit that columns see.
+// Returns which tokens of an unquantized unit each column sees.
 __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
                                                   int) {
   const int hidden = hidden_tokens(args, segment, unit);
@@ -245,9 +257,11 @@ __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const 
 __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
                                                        int unit, int lane) {
   const int n = plain_tokens(args, segment, unit);
-  const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;  // in tokens of the tail
+  // tokens from the tail's first to the unit's first
+  const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;
   SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
-  if (first < 0) return seen;  // protected tokens
+  // Protected pages lie before the tail, and every column sees all their tokens.
+  if (first < 0) return seen;
   const int tail = args.tail_tokens[segment.seq];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -258,15 +272,16 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// Attends to an unquantized page of which columns see at least one token; D is the head size. It loops over
-// tiles of 16 tokens instead of unrolling them. In a model, other kernels run between layers, so instructions
-// come from memory when they are first needed. Warps that share pages take turns with tiles.
+// Attends to an unquantized page of which columns see at least one token. D is the head size. The loop over
+// tiles of 16 tokens is not unrolled, because in a model the code must come from memory again in each layer:
+// other kernels have evicted it. Warps that share pages by tokens take tiles in turn.
 template <class Pair, int D, class Seen>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
                                              const Query<block_dim(D)>& query, int lane, RingReader& ring,
                                              Accumulator<block_dim(D)>& acc) {
   const int n = seen.n;
-  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;  // within a tile
+  // counted from the start of a tile, in pieces of 16 bytes
+  const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {
     if (first / kTileTokens % kPageWarps<Pair> != part_of_page<kPageWarps<Pair>>()) {
@@ -290,7 +305,7 @@ __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned ch
   }
 }
 
-// Returns log2 of the number of warps that share a ring.
+// Returns log2 of the number of warps that share a ring by columns.
 __device__ __forceinline__ constexpr int sharers_log2(const DecodeArgs&) {
   return 0;
 }
@@ -298,8 +313,8 @@ __device__ __forceinline__ int sharers_log2(const SeveralArgs& args) {
   return args.queries.sharers_log2;
 }
 
-// Whether a pair's kernels have registers for early queries (hastens_queries). Where they had none, their
-// pages took 2 to 4 % longer.
+// Says whether a pair's kernels have registers for early queries (hastens_queries). Kernels without such
+// registers took 2 to 4 % longer for their pages when they loaded queries early.
 template <class Pair>
 inline constexpr bool kHastensQueries = true;
 template <class Pair>
@@ -308,8 +323,8 @@ requires requires {
 }
 inline constexpr bool kHastensQueries<Pair> = Pair::kHastensQueries;
 
-// Whether queries should arrive early if pages are read before predecessors have finished. Kernels for
-// several queries have no registers for that.
+// Says whether queries should be loaded early while pages are read before predecessors have finished. Kernels
+// for several queries have no registers for early queries.
 template <class Pair>
 __device__ __forceinline__ bool hastens_queries(const DecodeArgs& args) {
   return kHastensQueries<Pair> && args.settled != 0;
@@ -319,17 +334,17 @@ __device__ __forceinline__ constexpr bool hastens_queries(const SeveralArgs&) {
   return false;
 }
 
-// Must precede any read of data that predecessors may have written. The order matters: the predecessors of a
-// kernel's predecessor have then finished before the kernel begins. A launch that follows another one on
-// other heads need only wait for it before its own end.
+// Waits for predecessors and then admits successors. Every read of data that predecessors may have written
+// must come after this call. The order guarantees that a predecessor's predecessors have finished before a
+// kernel begins. A launch that follows another launch of its call waits only before its own end.
 __device__ __forceinline__ void take_turn(const DecodeArgs& args) {
   if (args.follows == 0) wait_for_predecessors();
   admit_successors();
 }
 
-// This function and everything that it calls are inlined by force. Otherwise the compiler makes functions of
-// the parts of a large kernel, which turns arguments and rings into addresses. Each page would then wait for
-// loads of what otherwise are constants.
+// Runs a consumer warp. This function and all its callees are inlined by force. Otherwise the compiler would
+// make functions of the parts of a large kernel. Arguments and rings would then have addresses, and each page
+// would wait for loads of values that are constants when inlined.
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {
   using Part = std::conditional_t<std::is_same_v<Args, SeveralArgs>, QuerySegment, Segment>;
@@ -346,9 +361,9 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   int last = kNoUnit;  // number of the previous unit
   [[maybe_unused]] int tables_of = -1;
   // The vote tells the compiler that all lanes branch alike, so the loop may use uniform registers. Without
-  // it, table look-ups took one more addition each.
+  // the vote, each table look-up took one more addition.
   while (__any_sync(~0U, range.next(segment))) {
-    // Waiting starts only after the locations of the queries have been loaded.
+    // The warp waits only after it has loaded where its queries are.
     const bool waits = hastens_queries<Pair>(args) && segment.before == 0;
     if (waits) take_turn(args);
     if constexpr (Pair::kTablesPerHead) {
@@ -361,13 +376,14 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
     }
     Query<block_dim(D)> query = load_query<D>(args, segment, lane);
     if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), __float_as_int(query.factor[0]) | 1);
-    if constexpr (requires { Pair::kQueryAt; }) {  // all warps stay in the same segment until they merge
+    // One copy in shared memory serves all warps, because they stay in the same segment until they merge.
+    if constexpr (requires { Pair::kQueryAt; }) {
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
       named_barrier(1, n_threads);
     }
     Accumulator<block_dim(D)> acc = {};
     acc.max[0] = acc.max[1] = kNoScore;
-    // The buffer must have been read, because scores are added in its memory.
+    // add_blocks() reuses the memory of the merge buffer, so all warps must have read the buffer.
     if (channel_warps(D) > 1 && segment.before > 0) named_barrier(1, n_threads);
     int number;
     if constexpr (Pair::kSealed) {
@@ -401,12 +417,13 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
                             lane, ring, acc);
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
   }
-  if (hastens_queries<Pair>(args)) take_turn(args);  // for a CTA without work
+  // A CTA without segments has not taken its turn in the loop.
+  if (hastens_queries<Pair>(args)) take_turn(args);
   if (args.follows != 0) wait_for_predecessors();
 }
 
-// Runs the copying warp. What it reads before its predecessors finish is already complete, since no kernel
-// begins before the schedule kernel has finished.
+// Runs the copying warp. No kernel begins before the schedule kernel has finished, so the schedule may be
+// read before predecessors finish.
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char* shared,
                                            const Rings& rings) {
@@ -424,7 +441,7 @@ __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char
     copier.begin();
   }
   copier.end_if_idle();
-  // Lanes poll together. One by one, their polling would take instructions and shared memory bandwidth from
+  // Lanes poll together, because separate polling would take instructions and shared memory bandwidth from
   // the consumers.
   if constexpr (Architecture::kBulkCopies) {
     bool slowly = hastens_queries<Pair>(args) && copier.begins_slowly();
@@ -437,14 +454,15 @@ __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char
   }
 }
 
-// The maximum number of consumer warps per CTA. With fewer warps, each may use more registers.
+// Returns the most consumer warps of a CTA for a pair. With fewer warps, each may use more registers.
 template <class Pair>
 constexpr int max_warps() {
   if constexpr (requires { Pair::kMaxWarps; }) return Pair::kMaxWarps;
   return kMaxConsumerWarps;
 }
 
-// Whether the GPUs that this code is compiled for run the pair's kernel; Hopper may have a kernel of its own.
+// Says whether the GPUs that this code is compiled for run the pair's kernel. A kernel for Hopper alone sets
+// kForHopper.
 template <class Pair>
 inline constexpr bool kRunsHere = true;
 template <class Pair>
@@ -453,8 +471,8 @@ requires requires {
 }
 inline constexpr bool kRunsHere<Pair> = Pair::kForHopper == Architecture::kWarpgroupProducts;
 
-// Whether consumer warps form warpgroups. The copying warp then belongs to a warpgroup too, whose other warps
-// are idle, and consumers get the registers that these don't need.
+// Says whether consumer warps form warpgroups. The copying warp then belongs to a warpgroup whose other three
+// warps are idle, and consumers get the registers that this warpgroup gives up.
 template <class Pair>
 inline constexpr bool kInWarpgroups = requires {
   Pair::kRegisters;
@@ -462,6 +480,7 @@ inline constexpr bool kInWarpgroups = requires {
 template <class Pair>
 inline constexpr int kCopyingWarps = kInWarpgroups<Pair> ? kWarpgroupWarps : 1;
 
+// Sets up rings and tables, and lets each warp consume or copy.
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared) {
   constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
@@ -484,7 +503,7 @@ __device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared
   }
 }
 
-// Args is DecodeArgs or SeveralArgs.
+// Runs one CTA. Args is DecodeArgs or SeveralArgs.
 template <class Pair, int D, class Args>
 __global__ void __launch_bounds__((max_warps<Pair>() + kCopyingWarps<Pair>)*kLanes, 1)
     decode_kernel(const __grid_constant__ Args args) {

@@ -1,4 +1,6 @@
-// Lists the decode kernels that exist, one list for each file of kernels/.
+// This file declares the lists of decode kernels, which the files of kernels/ define. The host looks here for
+// the kernel of a pair of formats. An entry says which shapes the kernels of a pair serve and how much shared
+// memory they need.
 #pragma once
 
 #include <span>
@@ -8,46 +10,52 @@
 
 namespace kvant::cuda {
 
-// Describes a kernel for short sequences with sealed pages.
+// Describes a kernel for short sequences with sealed pages (short_sealed_kernel.cuh).
 struct ShortSealedKernel {
-  const void* function = nullptr;  // null: there is none
-  int page_warps, table_bytes;     // like those of the DecodeKernel
-  int static_bytes;                // static shared memory, in addition to the tables and rings
+  const void* function = nullptr;  // Null means that the pair has no such kernel.
+  // The two numbers mean what they mean in DecodeKernel.
+  int page_warps, table_bytes;
+  int static_bytes;  // bytes of static shared memory, in addition to tables and rings
 };
 
-// Describes a kernel for launches with few pages per CTA; otherwise it is like the DecodeKernel.
+// Describes a kernel for launches with few pages per CTA. Its numbers mean what they mean in DecodeKernel.
 struct FewPagesKernel {
-  const void* function = nullptr;  // null: there is none
+  const void* function = nullptr;  // Null means that the pair has no such kernel.
   int page_warps, table_bytes, warp_bytes;
 };
 
-// Describes a kernel for launches with more than 8 columns, up to 16 or up to 32; otherwise it is like the
-// DecodeKernel.
+// Describes a kernel for launches with more than 8 columns. Its numbers mean what they mean in DecodeKernel.
 struct ManyColumnsKernel {
-  const void* function = nullptr;  // null: there is none
+  const void* function = nullptr;  // Null means that the pair has no such kernel.
   int max_warps, table_bytes, warp_bytes;
 };
 
+// Describes the kernels of a pair of formats for one head size.
 struct DecodeKernel {
-  const char* name;  // "cuda/sm90/ch4g128+tok4g128"; see name_on
+  const char* name;  // for example "cuda/sm90/ch4g128+tok4g128"; name_on() gives the name on other GPUs
   const char* key_format;
   const char* value_format;
   int head_dim;
-  int max_group;   // columns of a warp: query heads of a KV head times its queries
-  int max_warps;   // consumer warps per CTA
-  int page_warps;  // warps that share pages by tokens or channels
+  // A warp has at most this many columns, which are the query heads of a KV head times its queries.
+  int max_group;
+  int max_warps;  // consumer warps of a CTA
+  // This many warps share pages by tokens or channels.
+  int page_warps;
   bool caps_scores;
   SasUse sas;
   const void* function;
-  const void* for_several;       // for several queries per sequence
-  int table_bytes, merge_bytes;  // for max_consumer_warps
-  int warp_bytes;                // per warp, at the end of the tables
-  int key_bytes, value_bytes;    // of quantized pages; 0: there are none
-  AnyPage key_page, value_page;  // for the generic kernel
+  // This function serves several queries per sequence.
+  const void* for_several;
+  int table_bytes, merge_bytes;  // bytes with max_consumer_warps() warps
+  int warp_bytes;                // bytes of each warp, at the end of the tables
+  int key_bytes, value_bytes;    // bytes of a sealed page; 0 if nothing is sealed
+  // Only the generic kernel uses these two descriptions of pages.
+  AnyPage key_page, value_page;
   ShortSealedKernel for_short;
   FewPagesKernel for_few;
   ManyColumnsKernel for_many[2];
-  ManyColumnsKernel by_warpgroups;  // up to 32 columns, on Hopper
+  // On Hopper, warpgroups serve 17 to 32 columns (warpgroup_decoding.cuh).
+  ManyColumnsKernel by_warpgroups;
 };
 
 std::span<const DecodeKernel> plain_kernels();
@@ -67,13 +75,14 @@ std::span<const DecodeKernel> skipping_kernels();
 // Returns the generic kernel for a pair of formats, or null.
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
 
-// Returns the kernel for a pair of formats, or null. It is the pair's own kernel if the GPU has enough shared
-// memory for it, otherwise the generic one. sas and caps require a kernel that can use SAS for the
-// exponential, or cap scores.
+// Returns the kernel for a pair of formats, or null. The pair's own kernel is preferred if the GPU has enough
+// shared memory for it. Otherwise the generic kernel serves. With `sas` the kernel must be able to use SAS
+// for exponentials, and with `caps` to cap scores.
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
                                        int head_dim, int group, bool sas, bool caps);
 
-// Returns its name by the code that the GPU runs: "cuda/sm80/ch4g128+tok4g128".
+// Returns the kernel's name with the architecture whose code the GPU runs, for example
+// "cuda/sm80/ch4g128+tok4g128".
 const char* name_on(const Gpu& gpu, const DecodeKernel& kernel);
 
 }  // namespace kvant::cuda

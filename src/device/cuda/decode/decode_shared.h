@@ -1,5 +1,6 @@
-// The layout of a CTA's shared memory in a decode kernel: tables, the merge buffer, barriers, and the rings
-// of pages.
+// Lays out a decode kernel's shared memory: tables, merge buffer, barriers, and rings of pages. The host
+// calls these functions before a launch. More rings are preferred to longer rings, because each ring feeds a
+// warp of its own.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +11,13 @@
 
 namespace kvant::cuda {
 
-// The least number of stages of a warp's ring.
+// A ring has at least this many slots.
 inline constexpr int kLeastStages = 2;
 
-// Places the generic kernel's codebooks after the tables if space for two pages remains, and half of a large
-// shared memory is left to pages. Returns the bytes of both.
+// Places the generic kernel's codebooks after the tables if enough shared memory is left for two pages. On a
+// GPU with large shared memory, codebooks take at most 96 KB. Returns the bytes of tables and codebooks.
 inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* key, AnyPage* value) {
-  constexpr int kRestBytes = 4096;  // barriers, alignment
+  constexpr int kRestBytes = 4096;  // bytes for barriers and alignment
   const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);
   const int max_bytes = std::min(98304, gpu.shared_bytes - kernel.merge_bytes - pages - kRestBytes);
   int bytes = kernel.table_bytes;
@@ -28,7 +29,8 @@ inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* 
   return bytes;
 }
 
-// Places the parts for this number of consumer warps. The code for sm_80 takes no more than they need.
+// Sets the offsets of the merge buffer, barriers and rings for `warps` consumer warps. If `for_all_warps`,
+// buffers keep the size that the most warps need. Otherwise the buffers shrink to what `warps` warps need.
 inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
                         DecodeArgs* args) {
   const int all_warps = max_consumer_warps(kernel.head_dim);
@@ -40,9 +42,9 @@ inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int tabl
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
 }
 
-// Chooses as many rings as can have a few stages each, then as many stages as fit. A ring belongs to one
-// consumer warp or to warps that share pages. Returns the bytes, or 0 if no ring fits. column_warps: warps
-// that share pages, each with columns of its own.
+// Chooses as many rings as can have kLeastStages slots each, then as many slots as fit. Each ring belongs to
+// one consumer warp or to several warps that share pages. `column_warps` warps share pages by columns.
+// Returns the bytes of shared memory, or 0 if no ring fits.
 inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column_warps, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);
@@ -62,6 +64,7 @@ inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column
   return args->ring_at + rings * args->stages * args->slot_bytes;
 }
 
+// Says whether at least one ring of the kernel fits into the GPU's shared memory.
 inline bool fits(const DecodeKernel& kernel, const Gpu& gpu, int sharers = 1) {
   DecodeArgs args{};
   args.key_page = kernel.key_page;

@@ -1,4 +1,6 @@
-// Divides the units of some KV heads into equal ranges for the CTAs of a launch.
+// Divides the units of some KV heads into ranges of equal cost for the CTAs of a launch. Leaving a sequence
+// costs a CTA time, which is counted as extra units after the sequence. Ranges are therefore cut in
+// positions, which count units and extra units alike.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -6,21 +8,21 @@
 
 namespace kvant::cuda {
 
-// The cost, in units, of leaving a sequence and head: the CTA's warps wait for the slowest and merge. One
-// schedule serves all formats if a launch is on all heads. With 16, formats bound by memory bandwidth are up
-// to 1 % faster, but trellis codes, which are bound by the SMs, are 2 % slower.
+// Returns the cost of leaving a sequence and head, in units: the CTA's warps wait for the slowest warp and
+// merge. A launch on all heads needs one value for all formats. With 16, formats bound by memory bandwidth
+// are up to 1 % faster, but trellis codes, which are bound by the SMs, are 2 % slower.
 __device__ constexpr int segment_cost(bool on_all_heads) {
   return on_all_heads ? 6 : 16;
 }
 
-// The last of several launches on groups of heads begins on SMs as they leave the previous launch, the first
-// CTAs first. These get more units, by up to this share.
+// A call's last launch on a group of heads begins on SMs as they leave the launch before, with its first CTAs
+// first. The first CTAs get up to this share of units more.
 inline constexpr int kGradePercent = 7;
 
-// Equal ranges of the units of some heads. Each sequence of a head counts as a few extra units after its own.
-// Units therefore have positions, and the positions are divided. Alternatively ranges are moved to whole
-// sequences: each begins at the nearest start of a sequence.
+// Says where ranges may begin: anywhere, or only at the start of a sequence. With between_sequences each
+// range begins at the start that is nearest to its equal share.
 enum class Cuts { anywhere, between_sequences };
+// Computes the ranges of a launch on the first `n_heads` heads of its list.
 class EqualRanges {
  public:
   __device__ EqualRanges(const DecodeArgs& args, int n_heads, bool graded, int n_ctas, Cuts cuts)
@@ -33,18 +35,19 @@ class EqualRanges {
     size_ = static_cast<long long>(head_size_) * n_heads;
     n_busy =
         static_cast<int>(min(static_cast<long long>(n_ctas), static_cast<long long>(head_units) * n_heads));
-    constexpr int kLeast = 16;  // of a graded range
+    constexpr int kLeast = 16;  // positions of a graded range at least
     grade_ = graded && size_ >= static_cast<long long>(n_busy) * kLeast ? kGradePercent : 0;
   }
 
   int head_units;  // units of one head, over all sequences
-  int n_busy;      // CTAs that have work
+  // This many CTAs have work.
+  int n_busy;
 
-  // Return the size of a CTA's range, and the mean size.
+  // Return the size of one CTA's range and the mean size of all ranges, in positions.
   __device__ long long positions(int cta) const { return begin(cta + 1) - begin(cta); }
   __device__ long long mean_positions() const { return size_ / n_busy; }
 
-  // The start of a CTA's range: head, sequence, and the unit among those of all heads.
+  // Says where a CTA's range begins. `unit` is counted from the first unit of the launch's first head.
   struct Start {
     int head, seq, unit;
   };
@@ -62,23 +65,26 @@ class EqualRanges {
     return {head, seq, unit};
   }
 
-  // Returns the CTA whose range holds a unit of a sequence, counted from the first of all heads.
+  // Returns the CTA whose range holds a unit of a sequence. `unit` is counted from the first unit of the
+  // launch's first head.
   __device__ int cta_of_unit(int head, int seq, int unit) const {
     const long long position =
         unit + static_cast<long long>(head) * (head_size_ - head_units) + seq * segment_cost_;
     int cta = static_cast<int>(((position + 1) * n_busy + size_ - 1) / size_) - 1;
-    while (begin(cta) > position) --cta;  // graded ranges begin later
+    // The estimate assumes equal ranges, and graded ranges begin later.
+    while (begin(cta) > position) --cta;
     return cta;
   }
 
  private:
+  // Returns the position at which a CTA's range begins.
   __device__ long long begin(int cta) const {
     const int percent = 100 * n_busy + grade_ * (n_busy - cta);
     const long long position = size_ * cta / n_busy * percent / (100 * n_busy);
     return cuts_ == Cuts::anywhere ? position : nearest_sequence(position);
   }
 
-  // Returns the start of the sequence that begins nearest to a position.
+  // Returns the position of the sequence start that is nearest to `position`.
   __device__ long long nearest_sequence(long long position) const {
     const int of_head = static_cast<int>(position % head_size_);
     const int seq = find_sequence(of_head);
@@ -87,7 +93,8 @@ class EqualRanges {
     return position + (behind < before ? behind : -before);
   }
 
-  // Returns the sequence that holds a position of a head, including the extra units after it.
+  // Returns the sequence of a head that holds a position. The extra units after a sequence belong to that
+  // sequence.
   __device__ int find_sequence(int position) const {
     int low = 0;
     int high = n_seqs_ - 1;
@@ -106,12 +113,13 @@ class EqualRanges {
   int n_seqs_;
   int segment_cost_;
   Cuts cuts_;
-  int head_size_;  // positions
+  int head_size_;  // positions of one head
+  // All heads of the launch have this many positions.
   long long size_;
   int grade_;  // percent
 };
 
-// Returns a CTA's part of the units of a launch's heads, in equal ranges for up to n_ctas CTAs.
+// Returns a CTA's share of the units of a launch's heads if ranges are equal. Up to n_ctas CTAs get work.
 __device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, bool graded, int n_ctas,
                                         Cuts cuts, int cta) {
   WorkStart start{};

@@ -1,5 +1,5 @@
-// Compares decode attention with attention in double precision where callers announce few pages per CTA, so
-// several warps share each page.
+// Compares decode attention with attention in double precision where callers announce few pages per CTA.
+// Several warps then share each page.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"
@@ -17,7 +17,7 @@ class FewPages : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // There are more pages than the kernels for short sequences accept.
+  // The sequences have more pages than the kernels for short sequences accept, so another kernel must run.
   template <class Prepare>
   void expect_exact(int group, const Prepare& prepare, int sink = 4, bool masks = false) {
     const auto& [pair, d] = GetParam();
@@ -59,7 +59,7 @@ TEST_P(FewPages, AppendRotatedTokensAndRotateOutputsBack) {
   });
 }
 
-// Returns pairs that have such a kernel.
+// Returns the pairs that have a FewPagesKernel.
 std::vector<FormatPair> shared_pairs() {
   return {
       {"ch4g128", "tok4g128"}, {"ch2g128", "tok2g128"}, {"tcq4", "tcq4"}, {"tcq3", "tcq2"}, {"tcq1", "tcq6"}};

@@ -1,6 +1,6 @@
-// Ends a CTA's work on a sequence and KV head: it merges its warps' accumulators and stores the result. If
-// other CTAs hold parts of the sequence, it leaves a partial result instead, and the last of them combines
-// all parts.
+// Ends a CTA's work on a sequence and KV head. The CTA's warps merge their accumulators through shared
+// memory. If the CTA holds the whole sequence, they normalize and store the output. Otherwise they leave a
+// partial result, and the last CTA to leave one combines all of them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,28 +17,31 @@
 
 namespace kvant::cuda {
 
-// Weights are 2^(score - maximum + kWeightBits), because half-precision weights then keep more of the small
-// ones.
+// Weights are 2^(score - maximum + kWeightBits). The factor 2^kWeightBits keeps more of the small weights
+// above the smallest half-precision number.
 inline constexpr float kWeightBits = 4;
 
-// Sums of weights times values: m tile, then row g (channel g * D/8 + 2 * m_tile) with heads 2t, 2t + 1, and
-// row g + 8 (the next channel) with heads 2t, 2t + 1. D is the number of a warp's channels, which is a block
-// if warps share pages by channels.
+// Holds a lane's sums of weights times values. Element [m] holds channel g * D/8 + 2 * m with heads 2t and 2t
+// + 1, then the next channel with the same heads, for lane 4g + t. D is the number of a warp's channels: a
+// block if warps share pages by channels.
 template <int D>
 struct Accumulator {
   float out[D / 16][4];
-  float max[2], sum[2];  // sum: over this lane's tokens
+  // The sums cover only this lane's tokens.
+  float max[2], sum[2];
 };
 
-// Buffer in which warps leave their accumulators for merging, kMergedHeads query heads at a time.
+// Holds the accumulators that warps leave in shared memory for merging, kMergedHeads query heads at a time.
 template <int D, int Warps = max_consumer_warps(D)>
 struct MergedOutputs {
   static constexpr int kMTiles = block_dim(D) / 16;
-  static constexpr int kRow = 16 + 16 / kMTiles;  // padding keeps writers and readers in different banks
-  // [..][h][m][(t % 2) * 8 + g] holds head 2 * (t % 2) + h, channels g * D/8 + 2 * m and the next.
+  // The padding keeps writers and readers in different banks.
+  static constexpr int kRow = 16 + 16 / kMTiles;
+  // Element [..][h][m][(t % 2) * 8 + g] holds channels g * D/8 + 2 * m and the next one of head 2 * (t % 2) +
+  // h.
   float2 out[Warps][2][kMTiles][kRow];
 
-  // Only lanes whose t / 2 selects the current heads call this.
+  // Stores a lane's sums. Only lanes whose t / 2 selects the heads that are merged now may call this.
   __device__ void put(const Accumulator<block_dim(D)>& acc, int warp, int lane) {
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
@@ -46,11 +49,13 @@ struct MergedOutputs {
         out[warp][h][m][lane % 2 * 8 + lane / 4] = make_float2(acc.out[m][h], acc.out[m][h + 2]);
     }
   }
-  // head counts from the first head in the buffer. channel is even and belongs to the warp.
+  // Returns two neighbouring channels of a head. `head` counts from the first head in the buffer. `channel`
+  // is even and must belong to the warp.
   __device__ float2 at(int warp, int head, int channel) const {
     return out[warp][head % 2][channel % (D / 8) / 2 % kMTiles][head / 2 * 8 + channel / (D / 8)];
   }
 };
+// Holds the softmax maxima and sums of weights that warps leave for merging, as [warp][column].
 struct MergedSums {
   float max[kMaxConsumerWarps][kPaddedGroup];
   float sum[kMaxConsumerWarps][kPaddedGroup];
@@ -58,14 +63,14 @@ struct MergedSums {
 template <class First, class Second>
 struct MergedParts : First, Second {};
 
-// If shared memory may be small, the buffer is cut off after the outputs of the warps that a CTA has, so
-// outputs come last.
+// Holds everything that warps leave for merging. On GPUs with little shared memory, outputs come last,
+// because the buffer ends with the outputs of the CTA's last warp.
 template <int D>
 struct MergeBuffer
     : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
                          MergedParts<MergedSums, MergedOutputs<D>>> {};
 
-// The functions below take the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
+// The functions below accept the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
 
 template <class Args>
 __device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {
@@ -79,9 +84,9 @@ __device__ __forceinline__ void store_out(const Args& args, int seq, int head, i
   }
 }
 
-// Adds KVLinC's correction to two channels and to the sum of weights. A relative correction is added
-// unchanged to exponentials relative to the largest score. An absolute one belongs to e^score; the
-// exponentials are rescaled where scores are below zero.
+// Adds KVLinC's correction to two channels and to the sum of weights. Exponentials are relative to the
+// largest score. A relative correction is added to them unchanged. An absolute correction belongs to e^score,
+// so exponentials are rescaled first if the largest score is below zero.
 __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
                                                 float2& out, float& max, float& sum) {
   float share = 1 << static_cast<int>(kWeightBits);
@@ -99,7 +104,7 @@ __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int
   sum += share * args.correction_denominator[row];
 }
 
-// Adds a logit to the sum of weights only.
+// Adds a sink's logit, which has no value, to the sum of weights only.
 __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, float& sum) {
   const float score = logit * 1.44269504F;
   const float higher = fmaxf(max, score);
@@ -110,9 +115,9 @@ __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, 
   max = higher;
 }
 
-// Computes the stored values of two neighbouring channels of a query head, before any rotation. With the
-// first channels it also stores the logarithm of the softmax sum. max and sum belong to weights 2^(score -
-// max + kWeightBits).
+// Computes the stored values of two neighbouring channels of a query head, before any rotation. The call for
+// channel 0 also stores the row's LSE. `out`, `max` and `sum` belong to weights of 2^(score - max +
+// kWeightBits).
 template <int D, class Args>
 __device__ __forceinline__ float2 normalize(const Args& args, int seq, int head, int channel, float2 out,
                                             float max, float sum) {
@@ -126,7 +131,7 @@ __device__ __forceinline__ float2 normalize(const Args& args, int seq, int head,
   return {out.x * share, out.y * share};
 }
 
-// Stores two neighbouring channels, times their factors, if rows have these channels.
+// Stores two neighbouring channels times their factors. Channels that rows do not have are left out.
 template <class Args>
 __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_head, int query, int channel,
                                            float2 out, int d) {
@@ -139,19 +144,19 @@ __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_hea
   store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
 }
 
-// Merges what the consumer warps have left of a column, counted from the first in the buffer. Several: only
-// every 2^step_log2-th warp, from `first_warp` on, has the column, or these channels of it.
+// Merges what the consumer warps have left of a column, which is counted from the first column in the buffer.
+// With Several, only every 2^step_log2-th warp from `first_warp` on has the column or its channels.
 template <int D, bool Several>
 __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
                                                      int column, int channel, int first_warp, int step_log2) {
   constexpr int kWarps = max_consumer_warps(D);
-  // All loads are issued before any result is used, and without branches; otherwise each would wait for the
-  // previous one.
+  // All loads are issued before any result is used, and without branches. Otherwise each load would wait for
+  // the load before.
   PartialResult of[kWarps];
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) {
     const int w = Several ? first_warp + (i << step_log2) : i;
-    // A large shared memory has space for absent warps too, so addresses are the first one plus constants.
+    // Large shared memory has space for absent warps too. Addresses are then one address plus constants.
     const int there = !Several && Architecture::kLargeSharedMemory ? i : min(w, n_warps - 1);
     of[i] = {buffer.at(there, column, channel), buffer.max[there][first + column],
              buffer.sum[there][first + column]};
@@ -170,7 +175,7 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
   return result;
 }
 
-// Does the same with few registers.
+// Computes the same result as merge_warps(), with fewer registers but loads that wait for each other.
 template <int D>
 __device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D>& buffer, int n_warps,
                                                              int first, int column, int channel,
@@ -194,7 +199,7 @@ __device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D
   return result;
 }
 
-// Returns the columns for which a CTA's partial results have space.
+// Returns the number of columns for which a CTA's partial results have space.
 __device__ __forceinline__ constexpr int columns_of_partials(const DecodeArgs&) {
   return kPaddedGroup;
 }
@@ -206,8 +211,8 @@ __device__ __forceinline__ constexpr int log2_of(int power_of_two) {
   return power_of_two == 1 ? 0 : 1 + log2_of(power_of_two / 2);
 }
 
-// Merges the accumulators of all consumer warps, and with them the parts of the sequence in other CTAs.
-// sharers_log2: log2 of the warps that share pages with columns of their own.
+// Merges the accumulators of all consumer warps and stores the result or leaves it for other CTAs. All
+// consumer warps must call this. 2^sharers_log2 warps share pages by columns.
 template <int D, class Args, class Part>
 __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2,
                                               const WorkRange<WarpPlace>& range, const Part& segment,
@@ -223,9 +228,10 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     acc.sum[0] += __shfl_xor_sync(~0U, acc.sum[0], step);
     acc.sum[1] += __shfl_xor_sync(~0U, acc.sum[1], step);
   }
-  constexpr int kBlocks = code_blocks(D);  // blocks of channels; each warp has one
-  // The previous segment's buffer must have been read. If warps add scores in its memory, the last page's
-  // scores must have been read.
+  // Channels are divided into this many blocks, one a warp.
+  constexpr int kBlocks = code_blocks(D);
+  // All warps must have read the previous segment's buffer. If warps add scores in the buffer's memory, they
+  // must also have read the last page's scores.
   if (kBlocks > 1 || segment.before > 0) named_barrier(1, n_threads);
   if (g == 0) {
     for (int h = 0; h < 2; ++h) {
@@ -236,13 +242,15 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
   const bool whole = segment.first == 0 && segment.last == segment.n_units;
   const int first_cta = range.first_cta(segment);
   const int last_cta = range.last_cta(segment);
-  // With several queries, registers are needed for products with more columns.
+  // Kernels for several queries need their registers for products with more columns, so they exchange results
+  // by fences.
   using Shared = std::conditional_t<Part::kSeveralQueries, FencedResults<D>, MarkedResults<D>>;
-  constexpr int kSlices = D / kSlice;  // per query head
+  constexpr int kSlices = D / kSlice;  // slices of a query head
   const int n_columns = segment.n_columns(args);
   for (int first = 0; first < n_columns; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
-    // These select the column within a warp, and the one of the sharing warps that has it.
+    // of_warp is the column's index within a warp. sharer is the index of the warp that has the column among
+    // the warps that share pages.
     const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;
     const int sharer = Part::kSeveralQueries ? first / kPaddedGroup : 0;
     const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
@@ -250,8 +258,8 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     named_barrier(1, n_threads);
     const int n_heads = min(n_columns - first, kMergedHeads);
     // A warp handles one slice at a time, or all slices of a query head if outputs are rotated. One loop
-    // serves both cases to keep the code small: it runs once per segment, usually for the first time since
-    // other kernels ran.
+    // serves both cases because small code matters: the loop runs once a segment, and its code usually comes
+    // from memory.
     const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
     const int together = 1 << together_log2;
     for (int i = warp; i < (n_heads * kSlices) >> together_log2; i += n_warps) {

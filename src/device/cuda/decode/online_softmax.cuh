@@ -1,6 +1,6 @@
-// Turns the scores of some tokens into weights relative to the largest score so far.
-//
-// Args: the kernel's arguments, of which `sas` and `softcap_log2` are used (DecodeArgs, ShortArgs).
+// Turns a warp's scores into weights relative to the largest score so far, tile by tile. When the running
+// maximum rises, the accumulator is rescaled. Args is the kernel's argument type, of which `sas` and
+// `softcap_log2` are used (DecodeArgs, ShortArgs).
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -10,6 +10,7 @@
 
 namespace kvant::cuda {
 
+// Says how a pair's kernels use SAS. Pairs that define no kSas never use it.
 template <class Pair>
 inline constexpr SasUse kSasUse = SasUse::never;
 template <class Pair>
@@ -18,7 +19,8 @@ requires requires {
 }
 inline constexpr SasUse kSasUse<Pair> = Pair::kSas;
 
-// Whether a kernel caps scores on request, by a branch that all lanes take alike.
+// Says whether a pair's kernels can cap scores. The argument softcap_log2 decides by a branch that all lanes
+// take alike.
 template <class Pair>
 inline constexpr bool kCapsScores = false;
 template <class Pair>
@@ -27,7 +29,7 @@ requires requires {
 }
 inline constexpr bool kCapsScores<Pair> = Pair::kCaps;
 
-// Replaces scores by cap * tanh(score / cap). It must run before any score is masked.
+// Replaces each score by cap * tanh(score / cap). The call must come before any score is masked.
 template <class Pair, class Args, int Tiles>
 __device__ __forceinline__ void cap_scores(const Args& args, float (&s)[Tiles][4]) {
   if constexpr (kCapsScores<Pair>) {
@@ -41,8 +43,8 @@ __device__ __forceinline__ void cap_scores(const Args& args, float (&s)[Tiles][4
   }
 }
 
-// Turns the scores of some tiles into weights relative to the running maximum, which they may raise. Returns
-// the sums of this lane's weights for heads 2t and 2t + 1.
+// Turns the scores of some tiles into weights relative to the running maximum, which the scores may raise.
+// Returns the sums of this lane's weights for heads 2t and 2t + 1.
 template <class Pair, class Args, int D, int Tiles, class State>
 __device__ __forceinline__ float2 online_softmax(const Args& args, float (&s)[Tiles][4], Accumulator<D>& acc,
                                                  State& state) {
@@ -96,7 +98,7 @@ __device__ __forceinline__ float2 online_softmax(const Args& args, float (&s)[Ti
   return {sum[0], sum[1]};
 }
 
-// For pairs in which only the accumulator depends on the maximum.
+// Serves pairs in which only the accumulator depends on the maximum.
 struct NoState {
   __device__ void scale(int, float) {}
 };

@@ -1,8 +1,8 @@
-// The copying warp of a CTA. Lane w fills ring w with the pages of its units, in the order in which they are
-// consumed. The ring belongs to consumer warp w, or to several warps that share it. Units are dealt out as
-// rings have space. So warps that get ahead of others, such as those that share a scheduler with the copying
-// warp, get more of them. A sealed unit fills two slots, with its key page and its value page. An unquantized
-// unit fills two slots for each tile of 16 tokens, keys first.
+// This file has the code of a CTA's copying warp. Lane w fills ring w with the pages of its units, in the
+// order in which the consumers read them. Units are dealt out as rings have space, so faster warps get more
+// units, for example those that share a scheduler with the copying warp. A sealed unit fills two slots, one
+// with its key page and one with its value page. An unquantized unit fills two slots for each tile of 16
+// tokens, keys first.
 #pragma once
 
 #include "device/cuda/decode/work_range.cuh"
@@ -10,13 +10,15 @@
 
 namespace kvant::cuda {
 
+// No unit has this number.
 inline constexpr int kNoUnit = -1;
 
-// The limit on bytes in flight before a CTA with few units has its queries. With less, its rings fill more
-// slowly; with more, the queries wait longer.
+// A CTA with few units has at most this many bytes in flight before its queries arrive. With fewer bytes, the
+// rings fill more slowly. With more bytes, the queries wait longer.
 inline constexpr int kFirstBytes = 72 << 10;
 
-// Locations of the rings, their barriers and the numbers of units in shared memory.
+// Locates the rings of pages, their barriers and the numbers of their units in shared memory. Addresses are
+// shared-memory addresses in bytes.
 struct Rings {
   std::uint32_t slots, barriers;
   int n, slot_bytes, stages;
@@ -30,19 +32,20 @@ struct Rings {
   __device__ std::uint32_t slot(int warp, int stage) const {
     return slots + (warp * stages + stage) * slot_bytes;
   }
-  // These hold unit numbers within the CTA's range: the unit whose copies begin in a slot, the last unit of a
-  // ring, and the next unit to be dealt out.
+  // The words below hold unit numbers within the CTA's range. unit() holds the unit whose copies begin in a
+  // slot. last_unit() holds the last unit of a ring, and next_unit() the next unit to be dealt out.
   __device__ std::uint32_t unit(int warp, int stage) const {
     return barriers + n * stages * 16 + (warp * stages + stage) * 4;
   }
   __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
   __device__ std::uint32_t next_unit() const { return last_unit(n); }
-  // Becomes nonzero when the CTA's first queries have arrived.
+  // This word becomes nonzero when the CTA's first queries have arrived.
   __device__ std::uint32_t have_queries() const { return next_unit() + 4; }
   static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
-  // All threads of the CTA call this before a barrier. n_lanes: lanes that release a slot.
+  // Initializes the barriers and the unit numbers. All threads of the CTA must call this and then pass a
+  // barrier. `n_lanes` lanes release each slot.
   __device__ void init(int n_lanes) const {
     for (int i = threadIdx.x; i < n * stages; i += blockDim.x) {
       barrier_init(barriers + i * 16, kCopyArrivals);
@@ -58,13 +61,14 @@ struct Rings {
   }
 };
 
-// KeysOnly: only the keys of a sealed unit are copied, and the consumer gets the number of its value page.
+// Copies the units of one ring. With KeysOnly only the keys of a sealed unit are copied, and the consumer
+// gets the id of the value page.
 template <int D, bool KeysOnly>
 class PageCopier {
  public:
   static constexpr int kTileBytes = 16 * D * 2;
 
-  // Reads the schedule and lengths, but no page tables yet. The lane's warp may not exist.
+  // Reads the schedule and the lengths, but no page table. A lane whose warp does not exist stays idle.
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
       : args_(args),
         rings_(rings),
@@ -83,13 +87,13 @@ class PageCopier {
   __device__ void begin() {
     if (live_) look_up();
   }
-  // Ends the ring of a warp that has nothing to do.
+  // Ends the ring of a warp that gets no unit.
   __device__ void end_if_idle() const {
     if (!live_ && warp_ < rings_.n) store_shared(rings_.last_unit(warp_), kNoUnit);
   }
   __device__ bool live() const { return live_; }
 
-  // Starts the next copy by bulk copies if its slot is free.
+  // Starts the next bulk copy if its slot is free.
   __device__ void poll() {
     if (!has_room()) return;
     note_unit();
@@ -106,11 +110,11 @@ class PageCopier {
     advance();
   }
 
-  // Whether to call may_poll. While rings fill for the first time, queries and the memory requests of
-  // predecessors would wait behind everything that the SM has requested.
+  // Says whether the first copies should go through may_poll(). Otherwise queries and the requests of
+  // predecessors would wait behind all pages that the SM has requested to fill its rings.
   __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
-  // Whether the lane may start its next copy while only few may be in flight. It sets `slowly` to false when
-  // queries have arrived or all rings are full. All lanes must call it.
+  // Says whether the lane may start its next copy while only few copies may be in flight. Sets `slowly` to
+  // false when queries have arrived or all rings are full. All lanes must call this.
   __device__ bool may_poll(bool& slowly) {
     while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
     const bool has_copy = live_ && begun_ < rings_.stages;
@@ -122,8 +126,8 @@ class PageCopier {
     return may;
   }
 
-  // Starts the next copies of all warps whose slots are free, one after another; all lanes take part in each
-  // copy.
+  // Starts the next copy of every ring that has a free slot, one ring after another. All lanes take part in
+  // each copy.
   __device__ void poll_together() {
     const bool has_copy = live_ && has_room();
     PageCopy own{};
@@ -132,7 +136,8 @@ class PageCopier {
       own = next_copy();
     }
     std::uint32_t due = __ballot_sync(~0U, has_copy);
-    if (due != 0) __syncwarp();  // one lane has seen that the slot is free, and all lanes write to it
+    // Only one lane has seen that the slot is free, but all lanes write to the slot.
+    if (due != 0) __syncwarp();
     for (; due != 0; due &= due - 1) copy_together(of_lane(own, __ffs(static_cast<int>(due)) - 1));
     if (has_copy) advance();
   }
@@ -170,7 +175,7 @@ class PageCopier {
     return args_.reproducible != 0 ? number_ + rings_.n : add_shared(rings_.next_unit(), 1);
   }
 
-  // Finds the warp's next unit with tokens, from this number on.
+  // Finds the ring's next unit that has tokens, starting with unit `number`. Returns false if there is none.
   __device__ bool find_unit(int number) {
     for (;; number = next_number()) {
       number_ = number;
@@ -185,7 +190,8 @@ class PageCopier {
         tiles_ = (plain_tokens(args_, segment_, unit) + 15) / 16;
         if (tiles_ == 0) continue;
         steps_ = 2 * tiles_;
-        if (args_.settled != 0) wait_for_predecessors();  // they may be writing the tail
+        // Predecessors may still be writing the tail.
+        if (args_.settled != 0) wait_for_predecessors();
         const bool is_protected = unit < segment_.n_sealed + segment_.n_protected;
         source_ = is_protected ? &args_.protected_pages : &args_.tail;
         page = unit - segment_.n_sealed - (is_protected ? 0 : segment_.n_protected);
@@ -201,7 +207,7 @@ class PageCopier {
     value_id_ = entry_[source_->side_stride];
   }
 
-  // These return the source of the current step's copy.
+  // The two functions below return the source of the current step's copy.
   __device__ const unsigned char* sealed_page() const {
     return args_.sealed.at(step_ == 0 ? key_id_ : value_id_, segment_.head, step_);
   }
@@ -214,17 +220,22 @@ class PageCopier {
   Rings rings_;
   WorkRange<ThreadPlace> range_;
   int warp_;
-  std::uint32_t value_ids_;  // in shared memory
+  std::uint32_t value_ids_;  // address in shared memory
   int first_copies_;         // copies that may be in flight
   Segment segment_;
   const PageSource* source_;
-  const std::int32_t* entry_;  // in the page table
-  int number_;                 // of the unit within the CTA's range
-  int step_, steps_, tiles_;   // copies of the unit; tiles: for an unquantized unit
+  // This pointer leads to the unit's entry in the page table.
+  const std::int32_t* entry_;
+  // Units are numbered within the CTA's range.
+  int number_;
+  // step_ counts the copies of the unit, up to steps_. tiles_ is the number of an unquantized unit's tiles,
+  // or 0.
+  int step_, steps_, tiles_;
   long long key_id_, value_id_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;
-  int begun_ = 0, ended_ = 0;  // counts of the ring's first copies
+  // Of the ring's first `stages` copies, begun_ have begun and ended_ have ended.
+  int begun_ = 0, ended_ = 0;
   bool live_;
 };
 

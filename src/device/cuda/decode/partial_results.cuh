@@ -1,7 +1,6 @@
-// Exchange of results between CTAs that share a sequence and KV head, one slice of the result at a time. The
-// warp that is the last to leave its part of a slice combines all parts, and no warp waits for one that has
-// not yet left its own. There are two variants, which differ in how they detect that a part has arrived, and
-// in registers.
+// Exchanges results between CTAs that share a sequence and KV head, one slice at a time. The warp that is the
+// last to leave its part of a slice combines all parts. So no warp waits for a warp that has not yet left its
+// part. FencedResults takes fewer registers, and MarkedResults less time.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -9,30 +8,33 @@
 
 namespace kvant::cuda {
 
-inline constexpr float kNoScore = -1e30F;  // the maximum of nothing; finite, so differences are finite too
+// The maximum of no scores is finite, so differences of maxima are finite too.
+inline constexpr float kNoScore = -1e30F;
 
-// Two neighbouring channels of a query head's result over some of the tokens, relative to weights of 2^(score
-// - max).
+// Holds two neighbouring channels of a query head's result over some of the tokens. `out` and `sum` belong to
+// weights of 2^(score - max).
 struct PartialResult {
   float2 out;
   float max, sum;
 };
 
-// A slice of the result of a sequence and KV head that CTAs [first_cta, last_cta] share: kSlice channels of a
-// query head. Slices are independent, except that those of a query head may go together and share the counter
-// of the first.
+// A slice is kSlice channels of a query head's result. CTAs [first_cta, last_cta] share its sequence and KV
+// head. Slices are independent, except that all slices of a query head may share the counter of the first
+// slice.
 struct SharedSlice {
-  int index;  // among the slices of the KV head
+  // Slices are numbered within the KV head.
+  int index;
   int first_cta, last_cta;
   int lane;
-  int n_columns;  // for which a CTA's partial results have space
+  int n_columns;  // columns for which a CTA's partial results have space
 
   template <int D>
   __device__ int n_slices() const {
     return n_columns * slices_of_column(D);
   }
-  // Returns the CTA's slot. The first CTA begins the sequence within its range, the others at the start of
-  // their ranges.
+  // Returns the CTA's place for partial results. A CTA has two places, one for the sequence in which its
+  // range begins and one for the sequence in which its range ends. For the first sharing CTA the sequence is
+  // the one in which its range ends.
   __device__ int slot(int cta) const { return 2 * cta + (cta == first_cta ? 1 : 0); }
   template <int D>
   __device__ std::int32_t* counter(const Schedule& schedule) const {
@@ -40,8 +42,8 @@ struct SharedSlice {
   }
 };
 
-// Adds the parts of N CTAs. sum: lane i has the maximum and sum of part i, and kNoScore and 0 if there is
-// none. out: this lane's channels of each part.
+// Adds the parts of N CTAs to `result`. In lane i, `sum` holds the maximum and sum of part i, or kNoScore and
+// 0 if part i does not exist. `out` holds this lane's channels of each part.
 template <int N>
 __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const float2 (&out)[N]) {
   float higher = fmaxf(result.max, sum.x);
@@ -49,7 +51,7 @@ __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const
   for (int step = 1; step < 32; step *= 2) higher = fmaxf(higher, __shfl_xor_sync(~0U, higher, step));
   const float factor = exp2_fast(result.max - higher);
   result.max = higher;
-  // The weight of this lane's part, or 0 if it does not exist.
+  // A part that does not exist has weight 0.
   const float weight = sum.y > 0 ? exp2_fast(sum.x - higher) : 0;
   float total = weight * sum.y;
 #pragma unroll
@@ -65,9 +67,11 @@ __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const
   }
 }
 
-inline constexpr int kPartsTogether = 17;  // parts whose loads are in flight together; up to 32, one per lane
+// The loads of this many parts are in flight together. One lane holds the sum of each part, so 32 is the
+// limit.
+inline constexpr int kPartsTogether = 17;
 
-// Detects parts by a counter, which is increased only after all earlier writes are visible.
+// Detects parts by a counter. A CTA increases the counter only after its earlier writes are visible to all.
 template <int D>
 class FencedResults {
  public:
@@ -82,7 +86,8 @@ class FencedResults {
     }
   }
 
-  // Counts the CTA's part of this slice, and of slices that go with it, after all lanes have left theirs.
+  // Counts the CTA's part of this slice, and of slices that share the counter. All lanes must have left their
+  // parts before.
   __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
     int before = 0;
     if (slice.lane == 0) {
@@ -117,12 +122,11 @@ class FencedResults {
   bool is_last_;
 };
 
-// Marks space for partial results that have not arrived: a NaN that no arithmetic produces. The results
-// themselves therefore show that they have arrived, and no CTA waits until its writes are visible to others.
-// The call that makes the schedule writes the mark first, and later the CTA that has combined the results
-// (MarkedParts::take).
+// Marks places whose partial result has not arrived, by a NaN that no arithmetic produces. So a result shows
+// by itself that it has arrived, and no CTA waits until its writes are visible. The call that makes the
+// schedule writes the marks first. The CTA that combines results restores the marks (MarkedParts::take).
 inline constexpr int kUnwrittenByte = 0xff;
-inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // four such bytes
+inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // The word consists of four such bytes.
 
 __device__ __forceinline__ bool is_unwritten(const float2& x) {
   return __float_as_uint(x.x) == kUnwrittenBits || __float_as_uint(x.y) == kUnwrittenBits;
@@ -137,12 +141,12 @@ __device__ __forceinline__ void write_partial(float2* to, float2 x) {
   store_relaxed(to, x);
 }
 
-// What some of the CTAs that share a slice have left of it, with all loads in flight together.
+// Loads the parts of up to kPartsTogether CTAs, with all loads in flight together.
 template <int D>
 struct MarkedParts {
   int n;
   float2 sum;                  // maximum and sum of this lane's part
-  float2 out[kPartsTogether];  // this lane's channels
+  float2 out[kPartsTogether];  // this lane's channels of each part
 
   __device__ __forceinline__ MarkedParts(const Schedule& schedule, const SharedSlice& slice, int begin)
       : n(min(kPartsTogether, slice.last_cta + 1 - begin)),
@@ -157,7 +161,8 @@ struct MarkedParts {
   }
 
   __device__ __forceinline__ void load() {
-    const float2* from = opaque(outs_);  // addresses must not stay in registers, which are scarce
+    // Addresses are computed again here, because registers are scarce and must not hold them.
+    const float2* from = opaque(outs_);
     sum = load_relaxed(sum_);
     out[0] = load_relaxed(from + first_slot_ * slot_size_);
 #pragma unroll
@@ -170,7 +175,7 @@ struct MarkedParts {
     for (int i = 0; i < kPartsTogether; ++i) all = all && !is_unwritten(out[i]);
     return __all_sync(~0U, all);
   }
-  // Restores the marks.
+  // Restores the marks of the parts that have been read.
   __device__ __forceinline__ void take(int lane) const {
     if (lane < n) store_relaxed(sum_, unwritten());
     float2* const to = opaque(outs_);
@@ -181,13 +186,14 @@ struct MarkedParts {
   }
 
  private:
-  int first_slot_;  // slot of the first part, relative to twice its CTA: see SharedSlice::slot
+  // The first part lies this many places after place 2 * cta of its CTA (SharedSlice::slot).
+  int first_slot_;
   int slot_size_;
   float2 *outs_, *sum_;
 };
 
-// Detects parts by their contents. A CTA writes its part before it counts. The last CTA therefore finds the
-// others' parts or they are in flight and will arrive, whatever else runs. Loads of the parts overlap the
+// Detects parts by their contents. A CTA writes its part before it counts. When the last CTA counts, all
+// other parts are therefore there or on their way, whatever else the GPU runs. The loads of parts overlap the
 // counting.
 template <int D>
 class MarkedResults {
@@ -204,19 +210,21 @@ class MarkedResults {
     }
   }
 
-  // See FencedResults.
+  // Counts this CTA's part and begins to load the others. All lanes must have called leave() for every slice
+  // that shares the counter.
   __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
       : counter_(slice.counter<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
         last_(slice.last_cta - slice.first_cta),
         parts_(schedule, slice, slice.first_cta) {}
-  // All lanes must call this.
+  // Says whether this CTA was the last to leave its part. All lanes must call this.
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);
   }
 
-  // is_first: the counted slice among those that go together.
+  // Combines all parts of a slice. `is_first` says that this slice's parts are the ones that the constructor
+  // has begun to load.
   __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
                                                    bool is_first) {
     if (!is_first) parts_ = MarkedParts<D>(schedule, slice, slice.first_cta);

@@ -1,5 +1,6 @@
-// A warp's attention to a tile of 16 unquantized tokens. The fragments of keys and values have the layout of
-// pages (plain_index) and come from the caller. Queries and weights are multiplied as two BF16 parts each.
+// Attends to a tile of 16 unquantized tokens with one warp. The caller supplies the MMA fragments of keys and
+// values, whose layout is that of unquantized pages (plain_index). Queries and weights have more bits than
+// BF16, so each is multiplied as the sum of two BF16 numbers.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -10,11 +11,12 @@ namespace kvant::cuda {
 
 inline constexpr int kTileTokens = 16;
 
-// Computes scores of the tile's tokens: row g with heads 2t, 2t + 1, and row g + 8 with heads 2t, 2t + 1.
-// keys(k) is this lane's part of fragment k of D / 16.
+// Computes scores of the tile's tokens: row g with heads 2t and 2t + 1, then row g + 8 with heads 2t and 2t +
+// 1, for lane 4g + t. keys(k) returns this lane's part of fragment k, with k < D / 16.
 template <int D, class Fragments>
 __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragments& keys, float (&s)[1][4]) {
-  float high[2][4] = {}, low[2][4] = {};  // chains of products
+  // Products alternate between two sums, because a product waits for the product before it into the same sum.
+  float high[2][4] = {}, low[2][4] = {};
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const uint4 a = keys(k);
@@ -27,16 +29,16 @@ __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragment
     s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
 }
 
-// The tokens of a tile, page or sequence that all columns see: [hidden, n), counted from the first.
+// Says which tokens of a tile, page or sequence all columns see: [hidden, n), counted from the first token.
 struct SeenTokens {
   int hidden, n;
 
-  // Returns the range for column 2t or 2t + 1.
+  // Returns the range for column 2t + h. All columns share one range here.
   __device__ const SeenTokens& of(int) const { return *this; }
-  // Returns the range counted from another token.
+  // Returns the range counted from token `first` on.
   __device__ SeenTokens from(int first) const { return {hidden - first, n - first}; }
 };
-// Ranges that differ between this lane's two columns, out of n tokens.
+// Says which of n tokens each of this lane's two columns sees.
 struct SeenTokensOfTwo {
   SeenTokens columns[2];
   int n;
@@ -47,7 +49,7 @@ struct SeenTokensOfTwo {
   }
 };
 
-// Turns scores of the tile's tokens into weights; tokens that a column does not see get weight 0.
+// Turns scores of the tile's tokens into weights. A token that a column does not see gets weight 0.
 template <class Pair, class Args, class Seen, int D>
 __device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, int lane, float (&s)[1][4],
                                            Accumulator<D>& acc) {
@@ -62,7 +64,8 @@ __device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, i
   online_softmax<Pair>(args, s, acc, none);
 }
 
-// Adds the values of the tile's first n tokens. values(m) is this lane's part of fragment m of D / 16.
+// Adds the values of the tile's first n tokens. values(m) returns this lane's part of fragment m, with m < D
+// / 16.
 template <int D, class Fragments>
 __device__ __forceinline__ void mix_tile(const float (&s)[1][4], int n, int lane, const Fragments& values,
                                          Accumulator<D>& acc) {
@@ -70,7 +73,7 @@ __device__ __forceinline__ void mix_tile(const float (&s)[1][4], int n, int lane
   const SplitPair upper = split_bf16x2(s[0][0], s[0][1]), lower = split_bf16x2(s[0][2], s[0][3]);
   const std::uint32_t b0 = transpose_8x8(upper.high), b1 = transpose_8x8(lower.high);
   const std::uint32_t rest0 = transpose_8x8(upper.low), rest1 = transpose_8x8(lower.low);
-  // The memory after the last token may hold anything, including NaN.
+  // Values after the last token are set to zero, because the memory there may hold anything, including NaN.
   const std::uint32_t even = (2 * t < n ? 0xffffU : 0) | (2 * t + 1 < n ? 0xffff0000U : 0);
   const std::uint32_t odd = (2 * t + 8 < n ? 0xffffU : 0) | (2 * t + 9 < n ? 0xffff0000U : 0);
 #pragma unroll

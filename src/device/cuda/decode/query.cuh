@@ -1,4 +1,6 @@
-// The queries of a KV head's group as the B operand of the score products.
+// Loads the queries of a KV head's group and turns them into B operands of the score products. Queries are
+// half precision there, and a factor per query head restores their magnitude. Unquantized tiles split each
+// number into two BF16 numbers, which lose nothing.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,8 +11,8 @@
 
 namespace kvant::cuda {
 
-// Return the warp's block of channels (page_layout.h), and the first channel of the lanes with share `t` of a
-// row: there are 4 shares of a key, 8 of a value.
+// own_block() returns the warp's block of channels (page_layout.h). first_channel() returns the first channel
+// of lane share `t` of a row in that block. A key has 4 shares, a value has 8.
 template <int D>
 __device__ __forceinline__ int own_block() {
   return code_blocks(D) == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % code_blocks(D);
@@ -21,8 +23,8 @@ __device__ __forceinline__ int first_channel(PageSide side, int t) {
   return t * (D / shares) + own_block<D>() * (block_dim(D) / shares);
 }
 
-// Loads channels [t * D/4, (t + 1) * D/4) of a warp's column, or those of its block. The column is a query
-// head of the segment's KV head; columns that don't count are zeros.
+// Loads channels [t * D/4, (t + 1) * D/4) of a warp's column, or a quarter of the warp's block of channels.
+// The column is a query head of the segment's KV head. Columns beyond the segment's last are zeros.
 template <int D, class Part>
 __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const Part& segment,
                                                     int column_of_warp, int t, float (&x)[block_dim(D) / 4]) {
@@ -33,7 +35,7 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   const std::int64_t at = from.row * args.q_seq_stride +
                           (segment.head * args.group + from.head) * args.q_head_stride +
                           first_channel<D>(PageSide::key, t);
-  // channels from there on that rows have
+  // Rows have this many channels from the first loaded channel on.
   const int n = args.q_channels - first_channel<D>(PageSide::key, t);
   if (args.q_type == NumberType::f32) {
     const auto* row = reinterpret_cast<const float4*>(static_cast<const float*>(args.q) + at);
@@ -75,21 +77,24 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   for (int i = 0; i < kChannels; ++i) x[i] = 0;
 }
 
-// Lane g * 4 + t holds channels [t * D/4, (t + 1) * D/4) of column g in half precision; columns that don't
-// count are zeros. Each head is divided by a power of two that brings its largest magnitude into [1/2, 1).
-// Products with a page's half-precision scales then neither overflow nor lose significant bits.
+// Holds a warp's query columns as half-precision B operands. Lane 4g + t has channels [t * D/4, (t + 1) *
+// D/4) of column g, and columns that do not exist are zeros. Each head is divided by a power of two that
+// brings its largest magnitude into [1/2, 1). Products with a page's half-precision scales then neither
+// overflow nor lose significant bits.
 template <int D>
 struct Query {
   std::uint32_t b[D / 16][2];
   __device__ __forceinline__ uint2 operator[](int k) const { return make_uint2(b[k][0], b[k][1]); }
-  float factor[2];  // converts a product with b to the score of heads 2t and 2t + 1, in units of log 2
+  // A product with `b` times this factor is the score of head 2t or 2t + 1, in units of log 2.
+  float factor[2];
 };
 
-// x: this lane's channels, [t * D/4, (t + 1) * D/4) of query head g.
+// Makes B operands of queries. `x` holds this lane's channels [t * D/4, (t + 1) * D/4) of query head g.
 template <int D>
 __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
   const int t = lane % 4;
-  float tops[4] = {};  // four chains, because each maximum waits for the previous one
+  // Four separate maxima let four instructions overlap, because each maximum waits for the one before.
+  float tops[4] = {};
 #pragma unroll
   for (int i = 0; i < D / 4; ++i) tops[i % 4] = fmaxf(tops[i % 4], fabsf(x[i]));
   float largest = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
@@ -109,6 +114,7 @@ __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float so
   return query;
 }
 
+// Loads the warp's columns as B operands.
 template <int D, class Part>
 __device__ __forceinline__ Query<block_dim(D)> load_query(const DecodeArgs& args, const Part& segment,
                                                           int lane) {
@@ -117,7 +123,7 @@ __device__ __forceinline__ Query<block_dim(D)> load_query(const DecodeArgs& args
   return pack_query<block_dim(D)>(x, args.softmax_scale_log2, lane);
 }
 
-// A query's fragments in shared memory, for warps whose page loops have no registers for them.
+// Keeps a query's B operands in shared memory, for warps that have no registers for them in loops over pages.
 template <int D>
 struct KeptQuery {
   static constexpr int kBytes = D / 16 * kLanes * static_cast<int>(sizeof(uint2));
@@ -139,8 +145,8 @@ __device__ __forceinline__ std::uint32_t bf16_from_half2(std::uint32_t x) {
   return pack_bf16x2(pair.x, pair.y);
 }
 
-// Two numbers as sums of two BF16 numbers of 8 bits each. That represents the 11 bits of half precision
-// exactly, and F32 to 16 bits.
+// Represents two numbers as sums of two BF16 numbers each, which have 8 significant bits. The sums represent
+// half precision exactly, and F32 to 16 bits.
 struct SplitPair {
   std::uint32_t high, low;
 };

@@ -1,7 +1,7 @@
-// The columns of products in a launch for several queries of a sequence. Column i is query head i % n_queries
-// of query i / n_queries. The first eight columns belong to the first warp, and so on. A sequence's last
-// query sees all tokens. Each earlier query sees one token less at the end of the tail, and `first_tokens`
-// hides one token less from it.
+// Assigns queries and query heads to the columns of products if a sequence has several queries. Column i is
+// query head i % n_queries of query i / n_queries. The first warp of those that share pages has the first
+// eight columns, the second warp the next eight, and so on. A sequence's last query sees all tokens. Each
+// earlier query sees one token less at the end of the tail, and `first_tokens` hides one token less from it.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// The queries of a sequence.
+// Says which rows of q and out are the queries of a sequence.
 struct SequenceQueries {
   int first_row, n;
 };
@@ -19,33 +19,37 @@ __device__ __forceinline__ SequenceQueries queries_of(const QueryArgs& args, int
   return {first, min(args.begins[seq + 1] - first, args.of_sequence)};
 }
 
-// Counts are read when they are needed, at the ends of a segment, because loops over pages have no registers
-// for them. The members' `args` must belong to a launch for several queries.
+// Describes a segment of a launch for several queries. All functions need the arguments of such a launch.
+// They read numbers of queries when these are needed, at a segment's ends, because loops over pages have no
+// registers for them.
 struct QuerySegment : Segment {
   static constexpr bool kSeveralQueries = true;
 
-  // The result is 0 if the sequence has no queries in this launch.
+  // Returns the number of columns. A sequence without queries in this launch has 0.
   __device__ int n_columns(const DecodeArgs& args) const {
     const QueryArgs& queries = of(args);
     return min(max(queries_of(queries, seq).n - queries.first, 0), queries.n) * args.n_queries;
   }
+  // Returns the first column of this warp.
   __device__ static int first_column(const DecodeArgs& args) {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
     return (warp & ((1 << of(args).sharers_log2) - 1)) * kPaddedGroup;
   }
+  // Returns the row and the query head that a column stands for.
   __device__ ColumnQuery query_of(const DecodeArgs& args, int column) const {
     const QueryArgs& queries = of(args);
     const int query = query_of_column(queries, max(column, 0));
     return {queries_of(queries, seq).first_row + queries.first + query,
             max(column, 0) - query * args.n_queries};
   }
-  // Returns how many more tokens the sequence's last query sees than a warp's column does.
+  // Returns how many more tokens the sequence's last query sees than a column of this warp.
   __device__ int behind(const DecodeArgs& args, int column_of_warp) const {
     const QueryArgs& queries = of(args);
     const int query = queries.first + query_of_column(queries, first_column(args) + column_of_warp);
     return max(queries_of(queries, seq).n - 1 - query, 0);
   }
-  // Returns how many tokens a column does not see, counted from the start of the sequence's first page.
+  // Returns how many tokens a column of this warp does not see, counted from the start of the sequence's
+  // first page.
   __device__ int hidden(const DecodeArgs& args, int column_of_warp) const {
     return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - behind(args, column_of_warp);
   }

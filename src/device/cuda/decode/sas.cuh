@@ -1,5 +1,5 @@
-// SAS, TurboAttention's softmax approximation (src/attention/sas.h): whole powers of e, a cubic polynomial
-// for the rest of the exponent, and zero below the floor.
+// Computes SAS, TurboAttention's approximation of the softmax exponential (src/attention/sas.h). A whole
+// power of e multiplies a cubic polynomial of the rest of the exponent. Weights below a floor are zero.
 #pragma once
 
 #include "attention/sas.h"
@@ -8,14 +8,15 @@
 
 namespace kvant::cuda {
 
-// Computes weights of scores relative to a maximum, both in units of log 2. An exponent is -(whole + 1/2 + g)
-// with g in [-1/2, 1/2], where whole comes from rounding, which is cheaper than a floor.
+// Computes weights of scores relative to a maximum, both in units of log 2. The natural exponent is -(whole +
+// 1/2 + g) with g in [-1/2, 1/2]. `whole` comes from rounding, which is cheaper than a floor.
 class SasExponential {
  public:
   __device__ __forceinline__ explicit SasExponential(float max) : offset_(fmaf(max, kLn2, -0.5F)) {}
 
   __device__ __forceinline__ float operator()(float score) const {
-    constexpr float kRounder = 0x1.8p23F;  // makes sums with it whole
+    // A sum with this number has no bits for a fraction.
+    constexpr float kRounder = 0x1.8p23F;
     const float x = fmaf(score, -kLn2, offset_);
     const float whole = (x + kRounder) - kRounder;
     const float g = x - whole;

@@ -1,11 +1,12 @@
-// The polynomial of SAS (src/attention/sas.h) for an exponent whose fraction is rounded, not truncated.
+// Computes the polynomial of SAS (src/attention/sas.h), shifted by 1/2. Kernels round the whole part of an
+// exponent, while the definition truncates it, so their fraction lies in [-1/2, 1/2].
 #pragma once
 
 #include "attention/sas.h"
 
 namespace kvant::cuda {
 
-// Computes e^-(1/2 + g) for g in [-1/2, 1/2]: kSasPolynomial in f = g + 1/2.
+// Computes e^-(1/2 + g) for g in [-1/2, 1/2], as kSasPolynomial does for the fraction f = g + 1/2.
 __device__ __forceinline__ float centred_sas_polynomial(float g) {
   constexpr float kCubic = kSasPolynomial[3];
   constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;

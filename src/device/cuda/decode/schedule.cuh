@@ -1,5 +1,6 @@
-// Divides a step's work once per step. One CTA handles each number of KV heads that a launch may serve, and
-// finds the sequences' units by itself, so no CTA waits for another.
+// Divides a step's work among CTAs, once a step for all layers. The kernel's grid has a CTA for each number
+// of KV heads that a launch may serve. Each CTA finds the units of all sequences by itself, so no CTA waits
+// for another.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -9,6 +10,7 @@ namespace kvant::cuda {
 
 inline constexpr int kScheduleThreads = 1024;
 
+// Returns the number of a sequence's units, and in `protected_pages` how many of them hold protected tokens.
 __device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_pages) {
   int n_tokens = 0;
   for (int head = 0; args.protected_tokens != nullptr && head < args.n_kv_heads; ++head)
@@ -20,7 +22,7 @@ __device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_p
   return sealed + *protected_pages + pages_for(tail);
 }
 
-// Computes inclusive sums of one number per thread of the CTA.
+// Returns the sum of `x` over this thread and all threads before it. All threads of the CTA must call this.
 __device__ inline int inclusive_sum(int x) {
   __shared__ int warp_sums[kScheduleThreads / 32];
   const int lane = threadIdx.x % 32;
@@ -36,16 +38,17 @@ __device__ inline int inclusive_sum(int x) {
   return x;
 }
 
-// Ranges are equal (EqualRanges) unless ranges within one sequence and head need only a few more units per
-// CTA. In the latter case no CTA merges its warps and leaves their results twice.
+// Ranges are equal (EqualRanges) unless ranges within one sequence and head need at most kSegmentUnits more
+// units per CTA. With ranges within one sequence and head, no CTA merges its warps' results twice.
 
-// The number of extra units that are acceptable.
+// A CTA may get this many more units than an equal share to keep ranges within one sequence and head.
 inline constexpr int kSegmentUnits = 8;
 
-// Returns the largest number of units per CTA if each works for one sequence and head, or 0 if equal ranges
-// are better. If CTAs have few units, as many CTAs as there are sequences and heads stay without work,
-// provided that the others get at most an eighth more. On their SMs the next layer begins while the last CTA
-// of each sequence and head still combines. (This gains up to 10 %; with 64 units it costs 3 %.)
+// Returns the largest number of units per CTA if each CTA works for one sequence and head, or 0 if equal
+// ranges are better. If CTAs have few units, as many CTAs as there are sequences and heads stay without work,
+// provided that the others get at most an eighth more. On the SMs of idle CTAs the next layer begins while
+// the last CTA of each sequence and head still combines. Idle CTAs gain up to 10 % with few units, but cost 3
+// % with 64 units.
 __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
   const int maximum = equal_share + kSegmentUnits;
@@ -69,7 +72,7 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
   return best > maximum ? 0 : best;
 }
 
-// Returns a CTA's part if each works for one sequence and head and has up to `share` units.
+// Returns a CTA's share of the work if each CTA works for one sequence and head and has up to `share` units.
 __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
   WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
@@ -95,13 +98,14 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
   return start;
 }
 
-// Decides where to cut a launch on all heads into ranges: between sequences, if no CTA then gets much more
-// than an equal share. Cutting a sequence in two makes one more CTA leave it, and its parts must be combined.
-// For CTAs that are not bound by memory that takes as long as 10 to 20 units. (With 12 extra units,
-// memory-bound formats took up to 3 % longer. So did all formats with sequences of two pages, of which CTAs
-// have many.)
+// Returns where to cut a launch on all heads into ranges: between sequences if no CTA then gets more than
+// kCutUnits units above the mean. Cutting a sequence in two makes one more CTA leave the sequence, and its
+// parts must be combined. For CTAs that are not bound by memory, leaving and combining take as long as 10 to
+// 20 units. With a kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with
+// sequences of two pages, of which CTAs have many.
 inline constexpr int kCutUnits = 6;
-inline constexpr int kLeastUncut = 3;  // units of a sequence on average
+// Sequences must have this many units on average.
+inline constexpr int kLeastUncut = 3;
 __device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
   if (args.schedule.first_unit[args.n_seqs] < kLeastUncut * args.n_seqs) return Cuts::anywhere;
   const EqualRanges ranges(args, args.n_kv_heads, false, n_ctas, Cuts::between_sequences);
@@ -111,6 +115,8 @@ __device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
   return __syncthreads_or(is_more ? 1 : 0) != 0 ? Cuts::anywhere : Cuts::between_sequences;
 }
 
+// Writes the schedule. The grid has a CTA for each number of heads. Ranges serve n_ctas CTAs, and n_arrivals
+// counters are set to 0.
 __global__ void __launch_bounds__(kScheduleThreads)
     schedule_kernel(const __grid_constant__ DecodeArgs args, int n_ctas, int n_arrivals) {
   __shared__ int carry;
@@ -149,8 +155,8 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
     schedule.arrivals[i] = 0;
-  // Decode kernels read the schedule as soon as they begin; with overlapping launches that is when all CTAs
-  // of this kernel have exited.
+  // Decode kernels read the schedule as soon as they begin. With overlapping launches they begin when all
+  // CTAs of this kernel have exited.
   __threadfence();
 }
 

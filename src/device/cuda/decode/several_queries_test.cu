@@ -1,4 +1,5 @@
-// Compares decode attention for several queries of a sequence with attention in double precision.
+// Compares decode attention for several queries of a sequence with attention in double precision. Cases vary
+// the number of columns, which decides the kernel, and the lengths of sequences.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"
@@ -12,11 +13,12 @@ namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
 
+// Says how many query heads a KV head has and how many queries a sequence has.
 struct Asked {
   int group, queries;
 };
-// The cases have 2 to 32 columns in one launch, some with one head's columns in two warps, and several
-// launches.
+// The cases have 2 to 32 columns in one launch, and some need several launches. In some, one head's columns
+// lie in two warps.
 constexpr Asked kAsked[] = {{1, 2}, {1, 8}, {2, 2}, {4, 2}, {3, 3}, {4, 4}, {8, 2}, {4, 8}, {7, 5}, {12, 3}};
 
 class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
@@ -26,7 +28,8 @@ class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, in
     std::tie(pair_, d_) = GetParam();
     plain_ = is_unquantized(pair_);
   }
-  // Unquantized caches have no sealed pages, so those tokens move to the tail.
+  // Moves the tokens of sealed pages to the tail if the cache is unquantized, because it then has no sealed
+  // pages.
   std::vector<SequenceLengths> with(std::vector<SequenceLengths> lengths) const {
     if (plain_)
       for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * l.sealed, l.n_protected};
@@ -44,8 +47,8 @@ class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, in
   bool plain_ = false;
 };
 
-// Tails end within a page, at its end and after it, within the queries' own tokens and before them. One
-// sequence has fewer tokens than there are queries.
+// Tails end within a page, at its end and after it. A page's end lies within the queries' own tokens or
+// before them. One sequence has fewer tokens than there are queries.
 TEST_P(SeveralQueries, AgreeOnRaggedSequencesWithSinkAndTail) {
   for (const Asked& asked : kAsked) {
     TestCache cache({pair_}, d_,
@@ -72,7 +75,7 @@ TEST_P(SeveralQueries, AgreeWithProtectedTokensMasked) {
   expect_exact(cache, {4, 3});
 }
 
-// Scales and gains times weights then exceed half precision.
+// Values are so large that scales and gains times weights exceed half precision.
 TEST_P(SeveralQueries, AgreeOnLoudValues) {
   for (const float loudness : {170.0F, 10000.0F}) {
     const Values values = loudness < 1000 ? Values::outliers : Values::normal;
@@ -95,9 +98,9 @@ TEST_P(SeveralQueries, AgreeOnWhatAModelMade) {
   }
 }
 
-// Later scores repeatedly exceed the largest score so far by far.
+// Scores repeatedly exceed the largest earlier score by a wide margin, so warps must raise their reference.
 TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
-  constexpr double kInherent = 0.01;  // at this sharpness
+  constexpr double kInherent = 0.01;  // relative RMS error of the formats with scores this sharp
   for (const Asked& asked : {Asked{4, 2}, Asked{4, 4}, Asked{4, 8}}) {
     TestCache cache({pair_}, d_, with({{40, 40, 0}, {9, 5, 0}}), 0, false, Tables::own, Values::normal, 5);
     cache.sharpen(2);
@@ -109,8 +112,8 @@ TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
   }
 }
 
-// Windows begin in sealed pages and in the tail, in one page for the first queries and in the next page for
-// the others.
+// Windows begin in sealed pages and in the tail. In some sequences a window begins in one page for the first
+// queries and in the next page for the others.
 TEST_P(SeveralQueries, AgreeWithWindowsCapsAndSinkLogits) {
   for (const bool capped : {false, true}) {
     for (const Asked& asked : {Asked{4, 2}, Asked{3, 4}, Asked{4, 8}}) {
@@ -166,7 +169,7 @@ TEST(SeveralQueriesWithSas, Agree) {
   }
 }
 
-// Values are skipped only if one warp has all columns.
+// The kernel that skips values serves only launches in which one warp has all columns.
 TEST(SeveralQueriesThatSkipValues, Agree) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const Asked& asked : {Asked{4, 2}, Asked{4, 4}}) {

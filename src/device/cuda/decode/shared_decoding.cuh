@@ -1,33 +1,34 @@
-// Shared decoding for many columns: warps that share a page share its decoding. There are `Sets` warps, one
-// for each set of eight columns. Each decodes its part of a page's codes once and multiplies it with the
-// columns of all sets. The part is some of the tokens for keys, and some of the channels for values. In
-// between, the warps write their tokens' weights to shared memory and synchronize once per page, since the
-// values' products need the weights of all tokens.
+// Decodes pages for many columns: `Sets` warps that share a page also share its decoding. Each warp decodes
+// its part of the page's codes once and multiplies it with the columns of all warps. A warp's part is some of
+// the tokens for keys, and some of the channels for values. Between the two products, warps write the weights
+// of their tokens to shared memory and synchronize once a page, because the values' products need the weights
+// of all tokens.
 //
-// The reference of a column's weights does not rise with every larger score; otherwise the warps would have
-// to synchronize before they compute weights. It stays while no score is more than 2^kSlack times as large.
-// The warps tell each other at the barrier whether one is, and if so, compute the weights again.
+// All warps scale a column's weights by one reference, which does not follow every larger score. Otherwise
+// warps would have to synchronize before they compute weights. The reference stays while no weight exceeds
+// 2^(kWeightBits + kSlack). At the barrier the warps tell each other whether a weight exceeds this limit. If
+// so, they raise the reference and compute the weights again.
 //
-// A pair supports this by Pair::Strips, which behaves like a pair as far as tables go. It has Key::score. Its
-// values have Tokens (the factors of a warp's tokens, which multiply their weights), mix and finish. In the
-// end a warp has all columns' sums of its channels. Warps exchange them for the sums of their own columns and
-// then continue as usual (decode_kernel.cuh).
+// A pair supports shared decoding by Pair::Strips, which supplies tables as a pair does, and Key::score.
+// Strips::Value supplies Tokens (the factors of a warp's tokens, which multiply their weights), mix and
+// finish. After the last sealed page each warp has the sums of its channels for all columns. Warps exchange
+// sums until each has all channels of its own columns, and continue as in decode_kernel.cuh.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
 
 namespace kvant::cuda {
 
-// Weights are at most 2^(kWeightBits + kSlack) before the factors of their tokens multiply them.
+// A weight is at most 2^(kWeightBits + kSlack) before the factor of its token multiplies it.
 inline constexpr float kSlack = 4;
 inline constexpr float kLargestSharedWeight = 256;
 static_assert(kWeightBits + kSlack == 8);
 
-// The order of registers of two sets of columns: as B operands of products with either set, or as the A
-// operand of a product whose rows are the 16 columns.
+// Orders the registers of two sets of columns: as B operands of products with either set, or as the A operand
+// of a product whose rows are the 16 columns.
 enum class QueryOrder : std::uint8_t { columns, rows };
 
-// The queries of all columns in shared memory, as fragments.
+// Holds the queries of all columns in shared memory, as MMA operands.
 template <int D, int Sets, QueryOrder Order>
 struct SharedQueries {
   static constexpr int kPairs = Sets / 2;
@@ -36,8 +37,8 @@ struct SharedQueries {
   static constexpr int kBytes = kSumsAt + Sets * kPaddedGroup * 4;
   unsigned char* at;
 
-  // Return sets 2 * pair and 2 * pair + 1: b[k][0] and b[k][1] of each set, or b[k][0] of both and then
-  // b[k][1] of both.
+  // Return sets 2 * pair and 2 * pair + 1. columns() returns b[k][0] and b[k][1] of one set and then of the
+  // other. rows() returns b[k][0] of both sets and then b[k][1] of both.
   __device__ __forceinline__ uint4 columns(int k, int pair, int lane) const {
     const uint4 x = fragments(k, pair, lane);
     return Order == QueryOrder::columns ? x : make_uint4(x.x, x.z, x.y, x.w);
@@ -46,11 +47,11 @@ struct SharedQueries {
     const uint4 x = fragments(k, pair, lane);
     return Order == QueryOrder::rows ? x : make_uint4(x.x, x.z, x.y, x.w);
   }
-  // Returns Query::factor of a set.
+  // Returns Query::factor of columns 2t and 2t + 1 of a set.
   __device__ __forceinline__ float2 factors(int set, int lane) const {
     return reinterpret_cast<const float2*>(at + kFactorsAt)[set * 4 + lane % 4];
   }
-  // Returns the sums over channels of a set's columns 2t and 2t + 1, in the order of fragments.
+  // Returns the sums over channels of a set's columns 2t and 2t + 1, in the order that register `b` has.
   __device__ __forceinline__ float2 sums(int set, int lane) const {
     return reinterpret_cast<const float2*>(at + kSumsAt)[set * 4 + lane % 4];
   }
@@ -100,9 +101,9 @@ struct SharedQueries {
   }
 };
 
-// A page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] in half precision. With
-// Totals, sums of weights follow: each group of four lanes of a warp has a row with the sums of all its
-// tokens.
+// Holds a page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] in half precision.
+// With Totals, rows with sums of weights follow. Each group of four lanes of a warp has one row, with the
+// sums of its tokens.
 template <int Sets, bool Totals>
 struct SharedWeights {
   static constexpr int kTiles = kTokenTiles + (Totals ? Sets / 2 : 0);
@@ -114,30 +115,31 @@ struct SharedWeights {
                                         std::uint32_t x) const {
     reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
   }
-  // Loads the B operand of contraction tile `tile` for sets 2 * pair (b[0], b[1]) and 2 * pair + 1 (b[2],
-  // b[3]).
+  // Loads the B operand of contraction tile `tile`, for set 2 * pair into b[0] and b[1], and for set 2 * pair
+  // + 1 into b[2] and b[3].
   __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
     load_transposed_matrices(b, shared_address(at) + (tile * Sets + 2 * pair) * 256 + lane * 16);
   }
 };
 
-// The position of a token in the products with values: row + 8 * half of a tile.
+// Names a token's row in the products with values: row + 8 * half of a tile.
 struct TokenRow {
   int tile, half, row;
 };
 
-// Sums of products with the columns of all sets.
+// Holds a lane's sums of products with the columns of all sets.
 template <int Sets, int Tiles>
 using SetSums = float[Sets][Tiles][4];
 
-// Whether any lane has a weight, out of two halves, that exceeds kLargestSharedWeight.
+// Says whether any lane has a weight above kLargestSharedWeight. `largest` holds two half-precision numbers.
 __device__ __forceinline__ bool are_too_large(std::uint32_t largest) {
-  constexpr std::uint32_t kLimit = 0x5c00;  // as a half
+  // The limit has the bits of 256 in half precision.
+  constexpr std::uint32_t kLimit = 0x5c00;
   return __any_sync(~0U, (largest & 0xffff) > kLimit || largest >> 16 > kLimit) != 0;
 }
 
-// Finds the new reference of the weights of a set's columns: the largest scores that the sharing warps have
-// published.
+// Returns in `higher` the new reference of the weights of a set's columns. The new reference is the largest
+// of the old reference and the scores that the sharing warps have published.
 template <int Sets, class State>
 __device__ __forceinline__ void find_raised(const State& state, int set, int lane, float (&higher)[2]) {
   higher[0] = state.max[set][0];
@@ -151,16 +153,16 @@ __device__ __forceinline__ void find_raised(const State& state, int set, int lan
   }
 }
 
-// Returns the sum over lanes that have the same columns.
+// Returns the sum of x over the lanes that have the columns of this lane.
 __device__ __forceinline__ float sum_over_tiles(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
   return x;
 }
 
-// Collects the warp's own columns. `sums` [set][m tile][lane] holds the sums over all channels that the
-// sharing warps have left; these become the accumulator's. The published sums of weights and addends become
-// the accumulator's sum and `addend`.
+// Gives the warp the results of its own columns. `sums` [set][m tile][lane] holds the sums of all channels
+// that the sharing warps have left. The warp's columns go to acc.out. The published sums of weights and
+// addends go to acc.sum and `addend`.
 template <int D, int Sets, class State>
 __device__ __forceinline__ void take_own_columns(const State& state, const float4* sums, int own, int lane,
                                                  Accumulator<D>& acc, float (&addend)[2]) {
@@ -177,7 +179,8 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
     const int column = own * kPaddedGroup + lane % 4 * 2;
     const float2 sum = *reinterpret_cast<const float2*>(state.told(0, warp) + column);
     const float2 more = *reinterpret_cast<const float2*>(state.told(1, warp) + column);
-    if (lane < 4) {  // the accumulator's sums are per lane
+    // Only one lane of each column adds the sums, because acc.sum covers a lane's own tokens.
+    if (lane < 4) {
       acc.sum[0] += sum.x;
       acc.sum[1] += sum.y;
     }
@@ -186,20 +189,21 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
   }
 }
 
-// Sets is the number of warps that share a page.
+// Makes a pair of a pair's Strips. Sets is the number of warps that share a page.
 template <class Strips, int D, int Sets>
 struct SharedDecoding : Strips {
   using Key = typename Strips::Key;
   using Value = typename Strips::Value;
-  static constexpr int kTiles = kTokenTiles / Sets;  // tiles of tokens per warp
-  static constexpr int kMTiles = D / 16 / Sets;      // tiles of channels per warp
+  static constexpr int kTiles = kTokenTiles / Sets;  // tiles of tokens of a warp
+  static constexpr int kMTiles = D / 16 / Sets;      // tiles of channels of a warp
   using Queries = SharedQueries<D, Sets, Key::kOrder>;
   using Weights = SharedWeights<Sets, Value::kHasTotals>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
-  // After the tables come the queries of all columns. Each group of sharing warps then has the weights of two
-  // pages, what they publish about columns, [2][warp][column], and the lanes' own sums, [warp][set][lane].
+  // The queries of all columns follow the tables. Then each group of sharing warps has the weights of two
+  // pages, the numbers that warps publish about columns, [2][warp][column], and the lanes' own sums,
+  // [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
@@ -212,17 +216,20 @@ struct SharedDecoding : Strips {
 
   struct State {
     SetSums<Sets, kMTiles> out = {};
-    float max[Sets][2];  // for columns 2t and 2t + 1: the reference of their weights
+    // A weight of column 2t or 2t + 1 is relative to this score.
+    float max[Sets][2];
     const DecodeArgs& args;
     unsigned char* shared = nullptr;
-    int buffer = 0;  // index of the weights' buffer
+    // Two buffers of weights take turns, and this is the index of the current one.
+    int buffer = 0;
 
     template <class Part>
     __device__ State(const DecodeArgs& of_launch, const Part&, int) : args(of_launch) {
 #pragma unroll
       for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
     }
-    // The warps that share the first ring leave their queries for all warps.
+    // Stores the queries for all warps. Only the warps that share the first ring do so, because all warps of
+    // the CTA have the same queries.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
       if (threadIdx.x < Sets * kLanes) {
@@ -233,7 +240,7 @@ struct SharedDecoding : Strips {
       for (int set = 0; set < Sets; ++set) sums(set, lane) = make_float4(0, 0, 0, 0);
       named_barrier(1, args.consumer_warps * kLanes);
     }
-    // Returns the query of the warp's own columns, for which loops over sealed pages have no registers.
+    // Returns the query of the warp's own columns. Loops over sealed pages have no registers to keep it.
     __device__ __forceinline__ Query<D> own_query(int lane) const {
       return Key::rearrange(queries().load(sharer(), lane));
     }
@@ -256,12 +263,12 @@ struct SharedDecoding : Strips {
     __device__ __forceinline__ Weights weights() const {
       return {of_group() + buffer * Weights::kBytes};
     }
-    // Returns, over this lane's tokens and for columns 2t and 2t + 1 of a set, the sums of weights (x, y) and
-    // of weights times the tokens' addends (z, w). They lie in shared memory because registers are scarce.
+    // Returns sums over this lane's tokens for columns 2t and 2t + 1 of a set: of weights (x, y), and of
+    // weights times the tokens' addends (z, w). Shared memory holds the sums because registers are scarce.
     __device__ __forceinline__ float4& sums(int set, int lane) const {
       return reinterpret_cast<float4*>(of_group() + kSumsAt)[(sharer() * Sets + set) * kLanes + lane];
     }
-    // Returns what a warp publishes about columns; `which` selects one of two numbers.
+    // Returns the numbers that a warp publishes about columns. `which` selects one of two numbers a column.
     __device__ __forceinline__ float* told(int which, int warp) const {
       return reinterpret_cast<float*>(of_group() + 2 * Weights::kBytes) + which * kTold +
              warp * (Sets * kPaddedGroup);
@@ -301,7 +308,8 @@ struct SharedDecoding : Strips {
   static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
     const int own = State::sharer();
     auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
-    named_barrier(State::barrier(), Sets * kLanes);  // all have read the last weights
+    // All warps must have read the last weights, whose memory is reused.
+    named_barrier(State::barrier(), Sets * kLanes);
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {
 #pragma unroll
@@ -326,17 +334,17 @@ struct SharedDecoding : Strips {
       }
     }
     named_barrier(State::barrier(), Sets * kLanes);
-    float addend[2] = {0, 0};  // over all tokens, in each lane
+    float addend[2] = {0, 0};  // sums over all tokens, which every lane has
     take_own_columns<D, Sets>(state, sums, own, lane, acc, addend);
     Value::finish(state.args, acc.out, addend);
   }
 
  private:
-  // Returns a lane's part of a page's tiles. Each of four warps reads one or two words of every 16-byte
-  // piece, which hold the lanes' streams of codes. If all its lanes had the same part, these words would lie
-  // in a quarter or half of the banks. So lanes that are eight apart have different parts
-  // (Strips::kMixedParts says by which bits). Rows of fragments then belong to different tiles, which does
-  // not affect the products.
+  // Returns the part of a page's tiles that a lane handles. Each of four warps reads one or two words of
+  // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had the same part, these
+  // words would lie in a quarter or half of the banks. So lanes that are eight apart have different parts, by
+  // the bits of Strips::kMixedParts. Rows of an MMA operand then belong to different tiles, which does not
+  // affect the products.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
   }
@@ -358,18 +366,19 @@ struct SharedDecoding : Strips {
     return top;
   }
 
-  // Stores the weights of the warp's tokens and adds them to its sums. If some are too large, it returns true
-  // and adds nothing.
+  // Stores the weights of the warp's tokens and adds them to the lane's sums. If a weight is too large,
+  // returns true and adds nothing.
   static __device__ __forceinline__ bool weigh(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                int first_tile, int lane, State& state) {
-    std::uint32_t largest = 0;  // halves
+    std::uint32_t largest = 0;  // two half-precision numbers
     float4 sums[Sets];
     weigh_into(s, tokens, first_tile, lane, state, largest, sums);
     const bool rises = are_too_large(largest);
     if (!rises) add_sums(sums, lane, state);
     return rises;
   }
-  // Does the same when no weight is too large. counts: whether to add them to the sums.
+  // Stores the weights again after raise(), when no weight is too large. `counts` says that weigh() has not
+  // added them to the lane's sums.
   static __device__ __forceinline__ void weigh_again(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                      bool counts, int first_tile, int lane, State& state) {
     std::uint32_t largest = 0;
@@ -385,7 +394,8 @@ struct SharedDecoding : Strips {
       sums = make_float4(x.x + more[set].x, x.y + more[set].y, x.z + more[set].z, x.w + more[set].w);
     }
   }
-  // Computes the weights of the warp's tokens, the largest of them, and their sums.
+  // Computes and stores the weights of the warp's tokens. Returns the largest weights in `largest`, and sums
+  // over this lane's tokens in `sums`.
   static __device__ __forceinline__ void weigh_into(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                     int first_tile, int lane, const State& state,
                                                     std::uint32_t& largest, float4 (&sums)[Sets]) {
@@ -423,8 +433,8 @@ struct SharedDecoding : Strips {
     }
   }
 
-  // Raises the reference of all columns' weights to the largest scores so far. That is rare: it happens at a
-  // segment's first page, and when scores rise a lot.
+  // Raises the reference of all columns' weights to the largest scores so far. This happens only at a
+  // segment's first page and when scores rise a lot.
   static __device__ __forceinline__ void raise(const SetSums<Sets, kTiles>& s, int lane, State& state) {
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {

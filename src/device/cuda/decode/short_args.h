@@ -1,4 +1,5 @@
-// What the kernels for short sequences share with the host code that launches them.
+// This file has the arguments and limits of the kernels for short sequences. Kernels and launching host code
+// share them.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -7,34 +8,39 @@
 namespace kvant::cuda {
 
 inline constexpr int kShortWarps = 8;
-inline constexpr int kMaxShortCtas = 8;  // of a cluster, which shares a sequence and KV head
-// Limits on a sequence's tail tokens, with one CTA per KV head and with several. Above them the general
-// kernel is faster (on an H100, with 8 heads of 128 channels, by decode_bench).
+// A cluster of at most this many CTAs shares a sequence and KV head.
+inline constexpr int kMaxShortCtas = 8;
+// A sequence has at most kMaxShortTokens tail tokens if one CTA serves each KV head, and kMaxSharedTokens per
+// CTA if several do. With more tokens the general kernel is faster (on an H100, with 8 heads of 128 channels,
+// by decode_bench).
 inline constexpr int kMaxShortTokens = 512;
 inline constexpr int kMaxSharedTokens = 256;
-// The limit on sealed pages per CTA.
+// A CTA has at most this many sealed pages.
 inline constexpr int kMaxShortPages = 4;
-// The slots of a ring of sealed pages: two or four.
+// A ring of sealed pages has this many slots; two or four are possible.
 inline constexpr int kShortStages = 4;
 
-// Members are in the order in which the kernel needs them, because arguments come from memory, a few at a
-// time.
+// Members stand in the order in which the kernel needs them, because a kernel's arguments come from memory a
+// few at a time.
 struct ShortArgs {
   const std::int32_t* tail_tokens;
   PageSource tail;
-  int table_pages;                   // the least number of pages in each sequence's tables
-  const std::int32_t* first_tokens;  // hidden tokens of each sequence's first page; or null
+  int table_pages;  // pages that each sequence's tables have at least
+  // [n_seqs]: hidden tokens of each sequence's first page. Null hides none.
+  const std::int32_t* first_tokens;
   int group, n_kv_heads;
   NumberType q_type, rows_type;
   AppendedRows queries;
-  AppendedRows sides[2];  // a new token of each sequence, the last of its tail; null rows: there are none
+  // A new token of each sequence is the last one of its tail. Null rows mean that there is none.
+  AppendedRows sides[2];
   float softmax_scale_log2;
-  float softcap_log2;  // > 0: scores are capped, in units of log 2
+  // A positive value caps scores. The value is in units of log 2.
+  float softcap_log2;
   const float* sink_logits;
   float* lse;
   int out_hadamard;
   NumberType out_type;
-  int out_channels;  // channels that rows have
+  int out_channels;  // channels of an output row
   const float* out_factors;
   void* out;
   std::int64_t out_seq_stride, out_head_stride;
@@ -42,18 +48,20 @@ struct ShortArgs {
   static constexpr int sas = 0;
 };
 
-// Arguments if some of a sequence is sealed: the general kernel's arguments, as pairs of formats read them.
-// q, the schedule, and the shared memory except for the merge buffer are not used. Outputs, `lse` and sink
-// logits begin with a group's first query head, whichever heads the launch serves.
+// Holds the arguments if some pages of a sequence are sealed. The general kernel's arguments are among them,
+// because pairs of formats read these. The kernel ignores q, the schedule and the merge buffer's offset. out,
+// lse and sink_logits point to the first query head of a KV head, whichever query heads the launch serves.
 struct ShortSealedArgs : DecodeArgs {
-  int first_query;     // of each group
-  int sealed_entries;  // the least number of entries in each sequence's table of sealed pages
-  int tail_entries;    // the same for tail pages
+  // The launch serves query heads of each KV head from this one on.
+  int first_query;
+  int sealed_entries;  // entries that each sequence's table of sealed pages has at least
+  int tail_entries;    // entries that each sequence's table of tail pages has at least
   NumberType rows_type;
   AppendedRows queries;
   AppendedRows sides[2];
 
-  static constexpr std::nullptr_t correction_numerator = nullptr;  // compiles the code for it away
+  // A null pointer of this type makes the compiler leave out the code for a correction.
+  static constexpr std::nullptr_t correction_numerator = nullptr;
 };
 
 }  // namespace kvant::cuda

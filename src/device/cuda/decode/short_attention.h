@@ -1,4 +1,5 @@
-// Decode attention of short sequences.
+// Launches the decode kernels for short sequences. They need no schedule, and start faster than the general
+// kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,24 +13,24 @@ namespace kvant::cuda {
 struct AppendArgs;       // seal/encode_args.h
 struct ShortSealedArgs;  // short_args.h
 
-// Whether a kernel for short sequences serves a step, which then needs no schedule. The answer is the same
-// for all layers, whatever their formats.
+// Says whether a kernel for short sequences serves a step, which then needs no schedule. The result does not
+// depend on formats, so all layers of a step agree.
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
 
-// Attends in one layer of such a step if nothing is sealed. new_rows: the last token of each sequence, or
-// null.
+// Attends in one layer of a short step without sealed pages. `new_rows` has the last token of each sequence,
+// or is null if the tail holds all tokens already.
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                           const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
                           cudaStream_t stream);
 
-// Attends in one launch if some pages are sealed, for the heads and queries in args. It fills in the
-// remaining arguments.
+// Attends in one launch of a short step with sealed pages, for the heads and queries in `args`. Fills in the
+// other arguments.
 cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                                 const kvant_decode_layer& layer, const AppendArgs* new_rows,
                                 const DecodeKernel& kernel, const Gpu& gpu, ShortSealedArgs& args,
                                 cudaStream_t stream);
 
-// Whether the pages of a kernel's formats fit in the shared memory of that launch.
+// Says whether pages of the kernel's formats fit into the shared memory of attend_short_sealed()'s launch.
 bool fits_short(const DecodeKernel& kernel, const Gpu& gpu);
 
 }  // namespace kvant::cuda

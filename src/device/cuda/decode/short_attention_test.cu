@@ -1,5 +1,5 @@
-// Compares attention to sequences without sealed pages, with rows that are appended on the way, with double
-// precision. It runs the kernel for short sequences and, on the same caches, the general one.
+// Compares attention to sequences without sealed pages with attention in double precision. Some calls also
+// append rows. Every case runs the kernel for short sequences and, on equal caches, the general kernel.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"
@@ -11,11 +11,11 @@ namespace kvant::cuda::short_attention_test {
 namespace {
 
 constexpr double kTolerance = 0.005;        // relative RMS error
-constexpr double kPlainTolerance = 0.0005;  // for F32 queries
+constexpr double kPlainTolerance = 0.0005;  // relative RMS error with F32 queries
 
 constexpr FormatPair kPairs[] = {{"bf16", "bf16"}, {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}};
 
-// The lengths lie around the ends of tiles, pages, and what the warps process together.
+// Lengths lie around the ends of tiles, of pages, and of the tokens that a CTA's warps handle at a time.
 const std::vector<SequenceLengths> kShort[] = {
     {{0, 23, 0}},
     {{0, 1, 0}, {0, 0, 0}, {0, 2, 0}, {0, 16, 0}, {0, 17, 0}},
@@ -29,7 +29,7 @@ class ShortAttention : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // Runs either kernel, depending on whether the call gives the sequences' lengths.
+  // Runs both kernels. A call that says the sequences' lengths runs the kernel for short sequences.
   template <class Prepare>
   void expect_exact(const FormatPair& pair, const std::vector<SequenceLengths>& lengths, int group,
                     double tolerance, const Prepare& prepare, kvant_type out_type = KVANT_F32,
@@ -143,8 +143,8 @@ TEST_P(ShortAttention, AppendsBeforeWindowsEnd) {
 INSTANTIATE_TEST_SUITE_P(HeadDims, ShortAttention, ::testing::Values(64, 128, 256),
                          [](const auto& info) { return "d" + std::to_string(info.param); });
 
-// Sequences with many sealed pages go to the general kernel, after their last rows have been appended. For a
-// sequence without a tail only queries are transformed.
+// Sequences with many sealed pages go to the general kernel, after another kernel has appended the last rows.
+// A sequence without a tail appends nothing, and only its queries are rotated.
 TEST(AppendingAttention, AgreesWhereSomeIsSealed) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int d : kHeadDims) {
@@ -163,7 +163,8 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
   const kvant_decode_shape shape{sizeof shape, 1, 8, 4, 128, 1.0F, "tcq4", "tcq4"};
   kvant_decode_lengths lengths{};
   lengths.tail_tokens = some;
-  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));  // sequences may have any length
+  // Without a limit, sequences may have any length.
+  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));
   lengths.max_tail_tokens = 300;
   EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100));
   const auto with = [&](const auto& change) {
@@ -173,7 +174,8 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
     return takes_short_kernel(changed_shape, changed, kH100);
   };
   EXPECT_FALSE(with([](auto& s, auto&) { s.head_dim = 512; }));
-  EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));  // an unknown number of pages
+  // The number of sealed pages is unknown.
+  EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));
   EXPECT_FALSE(with([&](auto&, auto& l) { l.protected_tokens = some; }));
   const auto with_tokens = [&](int n_seqs, int max_tail_tokens) {
     return with([&](auto& s, auto& l) {
@@ -181,17 +183,22 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
       l.max_tail_tokens = max_tail_tokens;
     });
   };
-  EXPECT_TRUE(with_tokens(1, 2048));  // 8 heads have clusters of 8 CTAs
+  // Each of 8 heads has a cluster of 8 CTAs.
+  EXPECT_TRUE(with_tokens(1, 2048));
   EXPECT_FALSE(with_tokens(1, 2049));
-  EXPECT_TRUE(with_tokens(4, 1024));  // clusters of 4 CTAs
+  // Each head has a cluster of 4 CTAs.
+  EXPECT_TRUE(with_tokens(4, 1024));
   EXPECT_FALSE(with_tokens(4, 1025));
-  EXPECT_TRUE(with_tokens(8, 512));  // clusters of 2 CTAs
+  // Each head has a cluster of 2 CTAs.
+  EXPECT_TRUE(with_tokens(8, 512));
   EXPECT_FALSE(with_tokens(8, 513));
-  EXPECT_TRUE(with_tokens(16, 512));  // one CTA each
+  // Each head has one CTA.
+  EXPECT_TRUE(with_tokens(16, 512));
   EXPECT_FALSE(with_tokens(16, 513));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.sas = 1; }));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.corrected = 1; }));
-  EXPECT_FALSE(with_tokens(64, 300));  // more than there are SMs
+  // The GPU has fewer SMs than the step has sequences and heads.
+  EXPECT_FALSE(with_tokens(64, 300));
 }
 
 TEST(NewRows, AreRefusedWhereTheyDoNotFit) {

@@ -1,19 +1,19 @@
-// Decode attention to short sequences without sealed pages. Each sequence and KV head has a CTA or a cluster
-// of CTAs, whose warps take turns with tiles of 16 tokens. A new token is appended on the way: it is rotated
-// if the recipe asks for that, rounded, and written to its page. It is attended to from shared memory as a
-// tile of its own.
+// Computes decode attention of short sequences without sealed pages. A CTA or a cluster of CTAs serves each
+// sequence and KV head, and its warps take tiles of 16 tokens in turn. The kernel also appends a new token:
+// it rotates the token's rows if the recipe asks for that, rounds them and writes them to their page. Warps
+// attend to the new token in shared memory, as a tile of its own.
 //
 // In a model, weights evict everything else from the caches between two layers. So the time depends on how
-// often something waits for memory (lengths and page tables, then pages), and on the size of the code. The
-// general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before it reads
-// a page.
+// often the kernel waits for memory in sequence (lengths and page tables, then pages), and on the size of its
+// code. The general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers
+// before it reads a page.
 #pragma once
 
 #include "device/cuda/decode/short_parts.cuh"
 
 namespace kvant::cuda {
 
-// The grid is CTAs of a cluster x KV heads x (sequences times passes of kPaddedGroup query heads).
+// The grid is [sequences * passes of kPaddedGroup query heads][KV heads][CTAs of a cluster].
 template <int D>
 __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
     short_kernel(const __grid_constant__ ShortArgs args) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
   at.warp = static_cast<int>(threadIdx.x) / kLanes;
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const int first_tile = at.cta * kShortWarps;
-  // Page ids are loaded before it is known whether the warp has a tile, so both loads overlap.
+  // Page ids are loaded before the kernel knows whether the warp has a tile, so both loads overlap.
   int2 ids{};
   if (first_tile / kTokenTiles < args.table_pages)
     ids = page_ids(args.tail, at.seq, at.head, (first_tile + at.warp) / kTokenTiles);
@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
   if (n_tokens == 0) return;
   const int hidden = args.first_tokens == nullptr ? 0 : args.first_tokens[at.seq];
   const int n_new = args.sides[0].rows == nullptr ? 0 : 1;
-  const int n_stored = n_tokens - n_new;  // stored before this step
+  const int n_stored = n_tokens - n_new;  // tokens stored before this step
   const int n_stored_tiles = (n_stored + kTileTokens - 1) / kTileTokens;
   const int n_tiles = n_stored_tiles + n_new;
   const bool has_new = n_new != 0 && n_stored_tiles / kShortWarps % at.n_ctas == at.cta;
-  // If registers suffice, a tile's values are loaded before its scores are known.
+  // A tile's values are loaded before its scores are known if registers suffice.
   constexpr bool kValuesEarly = D <= 128;
   uint4 keys[D / 16], values[D / 16];
   if (first_tile + at.warp < n_stored_tiles) {
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
           s, n, at.lane, [&](int m) { return values[m]; }, acc);
     }
   }
-  const int n_warps = max(0, min(n_tiles - first_tile, kShortWarps));  // warps that have had tiles
+  // Only these warps have had tiles.
+  const int n_warps = max(0, min(n_tiles - first_tile, kShortWarps));
   leave_outputs<true>(args, at, (1U << n_warps) - 1, acc, shared);
 }
 

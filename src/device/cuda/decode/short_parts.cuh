@@ -1,8 +1,6 @@
-// Parts that the kernels for short sequences share (short_kernel.cuh, short_sealed_kernel.cuh): rows that are
-// brought to shared memory, tiles of unquantized tokens in registers, and the merging of outputs over a CTA's
-// warps and a cluster's CTAs.
-//
-// Args is the kernel's argument type (ShortArgs, ShortSealedArgs).
+// Holds the parts that both kernels for short sequences share (short_kernel.cuh, short_sealed_kernel.cuh).
+// They bring rows to shared memory, load tiles of unquantized tokens into registers, and merge outputs over a
+// CTA's warps and a cluster's CTAs. Args is the kernel's argument type (ShortArgs, ShortSealedArgs).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,34 +14,39 @@
 
 namespace kvant::cuda {
 
+// Stands for a pair of formats where only unquantized tiles are read.
 struct ShortPair {
   static constexpr bool kCaps = true;
 };
 
-// Describes a warp's work.
+// Says which work a warp has.
 struct ShortPlace {
-  int cta, n_ctas;  // of the cluster, which serves one sequence and KV head
+  // The cluster has n_ctas CTAs and serves one sequence and KV head.
+  int cta, n_ctas;
   int seq, head;
-  int first_query, n_queries;  // within the head's group
+  // The launch serves n_queries query heads of the KV head, from first_query on.
+  int first_query, n_queries;
   int warp, lane;
 };
 
+// Holds a CTA's static shared memory.
 template <int D>
 struct ShortShared {
-  // Holds queries by query head, in the four parts that the lanes of a group of four read, padded to avoid
-  // bank conflicts. Once all warps have read them, a cluster's CTA leaves its part of the outputs in the same
-  // memory.
+  // [query head][quarter of the channels]: each of four lanes reads a quarter, and padding avoids bank
+  // conflicts. After all warps have read the queries, a cluster's CTA leaves its part of the outputs in the
+  // same memory.
   float queries[kPaddedGroup][4][D / 4 + 4];
-  float2 part_sums[kPaddedGroup];  // the matching maximum and sum of weights
-  __nv_bfloat16 new_rows[2][D];    // the new token's key and value
+  // The maximum and sum of weights of each query head belong to the outputs in `queries`.
+  float2 part_sums[kPaddedGroup];
+  __nv_bfloat16 new_rows[2][D];  // [2][D]: the new token's key and value
   float max[kShortWarps][kPaddedGroup], sum[kShortWarps][kPaddedGroup];
   MergedOutputs<D, kShortWarps> outputs;
 
-  // channel: even
+  // Returns two channels of a query head's part of the output. `channel` is even.
   __device__ float2& part_of(int query, int channel) {
     return *reinterpret_cast<float2*>(&queries[query][channel / (D / 4)][channel % (D / 4)]);
   }
-  // Reads channels [t * D/4, (t + 1) * D/4) of one of n queries; queries beyond n are zeros.
+  // Reads channels [t * D/4, (t + 1) * D/4) of a query. Queries from n on are zeros.
   __device__ __forceinline__ void read_query(int query, int n, int t, float (&x)[D / 4]) const {
 #pragma unroll
     for (int i = 0; i < D / 4; i += 4) {
@@ -56,7 +59,7 @@ struct ShortShared {
   }
 };
 
-// Returns the ids of a page's two sides in the table.
+// Returns the ids of a page's key and value side from the table.
 __device__ __forceinline__ int2 page_ids(const PageSource& pages, int seq, int head, int page) {
   const std::int32_t* of_keys = pages.table + seq * pages.seq_stride + head * pages.head_stride + page;
   return {of_keys[0], of_keys[pages.side_stride]};
@@ -69,7 +72,7 @@ __device__ __forceinline__ const uint4* find_tile(const PageSource& pages, int i
   return reinterpret_cast<const uint4*>(pages.at(id, head, side)) + tile % kTokenTiles * (D / 16) * kLanes;
 }
 
-// Loads this lane's part of a tile's N fragments.
+// Loads this lane's part of a tile's N MMA operands.
 template <int N>
 __device__ __forceinline__ void load_tile(const PageSource& pages, int id, int head, int side, int tile,
                                           int lane, uint4 (&to)[N]) {
@@ -78,7 +81,7 @@ __device__ __forceinline__ void load_tile(const PageSource& pages, int id, int h
   for (int i = 0; i < N; ++i) to[i] = from[i * kLanes];
 }
 
-// Makes a tile whose first token is the new one.
+// Make a tile whose first token is the new token, and whose other tokens are zeros.
 template <int N>
 __device__ __forceinline__ void take_key(const __nv_bfloat16* row, int lane, uint4 (&to)[N]) {
   const auto* fours = reinterpret_cast<const uint2*>(row) + lane % 4 * N;
@@ -94,12 +97,13 @@ __device__ __forceinline__ void take_value(const __nv_bfloat16* row, int lane, u
     to[m] = lane % 4 == 0 ? make_uint4(pairs[m] & 0xffffU, pairs[m] >> 16, 0, 0) : make_uint4(0, 0, 0, 0);
 }
 
-// Brings the queries of the CTA's heads and the new token's rows, as they are stored, into shared memory; the
-// rows also go to their page. new_token: index in the tail; negative if this CTA has none.
+// Brings the queries of the launch's heads and the new token's rows into shared memory. Rows are rotated and
+// rounded, and also go to their page. `new_token` is the token's index in the tail, or negative if this CTA
+// has none.
 template <int D, class Args>
 __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at, int new_token,
                                           ShortShared<D>& shared) {
-  constexpr int kOwn = D / kLanes;  // neighbouring channels per lane
+  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
   const int n_rows = at.n_queries + (new_token < 0 ? 0 : 2);
 #pragma unroll 1
   for (int i = at.warp; i < n_rows; i += kShortWarps) {
@@ -121,8 +125,9 @@ __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at
   }
 }
 
-// Part of a query head's output over some of the tokens: channels slice * kSlice + 2 * lane and the next, for
-// all slices. It holds sums of weights 2^(score - max + kWeightBits) times values, and sums of the weights.
+// Holds a query head's output over some of the tokens. A lane has channels slice * kSlice + 2 * lane and the
+// next one of each slice. The output is a sum of weights 2^(score - max + kWeightBits) times values, and
+// `sum` is the sum of the weights.
 template <int D>
 struct HeadPart {
   float2 out[D / kSlice] = {};
@@ -138,8 +143,8 @@ struct HeadPart {
   }
 };
 
-// Merges what some warps, one bit each, have left of a query head. nth: its index among the heads in shared
-// memory.
+// Merges the parts that warps have left of a query head. `warps` has a bit for each of these warps. `nth` is
+// the head's index among the heads in shared memory.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared, std::uint32_t warps,
                                                    int query, int nth, int lane) {
@@ -159,7 +164,7 @@ __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared,
   return head;
 }
 
-// Merges what the CTAs of the cluster have left of it.
+// Merges the parts that the cluster's CTAs have left of a query head.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_cluster(ShortShared<D>& shared, int n_ctas, int query,
                                                      int lane) {
@@ -182,7 +187,7 @@ __device__ __forceinline__ HeadPart<D> merge_cluster(ShortShared<D>& shared, int
   return head;
 }
 
-// query: index within the head's group.
+// Normalizes and stores the output of a query head. `query` is the head's index within its KV head's group.
 template <int D, class Args>
 __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& head, int seq, int kv_head,
                                            int query, int lane) {
@@ -201,9 +206,9 @@ __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& 
     store_pair(args, seq, kv_head, query, slice * kSlice + 2 * lane, {x[2 * slice], x[2 * slice + 1]}, D);
 }
 
-// Turns the warps' accumulators into outputs, each stored by one CTA of the cluster. All threads of the
-// cluster must call it. warps: a bit for each warp that has a part; acc: this warp's. IsOftenAlone: a cluster
-// of one CTA gets code of its own.
+// Turns the accumulators of all warps into outputs, each of which one CTA of the cluster stores. All threads
+// of the cluster must call this. `warps` has a bit for each warp with a part, and `acc` is this warp's part.
+// With IsOftenAlone, a cluster of one CTA has shorter code of its own.
 template <bool IsOftenAlone, int D, class Args>
 __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace& at, std::uint32_t warps,
                                               Accumulator<D>& acc, ShortShared<D>& shared) {
@@ -224,7 +229,8 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
   }
 #pragma unroll 1
   for (int first = 0; first < at.n_queries; first += kMergedHeads) {
-    if (first > 0) __syncthreads();  // the outputs have been read
+    // The outputs before must have been read.
+    if (first > 0) __syncthreads();
     if (has_some && at.lane % 4 / 2 == first / kMergedHeads) shared.outputs.put(acc, at.warp, at.lane);
     __syncthreads();
     if (at.warp >= min(at.n_queries - first, kMergedHeads)) continue;
@@ -242,11 +248,13 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
   if (IsOftenAlone && at.n_ctas == 1) return;
   cluster_sync();
   static_assert(kPaddedGroup <= kShortWarps);
-  const int query = at.cta + at.n_ctas * at.warp;  // stored by this warp; all CTAs have some
+  // CTAs take query heads in turn, and each warp of a CTA stores at most one.
+  const int query = at.cta + at.n_ctas * at.warp;
   if (query < at.n_queries)
     store_head(args, merge_cluster(shared, at.n_ctas, query, at.lane), at.seq, at.head,
                at.first_query + query, at.lane);
-  cluster_sync();  // until then other CTAs read what this one has left
+  // Until this barrier other CTAs read what this CTA has left.
+  cluster_sync();
 }
 
 }  // namespace kvant::cuda

@@ -1,11 +1,11 @@
-// Decode attention to short sequences with some sealed pages. As in short_kernel.cuh, each sequence and KV
-// head has a cluster of CTAs, which needs no schedule, appends a new token on the way, and combines results
-// in shared memory. The code of the general kernel's pairs (pairs/*.cuh) reads sealed pages. Each warp, or
-// several warps that share pages by tokens, has a ring of slots that one of its lanes fills.
+// Computes decode attention of short sequences with some sealed pages. As in short_kernel.cuh, a cluster of
+// CTAs serves each sequence and KV head without a schedule, appends a new token, and combines results in
+// shared memory. Sealed pages are read by the code of the general kernel's pairs (pairs/*.cuh). Each warp, or
+// several warps that share pages by tokens, has a ring of slots that one lane fills.
 //
-// There are more warps than pages, so the time for one page decides. If a pair supports it (Pair::OfShort),
-// four warps share each page. Pages are dealt out from the first warps on, over all CTAs of the cluster, and
-// unquantized tiles of 16 tokens from the last warps on.
+// There are more warps than pages, so the time of one page decides. If a pair supports sharing
+// (Pair::OfShort), four warps share each page. Over all CTAs of the cluster, pages are dealt out from each
+// CTA's first warp on, and unquantized tiles of 16 tokens from its last warp on.
 #pragma once
 
 #include <climits>
@@ -15,7 +15,7 @@
 
 namespace kvant::cuda {
 
-// Selects the pair whose kernel serves short sequences.
+// Selects the pair whose code reads pages of short sequences.
 template <class Pair>
 struct ShortPairOf {
   using type = Pair;
@@ -28,24 +28,26 @@ struct ShortPairOf<Pair> {
   using type = typename Pair::OfShort;
 };
 
-// A sequence and KV head whose queries lie in shared memory.
+// Describes a sequence and KV head whose queries lie in shared memory.
 template <int D>
 struct ShortSegment : Segment {
   const ShortShared<D>* shared;
 };
 
-// Corresponds to the function for segments whose queries lie in memory (query.cuh).
+// Loads a column's channels from shared memory, in place of the function in query.cuh that loads them from
+// global memory.
 template <int D>
 __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const ShortSegment<D>& segment,
                                                     int column_of_warp, int t, float (&x)[D / 4]) {
   segment.shared->read_query(column_of_warp, args.n_queries, t, x);
 }
 
-// A ring's sealed pages: `first` and every `step`th page after it.
+// Says which sealed pages a ring gets: `first` and every `step`th page after it.
 struct RingPages {
-  int ring;  // within the CTA
+  int ring;  // index of the ring within the CTA
   int first, step;
-  bool copies;  // whether this lane copies for the ring
+  // This lane copies pages for the ring if `copies` is true.
+  bool copies;
 
   template <int PageWarps>
   static __device__ __forceinline__ RingPages of(const Rings& rings, const ShortPlace& at) {
@@ -71,8 +73,8 @@ __device__ __forceinline__ void copy_sealed(const DecodeArgs& args, const Rings&
   }
 }
 
-// Fills the slots of a ring for the first time, with as many pages as fit. ids: those of the first page, if
-// tables were known to have it.
+// Fills the slots of a ring for the first time, with as many pages as fit. `ids` are the ids of the first
+// page if the tables are known to have an entry for it.
 __device__ __forceinline__ void begin_ring(const ShortSealedArgs& args, const Rings& rings,
                                            const RingPages& pages, const ShortPlace& at, int n_sealed,
                                            int2 ids) {
@@ -84,7 +86,8 @@ __device__ __forceinline__ void begin_ring(const ShortSealedArgs& args, const Ri
   }
 }
 
-// Copies the page that takes the slots of the ring's nth page, once all warps of the ring have read that one.
+// Copies the page that takes the slots of the ring's nth page, after all warps of the ring have read the nth
+// page.
 __device__ __forceinline__ void refill_ring(const DecodeArgs& args, const Rings& rings,
                                             const RingPages& pages, const ShortPlace& at, int n_sealed,
                                             int nth) {
@@ -128,21 +131,22 @@ __device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigne
   }
 }
 
-// The tiles of unquantized tokens: stored tokens of the tail, protected tokens, and the new token.
+// Counts the tokens outside sealed pages: stored tokens of the tail, protected tokens, and the new token.
 struct PlainTiles {
   int n_stored, n_protected;  // tokens
   int n_new;
-  int hidden;  // first tokens of the tail that are hidden
+  // This many tokens at the tail's start are hidden.
+  int hidden;
 
   static __device__ int tiles_for(int tokens) { return (tokens + kTileTokens - 1) / kTileTokens; }
   __device__ int of_tail() const { return tiles_for(n_stored); }
   __device__ int n() const { return of_tail() + tiles_for(n_protected) + n_new; }
 };
 
-// A tile of stored or protected tokens, without the new token.
+// Finds a tile of stored tail tokens or protected tokens.
 struct StoredTile {
   const PageSource* pages;
-  int number;  // counted from the first tile of its pages
+  int number;  // index among the tiles of its pages
   int n, hidden;
 
   __device__ StoredTile(const ShortSealedArgs& args, const PlainTiles& tiles, int i) {
@@ -184,11 +188,11 @@ __device__ __forceinline__ void attend_tiles(const ShortSealedArgs& args, const 
   }
 }
 
-// Prefetches a later tile into the L2 cache, a line of 128 bytes per lane.
+// Prefetches a tile of the tail into the L2 cache, 128 bytes a lane.
 template <int D>
 __device__ __forceinline__ void prefetch_tile(const PageSource& pages, int2 ids, const ShortPlace& at,
                                               int tile) {
-  constexpr int kLines = kTileTokens * D * 2 / 128;  // per side
+  constexpr int kLines = kTileTokens * D * 2 / 128;  // lines of a side
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     const auto* from = reinterpret_cast<const unsigned char*>(
@@ -197,6 +201,7 @@ __device__ __forceinline__ void prefetch_tile(const PageSource& pages, int2 ids,
   }
 }
 
+// Runs a CTA. `memory` holds the rings and tables.
 template <class Pair, int D>
 __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* memory,
                                     ShortShared<D>& shared) {
@@ -216,11 +221,11 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const Rings rings(args, memory, kSharersLog2);
   const RingPages pages = RingPages::of<kSharers>(rings, at);
-  // Tiles start at the other end, with the warps that have no pages.
+  // Tiles start with the last warp, because the first warps have the pages.
   const int first_tile = (kShortWarps - 1 - at.warp) * at.n_ctas + at.cta;
   const int n_warps = kShortWarps * at.n_ctas;
 
-  // Table entries are loaded before it is known whether they are needed, so all loads overlap.
+  // Table entries are loaded before the kernel knows whether they are needed, so all loads overlap.
   int2 sealed_ids{}, tail_ids{};
   if (pages.copies && pages.first < args.sealed_entries)
     sealed_ids = page_ids(args.sealed.pages, at.seq, at.head, pages.first);
@@ -243,7 +248,8 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   if (pages.copies) begin_ring(args, rings, pages, at, n_sealed, sealed_ids);
   tiles.n_new = args.sides[0].rows == nullptr || n_tail == 0 ? 0 : 1;
   tiles.n_stored = n_tail - tiles.n_new;
-  if (n_sealed > 0) tiles.hidden = 0;  // the hidden tokens then belong to sealed pages
+  // With sealed pages, the hidden tokens belong to them.
+  if (n_sealed > 0) tiles.hidden = 0;
   const int n_tiles = tiles.n();
   if (first_tile < tiles.of_tail()) prefetch_tile<D>(args.tail, tail_ids, at, first_tile);
   const bool has_new = tiles.n_new != 0 && (n_tiles - 1) % at.n_ctas == at.cta;
@@ -266,7 +272,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   if (pages.first < n_sealed) attend_ring<Pair, D>(args, memory, rings, pages, at, segment, query, acc);
   attend_tiles(args, tiles, first_tile, n_warps, at, shared, query, acc);
 
-  // Determine which warps have had any work.
+  // Each lane finds out whether one warp has had any work.
   const int w = at.lane % kShortWarps;
   const bool had_pages = w / kSharers < rings.n && w / kSharers * at.n_ctas + at.cta < n_sealed;
   const bool had_tiles = (kShortWarps - 1 - w) * at.n_ctas + at.cta < n_tiles;
@@ -275,7 +281,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   if (args.follows != 0) wait_for_predecessors();
 }
 
-// The grid is CTAs of a cluster x KV heads of the launch x sequences.
+// The grid is [sequences][KV heads of the launch][CTAs of a cluster].
 template <class Pair, int D>
 __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
     short_sealed_kernel(const __grid_constant__ ShortSealedArgs args) {

@@ -1,5 +1,5 @@
-// Compares the kernel for short sequences with some sealed pages with attention in double precision over the
-// values that the same bytes represent.
+// Compares the kernel for short sequences with sealed pages with attention in double precision. Both read the
+// same page bytes.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"
@@ -18,8 +18,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 
 using Lengths = std::vector<SequenceLengths>;
 
-// Sequences have from one page to 4 thousand tokens and end anywhere in pages and tiles. Some have nothing
-// sealed, some have no tokens.
+// Sequences have from one page to four thousand tokens, and end anywhere in pages and tiles. Some have
+// nothing sealed, and some have no tokens.
 const Lengths kOneOf4k = {{31, 128, 4}};
 const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {9, 200, 4}, {2, 17, 0}};
 Lengths many_sequences() {
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ShortSealed,
                            return name_of(std::get<0>(info.param), std::get<1>(info.param));
                          });
 
-// Returns the names of all formats that kernels read.
+// Returns the names of all formats of sealed pages that kernels read.
 std::vector<std::string> sealed_formats(int d) {
   std::vector<std::string> names;
   PageFormat format;
@@ -164,7 +164,7 @@ TEST(ShortSealedFormats, MayDifferByHead) {
   }
 }
 
-// The choice of a step's kernel must not depend on its formats.
+// All layers share a step's schedule, so the choice of its kernel must not depend on formats.
 TEST(ShortSealedFormats, AllFitIntoSharedMemory) {
   for (const int d : kHeadDimsUpTo256) {
     for (const std::string& key : sealed_formats(d)) {
@@ -186,7 +186,8 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   kvant_decode_lengths lengths{};
   lengths.sealed_pages = lengths.tail_tokens = lengths.protected_tokens = some;
   lengths.max_tail_tokens = 100;
-  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));  // sequences may have any length
+  // Without a limit, sequences may have any length.
+  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));
   lengths.max_sealed_pages = 4;
   EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100));
   const auto with = [&](const auto& change, const Gpu& gpu = kH100) {
@@ -206,7 +207,8 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   EXPECT_TRUE(with_pages(4, 16));
   EXPECT_FALSE(with_pages(4, 17));
   EXPECT_TRUE(with_pages(16, 4));
-  EXPECT_FALSE(with_pages(17, 4));  // more than there are SMs
+  // The GPU has fewer SMs than the step has sequences and heads.
+  EXPECT_FALSE(with_pages(17, 4));
   EXPECT_FALSE(with([](auto&, auto& l) { l.max_tail_tokens = 0; }));
   EXPECT_TRUE(with([](auto&, auto& l) {
     l.tail_tokens = nullptr;

@@ -1,12 +1,14 @@
-// Decoding for 17 to 32 columns on Hopper. The four warps that share a page's decoding (shared_decoding.cuh)
-// form a warpgroup, whose products read queries and weights directly from shared memory, once for all four.
-// As there, each warp has some tokens of the keys and some channels of the values.
+// Decodes pages for 17 to 32 columns on Hopper. The four warps that share a page's decoding
+// (shared_decoding.cuh) form a warpgroup. Its products read queries and weights from shared memory, once for
+// all four warps. Each warp decodes some tokens of the keys and some channels of the values, as in
+// shared_decoding.cuh.
 //
-// A pair supports this by Pair::Groups, which behaves like a pair as far as tables go, for formats whose
-// scales multiply the queries of a page. Key::prepare makes each warp's part of these queries; Key::load and
-// multiply use them. Values have Tokens and finish, as in Pair::Strips, and load and add.
+// A pair supports warpgroups by Pair::Groups, which supplies tables as a pair does. Its formats must have
+// scales that multiply the queries of a page. Key::prepare makes each warp's part of the scaled queries,
+// which Key::load and multiply use. Value supplies Tokens and finish, as Pair::Strips does, and load and add.
 //
-// The products of a page's values are awaited when the next page's queries are made.
+// A warpgroup works a page ahead: while products of a page's values are under way, the warps make the scaled
+// queries of the next page.
 #pragma once
 
 #include "device/cuda/common/wgmma.cuh"
@@ -15,27 +17,28 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kColumnSets = 4;  // sets of eight columns, and also warps that share a page
+// This is the number of sets of eight columns, and also of warps that share a page.
+inline constexpr int kColumnSets = 4;
 
-// Sums of products of some tiles of rows with all columns.
+// Holds a lane's sums of products of some tiles of rows with all columns.
 template <int Tiles>
 using ColumnTiles = float[Tiles][kColumnSets][4];
 
-// A B operand in shared memory: contraction tiles of 16 rows and 32 columns, as [tile][row / 8][set][8
-// columns][8 rows].
+// Describes a B operand in shared memory. Contraction tiles of 16 rows and 32 columns lie as [tile][row /
+// 8][set][8 columns][8 rows].
 struct ColumnOperand {
   static constexpr int kMatrixBytes = 128;
   static constexpr int kHalfBytes = kColumnSets * kMatrixBytes;
   static constexpr int kTileBytes = 2 * kHalfBytes;
   std::uint64_t first;
 
-  // address must be the same for all lanes, and the compiler must be able to prove it.
+  // All lanes must pass the same address, and the compiler must be able to prove that they do.
   __device__ __forceinline__ explicit ColumnOperand(std::uint32_t address)
       : first(matrix_at(address, kHalfBytes)) {}
   __device__ __forceinline__ std::uint64_t operator[](int tile) const {
     return first + tile * (kTileBytes >> 4);
   }
-  // Returns a tile that repeats eight rows twice.
+  // Returns a tile whose rows 8 to 15 repeat rows 0 to 7.
   static __device__ __forceinline__ std::uint64_t of_eight(std::uint32_t address) {
     return matrix_at(address, 0);
   }
@@ -47,6 +50,7 @@ struct ColumnOperand {
   }
 };
 
+// Makes a pair of a pair's Groups.
 template <class Groups, int D>
 struct WarpgroupDecoding : Groups {
   using Key = typename Groups::Key;
@@ -54,17 +58,18 @@ struct WarpgroupDecoding : Groups {
   static constexpr bool kForHopper = true;
   static constexpr bool kLooksAhead = true;
   static constexpr int kRegisters = 224, kRegistersOfCopier = 56;
-  static constexpr int kTiles = kTokenTiles / kColumnSets;  // tiles of tokens per warp
-  static constexpr int kMTiles = D / 16 / kColumnSets;      // tiles of channels per warp
-  static constexpr int kSteps = kTokenTiles;                // in the products of either side
+  static constexpr int kTiles = kTokenTiles / kColumnSets;  // tiles of tokens of a warp
+  static constexpr int kMTiles = D / 16 / kColumnSets;      // tiles of channels of a warp
+  // The products of either side take this many steps.
+  static constexpr int kSteps = kTokenTiles;
   static_assert(kSteps == D / 16);
   using Queries = SharedQueries<D, kColumnSets, Key::kOrder>;
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / kColumnSets * kColumnSets;
-  // After the tables come the queries of all columns. Each group of sharing warps then has the page's queries
-  // and the term that zeros add to its scores (eight rows), its weights, and what the warps publish about
-  // columns, [2][warp][column].
+  // The queries of all columns follow the tables. Then each group of sharing warps has memory for two pages
+  // and the numbers that warps publish about columns, [2][warp][column]. A page's memory holds its scaled
+  // queries, eight rows of zeros' contributions to scores, and weights.
   static constexpr int kQueriesAt = (Groups::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kScaledAt = 0;
@@ -76,18 +81,19 @@ struct WarpgroupDecoding : Groups {
   static constexpr int kGroupBytes = (kToldAt + 2 * kTold * 4 + 127) / 128 * 128;
   static constexpr int kWarpBytes = kGroupBytes / kColumnSets;
   static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;
-  // Sums of all channels and columns reuse this memory.
+  // Sums of all channels and columns reuse the memory of both pages.
   static_assert(kColumnSets * D / 16 * kLanes * 16 <= kToldAt);
 
   struct State {
     ColumnTiles<kMTiles> out = {};
-    float max[kColumnSets][2];  // for columns 2t and 2t + 1: the reference of their weights
-    float sums[kColumnSets][4] =
-        // The sums of weights of this lane's tokens (0, 1), and times their addends (2, 3).
-        {};
+    // A weight of column 2t or 2t + 1 is relative to this score.
+    float max[kColumnSets][2];
+    // Elements 0 and 1 are sums of the weights of this lane's tokens. Elements 2 and 3 are sums of weights
+    // times the tokens' addends.
+    float sums[kColumnSets][4] = {};
     const DecodeArgs& args;
     unsigned char* shared = nullptr;
-    // The value is the same for all lanes; the shuffle lets the compiler know that.
+    // The number is the same for all lanes, and the shuffle lets the compiler know that.
     const int group = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kLanes / kColumnSets, 0);
 
     template <class Part>
@@ -95,13 +101,14 @@ struct WarpgroupDecoding : Groups {
 #pragma unroll
       for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
     }
-    // The warps that share the first ring leave their queries for all warps.
+    // Stores the queries for all warps. Only the warps that share the first ring do so, because all warps of
+    // the CTA have the same queries.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
       if (threadIdx.x < kColumnSets * kLanes) queries().store(Key::arrange(query), sharer(), lane);
       named_barrier(1, args.consumer_warps * kLanes);
     }
-    // Returns the query of the warp's own columns, for which loops over sealed pages have no registers.
+    // Returns the query of the warp's own columns. Loops over sealed pages have no registers to keep it.
     __device__ __forceinline__ Query<D> own_query(int lane) const {
       return Key::rearrange(queries().load(sharer(), lane));
     }
@@ -111,7 +118,7 @@ struct WarpgroupDecoding : Groups {
     __device__ __forceinline__ int barrier() const {
       return kFirstRingBarrier + group;
     }
-    // Returns an address in the group's part of shared memory, the same for all lanes.
+    // Returns an address in the group's part of shared memory, which is the same for all lanes.
     __device__ __forceinline__ std::uint32_t address(int at) const {
       return shared_address(shared) + kGroupsAt + at + group * kGroupBytes;
     }
@@ -121,14 +128,14 @@ struct WarpgroupDecoding : Groups {
     __device__ __forceinline__ unsigned char* of_group() const {
       return shared + kGroupsAt + group * kGroupBytes;
     }
-    // Returns what a warp publishes about columns; `which` selects one of two numbers.
+    // Returns the numbers that a warp publishes about columns. `which` selects one of two numbers a column.
     __device__ __forceinline__ float* told(int which, int warp) const {
       return reinterpret_cast<float*>(of_group() + kToldAt) + which * kTold +
              warp * (kColumnSets * kPaddedGroup);
     }
   };
 
-  // The factors of products with keys, without Key::unit.
+  // Holds the factors that make scores of products with keys, except for Key::unit.
   struct Factors {
     float of[kColumnSets][2];
     __device__ __forceinline__ Factors(const State& state, int lane) {
@@ -141,22 +148,22 @@ struct WarpgroupDecoding : Groups {
     }
   };
 
-  // Attends to the pages whose numbers, within the CTA's range, lie between `last` and `end`. Returns the
-  // last page's number.
+  // Attends to the pages whose numbers within the CTA's range lie between `last` and `end`. Returns the
+  // number of the last page.
   template <class Part>
   static __device__ __forceinline__ int attend_to_pages(const DecodeArgs& args, unsigned char* tables,
                                                         const Part& segment, int last, int end, int lane,
                                                         RingReader& ring, State& state) {
     int number = ring.next_unit(last);
-    // Votes tell the compiler that all lanes branch alike, as in consume.
+    // The vote tells the compiler that all lanes branch alike, as in consume().
     if (__any_sync(~0U, number < end) == 0) return last;
     const int first_tile = part_of_lane(lane) * kTiles;
-    int page_at = 0;  // offset of the page's queries and weights in the group's memory
+    int page_at = 0;  // offset in bytes of the current page's memory in the group's memory
     const unsigned char* keys = ring.wait();
     const typename Key::Part own(state.queries(), State::sharer(), lane);
     const Factors factors(state, lane);
     prepare(keys, own, page_at, lane, state);
-    // There is no page before the first one, so its products are with zeros.
+    // No page comes before the first, so the first products of values are with zeros.
     typename Value::Codes value_codes;
     value_codes.clear();
     clear_weights(page_at ^ kPageBytes, lane, state);
@@ -186,8 +193,8 @@ struct WarpgroupDecoding : Groups {
       if (next <= number) next = ring.next_unit(number);
       more = __any_sync(~0U, next < end) != 0;
       if (more && !is_there) ring.wait();
-      // If no page follows, this uses whatever the slot contains. Without a branch, the compiler interleaves
-      // this code with the weights.
+      // If no page follows, prepare() uses whatever the slot contains. Without a branch, the compiler
+      // interleaves prepare() with the code for weights.
       keys = ring.slot();
       prepare(keys, own, page_at ^ kPageBytes, lane, state);
       const Tokens tokens(args, tables, values, first_tile, lane);
@@ -214,7 +221,8 @@ struct WarpgroupDecoding : Groups {
   static __device__ __forceinline__ void finish(State& state, int lane, Accumulator<D>& acc) {
     const int own = State::sharer();
     auto* sums = reinterpret_cast<float4*>(state.of_group()) + lane;
-    named_barrier(state.barrier(), kColumnSets * kLanes);  // all have read the last weights
+    // All warps must have read the last weights, whose memory is reused.
+    named_barrier(state.barrier(), kColumnSets * kLanes);
 #pragma unroll
     for (int set = 0; set < kColumnSets; ++set) {
 #pragma unroll
@@ -237,13 +245,13 @@ struct WarpgroupDecoding : Groups {
       }
     }
     named_barrier(state.barrier(), kColumnSets * kLanes);
-    float addend[2] = {0, 0};  // over all tokens, in each lane
+    float addend[2] = {0, 0};  // sums over all tokens, which every lane has
     take_own_columns<D, kColumnSets>(state, sums, own, lane, acc, addend);
     Value::finish(state.args, acc.out, addend);
   }
 
  private:
-  // Returns a lane's part of a page's tiles, as with Strips::kMixedParts.
+  // Returns the part of a page's tiles that a lane handles, as SharedDecoding::part_of_lane() does.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ lane / 8;
   }
@@ -260,8 +268,8 @@ struct WarpgroupDecoding : Groups {
     for (int i = 0; i < kPieces; ++i)
       weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
   }
-  // Interleaves some steps of the products of a page's values and weights with those of the next page's keys
-  // and queries, so a product need not wait for the previous one.
+  // Interleaves steps of the products of a page's values and weights with steps of the next page's keys and
+  // queries, so a product need not wait for the product before it.
   template <int First, int Last>
   static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
                                                   const ColumnOperand& weights, ColumnTiles<kMTiles>& out,
@@ -321,18 +329,19 @@ struct WarpgroupDecoding : Groups {
     }
   }
 
-  // Stores the weights of the warp's tokens and adds them to its sums. If some are too large, it returns true
-  // and adds nothing.
+  // Stores the weights of the warp's tokens and adds them to the lane's sums. If a weight is too large,
+  // returns true and adds nothing.
   static __device__ __forceinline__ bool weigh(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                const Tokens& tokens, int page_at, int lane, State& state) {
-    std::uint32_t largest = 0;  // halves
+    std::uint32_t largest = 0;  // two half-precision numbers
     float sums[kColumnSets][4];
     weigh_into(s, factors, tokens, page_at, lane, state, largest, sums);
     const bool rises = are_too_large(largest);
     if (!rises) add_sums(sums, state);
     return rises;
   }
-  // Does the same when no weight is too large. counts: whether to add them to the sums.
+  // Stores the weights again after raise(), when no weight is too large. `counts` says that weigh() has not
+  // added them to the lane's sums.
   static __device__ __forceinline__ void weigh_again(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                      const Tokens& tokens, bool counts, int page_at, int lane,
                                                      State& state) {
@@ -348,7 +357,8 @@ struct WarpgroupDecoding : Groups {
       for (int i = 0; i < 4; ++i) state.sums[set][i] += more[set][i];
     }
   }
-  // Computes the weights of the warp's tokens, the largest of them, and their sums.
+  // Computes and stores the weights of the warp's tokens. Returns the largest weights in `largest`, and sums
+  // over this lane's tokens in `sums`.
   static __device__ __forceinline__ void weigh_into(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                     const Tokens& tokens, int page_at, int lane,
                                                     const State& state, std::uint32_t& largest,
@@ -398,8 +408,8 @@ struct WarpgroupDecoding : Groups {
     }
   }
 
-  // Raises the reference of all columns' weights to the largest scores so far. That is rare: it happens at a
-  // segment's first page, and when scores rise a lot.
+  // Raises the reference of all columns' weights to the largest scores so far. This happens only at a
+  // segment's first page and when scores rise a lot.
   static __device__ __forceinline__ void raise(const ColumnTiles<kTiles>& s, const Factors& factors, int lane,
                                                State& state) {
 #pragma unroll

@@ -1,4 +1,5 @@
-// A CTA's share of the work, as the schedule divides it.
+// Walks over a CTA's share of the work, as the schedule divides it. A share is a range of units over several
+// sequences and KV heads. The walk yields segments, each of which lies within one sequence and KV head.
 #pragma once
 
 #include <cstddef>
@@ -7,33 +8,33 @@
 
 namespace kvant::cuda {
 
-// The meaning of a column of products: a row of q and out, and a query head of the KV head.
+// Says what a column of products stands for: a row of q and out, and a query head of the KV head.
 struct ColumnQuery {
   int row, head;
 };
 
-// Consecutive units of one sequence and KV head.
+// Describes consecutive units of one sequence and KV head.
 struct Segment {
   static constexpr bool kSeveralQueries = false;
 
   int head, seq;
   int first, last;  // units [first, last) of the sequence
-  int n_units;      // of the whole sequence
+  int n_units;      // units of the whole sequence
   int n_sealed, n_protected;
   int before;  // units of the CTA before `first`
 
-  // Convert between a unit and its number within the CTA's range.
+  // Convert between a unit's index within the sequence and its number within the CTA's range.
   __device__ int unit_of(int number) const { return first + number - before; }
   __device__ int number_of(int unit) const { return before + unit - first; }
 
-  // Return the columns of all sharing warps that count, the warp's first one among them, and the meaning of a
-  // column.
+  // n_columns() returns the number of columns of all sharing warps. first_column() returns the first column
+  // of this warp. query_of() returns what a column stands for.
   __device__ int n_columns(const DecodeArgs& args) const { return args.n_queries; }
   __device__ static constexpr int first_column(const DecodeArgs&) { return 0; }
   __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
 };
 
-// Makes a CTA begin in a sequence of the head at index `head` of the launch.
+// Makes `start` begin in a sequence of the KV head at index `head` of the launch.
 __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkStart& start) {
   start.head = head;
   start.seq = seq;
@@ -43,7 +44,7 @@ __device__ inline void begin_in(const DecodeArgs& args, int head, int seq, WorkS
   start.n_protected = args.schedule.protected_pages[seq];
 }
 
-// The position of a single thread that walks over a CTA's range.
+// Holds the position of a single thread that walks over a CTA's range.
 class ThreadPlace {
  public:
   __device__ explicit ThreadPlace(const WorkStart& start) : at_(start) {}
@@ -56,9 +57,9 @@ class ThreadPlace {
   WorkStart at_;
 };
 
-// The position of a warp: lane i holds number i, so the position takes a single register through loops over
-// pages, which have none to spare. (With eleven registers, some were spilled right after memory had been
-// requested for them, and the warp waited for it.)
+// Holds the position of a warp that walks over a CTA's range. Lane i keeps number i of the WorkStart, so the
+// position takes one register in loops over pages, which have none to spare. With eleven registers, the
+// compiler spilled some of them right after their loads, so the warp waited for memory.
 class WarpPlace {
  public:
   __device__ explicit WarpPlace(const WorkStart& start)
@@ -80,7 +81,8 @@ class WarpPlace {
     const std::int32_t* of_seqs = nullptr;
     if (has(offsetof(WorkStart, seq_begin))) of_seqs = args.schedule.first_unit;
     if (has(offsetof(WorkStart, seq_end))) of_seqs = args.schedule.first_unit + 1;
-    if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;  // null: 0 from the start
+    // If the pointer is null, n_sealed is 0 from the start and stays 0.
+    if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;
     if (has(offsetof(WorkStart, n_protected))) of_seqs = args.schedule.protected_pages;
     if (of_seqs != nullptr) number_ = of_seqs[seq];
   }
@@ -106,8 +108,8 @@ class WarpPlace {
   std::int32_t number_;
 };
 
-// Walks over the segments of a CTA. Place is ThreadPlace, or WarpPlace if all lanes of a warp walk together.
-// Memory that one call requests is needed by the next.
+// Walks over the segments of a CTA's range. Place is ThreadPlace, or WarpPlace if all lanes of a warp walk
+// together. Each call of next() also loads what the call after it needs.
 template <class Place>
 class WorkRange {
  public:
@@ -122,11 +124,13 @@ class WorkRange {
     while (true) {
       const WorkStart at = place_.get();
       const int base = at.head * at.head_units + at.seq_begin;
-      const int first = max(at.begin, base);  // the range may begin within a sequence
+      // The range may begin within a sequence.
+      const int first = max(at.begin, base);
       if (first >= at.end) return false;
       const bool wraps = at.seq + 1 == args_.n_seqs;
       place_.enter(args_, at.head + (wraps ? 1 : 0), wraps ? 0 : at.seq + 1);
-      if (at.seq_begin == at.seq_end) continue;  // a sequence without tokens
+      // The sequence has no tokens.
+      if (at.seq_begin == at.seq_end) continue;
       segment.head = args_.heads.at[at.head];
       segment.seq = at.seq;
       segment.n_units = at.seq_end - at.seq_begin;
@@ -139,7 +143,7 @@ class WorkRange {
     }
   }
 
-  // Return the CTAs that share the segment's sequence and head.
+  // Return the first and the last CTA that share the segment's sequence and head.
   __device__ int first_cta(const Segment& segment) const {
     return segment.first > 0 ? place_.first_cta() : static_cast<int>(blockIdx.x);
   }
