@@ -23,7 +23,8 @@ namespace {
 
 struct AdviseOptions {
   ModelOptions common;
-  std::string weights = kUsualWeights;  // type of the weights while quality is judged
+  // Names the type of the weights while quality is judged.
+  std::string weights = kUsualWeights;
   std::string memory, text_file;
   int context = 0;
   int batch = 1;
@@ -69,7 +70,7 @@ class Adviser {
     return recipes;
   }
 
-  // Lists the candidates and says which of them fit into memory.
+  // Lists the candidates and decides which of them fit into memory.
   Status list() {
     auto session = Session::open(options_.common, WeightMode::as_stored, options_.context);
     if (!session.ok()) return session.error();
@@ -77,7 +78,8 @@ class Adviser {
     const Geometry& g = engine.geometry();
     const bool apart = session->device() != nullptr && !session->caches_on_device();
     const std::int64_t on_host = engine.host_weight_bytes();
-    weights_ = apart ? on_host : engine.weight_bytes() - on_host;  // in the memory of the caches
+    // Counts the weights that lie in the memory of the caches.
+    weights_ = apart ? on_host : engine.weight_bytes() - on_host;
     memory_ = session->free_cache_bytes() + weights_;
     if (!options_.memory.empty()) {
       const auto given = parse_bytes(options_.memory);
@@ -91,14 +93,17 @@ class Adviser {
     for (Recipe& recipe : *all) {
       const auto known = session->known_constants(recipe);
       const auto preview = session->preview(recipe, known.ok() ? *known : nullptr);
-      if (!preview.ok()) {  // this model or this device cannot run the recipe
+      // Neither a model nor a device has to support every recipe, so a recipe that was not asked for is
+      // skipped.
+      if (!preview.ok()) {
         if (names_recipes(options_.common)) return preview.error();
         continue;
       }
       const Plan& plan = *preview->plan;
       const bool is_listed = std::ranges::any_of(
           candidates_, [&](const Candidate& other) { return other.row.recipe == plan.name; });
-      if (is_listed) continue;  // an uncalibrated recipe may stand in under the name of a listed one
+      // The uncalibrated recipe that replaces this one is listed already.
+      if (is_listed) continue;
       AdviceRow row{.recipe = plan.name,
                     .bytes = largest_batch_bytes(preview->plan, context_, {options_.batch, kUsualStep})};
       row.asked = label(recipe);
@@ -171,7 +176,7 @@ class Adviser {
     bench.prompt = 0;
     bench.decode = 16;
     bench.repeats = 3;
-    // The generation must end where the context ends.
+    // The generation must end at the end of the context.
     bench.depths = {std::max(0, context_ - bench.decode - 1)};
     std::vector<Candidate*> timed;
     KVANT_RETURN_IF_ERROR(for_each_measurable([&](Candidate& candidate) -> Status {
@@ -179,7 +184,8 @@ class Adviser {
       return {};
     }));
     Progress progress("speed", std::ssize(timed) * bench.repeats, "runs");
-    for (Candidate* candidate : timed) {  // one cache at a time, because together they may not fit
+    // Only one cache exists at a time, because several may not fit into memory together.
+    for (Candidate* candidate : timed) {
       const auto plan = session->plan(candidate->recipe);
       if (!plan.ok()) return plan.error();
       std::vector<std::unique_ptr<Contender>> contender;
@@ -254,7 +260,8 @@ Status run_advise(const AdviseOptions& options) {
   print(*advice, adviser, options);
   if (!options.common.json.empty())
     KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, to_json(*advice, adviser, options)));
-  if (!advice->recommends) return error("{}", advice->why);  // a script must notice
+  // The exit code must tell a script that nothing was recommended.
+  if (!advice->recommends) return error("{}", advice->why);
   return {};
 }
 

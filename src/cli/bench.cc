@@ -17,8 +17,8 @@
 namespace kvant {
 namespace {
 
-// llama.cpp's caches run with flash attention. A quantized V cache requires it; the "-plain" rows run without
-// it, which may be faster on CPUs.
+// llama.cpp's rows use flash attention, which a quantized V cache requires. The "-plain" rows run without
+// flash attention, which may be faster on CPUs.
 constexpr const char* kRivals[] = {"llama.cpp:f16",  "llama.cpp:f16-plain",      "llama.cpp:q8_0",
                                    "llama.cpp:q4_0", "llama.cpp:q8_0/f16-plain", "llama.cpp:q4_0/f16-plain"};
 
@@ -49,7 +49,7 @@ class Contenders {
     contender_.kv_offload = options.common.kv_offload;
   }
 
-  // guard_every has the meaning that make_engine_contender gives it.
+  // Makes the contender of one row; make_engine_contender() explains guard_every.
   Result<std::unique_ptr<Contender>> make(const std::string& name, int guard_every) {
     const BenchOptions& bench = options_.bench;
     const int max_new = std::max(bench.prompt, bench.decode + 1);
@@ -77,7 +77,7 @@ class Contenders {
   }
 
  private:
-  // The benchmark runs copies of the sequences, and each copy has an open page of its own.
+  // The benchmark runs copies of the sequences, and each copy has its own open page.
   std::int64_t cache_bytes(const PlacedPlan& plan, int n_tokens) const {
     const BenchOptions& bench = options_.bench;
     const bool reads = bench.prompt > 0 || contender_.text != nullptr;
@@ -94,7 +94,7 @@ class Contenders {
   std::shared_ptr<LlamaModelFile> llama_;
 };
 
-// The text is null without --file.
+// Reads the text of --file; without --file the result has a null text.
 Result<BenchText> text_of(const BenchCommandOptions& options, const Tokenizer& tokenizer) {
   if (options.file.empty()) return BenchText();
   const auto text = read_text_file(options.file);
@@ -157,7 +157,8 @@ Status bench(BenchCommandOptions options) {
                                                              options.common.n_threads));
 }
 
-// Refuses options of `command` itself, because its subcommand would silently ignore them.
+// Refuses options of `command` itself if its subcommand runs, because the subcommand would silently ignore
+// them.
 Status check_no_options(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0) continue;

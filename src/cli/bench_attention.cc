@@ -1,5 +1,5 @@
 // kvant bench attention measures the attention of one token at several contexts, next to ggml's attention
-// with and without flash attention. It needs no model.
+// with and without flash attention. The command needs no model: it fills the caches with random values.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -37,7 +37,8 @@ struct RecipePlans {
   PlansByContext plans;
 };
 
-// Bytes that the layers of one contender take together: more than the processor's caches hold.
+// Returns the bytes that the layers of one contender need together. Twice the size of the last-level cache
+// keeps a layer from being read from that cache.
 std::int64_t working_set() {
   return 2 * last_level_cache_bytes();
 }
@@ -75,7 +76,8 @@ int ggml_layers(const GgmlCache& cache, const AttentionHeads& shape, int context
   return rotation_layers(ggml_layer_bytes(cache, shape, context), working_set(), /*least=*/1);
 }
 
-// All contenders of a context are in memory at the same time, so they must fit together.
+// Returns an error if the contenders of one context do not fit into memory together, because all of them
+// exist at once.
 Status check_all_memory(const AttentionOptions& options, const std::vector<RecipePlans>& recipes,
                         const std::vector<GgmlCache>& rivals) {
   for (const int context : options.contexts) {
@@ -115,7 +117,7 @@ AttentionEntry ggml_entry(const GgmlCache& cache, const AttentionOptions& option
           }};
 }
 
-// Returns the caches that ggml can store at this head size and prints those that it cannot.
+// Returns the caches that ggml can store at this head size, and prints the caches that ggml cannot store.
 std::vector<GgmlCache> rivals_at(const AttentionHeads& shape) {
   std::vector<GgmlCache> rivals;
   for (const GgmlCache& cache : kGgmlCaches) {
@@ -192,7 +194,7 @@ Status bench_attention(AttentionOptions options) {
 Command add_bench_attention_command(CLI::App& bench) {
   auto options = std::make_shared<AttentionOptions>();
   CLI::App* command = bench.add_subcommand("attention", "measure attention alone, beside ggml's; no model");
-  // `bench` requires a model, but this subcommand does not.
+  // The parent command `bench` requires a model, but this subcommand does not.
   command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
   AttentionHeads& shape = options->shape;
   command->add_option("--heads", shape.n_heads, "query heads")

@@ -1,4 +1,4 @@
-// Tests `kvant bench` as a user meets it: exit codes, messages and files.
+// Tests `kvant bench` from a user's view: exit codes, messages and files.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -66,7 +66,8 @@ TEST_F(Cli, BenchAttentionNeedsNoModelAndWritesItsSchema) {
     for (const char* figure : {"us", "gbps", "bits", "read_percent", "limit_us", "ratio"})
       EXPECT_GT(results[i][figure], 0.0) << name << " " << figure;
   }
-  EXPECT_TRUE(results[0]["rival"].get<std::string>().starts_with("ggml:f16"));  // ggml's counterpart of bf16
+  // The counterpart of bf16 is ggml's f16.
+  EXPECT_TRUE(results[0]["rival"].get<std::string>().starts_with("ggml:f16"));
 }
 
 TEST_F(Cli, BenchAttentionLeavesOutWhatGgmlCannotStore) {
@@ -76,7 +77,8 @@ TEST_F(Cli, BenchAttentionLeavesOutWhatGgmlCannotStore) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("q4_0"), std::string::npos) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  ASSERT_EQ(json["results"].size(), 3U);  // q8_0, and ggml's f16 with both graphs
+  // The rows are q8_0 and ggml's f16 with each of two graphs.
+  ASSERT_EQ(json["results"].size(), 3U);
 }
 
 TEST_F(Cli, BenchAttentionRefusesWhatCannotBe) {

@@ -1,4 +1,4 @@
-// kvant calibrate learns what recipes need to know about a model.
+// kvant calibrate learns the constants that recipes need to know about a model, and writes them to a file.
 #include "calibrate/calibrate.h"
 
 #include <chrono>
@@ -25,8 +25,10 @@ namespace {
 
 struct CalibrateOptions {
   ModelOptions common;
-  std::string text_file;  // empty: the text that ships with kvant
-  std::string output;     // empty: the user's cache folder
+  // Empty selects the text that ships with kvant.
+  std::string text_file;
+  // Empty selects the user's cache folder.
+  std::string output;
   CalibrationSettings settings;
   bool full = false;
 };
@@ -52,7 +54,8 @@ Result<std::vector<Recipe>> recipes_to_calibrate(const ModelOptions& options, co
   return recipes;
 }
 
-// Returns one file for all recipes, or for each recipe the file where its first use looks.
+// Returns the file of --output for all recipes. Without --output, returns for each recipe the file in which
+// commands look for its calibration.
 std::vector<std::string> output_files(const CalibrateOptions& options, const std::vector<Recipe>& recipes,
                                       const Engine& engine) {
   if (!options.output.empty()) return {options.output};
@@ -121,7 +124,7 @@ Result<std::string> calibration_text(const CalibrateOptions& options) {
   return read_text_file(options.text_file);
 }
 
-// Returns the kind of a device: "cuda" for "cuda:1".
+// Returns the kind of a device, such as "cuda" for "cuda:1".
 std::string kind_of(const std::string& device) {
   return device.substr(0, device.find(':'));
 }
@@ -183,7 +186,8 @@ Command add_calibrate_command(CLI::App& program) {
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
   for (const char* of_plans :
-       {"--calibration", "--strict", "--verbose"})  // these options need a plan, and no plan exists yet
+       // These options need a plan, and calibration runs before there is a plan.
+       {"--calibration", "--strict", "--verbose"})
     command->remove_option(command->get_option(of_plans));
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,

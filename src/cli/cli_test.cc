@@ -1,4 +1,4 @@
-// Tests the program as a user meets it: exit codes, messages and files.
+// Tests the program from a user's view: exit codes, messages and files.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -77,7 +77,8 @@ TEST_F(Cli, BadModelsAreOneClearSentence) {
   write("text.gguf", "this is not a model, whatever its name says");
   write("empty.gguf", "");
   std::string corrupt = whole;
-  for (std::size_t i = 8; i < 24; ++i) corrupt[i] = '\xff';  // impossible counts
+  // The header's counts become impossibly large.
+  for (std::size_t i = 8; i < 24; ++i) corrupt[i] = '\xff';
   write("corrupt.gguf", corrupt);
   for (const char* name :
        {"missing.gguf", "half.gguf", "header.gguf", "text.gguf", "empty.gguf", "corrupt.gguf"}) {
@@ -130,7 +131,8 @@ TEST_F(Cli, ImpossibleSizesAreOneClearSentence) {
   const Outcome huge = run_model("run", {"-p", "abc", "-c", "1073741824"});
   EXPECT_EQ(huge.code, 2);
   EXPECT_NE(huge.err.find("takes"), std::string::npos)
-      << huge.err;  // the warning about the trained context comes first
+      // A warning about the trained context precedes the error.
+      << huge.err;
 }
 
 TEST_F(Cli, WrongCommandsAndOptionsAreAnsweredWithTheNearest) {

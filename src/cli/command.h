@@ -1,4 +1,4 @@
-// A Command is a subcommand of the program. Each has its own file and is listed in main.cc.
+// Declares the subcommands of the program. Each subcommand has its own file, and main.cc lists all of them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,14 +11,16 @@ namespace kvant {
 struct Command {
   CLI::App* app = nullptr;
   std::function<Status()>
-      run;  // runs after the options are parsed; an error ends the program with exit code 2
+      // Runs after the options are parsed. An error ends the program with exit code 2.
+      run;
 };
 
 Command add_run_command(CLI::App& program);
 Command add_serve_command(CLI::App& program);
 Command add_eval_command(CLI::App& program);
 Command add_bench_command(CLI::App& program);
-Command add_bench_attention_command(CLI::App& bench);  // subcommand of kvant bench
+// Adds a subcommand to kvant bench.
+Command add_bench_attention_command(CLI::App& bench);
 Command add_info_command(CLI::App& program);
 Command add_calibrate_command(CLI::App& program);
 Command add_tune_command(CLI::App& program);

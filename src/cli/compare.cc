@@ -1,4 +1,4 @@
-// kvant compare shows which differences between two results exceed the noise.
+// kvant compare prints which differences between two result files exceed the noise.
 #include "base/json_file.h"
 #include "base/json_reader.h"
 #include "base/text_file.h"
@@ -12,7 +12,8 @@ namespace {
 
 struct CompareOptions {
   std::string before, after;
-  std::string json;  // empty: writes no JSON
+  // Empty writes no JSON.
+  std::string json;
 };
 
 Result<nlohmann::ordered_json> read_result(const std::string& path) {

@@ -1,4 +1,5 @@
-// Tests the program outside the folder in which it was built.
+// Tests a copy of the program outside the folder in which it was built: the copy must still find its default
+// model.
 #include <fstream>
 #include <iterator>
 
@@ -62,7 +63,8 @@ TEST_F(CopiedProgram, LooksBesideItsDataThenInEnvironmentsAboveThenHere) {
     fs::copy_file(path("model.gguf"), path(folder + "/" + kDefaultModel));
   };
   for (const char* place :
-       {".venv", "a/.venv", "a/build/share/kvant"}) {  // each of these is found before the previous one
+       // The search order prefers each of these places to the previous one.
+       {".venv", "a/.venv", "a/build/share/kvant"}) {
     put(place);
     const Outcome found = run("info -c 100", copy.string());
     EXPECT_EQ(found.code, 0) << found.err;

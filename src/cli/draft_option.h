@@ -1,4 +1,4 @@
-// These options control speculative decoding.
+// Adds the options of speculative decoding and loads the draft model.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,22 +16,24 @@ inline constexpr const char* kNoDrafts = "off";
 
 struct DraftOptions {
   std::string source = kNgramDrafts;
-  std::string model;  // GGUF file of the draft model; empty: none
-  int most = 15;      // most tokens of one draft
+  // GGUF file of the draft model; empty without one.
+  std::string model;
+  int most = 15;  // largest number of tokens in a draft
   int most_drafted() const { return source == kNoDrafts ? 0 : most; }
 };
 
 void add_draft_options(CLI::App& command, DraftOptions& options);
 
-// A draft model together with what it must keep alive.
+// Holds a draft model and the session that it runs in.
 struct LoadedDraftModel {
   std::unique_ptr<Session> session;
-  std::shared_ptr<DraftModel> model;  // null without a draft model; must not outlive the session
-  std::int64_t bytes = 0;             // upper bound of its cache's size
+  // Null without a draft model. The draft model must not outlive the session.
+  std::shared_ptr<DraftModel> model;
+  std::int64_t bytes = 0;  // upper bound of the draft model's cache, in bytes
 };
 
-// Loads the model of --draft-model, if it is given. `context` is the number of tokens that a sequence may
-// reach. The cache has room for one such sequence or for several shorter ones.
+// Loads the model of --draft-model, if the option is given. `context` is the number of tokens that a sequence
+// may reach. The draft model's cache has room for one sequence of this length, or for several shorter ones.
 Result<LoadedDraftModel> load_draft_model(const DraftOptions& options, const Session& target, int context);
 
 }  // namespace kvant

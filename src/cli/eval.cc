@@ -1,4 +1,5 @@
-// kvant eval measures the quality of KV caches against the model's own unquantized cache or llama.cpp's.
+// kvant eval measures the quality of KV caches. The reference is the model's own unquantized cache or one of
+// llama.cpp's.
 #include <cstdio>
 
 #include "base/json_file.h"
@@ -41,12 +42,12 @@ Status evaluate(const EvalOptions& options) {
   const auto documents = evaluation->run(*text, [](const std::string& shown) { fmt::print("{}", shown); });
   if (!documents.ok()) return documents.error();
   if (options.common.json.empty()) return {};
-  // The file holds one document, or an array with one document per context.
+  // The file holds one document, or an array if there are several contexts.
   const nlohmann::ordered_json all = *documents;
   return write_whole_file(options.common.json, json_text(documents->size() == 1 ? documents->front() : all));
 }
 
-// "help" lists the suites instead of running one, so it needs no model.
+// Prints the list of suites if the name is "help", which must work without a model.
 std::string list_suites_if_asked(const std::string& name) {
   if (name != "help") return "";
   fmt::print("{}", suite_list());

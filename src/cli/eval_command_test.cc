@@ -1,4 +1,4 @@
-// Tests `kvant eval` as a user meets it: exit codes, messages and files.
+// Tests `kvant eval` from a user's view: exit codes, messages and files.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,11 +24,14 @@ TEST_F(Cli, EvalWritesItsSchema) {
   EXPECT_EQ(json["results"][0]["kld_mean"], 0.0);
   EXPECT_EQ(json["results"][1]["recipe"], "tok4g32s");
   double bits =
-      4.5;  // the bits at 256 tokens; up to there one page is quantized and the steps of 16 tokens stay BF16
+      // The sum starts with the bits at 256 tokens. At fewer tokens, one page is quantized and the rest is
+      // BF16 in steps of 16 tokens.
+      4.5;
   for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
   EXPECT_EQ(json["results"][3]["recipe"], "bf16 (steps of 128)");
-  EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);  // the control differs by rounding alone
+  // The control row differs by rounding alone.
+  EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);
   for (const char* key :
        {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median", "kld_p99", "kld_p999",
         "kld_max", "top1", "rms_dp", "seconds", "plan", "constant_bytes", "constant_bits"}) {
@@ -43,9 +46,11 @@ TEST_F(Cli, EvalComparesWithAnyReference) {
                "tok4g32s,tok4g32s,skip=1e-30,bf16", "--reference", "tok4g32s", "--json", json_path});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  ASSERT_EQ(json["results"].size(), 3U);  // the reference is not run twice
+  // The reference does not run a second time as a candidate.
+  ASSERT_EQ(json["results"].size(), 3U);
   EXPECT_EQ(json["results"][0]["recipe"], "tok4g32s");
-  EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);  // this threshold skips nothing
+  // This row's threshold skips nothing.
+  EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);
   EXPECT_GT(json["results"][2]["kld_mean"], 1e-5);
 }
 
@@ -87,7 +92,8 @@ TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("2 bits, groups of 32"), std::string::npos) << outcome.out;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  ASSERT_EQ(json.size(), 2U);  // one document per context
+  // The array has one document per context.
+  ASSERT_EQ(json.size(), 2U);
   EXPECT_EQ(json[0]["suite"], "search-groups");
   EXPECT_EQ(json[0]["context"], 256);
   EXPECT_EQ(json[1]["context"], 128);

@@ -1,4 +1,4 @@
-// Impossible files and sizes give one clear sentence at once.
+// Tests that broken files and impossible sizes give one clear sentence at once.
 #include "cli/testing/program.h"
 
 namespace kvant {

@@ -1,4 +1,4 @@
-// --guard sets how often the quality guard checks a layer.
+// Adds and parses --guard, which sets how often the quality guard checks a layer.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,10 +8,10 @@
 
 namespace kvant {
 
-// Adds --guard [RATE]. The rate is 1/64 if it is left out.
+// Adds --guard [RATE]. Without a RATE the rate is 1/64.
 void add_guard_option(CLI::App& command, std::string& rate);
-// Returns the N of the rate 1/N, or 0 (no guard) for an empty text. An error says what is wrong with any
-// other text.
+// Returns N for the text "1/N", or 0 (no guard) for an empty text. The error for any other text says what is
+// wrong.
 Result<int> parse_guard(const std::string& rate);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// kvant info shows the size of a model's KV cache and how much of it fits into memory.
+// kvant info prints the size of a model's KV cache and the longest context that fits into memory.
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct InfoOptions {
   int batch = 1;
 };
 
-// Prints one line per run of equal layers: "layers 0-29: 1.2 MiB each".
+// Prints one line per run of layers with equal bytes: "layers 0-29: 1.2 MiB each".
 void print_layers(const std::vector<std::int64_t>& layers) {
   for (std::size_t first = 0; first < layers.size();) {
     std::size_t last = first;
@@ -36,9 +36,11 @@ void print_layers(const std::vector<std::int64_t>& layers) {
   }
 }
 
-// Returns "8 KV heads of 64 channels", or each kind of layer with its number of layers.
+// Returns "8 KV heads of 64 channels". If layers differ, the text lists each kind of layer with its number of
+// layers.
 std::string heads_text(const Geometry& g) {
-  std::map<std::pair<int, int>, int> layers_of;  // number of layers by KV heads and channels
+  // The key holds a layer's KV heads and channels; the value is the number of layers.
+  std::map<std::pair<int, int>, int> layers_of;
   for (int layer = 0; layer < g.n_layers; ++layer) ++layers_of[{g.kv_heads(layer), g.dim(layer)}];
   std::vector<std::string> kinds;
   for (const auto& [heads, n_layers] : layers_of) {
@@ -94,7 +96,8 @@ Status info(const InfoOptions& options) {
   if (!recipe.ok()) return recipe.error();
   KVANT_RETURN_IF_ERROR(check_json(options.common));
   ModelOptions quiet = options.common;
-  quiet.verbose = false;  // the plan is printed anyway
+  // The command prints the plan itself, so the session must not.
+  quiet.verbose = false;
   const auto session = Session::open(quiet, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   const auto found = cache_info(*session, *recipe, options.context, options.batch);

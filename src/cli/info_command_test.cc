@@ -1,4 +1,4 @@
-// Tests `kvant info` as a user meets it: exit codes, messages and files.
+// Tests `kvant info` from a user's view: exit codes, messages and files.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {
   }
 }
 
-// The plans must agree on kernels and fall-backs, too. plan_report_test.cc covers recipes that calibrate on
+// Both plans must also agree on kernels and fall-backs. plan_report_test.cc covers recipes that calibrate on
 // first use.
 TEST_F(Cli, InfoPlansWhatRunRuns) {
   for (const Recipe& recipe : builtin_recipes()) {
@@ -42,8 +42,8 @@ TEST_F(Cli, InfoPlansWhatRunRuns) {
 }
 
 TEST_F(Cli, InfoStatesBitsAndConstants) {
-  // The model has 2 layers x 2 KV heads x 2 sides with d = 64. Each side has codebooks of 2^8 centroids of 4
-  // bytes, their scales and a smoothing.
+  // The model has 2 layers x 2 KV heads x 2 sides with d = 64. Each side has a codebook of 2^8 centroids of 4
+  // bytes with its scale, and a smoothing.
   const Outcome outcome =
       run_model("info", {"--kv", "vecinfer-2bit", "-c", "1024", "--json", path("info.json")});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -51,8 +51,8 @@ TEST_F(Cli, InfoStatesBitsAndConstants) {
   const int bytes = 2 * 2 * (2 * (256 * 4 + 4) + 64 * 4);
   EXPECT_EQ(json["constant_bytes"], bytes);
   EXPECT_NEAR(json["constant_bits"].get<double>(), 8.0 * bytes / (2 * 2 * 2 * 64 * 1024), 1e-9);
-  // At 897 to 1024 tokens, a window of 128 and an open page of 0 to 127 tokens are BF16, so at least 2.7 bits
-  // remain.
+  // At 897 to 1024 tokens, a window of 128 tokens and an open page of 0 to 127 tokens are BF16, so the mean
+  // is at least 2.7 bits.
   EXPECT_GT(json["bits_all"].get<double>(), (2 * 896 + 16 * 128) / 1024.0);
   EXPECT_LT(json["bits_all"].get<double>(), (2.5 * 896 + 16 * 256) / 1024.0);
   EXPECT_NE(outcome.out.find("model constants"), std::string::npos);

@@ -1,4 +1,4 @@
-// Starts kvant's command line.
+// Starts the command line program: lists the commands, parses the words and runs one command.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -21,7 +21,7 @@ int fail(const std::string& message) {
   return kUserError;
 }
 
-// Flushes stdout, because a full disk shows only when the buffered output is written.
+// Flushes stdout at the end, because a full disk shows only when buffered output is written.
 int close_output() {
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
@@ -30,9 +30,9 @@ int close_output() {
               (errno != 0 ? std::strerror(errno) : "a part of it is lost") + "; make room for it");
 }
 
-// Users of llama.cpp write these options with one dash; CLI11 would read "-ctk" as "-c tk".
+// Users of llama.cpp write these options with one dash, but CLI11 would read "-ctk" as "-c tk".
 constexpr std::string_view kOneDash[] = {"-ctk", "-ctv", "-cnv", "-ngl", "-nkvo", "-np"};
-// kvant lacks these options of llama.cpp. CLI11 would misread them: "-fa on" as "-f a".
+// kvant does not have these options of llama.cpp. CLI11 would misread them, for example "-fa on" as "-f a".
 constexpr std::string_view kUnknown[] = {"-cb", "-fa", "-hf", "-md", "-mg", "-sm", "-tb", "-ts"};
 
 std::vector<std::string> with_two_dashes(int argc, char** argv) {
@@ -46,12 +46,13 @@ std::vector<std::string> with_two_dashes(int argc, char** argv) {
   return words;
 }
 
-// CLI11 reports wrong options, and also the help, by exceptions.
+// CLI11 reports wrong options by exceptions, and requests for help as well.
 int parse(CLI::App& program, int argc, char** argv, bool& done) {
   done = true;
   const std::vector<std::string> words = with_two_dashes(argc, argv);
   try {
-    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes words from the back
+    // CLI11 takes the words in reverse order.
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::Success& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& wrong) {

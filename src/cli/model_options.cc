@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Lists the built-in recipes and the formats at the end of a command's help.
+// Returns the list of built-in recipes and formats that ends a command's help.
 std::string recipe_help() {
   std::string text = "Recipes for --kv (NAME[,key=value...], K/V such as ch4g128/tok4g128, or FILE.json):\n";
   for (const Recipe& recipe : builtin_recipes())

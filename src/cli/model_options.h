@@ -1,4 +1,4 @@
-// Options that several commands share, with the same name and meaning in each.
+// Adds options that several commands share. Each option has one name and one meaning in all commands.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,13 +12,16 @@
 namespace kvant {
 
 struct ModelOptions : SessionOptions {
-  std::vector<std::string> kv;  // recipes as typed; one value may hold several, separated by commas
-  std::string k_side, v_side;   // -ctk, -ctv
-  std::string json;             // empty: writes no JSON
+  // Holds recipes as typed. One value may hold several, separated by commas.
+  std::vector<std::string> kv;
+  // Hold the values of -ctk and -ctv.
+  std::string k_side, v_side;
+  // Empty writes no JSON.
+  std::string json;
 };
 
-// Adds --kv, -ctk, -ctv, --json, -t, -v and --strict, and lists all recipes and formats at the end of the
-// help. With many_recipes, --kv takes a list.
+// Adds --kv, -ctk, -ctv, --json, -t, -v and --strict. The help of the command then ends with a list of all
+// recipes and formats. With many_recipes, --kv takes a list.
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 // Adds -m, --calibration and the options of add_recipe_options.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
@@ -26,26 +29,27 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 // Adds --device, --gpu-layers and --no-kv-offload.
 void add_device_option(CLI::App& command, ModelOptions& options);
 
-// Adds --weights to commands that judge caches.
+// Commands that judge caches use F32 weights unless --weights says otherwise, so that quantized weights do
+// not add an error of their own.
 inline constexpr const char* kUsualWeights = "f32";
 void add_weights_option(CLI::App& command, std::string& weights);
 WeightMode weight_mode(const std::string& weights);
 
-// Refuses a --backend that --device would not use.
+// Returns an error if --device would ignore the given --backend.
 Status check_backend(const CLI::App& command, const ModelOptions& options);
 
-// Checks that the file of --json can be written. Call it before the work, whose result would be lost
-// otherwise.
+// Returns an error if the file of --json cannot be written. Commands call this check before their work, whose
+// result would otherwise be lost.
 Status check_json(const ModelOptions& options);
 
-// Chooses the default model if the command line names none, and says so on stderr.
+// Chooses the default model if the command line names no model, and prints the choice on stderr.
 Status choose_model(ModelOptions& options);
 
-// Returns the recipe for a command that runs only one; bf16 by default.
+// Returns the recipe of a command that runs only one recipe; the default is bf16.
 Result<Recipe> one_recipe(const ModelOptions& options);
-// Whether the command line names any recipe.
+// Returns whether the command line names any recipe.
 bool names_recipes(const ModelOptions& options);
-// Returns the rows of a comparing command, unparsed: recipes and "llama.cpp:TYPE".
+// Returns the rows of a command that compares caches, unparsed: recipes and "llama.cpp:TYPE".
 std::vector<std::string> row_names(const ModelOptions& options);
 
 }  // namespace kvant

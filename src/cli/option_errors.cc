@@ -65,7 +65,7 @@ std::string unexpected(const CLI::App& command, const std::string& otherwise,
   return otherwise;
 }
 
-// Rewords those of CLI11's messages that do not say what is meant.
+// Rewords messages of CLI11 that do not tell the user what to do.
 std::string reworded(const std::string& text) {
   constexpr std::string_view kConversion = "Could not convert: ", kEquals = " = ";
   const std::size_t equals = text.find(kEquals);

@@ -1,4 +1,4 @@
-// Messages for a command line that cannot be understood.
+// Words the errors of a command line that the program cannot understand.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// Says what is wrong with the command line, what was probably meant and which help says more. `words` are
-// those of the command line, in order.
+// Says what is wrong with the command line, what the user probably meant, and which help to read. `words` are
+// the words of the command line in their order.
 std::string option_error(const CLI::App& program, const CLI::ParseError& wrong,
                          const std::vector<std::string>& words);
 

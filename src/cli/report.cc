@@ -1,4 +1,4 @@
-// kvant report shows quality, size and speed of recipes on one page.
+// kvant report measures the quality, size and speed of recipes and draws them on one HTML page.
 #include <chrono>
 #include <ctime>
 
@@ -19,15 +19,18 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kPrompts = 6;  // number of prompts taken from the text if no file gives them
+// Without a file of prompts, this many prompts are taken from the text.
+constexpr std::size_t kPrompts = 6;
 constexpr std::size_t kPromptTokens =
-    512;  // long enough that a window of 128 tokens does not hide the formats
+    // A prompt must be much longer than a window of 128 tokens, which would hide the formats.
+    512;
 constexpr int kLayerChunks = 1;
 constexpr int kFirstMemoryContext = 512;
 
 struct ReportOptions {
   ModelOptions common;
-  std::string weights = kUsualWeights;  // type of the weights while quality is judged
+  // Names the type of the weights while quality is judged.
+  std::string weights = kUsualWeights;
   std::string file, output, prompts;
   int context = 2048;
   int chunks = 4;
@@ -75,7 +78,8 @@ class Report {
   void name_commands();
 
   const ReportOptions& options_;
-  std::vector<EvalRow> rows_;  // the reference comes first
+  // The first row is the reference.
+  std::vector<EvalRow> rows_;
   ReportFigures figures_;
 };
 
@@ -97,7 +101,7 @@ Status Report::measure_quality(const std::string& text) {
   return measure_greedy(stage, *tokens);
 }
 
-// Also measures shorter contexts where a recipe skips V, because the skipped share depends on the context.
+// If a recipe skips V, shorter contexts are measured too, because the skipped share depends on the context.
 Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
   EvalStage own{stage.session, stage.model, {}, stage.n_threads};
   bool skips = false;
@@ -170,7 +174,7 @@ Status Report::add_memory(const Session& session) {
   return {};
 }
 
-// Uses the weights as they are stored, because kvant run does the same.
+// The weights have the type of the file, as in `kvant run`, whose speed the page shows.
 Status Report::measure_speed() {
   const BenchOptions& speed = figures_.speed_options;
   const int max_new = std::max(speed.prompt, speed.decode + 1);
@@ -207,7 +211,7 @@ std::string shell_word(const std::string& word) {
   return plain ? word : "'" + word + "'";
 }
 
-// Lists the commands that give the same figures one by one.
+// Fills in the commands that measure the figures of the page one by one.
 void Report::name_commands() {
   std::string kv;
   for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);
@@ -255,7 +259,8 @@ Status report(const ReportOptions& options) {
   const nlohmann::ordered_json document = report_to_json(made.figures());
   if (!options.common.json.empty())
     KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, json_text(document)));
-  const std::string page = report_page(document.dump());  // compact, because no person reads it
+  // The page embeds the JSON without indentation, because no person reads it there.
+  const std::string page = report_page(document.dump());
   KVANT_RETURN_IF_ERROR(write_whole_file(options.output, page));
   fmt::print("{}: {} caches, {}\n", options.output, rows->size(),
              readable_bytes(static_cast<double>(page.size())));

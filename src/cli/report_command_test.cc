@@ -1,4 +1,4 @@
-// Tests `kvant report` as a user meets it: exit codes, messages and files.
+// Tests `kvant report` from a user's view: exit codes, messages and files.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,8 @@ TEST_F(Cli, ReportIsOnePageThatLoadsNothing) {
   const auto json = nlohmann::json::parse(read_file(path("report.json")));
   EXPECT_EQ(json["schema"], "kvant.report/2");
   EXPECT_EQ(json["quality"]["results"].size(), 3U);
-  EXPECT_EQ(json["layers"].size(), 3U);  // three contexts, because a recipe skips V
+  // One recipe skips V, so three contexts are measured.
+  EXPECT_EQ(json["layers"].size(), 3U);
   EXPECT_EQ(json["memory"]["results"][0]["bytes"].size(), json["memory"]["contexts"].size());
 }
 
@@ -28,7 +29,8 @@ TEST_F(Cli, ReportDrawsItsChartsInABrowser) {
   if (browser.empty()) GTEST_SKIP() << "no Chromium on this system";
   const std::string page = report_page();
   ASSERT_NE(page, "");
-  // The sandbox needs rights that tests may not have, and the page is the program's own.
+  // Tests may lack the rights that the browser's sandbox needs. The page comes from kvant itself, so no
+  // sandbox is needed.
   const std::string command = "timeout 60 " + browser +
                               " --headless --no-sandbox --disable-gpu --enable-logging=stderr "
                               "--virtual-time-budget=5000 "
@@ -43,7 +45,8 @@ TEST_F(Cli, ReportDrawsItsChartsInABrowser) {
     EXPECT_NE(dom.find("<section id=\"" + std::string(id) + "\""), std::string::npos) << id;
   std::size_t charts = 0;
   for (std::size_t at = dom.find("<svg"); at != std::string::npos; at = dom.find("<svg", at + 1)) ++charts;
-  EXPECT_EQ(charts, 7U + 1 + 2);  // the charts of the sections, the skip rates and two heat maps
+  // There are 7 charts of sections, 1 of skip rates and 2 heat maps.
+  EXPECT_EQ(charts, 7U + 1 + 2);
   EXPECT_EQ(dom.find("NaN"), std::string::npos);
   EXPECT_EQ(read_file(path("browser.log")).find("CONSOLE"), std::string::npos)
       << read_file(path("browser.log"));

@@ -1,4 +1,5 @@
-// kvant run: one generation, or a chat.
+// kvant run generates one completion, or chats in a terminal. With --session, the cache is kept in a file
+// between runs.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,8 +37,10 @@ namespace {
 struct RunOptions {
   ModelOptions common;
   std::string prompt, file, system, guard;
-  std::string chat_template;  // file; empty: the model's own
-  std::string session;        // file; empty: none
+  // Names a file; empty selects the model's own template.
+  std::string chat_template;
+  // Names a file; empty keeps no session.
+  std::string session;
   std::string session_coding = kPlainCoding;
   int n = -1;
   int context = 0;
@@ -47,14 +50,16 @@ struct RunOptions {
   DraftOptions draft;
 };
 
-// Set by Ctrl-C; the only state that a signal handler may reach.
+// Ctrl-C sets this flag. A signal handler can reach nothing but globals, and this flag is the only one that
+// it touches.
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void watch_interrupts() {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };
-  sigaction(SIGINT, &action, nullptr);  // no SA_RESTART: waiting for input ends, too
+  // Without SA_RESTART, the signal also ends waiting for input.
+  sigaction(SIGINT, &action, nullptr);
 }
 
 void print_generated(const std::string& text) {
@@ -62,7 +67,7 @@ void print_generated(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Bits for each element of sealed pages, the mean over layers, heads and sides.
+// Returns the bits per element of sealed pages: the mean over layers, heads and sides.
 double nominal_bits(const Plan& plan) {
   double sum = 0;
   for (const HeadPlan& head : plan.heads) {
@@ -73,7 +78,7 @@ double nominal_bits(const Plan& plan) {
 
 class Run {
  public:
-  // guard_every: of GuardSettings; 0: no guard.
+  // guard_every is GuardSettings::every; 0 runs without a guard.
   Run(const RunOptions& options, Session session, int guard_every)
       : options_(options), session_(std::move(session)), guard_every_(guard_every) {}
 
@@ -106,14 +111,20 @@ class Run {
   int context_ = 0;
   LoadedDraftModel draft_model_;
   std::unique_ptr<Conversation> conversation_;
-  std::shared_ptr<const ChatTemplate> chat_template_;  // null: --raw, or the model has none
-  std::vector<std::int32_t> kept_tokens_;              // control tokens that completions show
+  // Null with --raw, or if the model has no template.
+  std::shared_ptr<const ChatTemplate> chat_template_;
+  // Lists control tokens that completions show.
+  std::vector<std::int32_t> kept_tokens_;
   ChatHistory history_;
-  std::string seen_;       // the text of the chat that the cache holds, if it began here
-  std::string generated_;  // the newest
+  // Holds the chat's text that the cache has read; empty if the chat began in an earlier run.
+  std::string seen_;
+  // Holds the newest completion.
+  std::string generated_;
   SessionIdentity identity_;
-  std::shared_ptr<const SequenceCoder> coder_;  // of compact files; null: there is none
-  int restored_tokens_ = 0;                     // of the session's file, when it was opened
+  // Codes compact session files; null without a coder.
+  std::shared_ptr<const SequenceCoder> coder_;
+  // Counts the tokens that the session's file held when it was opened.
+  int restored_tokens_ = 0;
 };
 
 Result<std::string> Run::prompt_text() const {
@@ -122,8 +133,8 @@ Result<std::string> Run::prompt_text() const {
   return options_.prompt;
 }
 
-// The prompt as the model expects it: inside its chat template, if it has one. After a session's text,
-// another turn, or with --raw just what comes next.
+// Returns the prompt as the model expects it, inside its chat template if there is one. A restored session
+// continues with the next turn of the chat, or with --raw directly with the text.
 Result<Prompt> Run::prompt() const {
   auto text = prompt_text();
   if (!text.ok()) return text.error();
@@ -133,7 +144,7 @@ Result<Prompt> Run::prompt() const {
   return goes_on() ? next_prompt(*text) : message_prompt(*chat_template_, options_.system, *text);
 }
 
-// A message after a session's text.
+// Returns the tokens of a user's message that follows the text of a restored session.
 Result<Prompt> Run::next_prompt(const std::string& message) const {
   KVANT_RETURN_IF_ERROR(check_message_text("the text", message));
   auto turn = next_turn(*chat_template_, message);
@@ -141,7 +152,8 @@ Result<Prompt> Run::next_prompt(const std::string& message) const {
   return Prompt{std::move(turn->text), std::move(turn->tokens)};
 }
 
-// A prompt for a model without a template is continued as it is; a chat needs one.
+// Opens the chat template. A single prompt may go without one and is then continued as it is, but a chat
+// needs a template.
 Status Run::open_chat_template() {
   const Tokenizer& tokenizer = session_.engine().tokenizer();
   if (options_.raw) return {};
@@ -154,8 +166,8 @@ Status Run::open_chat_template() {
   auto opened = ChatTemplate::open(tokenizer, options_.chat_template);
   if (!opened.ok()) return opened.error();
   chat_template_ = std::move(opened).value();
-  // Without its marks nobody can tell a thought from the completion. A template that refuses this chat has
-  // none.
+  // Completions must show the template's marks for thoughts, because without them nobody can tell a thought
+  // from the completion. A template that refuses this one-message chat shows no marks.
   ChatHistory any;
   any.add("user", "Hello");
   if (auto chat = chat_template_->apply(any.json, {}, nlohmann::ordered_json::object()); chat.ok())
@@ -165,7 +177,7 @@ Status Run::open_chat_template() {
 
 // --- the session's file ---
 
-// Whether there is one that can be gone on with.
+// Reads the session's file if there is one, and returns an error if the run cannot continue it.
 Status Run::open_session() {
   const Engine& engine = session_.engine();
   identity_ = session_identity(*plan_, engine.fingerprint(), engine.description());
@@ -180,7 +192,7 @@ Status Run::open_session() {
   return check_writable(options_.session);
 }
 
-// What --session-coding needs beside the session.
+// Learns the coder that --session-coding compact needs, unless there is one already.
 Status Run::learn_coding() {
   if (options_.session_coding != kCompactCoding || coder_ != nullptr) return {};
   auto coder = learned_sequence_coder(session_, plan_, identity_);
@@ -207,7 +219,7 @@ Status Run::save_session() const {
   return conversation_->save(options_.session, identity_, compact ? coder_.get() : nullptr);
 }
 
-// Settles the context, checks the memory for it, and makes the conversation or restores it.
+// Sets context_, checks that its cache fits into memory, and makes or restores the conversation.
 Status Run::check_context(int prompt_tokens) {
   const std::int64_t wanted = std::int64_t{restored_tokens_} + prompt_tokens + std::max(options_.n, 1) + 1;
   const auto context = context_for(session_, plan_, options_.context, wanted);
@@ -217,7 +229,7 @@ Status Run::check_context(int prompt_tokens) {
   if (!sampler.ok()) return sampler.error();
   if (guard_every_ > 0) guard_.emplace(session_.backend(), *plan_, GuardSettings{.every = guard_every_});
   AttentionBackend& backend = guard_ ? *guard_ : session_.backend();
-  // A guard holds on to the rows of every token that the cache has had.
+  // A guard keeps rows of every token that was ever in the cache, so rejected drafts would confuse it.
   const int most_drafted = guard_ ? 0 : options_.draft.most_drafted();
   auto draft_model = load_draft_model(options_.draft, session_, context_);
   if (!draft_model.ok()) return draft_model.error();
@@ -245,7 +257,7 @@ Status Run::read_and_generate(const Prompt& prompt) {
   return {};
 }
 
-// Once is enough.
+// The user needs this warning only once.
 void Run::warn_of_divergence() {
   if (!guard_ || warned_of_divergence_) return;
   const auto warning = guard_warning(guard_->report(), plan_->name);
@@ -260,12 +272,13 @@ Status Run::single() {
   if (asked->tokens.empty()) return error("the prompt is empty: give text with -p or a file with -f");
   KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(asked->tokens.size())));
   KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
-  if (interrupted && generated_.empty()) return {};  // the prompt may have been read in part only
+  // An interrupted prompt may have been read only in part, which is not worth saving.
+  if (interrupted && generated_.empty()) return {};
   return save_session();
 }
 
-// What brings the cache from what it has seen to the start of the next turn's generation. restart: the
-// template does not go on from there, so the cache must start again.
+// Returns the text and tokens that lead from what the cache has read to the start of the next completion.
+// Sets `restart` if the template's new text does not continue the old text, so the cache must be filled anew.
 Result<Prompt> Run::turn(bool& restart) {
   if (goes_on()) return next_prompt(history_.json.back()["content"]);
   auto chat = chat_template_->write(history_.json);
@@ -302,7 +315,8 @@ Status Run::chat() {
     if (!asked.ok()) return asked.error();
     if (restart) conversation_->restart();
     const Status room = conversation_->check_room(static_cast<int>(asked->tokens.size()));
-    if (!room.ok() && isatty(STDIN_FILENO) == 1) {  // who types can say it in fewer words
+    // A user at a terminal can try again with a shorter message.
+    if (!room.ok() && isatty(STDIN_FILENO) == 1) {
       warn(room.error().message + "; the chat goes on without it");
       history_.json.erase(history_.json.size() - 1);
       seen_ = restart ? "" : seen;
@@ -312,7 +326,8 @@ Status Run::chat() {
     if (!interrupted || !generated_.empty()) {
       if (const Status saved = save_session(); !saved.ok()) warn(saved.error().message);
     } else if (goes_on()) {
-      KVANT_RETURN_IF_ERROR(restore_session());  // the prompt was read in part only
+      // The interrupted prompt was read only in part.
+      KVANT_RETURN_IF_ERROR(restore_session());
     } else {
       seen_.clear();
     }
@@ -339,7 +354,7 @@ Status Run::start() {
   return options_.chat ? chat() : single();
 }
 
-// The closing summary, and the JSON.
+// Prints the closing summary and writes the JSON.
 Status Run::finish() {
   const ConversationFigures& f = conversation_->figures();
   const CacheBytes bytes = conversation_->bytes();

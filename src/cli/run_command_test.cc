@@ -1,4 +1,4 @@
-// Tests `kvant run` as a user meets it: exit codes, messages and files.
+// Tests `kvant run` from a user's view: exit codes, messages and files.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -44,9 +44,9 @@ TEST_F(Cli, RunWarnsBeyondTheTrainedContextAndStopsAtItsEnd) {
   EXPECT_NE(full.err.find("the context of 8 tokens is full"), std::string::npos) << full.err;
 }
 
-// After the first turn the cache must hold what the whole conversation would give. The random model may say
-// any byte, so the test searches for a first turn that it answers with a letter: a letter's token survives
-// the way through text.
+// After the first turn, the cache must hold what reading the whole conversation would give. The random model
+// may generate any byte, but only a letter has the same token when its text is encoded again. The test
+// therefore searches for a first turn whose completion is a letter.
 TEST_F(Cli, ChatGoesOnFromWhatTheCacheHolds) {
   for (char c = 'a'; c <= 'z'; ++c) {
     const std::string turn(5, c);
@@ -83,7 +83,7 @@ TEST_F(Cli, AChatBeginsWithAFile) {
   EXPECT_NE(read.out, "");
 }
 
-// `script` gives the program a terminal.
+// The program `script` gives kvant a terminal.
 TEST_F(Cli, AChatGoesOnAfterATurnThatDoesNotFit) {
   if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "script is not installed";
   const std::string chat =
@@ -122,7 +122,7 @@ TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
   expect_user_error(with({"--system", "be brief"}), "--system has no place");
 }
 
-// The program must run the template: no engine recognizes this one by its text.
+// The program must really run the template, because no engine could recognize this one by its text.
 TEST_F(Cli, RunsTheChatTemplateThatItIsGiven) {
   write("said.jinja",
         "{% set all = namespace(said='') %}{% for m in messages %}{% set all.said = all.said ~ m.content %}"

@@ -1,4 +1,4 @@
-// kvant run --session: what a file holds is gone on with, or refused in one sentence.
+// Tests `kvant run --session`: a run continues what the file holds, or refuses the file in one sentence.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -46,7 +46,8 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   EXPECT_NE(learning.err.find("learning once"), std::string::npos) << learning.err;
   const std::string compact = read("a.session");
   EXPECT_LT(compact.size(), plain.size());
-  const Outcome found = generate(second);  // reads it, whatever it writes
+  // The run reads a compact file although it writes a plain one.
+  const Outcome found = generate(second);
   EXPECT_EQ(found.out, expected.out) << found.err;
   EXPECT_EQ(read("a.session"), grown);
   write("a.session", compact);
@@ -54,10 +55,11 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   EXPECT_EQ(again.out, expected.out);
   EXPECT_EQ(again.err.find("learning once"), std::string::npos) << again.err;
   EXPECT_LT(read("a.session").size(), grown.size());
-  EXPECT_EQ(run("run -m model.gguf -p a --session-coding compact").code, 2);  // of no session
+  // The option is an error without --session.
+  EXPECT_EQ(run("run -m model.gguf -p a --session-coding compact").code, 2);
 }
 
-// At such a temperature each token of the small vocabulary is as likely as the others.
+// At this temperature, all tokens of the small vocabulary are almost equally likely.
 TEST_F(RunSession, ControlTokensAreKeptAndNotShown) {
   int n_kept = 0;
   for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {

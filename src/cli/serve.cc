@@ -1,4 +1,5 @@
-// kvant serve: the model behind an HTTP interface.
+// kvant serve offers a model over HTTP. This file parses the options, divides the memory between caches, and
+// handles signals; src/serve does the rest.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -36,52 +37,63 @@
 namespace kvant {
 namespace {
 
-// Requests beyond those that run or wait: for those who only look, or are told to come later.
+// The server accepts this many requests beyond those that run or wait. Requests that only read a status need
+// them, and so do requests that are told to come back later.
 constexpr int kSpareRequests = 64;
-// Connections that are open at the same time, if the system allows for so many files, of which some are
-// others.
+// The server opens at most this many connections, if the system allows so many files. kOtherFiles of the
+// files are left for other uses.
 constexpr rlim_t kMostConnections = 65536;
 constexpr rlim_t kOtherFiles = 256;
-// Of a request's body for each token of the context: more than texts and their JSON have.
+// A request's body may have this many bytes for each token of the context, which exceeds what texts and their
+// JSON need.
 constexpr std::size_t kBodyBytesPerToken = 256;
 constexpr std::size_t kSmallestBodyLimit = 1 << 20;
-// Of the memory that is free when the server starts, the share that the cache may take by default; on a
-// device, which has less to do beside.
+// By default the cache may take this share of the memory that is free when the server starts. The share is
+// larger on a device, because other programs need less of its memory.
 constexpr double kMemoryShare = 0.5, kDeviceMemoryShare = 0.8;
-// Tokens of prompts between two tokens of answers, by default: on a device what fits into the pause.
+// By default the server reads this many tokens of prompts between two tokens of completions. On a device, the
+// number is adjusted to fit into kAnswerPause.
 constexpr int kPromptStep = 64, kFirstDevicePromptStep = 512;
 constexpr double kAnswerPause = 0.1;  // seconds
-// While nobody waits for tokens: a device reads large steps faster.
+// These are the steps while nobody waits for tokens. Large steps are faster, above all on a device.
 constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 
 struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
-  std::vector<std::string> aliases;  // the model's names; none: its file's
+  // Lists the model's names; empty uses the name of the model's file.
+  std::vector<std::string> aliases;
   bool any_model = false;
   std::string memory;
-  std::string compare;   // a second recipe; empty: none
-  std::string sessions;  // folder; empty: none are kept
+  // Names a second recipe; empty serves only one.
+  std::string compare;
+  // Names the folder of sessions; empty keeps no sessions.
+  std::string sessions;
   std::string session_coding = kPlainCoding;
-  std::string prefix_disk;    // bytes; empty: beginnings of prompts don't go to the disk
-  std::string chat_template;  // file; empty: the model's own
-  std::string cors;           // origins; empty: none
+  // Limits the bytes of prompts' beginnings on the disk; empty writes none.
+  std::string prefix_disk;
+  // Names a file; empty selects the model's own template.
+  std::string chat_template;
+  // Lists the allowed origins; empty allows none.
+  std::string cors;
   std::string log_format = "text";
   int context = 0;
   int parallel = 8;
   int queue = 64;
-  int prompt_step = 0;  // 0: what suits the device
+  // 0 selects what suits the device.
+  int prompt_step = 0;
   bool guard = false;
   DraftOptions draft;
 };
 
-// When the end was wanted, by Ctrl-C, SIGTERM or SIGHUP, in milliseconds of the system's uptime; 0: it is
-// not. The only state that a signal handler may reach.
+// Holds when Ctrl-C, SIGTERM or SIGHUP first asked the server to end, in milliseconds of the system's uptime;
+// 0 means never. A signal handler can reach nothing but globals, and this one is the only one that it
+// touches.
 std::atomic<std::int64_t> end_wanted{0};
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-// A supervisor or a shell may send one end as several signals: SIGTERM to a program and to its group, SIGHUP
-// after SIGTERM.
+// Signals within this time count as one request to end. A supervisor or a shell may send SIGTERM to a program
+// and to its group, or SIGHUP after SIGTERM.
 constexpr std::int64_t kSameWish = 500;  // milliseconds
 
 void watch_signals() {
@@ -92,21 +104,24 @@ void watch_signals() {
     const std::int64_t milliseconds = std::int64_t{1000} * now.tv_sec + now.tv_nsec / 1000000;
     std::int64_t first = 0;
     if (end_wanted.compare_exchange_strong(first, milliseconds)) return;
-    // Again: whatever the server is at. Files have their names only once they are whole. A terminal that
-    // closes says so several times, and nobody is there who means it.
+    // A second request ends the server at once, whatever it is doing. Files stay intact, because a file gets
+    // its name only when it is complete. SIGHUP never counts as a second request, because a closing terminal
+    // sends it several times.
     if (signal != SIGHUP && milliseconds - first > kSameWish) _exit(128 + signal);
   };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup has it ignored
+  // nohup starts programs with SIGHUP ignored, which must stay so.
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, nullptr);  // who reads the messages may go
+  // The reader of the server's messages may go away without ending the server.
+  sigaction(SIGPIPE, &ignore, nullptr);
 }
 
-// How many connections may be open.
+// Raises the limit of open files and returns how many connections may be open.
 std::size_t raise_file_limit() {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kOtherFiles;
@@ -127,7 +142,7 @@ Result<std::int64_t> memory_for_cache(const Session& session, const std::string&
   return bytes;
 }
 
-// compared: clients name the recipe with the model.
+// `compared` tells that clients choose the recipe by a suffix of the model's name.
 ServerInfo info_of(const Session& session, const PlacedPlan& placed, const ServeOptions& options, int context,
                    bool compared) {
   const Plan& plan = *placed;
@@ -159,7 +174,8 @@ ServerInfo info_of(const Session& session, const PlacedPlan& placed, const Serve
           .n_embd = engine.n_embd()};
 }
 
-// For the shadow of one answer of the full context, or of several shorter ones.
+// Sets memory aside in which a request can compare its completion with an unquantized cache. The memory holds
+// one completion of the full context, or several shorter ones.
 Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& scheduling) {
   const auto plan = session.plan(parse_recipe("bf16").value());
   if (!plan.ok()) return plan.error();
@@ -198,13 +214,13 @@ void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) 
                readable_bytes(static_cast<double>(scheduler.shadow_memory)));
 }
 
-// One of the recipes that are served, with its part of the memory.
+// Holds one of the served recipes with its part of the memory.
 struct Served {
   PlacedPlan plan;
   SchedulerOptions scheduling;
 };
 
-// Two recipes take turns, and share the pause.
+// With --compare, two recipes take turns, so each gets half of the pause.
 void set_prompt_steps(const Session& session, const ServeOptions& options, SchedulerOptions& scheduling) {
   const bool on_device = session.caches_on_device();
   scheduling.prompt_step = on_device ? kFirstDevicePromptStep : kPromptStep;
@@ -235,7 +251,8 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
   return served;
 }
 
-// Each has a cache in half of the memory.
+// Returns an error if half of the memory, which is the share of each recipe under --compare, holds no
+// conversation.
 Status check_halves(const Served& served, std::int64_t memory) {
   if (Scheduler::sequences_that_fit(served.scheduling) > 0) return {};
   const SchedulerOptions& scheduling = served.scheduling;
@@ -272,7 +289,8 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
   return all;
 }
 
-// What --sessions and --prefix-disk keep of the first recipe. Null: no sessions.
+// Opens the folders of --sessions and --prefix-disk, which keep caches of the first recipe. Returns null
+// without --sessions.
 Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session, const ServeOptions& options,
                                                           Served& served) {
   if (options.sessions.empty()) {
@@ -301,7 +319,8 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session
   return shared;
 }
 
-// Null: the model has none, or one that can't be run. Completions of texts do without.
+// Returns null if the model has no template or a template that cannot run. Completions of plain texts need
+// none.
 Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string& file,
                                                                const Tokenizer& tokenizer) {
   auto opened = ChatTemplate::open(tokenizer, file);
@@ -310,17 +329,19 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
   return std::shared_ptr<const ChatTemplate>();
 }
 
-constexpr int kLooksBeforeTrim = 20;  // at a server that stays idle
+// After this many idle polls, the server returns free heap memory to the system.
+constexpr int kLooksBeforeTrim = 20;
 
-// Until the end is wanted: then requests are refused, and those that were taken are answered, unless it is
-// wanted again.
+// Waits until a signal asks the server to end. From then on, new requests are refused and accepted requests
+// are completed, unless a second signal ends the process.
 void wait_for_end(ServeLoop& loop, ServerLog& log) {
   using namespace std::chrono_literals;
   int idle_looks = 0;
   while (end_wanted == 0) {
     std::this_thread::sleep_for(50ms);
     idle_looks = loop.idle() ? std::min(idle_looks + 1, kLooksBeforeTrim + 1) : 0;
-    if (idle_looks == kLooksBeforeTrim) trim_heap();  // others may need what a busy time has left free
+    // Other programs may need the memory that a busy time has left free.
+    if (idle_looks == kLooksBeforeTrim) trim_heap();
   }
   loop.refuse_requests();
   if (!loop.idle())
@@ -334,7 +355,8 @@ Status serve(const ServeOptions& options) {
   if (!recipe.ok()) return recipe.error();
   auto cors = CorsPolicy::parse(options.cors);
   if (!cors.ok()) return error("--cors: {}", cors.error().message);
-  KVANT_RETURN_IF_ERROR(check_address(options.http.host, options.http.port));  // before the model is read
+  // The address is checked before the model is loaded, which takes long.
+  KVANT_RETURN_IF_ERROR(check_address(options.http.host, options.http.port));
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
   const auto memory = memory_for_cache(*session, options.memory);
@@ -389,7 +411,8 @@ Status serve(const ServeOptions& options) {
   return {};
 }
 
-// An empty one comes of a variable that isn't set, and would open the server to more than was meant.
+// Refuses empty values. An empty value usually comes from an unset variable, and would open the server to
+// more clients than intended.
 Status check_access(const CLI::App& command, const HttpOptions& options) {
   if (options.host.empty())
     return error("--host is empty: give an address, such as 127.0.0.1, or leave it out");

@@ -1,4 +1,4 @@
-// --session-coding, for the commands that keep sessions in files.
+// Adds --session-coding to the commands that keep sessions in files.
 #pragma once
 
 #include <CLI/CLI.hpp>

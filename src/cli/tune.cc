@@ -1,4 +1,4 @@
-// kvant tune finds a recipe for one model and one size.
+// kvant tune searches for the best recipe of a given size for one model.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,18 +21,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kUsualContext = 8192;  // context at which a budget of bits holds
+// A budget in bits must hold at this context.
+constexpr int kUsualContext = 8192;
 
 struct TuneOptions {
   ModelOptions common;
-  std::string weights = kUsualWeights;  // type of the weights while quality is judged
+  // Names the type of the weights while quality is judged.
+  std::string weights = kUsualWeights;
   std::string budget, output, text_file;
   int length = 1024;  // tokens of a measured context
-  int contexts = 2;   // contexts to tune on; equally many judge the result
+  // The search uses this many contexts, and as many others judge the result.
+  int contexts = 2;
   int trials = 16;
 };
 
-// The contexts have `length` tokens and are spread evenly over the text. Every second one is held out.
+// Holds contexts of `length` tokens, spread evenly over the text. Every second context is held out to judge
+// the result.
 struct TuneText {
   std::vector<std::vector<std::int32_t>> tuning;
   EvalText held_out;
@@ -73,7 +77,8 @@ Result<TuneText> read_text(const TuneOptions& options, const Tokenizer& tokenize
   return cut_text(*tokens, options);
 }
 
-// Returns the recipe of --kv, or kvant-3bit without it. The recipe must have formats to choose from.
+// Returns the recipe of --kv, or kvant-3bit without --kv. The recipe must have a budget, because tune
+// allocates bits.
 Result<Recipe> base_recipe(const ModelOptions& options) {
   if (!names_recipes(options)) return parse_recipe("kvant-3bit");
   auto recipe = one_recipe(options);
@@ -201,7 +206,8 @@ Command add_tune_command(CLI::App& program) {
   command->get_option("--kv")->description(
       "where to start: a recipe with a ladder and a budget (default: kvant-3bit)");
   add_device_option(*command, options->common);
-  for (const char* of_plans : {"--strict", "--verbose"})  // tune searches for the plan itself
+  // tune chooses the plan itself, so options about plans do not apply.
+  for (const char* of_plans : {"--strict", "--verbose"})
     command->remove_option(command->get_option(of_plans));
   add_weights_option(*command, options->weights);
   command

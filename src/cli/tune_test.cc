@@ -16,7 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Outcome {
-  int code = -1;  // -1: ended by a signal
+  // -1 means that a signal ended the program.
+  int code = -1;
   std::string out, err;
 };
 
@@ -70,7 +71,8 @@ TEST_F(Measuring, TuneWritesARecipeThatRunsWithinItsBudget) {
   const auto& figures = recipe["figures"];
   EXPECT_EQ(figures["schema"], "kvant.tune/2");
   EXPECT_LE(figures["bits_all"], 7.0);
-  EXPECT_GT(figures["bits_all"], 6.0);  // the tail takes 2.5 of these bits
+  // The tail takes 2.5 bits of the sum.
+  EXPECT_GT(figures["bits_all"], 6.0);
   EXPECT_EQ(figures["trials"], 4);
   EXPECT_LE(figures["tuning_kld"], figures["tuning_kld_as_calibrated"]);
   EXPECT_GT(figures["predicted_kld"], 0);

@@ -1,4 +1,4 @@
-// The files of page/, embedded into the program by cmake/embedded_files.cmake.
+// Declares the files of page/, which cmake/embedded_files.cmake embeds into the program.
 #pragma once
 
 namespace kvant {

@@ -22,7 +22,7 @@ Json tail_to_json(const PositionScores& positions) {
   return {{"share", shares}, {"kld", klds}};
 }
 
-// Bins are labelled by absolute positions: the scored half starts after the middle of a chunk.
+// Bins are labelled with absolute positions. The scored half of a chunk starts after the chunk's middle.
 Json drift_to_json(const QualityResult& quality, const PositionScores& positions) {
   Json bins = Json::array();
   for (const DriftBin& bin : divergence_drift(positions, quality.chunks, kDriftBins)) {

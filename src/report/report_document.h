@@ -1,4 +1,4 @@
-// The figures of a report as one JSON document, which the page draws and --json writes.
+// Puts the figures of a report into one JSON document. The page draws the document, and --json writes it.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,38 @@
 
 namespace kvant {
 
-// The cache bytes of a recipe.
+// Holds the bytes of one recipe's cache.
 struct MemoryRow {
   std::string name;
-  std::vector<std::int64_t> bytes;  // by context
+  // Holds one number for each of ReportFigures::memory_contexts.
+  std::vector<std::int64_t> bytes;
 };
 
-// The command lines that measure each part separately.
+// Holds the command lines that would measure each part of the report separately.
 struct ReportCommands {
   std::string report, quality, layers, limits, greedy, speed;
 };
 
 struct ReportFigures {
-  std::string model, text;  // files
-  std::string description;  // the model's description
-  std::string date;         // "2026-11-21"
+  std::string model, text;  // names of files
+  // Describes the model, as Engine::description() does.
+  std::string description;
+  // For example "2026-11-21".
+  std::string date;
   int n_threads = 1;
   ReportCommands commands;
   QualityResult quality;
-  std::vector<LayerResult> layers;  // the longest context last
+  // The last result is that of the longest context.
+  std::vector<LayerResult> layers;
   LimitResult limits;
   GreedyResult greedy;
   BenchOptions speed_options;
   std::vector<BenchRow> speed;
-  std::vector<int> memory_contexts;  // tokens, ascending
+  std::vector<int> memory_contexts;  // tokens, in ascending order
   std::vector<MemoryRow> memory;
 };
 
-// {"schema":"kvant.report/2",..}: see docs/reference/json.md.
+// Returns {"schema":"kvant.report/2",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json report_to_json(const ReportFigures& figures);
 
 }  // namespace kvant

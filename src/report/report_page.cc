@@ -12,7 +12,7 @@ void replace_once(std::string& page, const std::string& place, const std::string
   page.replace(at, place.size(), contents);
 }
 
-// Escapes JSON inside a script element, where "</script>" in a string would end the element.
+// Escapes '<' in JSON inside a script element, because "</script>" in a string would end the element.
 std::string without_tags(const std::string& document) {
   std::string safe;
   for (const char c : document) safe += c == '<' ? "\\u003c" : std::string(1, c);

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// The longest sequences of which `batch` fit into `bytes`.
+// Returns the largest number of tokens at which `batch` sequences together fit into `bytes`.
 int max_tokens(const PlacedPlan& plan, int batch, std::int64_t bytes) {
   int fits = 0;
   for (int step = 1 << 30; step > 0; step /= 2) {

@@ -1,4 +1,5 @@
-// Reports the size of a model's KV cache, and what fits, before anything runs.
+// Computes the size of a model's KV cache and what fits into memory, before the model runs. `kvant info`
+// prints the result.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +16,26 @@ struct CacheInfo {
   PreviewPlan preview;
   int context = 0;  // tokens of each sequence
   int batch = 1;
-  std::int64_t available = 0;  // bytes left beside the weights
+  // Bytes that the weights leave free for caches.
+  std::int64_t available = 0;
   PlanReport report;
   std::vector<std::int64_t> layers;
   std::int64_t cache = 0;  // bytes of one sequence at `context`
   CacheBits bits;
   ConstantSize constants;
   std::int64_t bf16 = 0;
-  double token = 0;    // bytes of one more token, once it is quantized
-  int max_tokens = 0;  // longest context when `batch` sequences share `available`
+  double token = 0;  // bytes of one more token after it is quantized
+  // The longest context of `batch` sequences that share `available`.
+  int max_tokens = 0;
 };
 
-// Describes a recipe's cache for `batch` sequences of `context` tokens (0: the trained context). It never
-// calibrates. Errors: the recipe does not suit the model; see also Session::known_constants.
+// Describes a recipe's cache for `batch` sequences of `context` tokens; 0 selects the trained context. The
+// function never calibrates. Returns an error if the recipe does not suit the model, or if
+// Session::known_constants() fails.
 Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int context, int batch);
 
 // Returns {"schema":"kvant.info/2","model":..,"layers":..,"cache_bytes":..,"max_tokens":..,"plan":..}.
-// docs/reference/json.md lists all fields. `model` is the file's name.
+// docs/reference/json.md lists all fields. `model` is the name of the file.
 nlohmann::ordered_json info_to_json(const Session& session, const CacheInfo& info, const std::string& model);
 
 }  // namespace kvant

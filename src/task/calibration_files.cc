@@ -7,7 +7,8 @@
 namespace kvant {
 namespace {
 
-std::atomic<bool> calibration_interrupted{false};  // global, because a signal handler can reach nothing else
+// The flag is global because a signal handler can reach nothing else.
+std::atomic<bool> calibration_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 constexpr int kInterrupting[] = {SIGINT, SIGTERM};

@@ -1,4 +1,4 @@
-// Finds the user's folder of calibrations and lets the keyboard interrupt a calibration.
+// Finds the user's folder of calibrations and lets Ctrl-C interrupt a calibration.
 #pragma once
 
 #include <atomic>
@@ -6,12 +6,12 @@
 
 namespace kvant {
 
-// Returns the folder of calibrations made on first use: $XDG_CACHE_HOME/kvant or ~/.cache/kvant. It is empty
-// without either variable; nothing is kept then, because anybody could write to a folder that all users
-// share.
+// Returns the folder of calibrations that are made on first use: $XDG_CACHE_HOME/kvant or ~/.cache/kvant.
+// Without either variable the result is empty and calibrations are not kept. A folder that all users share
+// would let anybody replace them.
 std::string calibration_folder();
 
-// While an object lives, the first Ctrl-C sets its flag; the second one ends the program.
+// While an object exists, the first Ctrl-C sets its flag, and the second Ctrl-C ends the program.
 class Interruption {
  public:
   Interruption();

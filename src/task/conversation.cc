@@ -15,14 +15,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPromptChunk = 512;  // tokens of a step: bounds the memory for activations
+// Tokens of a step. The limit bounds the memory for activations.
+constexpr int kPromptChunk = 512;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Drafted tokens that a step may have so that each row gets the bits that it gets alone; on a device the
-// step's size decides how products are rounded anyway.
+// Returns how many drafted tokens a step may have. On the CPU, each row must get the bits that it would get
+// in a step of its own. On a device the size of a step changes the rounding anyway, so there is no limit.
 int most_verified(const Session& session, int wanted) {
   if (wanted == 0 || session.device() != nullptr) return wanted;
   return std::min(wanted, session.engine().independent_sequences() - 1);
@@ -52,7 +53,7 @@ std::unique_ptr<DraftSource> Conversation::new_drafter() const {
   return std::make_unique<NgramDraft>();
 }
 
-// n_logits: of the last tokens.
+// The last n_logits tokens of the step get logits.
 Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, int n_logits) {
   const EngineInput input{.sequence = sequence_,
                           .tokens = tokens,
@@ -99,7 +100,8 @@ void Conversation::begin_answer(GenerationOptions options) {
   max_tokens_ = options.max_tokens;
   answer_.emplace(session_.engine().tokenizer(), *sampler_, std::move(options));
   end_.reset();
-  if (answer_->end() == GenerationEnd::length) end_ = AnswerEnd::length;  // of no tokens
+  // A completion of 0 tokens has ended already.
+  if (answer_->end() == GenerationEnd::length) end_ = AnswerEnd::length;
   is_ahead_ = false;
   sampler_->begin(tokens_);
 }
@@ -111,7 +113,7 @@ Result<GeneratedText> Conversation::next() {
   return shown;
 }
 
-// Reads the newest token only when it is needed, so that its text is shown before.
+// The newest token is read only at the next call, so its text can be shown first.
 Result<GeneratedText> Conversation::next_token() {
   KVANT_RETURN_IF_ERROR(read_answered());
   const std::size_t n_vocab = session_.engine().n_vocab();
@@ -145,7 +147,7 @@ Status Conversation::end(AnswerEnd how) {
   return drop_draft();
 }
 
-// The cache holds the token already where it was drafted.
+// If the token was drafted, the cache already holds it.
 Status Conversation::read_answered() {
   if (!is_ahead_) return {};
   const std::int32_t token = answer_->token();
@@ -164,8 +166,8 @@ Status Conversation::read_answered() {
   return {};
 }
 
-// Before n_more tokens: where the sequence grows beyond what LongRoPE's factors for short sequences are for,
-// it is read again with the others (Ding et al. 2024).
+// Prepares for n_more tokens. If the sequence outgrows LongRoPE's factors for short sequences, all its tokens
+// are read again with the factors for long ones (Ding et al. 2024).
 Status Conversation::outgrow_short_rope(int n_more) {
   if (!short_rope_ || length() + n_more <= session_.engine().short_rope_context()) return {};
   KVANT_RETURN_IF_ERROR(drop_draft());
@@ -180,8 +182,8 @@ Status Conversation::outgrow_short_rope(int n_more) {
   return {};
 }
 
-// Max tokens of a draft behind the token that is read next. No step may read beyond the context, or beyond
-// what can be taken back.
+// Returns how many drafted tokens may follow the next token in a step. No step may pass the end of the
+// context, or add more tokens than the cache can take back.
 int Conversation::most_drafted() const {
   if (most_drafted_ == 0 || answer_->end() != GenerationEnd::none) return 0;
   int most = std::min({most_drafted_, rewindable_tokens(cache_, sequence_) - 1, context_ - length() - 2});
@@ -190,7 +192,7 @@ int Conversation::most_drafted() const {
   return std::max(most, 0);
 }
 
-// Reads the token, and with it as much of a draft of what follows as pays.
+// Reads the token in one step with as many drafted tokens as are expected to pay off.
 Status Conversation::verify(std::int32_t token) {
   Draft draft;
   if (drafter_ != nullptr) draft = drafter_->propose(most_drafted(), pace_);
@@ -200,14 +202,14 @@ Status Conversation::verify(std::int32_t token) {
   const int n = static_cast<int>(tokens.size());
   const auto start = Clock::now();
   KVANT_RETURN_IF_ERROR(step(tokens, /*is_prompt=*/false, n));
-  // A step that ends a page seals one: its time says nothing about the others.
+  // A step that ends a page also seals the page, so its time says nothing about other steps.
   if ((length() + n) % kPageTokens != 0) pace_.add(n, seconds_since(start));
   figures_.drafted_tokens += n - 1;
   draft_ = std::move(draft.tokens);
   return {};
 }
 
-// Takes back what the cache holds beyond tokens_.
+// Removes drafted tokens after tokens_ from the cache.
 Status Conversation::drop_draft() {
   if (cache_.length(sequence_) > length()) KVANT_RETURN_IF_ERROR(cache_.truncate(sequence_, length()));
   draft_.clear();

@@ -1,4 +1,5 @@
-// Conversation: one sequence in a cache that reads prompts and generates, with its figures.
+// A Conversation is one sequence in a cache. It reads prompts, generates completions with or without drafts,
+// and counts tokens and seconds. `kvant run` and the Python package build on it.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ struct ConversationFigures {
   int generated_tokens = 0;
   double prompt_seconds = 0;
   double decode_seconds = 0;
-  // Tokens that were drafted and verified in a step with others, and those of them that were right.
+  // drafted_tokens were verified in a step with other tokens; accepted_tokens of them were right.
   int drafted_tokens = 0;
   int accepted_tokens = 0;
   double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
@@ -35,45 +36,47 @@ enum class AnswerEnd : std::uint8_t { finished, length, context_full, interrupte
 
 class Conversation {
  public:
-  // context: the maximum number of tokens in the sequence. backend: it outlives this, as the session does.
-  // most_drafted: tokens that a step may verify beside the newest one, drafted from what the sequence holds;
-  // 0: none are. On the CPU the completion stays the same, bit for bit. draft_model: drafts them; null: they
-  // are looked up in the sequence.
+  // `context` is the largest number of tokens in the sequence. `session` and `backend` must outlive the
+  // conversation. A step may verify up to most_drafted tokens in addition to the newest one; 0 disables
+  // drafts. On the CPU, drafts change no bit of a completion. Drafts come from draft_model, or are looked up
+  // in the sequence if draft_model is null.
   Conversation(const Session& session, AttentionBackend& backend, PlacedPlan plan,
                std::unique_ptr<Sampler> sampler, int context, int most_drafted = 0,
                std::shared_ptr<DraftModel> draft_model = nullptr);
 
-  // Whether so many more tokens fit into the context, and an answer's first: an error that says by how much
-  // not.
+  // Returns an error if the context lacks room for n_tokens more tokens and the first token of a completion.
+  // The error says how many tokens are too many.
   Status check_room(int n_tokens) const;
-  // Reads tokens, with a progress bar when they are many. text: theirs. An error when they don't fit into the
-  // context.
+  // Reads `tokens`, whose text is `text`, and shows a progress bar if there are many. Returns an error if the
+  // tokens do not fit into the context.
   Status read(std::span<const std::int32_t> tokens, const std::string& text,
               const std::atomic<bool>& interrupted);
-  // Begins an answer to what was read. Requires that read() succeeded just before and was not interrupted.
+  // Begins a completion of what was read. read() must have succeeded just before, without an interruption.
   void begin_answer(GenerationOptions options);
-  // One more token of it: what can be shown now. Requires that it has not ended.
+  // Generates one more token and returns the text that can be shown now. The completion must not have ended.
   Result<GeneratedText> next();
-  // Ends it here: what was held back. Requires that it has not ended.
+  // Ends the completion and returns the text that was held back. The completion must not have ended.
   Result<GeneratedText> interrupt();
-  // How the answer has ended; nothing: it goes on.
+  // Returns how the completion ended, or nothing while it continues.
   std::optional<AnswerEnd> answer_end() const { return end_; }
   const Generation& answer() const { return *answer_; }
 
-  // A whole answer, handed to `print` as soon as it is whole UTF-8 characters.
+  // Generates a whole completion. `print` receives text as soon as the text consists of whole UTF-8
+  // characters.
   Result<AnswerEnd> generate(GenerationOptions options, const std::atomic<bool>& interrupted,
                              const std::function<void(const std::string&)>& print);
-  // LongRoPE's factors are those for long sequences from the first token on, because the sequence is kept in
-  // a file or watched by a guard. Without that it begins with those for short ones, and is read again when it
-  // outgrows them.
+  // Uses LongRoPE's factors for long sequences from the first token on. A sequence that is kept in a file or
+  // watched by a guard needs this, because it cannot be read again. Other sequences begin with the factors
+  // for short ones, and are read again when they outgrow them.
   void use_long_rope() { short_rope_ = begins_short_ = false; }
   // Forgets everything but the figures.
   void restart();
 
-  // Takes the place of what is held. An error: what is wrong with the file; out of memory. Nothing has
-  // changed then.
+  // Replaces the sequence by the content of a file. Returns an error if the file is unsuitable or memory runs
+  // out; the conversation is then unchanged.
   Status restore(const SessionFile& file);
-  // Writes what is held. Requires that read() was not interrupted. coder and errors: see write_session.
+  // Writes the sequence to a file. The last read() must not have been interrupted. write_session() explains
+  // `coder` and the errors.
   Status save(const std::string& path, const SessionIdentity& identity,
               const SequenceCoder* coder = nullptr) const;
 
@@ -98,21 +101,29 @@ class Conversation {
   std::unique_ptr<Sampler> sampler_;
   int context_;
   SequenceId sequence_;
-  std::vector<std::int32_t> tokens_;  // that it holds
-  std::string text_;                  // theirs
+  // The tokens of the sequence.
+  std::vector<std::int32_t> tokens_;
+  // The text of tokens_.
+  std::string text_;
   int most_drafted_;
-  std::vector<float> logits_;  // [1 + most_drafted_, n_vocab], of the newest tokens
+  std::vector<float> logits_;  // [1 + most_drafted_, n_vocab], for the newest tokens
   std::optional<Generation> answer_;
   std::optional<AnswerEnd> end_;
-  bool begins_short_;                        // sequences begin with LongRoPE's factors for short ones
-  bool short_rope_;                          // and this one has them
-  int max_tokens_ = -1;                      // of the answer; -1: no limit
-  bool is_ahead_ = false;                    // the answer's newest token is yet to be read
-  std::shared_ptr<DraftModel> draft_model_;  // null: drafts are looked up
-  std::unique_ptr<DraftSource> drafter_;     // of tokens_; null: nothing is drafted
+  // True if sequences begin with LongRoPE's factors for short sequences.
+  bool begins_short_;
+  // True while this sequence uses the factors for short sequences.
+  bool short_rope_;
+  // Limits the completion's tokens; -1 means no limit.
+  int max_tokens_ = -1;
+  // True if the completion's newest token has not been read yet.
+  bool is_ahead_ = false;
+  // Null if drafts are looked up in the sequence.
+  std::shared_ptr<DraftModel> draft_model_;
+  // Drafts continuations of tokens_; null if drafts are disabled.
+  std::unique_ptr<DraftSource> drafter_;
   SpeculationPace pace_;
-  // The cache holds tokens_ and behind them the draft's tokens from n_accepted_ on. Row n_accepted_ of the
-  // logits is that of the newest of tokens_.
+  // The cache holds tokens_, followed by the tokens of draft_ from n_accepted_ on. Row n_accepted_ of logits_
+  // belongs to the newest token of tokens_.
   std::vector<std::int32_t> draft_;
   int n_accepted_ = 0;
   ConversationFigures figures_;

@@ -1,4 +1,5 @@
-// A conversation of a model with LongRoPE: the factors follow the sequence's length, not the context's.
+// Tests a conversation of a model with LongRoPE. The factors must follow the sequence's length, not the
+// context's.
 #include "task/conversation.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,8 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kShort = 256;  // tokens of the longest sequence with the factors for short ones
+// The longest sequence, in tokens, that uses the factors for short sequences.
+constexpr int kShort = 256;
 
 using testing::random_tokens;
 
@@ -24,7 +26,8 @@ class LongRopeConversation : public ::testing::TestWithParam<int> {
     file_ = write_tiny_model(model);
   }
 
-  // The greedy tokens after the prompts, of which each is read after the completion of the one before.
+  // Returns the greedy tokens that follow the prompts. Each prompt is read after the completion of the
+  // previous prompt.
   Tokens generate(int context, const std::vector<Tokens>& prompts, int n) {
     const auto session = Session::open({.model = file_->path()}, WeightMode::as_stored, context);
     EXPECT_TRUE(session.ok());

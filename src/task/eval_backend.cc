@@ -13,7 +13,8 @@ namespace {
 
 struct ComparedRow {
   QualityRow predictions;
-  OutputError outputs;  // errors of attention outputs
+  // Holds the errors of attention outputs.
+  OutputError outputs;
 };
 
 // Returns the row of one recipe.
@@ -24,7 +25,7 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   if (!own.ok()) return own.error();
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
-  // Both backends run the same steps. Matrix products of other sizes round differently, and a coarse cache
+  // Both backends run in equal steps. Matrix products of other sizes round differently, and a coarse cache
   // amplifies the difference.
   const auto reference =
       make_engine_source((*own)->name, session.engine(), session.backend(), *own, quality.step_tokens);

@@ -8,7 +8,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kControlStep = 128;  // tokens per step in the control row
+// Tokens per step in the control row.
+constexpr int kControlStep = 128;
 
 Result<EvalRow> parse_row(const SuiteRow& row, int step_tokens) {
   if (names_llama(row.recipe)) {

@@ -1,4 +1,5 @@
-// Decides which caches are the rows of kvant eval, before anything is loaded.
+// Decides which caches are the rows of kvant eval, before anything is loaded. A wrong name is thus reported
+// at once.
 #pragma once
 
 #include <string>
@@ -12,19 +13,22 @@
 namespace kvant {
 
 struct EvalRow {
-  std::string label;  // label of a suite's row, or the text of its calibration; empty: none
+  // Holds the label of a suite's row, or the name of the text for calibration; else empty.
+  std::string label;
   std::string name;
-  Recipe recipe;  // unused if names_llama(name)
+  // Unused if names_llama(name).
+  Recipe recipe;
   int step_tokens = 0;
-  std::string calibration_text;  // file to calibrate on; empty: the usual calibration
+  // Names the file to calibrate on; empty selects the usual calibration.
+  std::string calibration_text;
 };
 
-// Returns the reference first. A row (a recipe or "llama.cpp:TYPE") that equals the reference is not run
-// twice.
+// Returns the rows, with the reference first. A row is a recipe or "llama.cpp:TYPE". A row that equals the
+// reference is dropped, because the reference runs anyway.
 Result<std::vector<EvalRow>> parse_eval_rows(const std::string& reference, const std::vector<SuiteRow>& rows,
                                              int step_tokens);
 
-// Returns bf16 in smaller steps. Its error is that of rounding alone.
+// Returns a bf16 row that runs in smaller steps. Its divergence shows the effect of rounding alone.
 EvalRow control_row();
 
 // Replaces each row whose recipe needs calibration by one row per file.

@@ -1,4 +1,4 @@
-// Prepares the caches of kvant eval's rows.
+// Makes the caches of kvant eval's rows and checks that they fit into memory together.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,9 @@ class EvalSources {
   EvalSources(const Session& session, std::string model, int context, int n_threads)
       : session_(session), model_(std::move(model)), context_(context), n_threads_(n_threads) {}
 
-  // Loads llama.cpp's model if a row needs it. Returns an error when the caches together do not fit into
-  // their memory, or extra_bytes next to them into the machine's.
+  // Makes the sources of the rows, and loads llama.cpp's model if a row needs it. Returns an error if the
+  // caches together do not fit into their memory, or if extra_bytes in addition do not fit into the
+  // machine's.
   Result<std::vector<std::unique_ptr<LogitSource>>> make(const std::vector<EvalRow>& rows,
                                                          std::int64_t extra_bytes);
 
@@ -31,7 +32,8 @@ class EvalSources {
   std::string model_;
   int context_, n_threads_;
   std::unique_ptr<LlamaReference> llama_;
-  std::int64_t cache_bytes_ = 0;  // bytes of the caches of kvant's rows
+  // Counts the bytes of the caches of kvant's rows.
+  std::int64_t cache_bytes_ = 0;
 };
 
 }  // namespace kvant

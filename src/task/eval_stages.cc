@@ -12,7 +12,8 @@
 namespace kvant {
 namespace {
 
-// Warns where the text has fewer chunks than were asked for. The tokens that one source will run.
+// Returns the number of tokens that one source will run. Warns if the text has fewer chunks than
+// options.chunks.
 std::int64_t tokens_of(const EvalText& text, const QualityOptions& options) {
   const int n_chunks = chunks_available(text, options);
   if (n_chunks < options.chunks && n_chunks > 0) {

@@ -1,4 +1,5 @@
-// Runs the stages of kvant eval and kvant report. Each stage runs all rows and shows a progress bar.
+// Runs the measurements that kvant eval and kvant report share. Each function runs all rows and shows a
+// progress bar.
 #pragma once
 
 #include <string>
@@ -16,12 +17,14 @@ namespace kvant {
 
 struct EvalStage {
   const Session& session;
-  std::string model;          // name of the model's file
-  std::vector<EvalRow> rows;  // the reference first
+  // Names the model's file.
+  std::string model;
+  // The first row is the reference.
+  std::vector<EvalRow> rows;
   int n_threads = 1;
 };
 
-// Measures predictions on a text. It warns if the text has fewer chunks than requested.
+// Measures predictions on a text. Warns if the text has fewer chunks than options.chunks.
 Result<QualityResult> run_quality(const EvalStage& stage, const EvalText& text,
                                   const QualityOptions& options);
 // Measures the attention outputs of each layer, for kvant's own caches only.
@@ -29,10 +32,10 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
 // Measures answers to questions about documents that are made from `text`.
 Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string& text,
                                       const RetrievalOptions& options);
-// Finds the longest documents, made from `text`, about which caches still answer. It leaves out contexts that
-// are too short for a document.
+// Finds the longest documents, made from `text`, for which caches still answer correctly. Contexts that are
+// too short for a document are left out.
 Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, const LimitOptions& options);
-// Compares greedy completions of the prompts, of at most generated_tokens tokens.
+// Compares greedy completions of the prompts with at most generated_tokens tokens each.
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
                                 int generated_tokens);
 

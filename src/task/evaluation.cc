@@ -56,7 +56,7 @@ struct Evaluation::Running {
 Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   Evaluation evaluation;
   evaluation.options_ = options;
-  // A row may need such a file only after other rows have run, so a missing file is reported now.
+  // Some of these files are needed only after other rows have run, so a missing file is reported now.
   for (const std::string& file : options.calibrate_on) {
     if (const auto text = read_text_file(file); !text.ok()) return text.error();
   }
@@ -113,7 +113,7 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::contexts(Running& runnin
   return documents;
 }
 
-// Returns the document of one context: its predictions, or the measurement that replaces them.
+// Returns the document of one context: its predictions, or the measurement that the options select instead.
 Result<nlohmann::ordered_json> Evaluation::predictions(Running& running, const EvalText& text,
                                                        const QualityOptions& quality) const {
   const EvalStage& stage = running.stage;

@@ -1,4 +1,5 @@
-// Compares KV caches, for kvant eval and for kvant.evaluate in Python.
+// Compares KV caches, for kvant eval and for kvant.evaluate in Python. The options describe a whole
+// evaluation, and the result is one JSON document per context.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +16,45 @@ namespace kvant {
 
 struct EvaluationOptions {
   SessionOptions session = {.backend = "reference"};
-  WeightMode weights = WeightMode::f32;  // leaves the cache as the only quantized part
-  std::vector<std::string> recipes;      // recipes or "llama.cpp:TYPE"; empty: only those of the suite
-  std::string suite;                     // name of a suite in eval/suite.h; empty: none
-  // If one of these is empty or -1, the suite decides, and then QualityOptions.
+  // F32 weights leave the cache as the only quantized part.
+  WeightMode weights = WeightMode::f32;
+  // Lists recipes or "llama.cpp:TYPE"; empty runs only the rows of the suite.
+  std::vector<std::string> recipes;
+  // Names a suite of eval/suite.h; empty runs without a suite.
+  std::string suite;
+  // If one of the next three fields is empty or -1, the suite decides, or else the default of QualityOptions.
   std::string reference;
   std::vector<int> contexts;
   int chunks = -1;
-  std::vector<std::string> calibrate_on;  // text files; each gives a row per recipe that needs calibration
-  bool layers = false;                    // measures attention outputs of each layer instead of predictions
-  bool retrieval = false;                 // measures answers about documents made from the text
-  bool greedy = false;                    // measures greedy completions; the text holds prompts
-  int generated_tokens = 128;             // length of greedy completions
-  std::uint64_t seed = 1;                 // seed of the retrieval documents
-  std::string compare_backend;            // backend to compare with the session's; empty: none
-  bool control = false;                   // adds a row that differs by rounding alone
-  bool all_prompt = false;                // runs the scored half as a prompt
-  bool positions = false;                 // adds the scores of all positions to each result of predictions
+  // Lists text files. Each file gives one row per recipe that needs calibration.
+  std::vector<std::string> calibrate_on;
+  // Measures attention outputs of each layer instead of predictions.
+  bool layers = false;
+  // Measures answers about documents that are made from the text.
+  bool retrieval = false;
+  // Measures greedy completions; the text then holds prompts.
+  bool greedy = false;
+  // Limits the tokens of a greedy completion.
+  int generated_tokens = 128;
+  // Seeds the documents of `retrieval`.
+  std::uint64_t seed = 1;
+  // Names a backend to compare with the session's; empty compares none.
+  std::string compare_backend;
+  // Adds a row that differs by rounding alone.
+  bool control = false;
+  // Runs the scored half as a prompt.
+  bool all_prompt = false;
+  // Adds the scores of all positions to each result of predictions.
+  bool positions = false;
 };
 
 class Evaluation {
  public:
-  // Returns an error, before anything is loaded, if the options are wrong.
+  // Returns an error for wrong options before anything is loaded.
   static Result<Evaluation> make(const EvaluationOptions& options);
 
-  // Returns one document per context; docs/reference/json.md describes them. `show` gets tables and titles as
-  // they become ready. Errors come from the model's file or from a row.
+  // Returns one document per context, which docs/reference/json.md describes. `show` receives tables and
+  // titles as they become ready. Returns an error if the model's file or a row fails.
   Result<std::vector<nlohmann::ordered_json>> run(const std::string& text,
                                                   const std::function<void(const std::string&)>& show) const;
 
@@ -55,7 +69,8 @@ class Evaluation {
   Result<std::vector<Json>> greedy(Running& running, const std::string& text) const;
 
   EvaluationOptions options_;
-  Suite suite_;  // the suite, after the options have overridden it
+  // The options have already overridden the suite's defaults.
+  Suite suite_;
   std::vector<EvalRow> rows_;
 };
 

@@ -1,4 +1,4 @@
-// Turns texts into the tokens that a model reads.
+// Turns texts and conversations into the tokens that a model reads.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct Prompt {
   std::vector<std::int32_t> tokens;
 };
 
-// Encodes a text as it is; see Tokenizer::encode.
+// Encodes a text as it is; Tokenizer::encode explains the options.
 Result<Prompt> encode_text(const Tokenizer& tokenizer, std::string text, bool add_special,
                            bool parse_special);
-// Writes a conversation in a chat template, up to where the assistant's turn goes on. Errors: see
-// ChatTemplate::write.
+// Writes a conversation in a chat template, up to the point where the assistant's turn continues. Returns an
+// error if ChatTemplate::write() does.
 Result<Prompt> chat_prompt(const ChatTemplate& chat_template, const ChatHistory& history);
-// Writes a user's message after a system message (empty: none).
+// Writes a user's message after a system message; an empty `system` gives none.
 Result<Prompt> message_prompt(const ChatTemplate& chat_template, const std::string& system,
                               const std::string& message);
 

@@ -25,11 +25,12 @@
 namespace kvant {
 namespace {
 
-// What a model's steps take on a device beside weights and caches: activations of batches, ggml's pool,
-// tables and partial sums of attention, and the rest of the slabs that caches grow by.
+// A model's steps take this many bytes on a device in addition to weights and caches. They hold activations
+// of batches, ggml's pool, tables and partial sums of attention, and the unused part of the slabs by which
+// caches grow.
 constexpr std::int64_t kDeviceReserve = std::int64_t{1} << 30;
 
-// Says which recipe serves in the place of one that is not calibrated, once a process for each.
+// Prints, once per process and recipe, which recipe replaces a recipe that is not calibrated.
 void announce_uncalibrated(const Plan& plan, const std::string& model) {
   static std::mutex mutex;
   static std::set<std::string> announced;
@@ -43,7 +44,7 @@ void announce_uncalibrated(const Plan& plan, const std::string& model) {
       plan.name, asked, model, asked);
 }
 
-// Says what is not checked, once a process.
+// Prints once per process what kvant does not check about a calibration that was made from a checkpoint.
 void announce_checkpoint(const Calibration& calibration, const std::string& path) {
   static std::once_flag said;
   std::call_once(said, [&] {
@@ -116,7 +117,8 @@ Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& 
   return constants_from(*file, recipe, geometry, engine_->fingerprint(), options_.calibration);
 }
 
-// Always by the same method, so that it does not matter which command was first.
+// The method is always the same one, so the result does not depend on which command needed the constants
+// first.
 Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe& recipe,
                                                                     const std::string& text_path,
                                                                     const AttentionBackend* backend) const {
@@ -179,7 +181,8 @@ Status Session::show(const Plan& plan, const AttentionBackend& backend) const {
 Result<PreviewPlan> Session::placed_preview(const AttentionBackend& backend, const Recipe& recipe,
                                             std::shared_ptr<const Constants> known) const {
   const Geometry& geometry = engine_->geometry();
-  KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));  // stand-ins need overrides within the model
+  // stand_in_constants() requires that overrides lie within the model.
+  KVANT_RETURN_IF_ERROR(check_recipe(recipe, geometry));
   const bool stands_in = known == nullptr && requires_calibration(recipe, geometry);
   auto plan =
       resolve_for(backend, recipe, stands_in ? stand_in_constants(recipe, geometry) : std::move(known));
@@ -255,7 +258,8 @@ Result<int> context_for(const Session& session, const PlacedPlan& plan, int aske
   const Geometry& geometry = session.engine().geometry();
   const int context = asked > 0 ? asked : std::max(geometry.trained_context, static_cast<int>(wanted));
   warn_beyond_training(geometry, context);
-  const int held = asked > 0 ? asked : static_cast<int>(wanted);  // for sure
+  // Check the memory only for the tokens that are certain to be needed.
+  const int held = asked > 0 ? asked : static_cast<int>(wanted);
   KVANT_RETURN_IF_ERROR(session.check_cache_memory(fmt::format("a KV cache of {} tokens", held),
                                                    largest_cache_bytes(plan, held)));
   return context;

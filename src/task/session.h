@@ -1,4 +1,5 @@
-// Session: a loaded model with the attention backend that serves it.
+// A Session is a loaded model with the attention backend that serves it. All commands and the Python package
+// open models through it, so calibration and memory checks work alike everywhere.
 #pragma once
 
 #include <atomic>
@@ -12,67 +13,80 @@
 namespace kvant {
 
 struct SessionOptions {
-  std::string model;            // a GGUF file
-  std::string calibration;      // file; empty: the user's cache folder
-  std::string backend = "cpu";  // attention/attention.h
-  std::string device = "cpu";   // model/compute_device.h
+  std::string model;  // a GGUF file
+  // Names a file; empty selects the user's cache folder.
+  std::string calibration;
+  // attention/attention.h lists the names.
+  std::string backend = "cpu";
+  // model/compute_device.h lists the names.
+  std::string device = "cpu";
   int n_threads = 1;
-  int device_layers = EngineOptions{}.device_layers;  // of EngineOptions
-  bool kv_offload = true;  // caches lie where the model does; false: in host memory, and the CPU attends
-  bool verbose = false;    // prints plans to stderr
-  bool strict = false;     // a fall-back to something slower is an error
-  const std::atomic<bool>* stop = nullptr;  // of EngineOptions; null: Ctrl-C ends calibrations
+  // Has the meaning of EngineOptions::device_layers.
+  int device_layers = EngineOptions{}.device_layers;
+  // True puts caches where the model is; false puts them into host memory, and the CPU attends.
+  bool kv_offload = true;
+  // Prints plans to stderr.
+  bool verbose = false;
+  // Makes a fall-back to something slower an error.
+  bool strict = false;
+  // Has the meaning of EngineOptions::stop; null lets Ctrl-C end calibrations.
+  const std::atomic<bool>* stop = nullptr;
 };
 
-// A plan before anything of the model is known.
+// Holds a plan that was made without calibration, for sizes and kernels.
 struct PreviewPlan {
   PlacedPlan plan;
-  bool stands_in = false;  // with constants that stand in for those that the recipe can't do without
+  // True if stand-ins replace constants that the recipe cannot work without.
+  bool stands_in = false;
 };
 
 class Session {
  public:
-  // Loads the model. context: tokens that a sequence may reach, 0: the trained context.
+  // Loads the model. `context` is the number of tokens that a sequence may reach; 0 selects the trained
+  // context.
   static Result<Session> open(const SessionOptions& options, WeightMode weights, int context);
 
   Engine& engine() const { return *engine_; }
   AttentionBackend& backend() const { return *backend_; }
   const SessionOptions& options() const { return options_; }
 
-  // What is known of the model for a recipe: from the file of --calibration, or what kvant calibrate or an
-  // earlier use has left. Null: nothing, or the recipe needs nothing.
+  // Returns the constants for a recipe from the file of --calibration, or from what kvant calibrate or an
+  // earlier use has left. Returns null if there are none or the recipe needs none.
   Result<std::shared_ptr<const Constants>> known_constants(const Recipe& recipe) const;
-  // The same, but learned now where there is nothing and the recipe can use it. text_path: a text to learn
-  // from, instead of the usual one. backend: that is to serve the recipe; nothing is learned for what it
-  // can't serve.
+  // Returns the known constants. If there are none and the recipe can use some, learns them now from the text
+  // at text_path, or from the usual text if text_path is empty. Nothing is learned for a recipe that
+  // `backend` cannot serve.
   Result<std::shared_ptr<const Constants>> learned_constants(const Recipe& recipe,
                                                              const std::string& text_path = "",
                                                              const AttentionBackend* backend = nullptr) const;
-  // Resolves a recipe for the model; prints the plan with -v. Its calibration is made now only if the recipe
-  // can't be used without. With --strict a fall-back is an error. text_path: a text to calibrate on, instead
-  // of the usual one. backend: that the plan is for, instead of the session's.
+  // Resolves a recipe for the model, and prints the plan with -v. Calibrates only if the recipe cannot work
+  // otherwise, or if text_path names a text to calibrate on. With --strict a fall-back is an error. `backend`
+  // replaces the session's own backend.
   Result<PlacedPlan> plan(const Recipe& recipe, const std::string& text_path = "",
                           const AttentionBackend* backend = nullptr) const;
-  // The same plan, for its sizes and kernels: never calibrates. known: known_constants(recipe), or null.
+  // Returns the plan for its sizes and kernels, and never calibrates. `known` is known_constants(recipe), or
+  // null.
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
-  const ComputeDevice* device() const { return device_.get(); }  // that runs the model; null: the CPU
+  // The device that runs the model; null means the CPU.
+  const ComputeDevice* device() const { return device_.get(); }
   bool caches_on_device() const { return device_ != nullptr && options_.kv_offload; }
-  // What caches may take where they lie: on a device, what its free memory has beyond what steps need.
+  // Returns the bytes that caches may take in their memory. On a device, steps need part of the free memory.
   std::int64_t free_cache_bytes() const;
-  // An error when the memory where the session's caches lie doesn't have `bytes` (largest_cache_bytes) for
-  // them, or the machine's none for host_bytes, which go with them. what: "a KV cache of 8192 tokens".
+  // Returns an error if the memory of the session's caches has no room for `bytes` (largest_cache_bytes).
+  // Also returns an error if the machine's memory has no room for host_bytes, which the caches need there.
+  // `what` names the object: "a KV cache of 8192 tokens".
   Status check_cache_memory(const std::string& what, std::int64_t bytes, std::int64_t host_bytes = 0) const;
 
  private:
-  // A recipe with these constants, placed where the backend reads pages.
+  // Resolves a recipe with these constants and places the plan where the backend reads pages.
   Result<PlacedPlan> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
                                  std::shared_ptr<const Constants> constants) const;
-  // preview() for any backend, without -v and --strict.
+  // Does what preview() does, for any backend and without -v and --strict.
   Result<PreviewPlan> placed_preview(const AttentionBackend& backend, const Recipe& recipe,
                                      std::shared_ptr<const Constants> known) const;
-  // What -v and --strict make of a plan.
+  // Prints the plan with -v, and returns an error for a fall-back with --strict.
   Status show(const Plan& plan, const AttentionBackend& backend) const;
 
   Session(const SessionOptions& options, WeightMode weights, int context, std::unique_ptr<Engine> engine,
@@ -83,23 +97,27 @@ class Session {
   int context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
-  std::shared_ptr<ComputeDevice> device_;  // where the model lies; null: in the machine's memory
+  // The device that holds the model; null means the machine's memory.
+  std::shared_ptr<ComputeDevice> device_;
 };
 
-// For --strict: an error when the plan falls back to something slower.
+// Returns an error if the plan falls back to something slower; --strict calls it.
 Status check_fallbacks(const PlanReport& report);
-// An error on any other device. what: what runs on the CPU alone, as in "--compare-backend".
+// Returns an error for any device but the CPU. `what` names what runs only on the CPU, such as
+// "--compare-backend".
 Status check_on_cpu(const SessionOptions& options, const std::string& what);
-// An error when `bytes` more are not to be had on this machine. what: "a KV cache of 8192 tokens".
+// Returns an error if this machine has no room for `bytes` more bytes. `what` names the object: "a KV cache
+// of 8192 tokens".
 Status check_memory(const std::string& what, std::int64_t bytes);
-// The same of a device's memory, part of which is left to what else a model's steps need.
+// Returns an error if the device has no room for `bytes` more bytes. Part of the device's memory is left to
+// the model's steps.
 Status check_device_memory(const PageDevice& device, const std::string& what, std::int64_t bytes);
-// Warns when a sequence of `context` tokens is longer than the model was trained for.
+// Warns if a sequence of `context` tokens is longer than the sequences on which the model was trained.
 void warn_beyond_training(const Geometry& geometry, int context);
 
-// The tokens that a sequence may reach: `asked`, or for 0 those that the model was trained for, or `wanted`
-// if they are more. Warns of a context that is longer than the training. An error when there is no memory for
-// the cache of what was asked for, or of the wanted tokens.
+// Returns the number of tokens that a sequence may reach: `asked`, or for 0 the larger of the trained context
+// and `wanted`. Warns of a context beyond the training. Returns an error if memory has no room for the cache
+// of `asked` tokens, or of `wanted` tokens if `asked` is 0.
 Result<int> context_for(const Session& session, const PlacedPlan& plan, int asked, std::int64_t wanted);
 
 }  // namespace kvant

@@ -18,7 +18,8 @@
 namespace kvant {
 namespace {
 
-constexpr int kPieces = 8, kPieceTokens = 2048;  // of the text, spread over it
+// The predictor learns from this many pieces, spread over the text.
+constexpr int kPieces = 8, kPieceTokens = 2048;
 
 bool is_predicted_anywhere(const Plan& plan) {
   const Geometry& g = plan.geometry;
@@ -29,7 +30,7 @@ bool is_predicted_anywhere(const Plan& plan) {
   return false;
 }
 
-// A piece as the cache of the plan holds it.
+// Returns a piece of text as the plan's cache holds it.
 Result<std::vector<std::byte>> read_piece(const Session& session, const PlacedPlan& plan,
                                           std::span<const std::int32_t> tokens,
                                           const std::atomic<bool>* stop) {
@@ -120,7 +121,8 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   if (!predictor.ok()) return predictor.error();
   const std::vector<std::byte> bytes = write_predictor(*plan, *predictor);
   if (is_kept) KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
-  auto read = read_predictor(*plan, bytes);  // later runs read the same bytes
+  // Later runs read these bytes, so this run uses what they give.
+  auto read = read_predictor(*plan, bytes);
   if (!read.ok())
     return error("the predictor of {} can't be read back: {}", label(plan->recipe), read.error().message);
   return std::make_shared<const SequenceCoder>(plan.plan(), std::move(*read));

@@ -1,4 +1,5 @@
-// How sessions are coded in their files, and the predictor that this takes: made on first use.
+// Finds or learns the predictor that compact session files are coded with. A predictor belongs to one model,
+// recipe and set of constants, and is learned on first use.
 #pragma once
 
 #include <memory>
@@ -13,16 +14,18 @@ namespace kvant {
 inline constexpr const char* kPlainCoding = "plain";
 inline constexpr const char* kCompactCoding = "compact";
 
-// The file in the folder of calibrations that has the predictor of a model, recipe and constants.
+// Returns the path of a predictor in the folder of calibrations. The path depends on the model, recipe and
+// constants.
 std::string predictor_path(const SessionIdentity& identity);
 
-// The coder of that file; null: there is none. One that can't be used is as none, and stderr says why.
+// Returns the coder of the predictor in that file, or null without a file. An unusable file also gives null,
+// and stderr says why.
 std::shared_ptr<const SequenceCoder> find_sequence_coder(const PlacedPlan& plan,
                                                          const SessionIdentity& identity);
 
-// The same, but made now where there is none, from the text that ships with kvant, which stderr says. Null
-// where no page of the plan can be coded, which stderr says, too. An error: interrupted; out of memory; the
-// file can't be written.
+// Returns the coder of the predictor's file. Without a file, learns the predictor now from the text that
+// ships with kvant, and says so on stderr. Returns null, also with a message, if the plan has no page that
+// can be coded. Returns an error if interrupted, if memory runs out, or if the file cannot be written.
 Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Session& session,
                                                                     const PlacedPlan& plan,
                                                                     const SessionIdentity& identity);

@@ -8,13 +8,14 @@
 namespace kvant {
 namespace {
 
-constexpr int kScoredStep = 128;  // tokens: bounds the memory for logits
+// Tokens of a step. The limit bounds the memory for logits.
+constexpr int kScoredStep = 128;
 
 }  // namespace
 
 Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                          std::span<const std::int32_t> tokens) {
-  // The last token of all is only looked up among predictions: the engine never sees it.
+  // The last token is only looked up in the predictions and never reaches the engine, so it is checked here.
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= engine.n_vocab())
       return error("token {} is not in the model's vocabulary of {}", token, engine.n_vocab());

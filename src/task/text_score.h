@@ -1,4 +1,4 @@
-// How likely a model finds a text.
+// Computes how likely a model finds a text with a given cache.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace kvant {
 
-// The natural logarithm of the probability of each token but the first after those before it, [n - 1], on a
-// cache of `plan` that is filled as in decoding, token by token. tokens: [n], n >= 1. Errors: from a step.
+// Returns the natural logarithm of the probability of each token but the first, given the tokens before it:
+// [n - 1]. The cache of `plan` is filled as in decoding, token by token. `tokens` is [n] with n >= 1. Returns
+// the error of a step that fails.
 Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                          std::span<const std::int32_t> tokens);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kVocabulary = TinyModelWriter::kVocabulary;
 
-// A tiny model that is opened with unquantized rows.
+// Opens a tiny model with an unquantized cache.
 struct Opened {
   std::unique_ptr<TinyFile> file = write_tiny_model({});
   Result<Session> session =
@@ -34,7 +34,8 @@ std::vector<std::int32_t> some_tokens(int n) {
 
 TEST(TextScore, IsTheLogarithmOfEachTokensProbabilityAfterThoseBeforeIt) {
   Opened opened;
-  const std::vector<std::int32_t> tokens = some_tokens(300);  // more tokens than one step takes
+  // The text has more tokens than one step takes.
+  const std::vector<std::int32_t> tokens = some_tokens(300);
   const auto scores = score_tokens(opened.session->engine(), opened.session->backend(), opened.plan, tokens);
   ASSERT_TRUE(scores.ok()) << scores.error().message;
   ASSERT_EQ(scores->size(), tokens.size() - 1);
@@ -66,7 +67,8 @@ TEST(Conversation, HoldsWhatItHasShownWhereverAnAnswerEnds) {
     Conversation whole = opened.conversation(), cut = opened.conversation();
     for (Conversation* one : {&whole, &cut}) ASSERT_TRUE(one->read(some_tokens(20), "", never).ok());
     std::string text;
-    const auto end = whole.generate({.max_tokens = n_tokens}, never, [&](const std::string& shown) { text += shown; });
+    const auto end =
+        whole.generate({.max_tokens = n_tokens}, never, [&](const std::string& shown) { text += shown; });
     ASSERT_TRUE(end.ok() && *end == AnswerEnd::length);
     cut.begin_answer({});
     std::string pieces;

@@ -1,4 +1,4 @@
-// For tests only: runs the program as a user does. All tests of a process share a folder and a tiny model.
+// Lets tests run the program as a user does. All tests of a process share one folder and one tiny model.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,8 @@ class Cli : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = fs::temp_directory_path() / ("kvant_cli_" + std::to_string(getpid()));
     fs::create_directories(folder_);
-    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // keeps calibrations out of the user's cache folder
+    // Calibrations must not reach the user's cache folder.
+    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
     TinyModelWriter(TinyModel{}).write(path("model.gguf"));
     std::string text;
     for (int i = 0; i < 700; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);
@@ -50,7 +51,8 @@ class Cli : public ::testing::Test {
     std::ofstream(path(name), std::ios::binary) << contents;
   }
 
-  // Runs the program with `input` on its standard input. It gets one thread because tests share the machine.
+  // Runs the program with `input` on its standard input. The program gets one thread, because tests share the
+  // machine.
   static Outcome run(const std::vector<std::string>& words, const std::string& input = "",
                      const std::string& out = path("stdout")) {
     write("stdin", input);
@@ -67,7 +69,7 @@ class Cli : public ::testing::Test {
     return run(words, input);
   }
 
-  // A user's error gives exit code 2, one line on stderr and nothing on stdout.
+  // A user's error must give exit code 2, one line on stderr and nothing on stdout.
   static void expect_user_error(const Outcome& outcome, const std::string& part) {
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
@@ -84,7 +86,8 @@ class Cli : public ::testing::Test {
     return "";
   }
 
-  // Returns the page of a report on two recipes. The first use makes it; it is empty where that fails.
+  // Returns the path of a report's page on two recipes, or an empty path if the report failed. The first call
+  // makes the report.
   static std::string report_page() {
     std::string page = path("report.html");
     if (fs::exists(page)) return page;

@@ -1,4 +1,4 @@
-// For tests only: runs the program in a folder of its own with a tiny model.
+// Lets tests run the program in a new folder with a tiny model.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@
 namespace kvant::testing {
 
 struct Outcome {
-  int code = -1;  // -1: ended by a signal
+  // -1 means that a signal ended the program.
+  int code = -1;
   std::string out, err;
 };
 
@@ -23,7 +24,8 @@ class Program : public ::testing::Test {
  protected:
   Program() {
     std::filesystem::create_directories(folder_);
-    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);  // keeps calibrations out of the user's cache folder
+    // Calibrations must not reach the user's cache folder.
+    setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
     TinyModelWriter(TinyModel{}).write(path("model.gguf"));
     std::string text;
     for (int i = 0; i < 1400; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 26);

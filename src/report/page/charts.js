@@ -1,5 +1,5 @@
-// Charts as SVG: each function fills `host` for its present width. Rows carry data-row, by which the page
-// highlights and hides them, and data-tip, the text that is shown when one points at them.
+// Draws charts as SVG. Each function fills `host` at its present width. Elements of a row carry data-row, by
+// which the page highlights and hides rows, and data-tip, the text under the pointer.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -15,7 +15,7 @@ function label(parent, x, y, text, attributes = {}) {
   svg("text", { x, y, ...attributes }, parent).textContent = text;
 }
 
-// Two or three digits.
+// Returns a number with two or three digits.
 function readable(value) {
   if (value === null || value === undefined || !isFinite(value)) return "-";
   if (value === 0) return "0";
@@ -42,7 +42,8 @@ function logTicks(low, high) {
   return ticks;
 }
 
-// A map from values to pixels. options: log, ticks (values), from zero.
+// Returns a map from values to pixels. `options.log` makes the scale logarithmic; otherwise the scale may
+// start from zero. `options.ticks` gives the ticks as values.
 function scale(values, from, to, options = {}) {
   let low = Math.min(...values), high = Math.max(...values);
   if (options.log) {
@@ -65,7 +66,7 @@ function scale(values, from, to, options = {}) {
 
 const MARGIN = { left: 58, right: 14, top: 12, bottom: 42 };
 
-// A frame with axes; returns the drawing, and maps x and y.
+// Draws a frame with axes. Returns the drawing and the maps of x and y to pixels.
 function plane(host, height, xs, ys, axes) {
   host.replaceChildren();
   const width = Math.max(host.clientWidth, 240);
@@ -91,7 +92,7 @@ function plane(host, height, xs, ys, axes) {
   return { drawing, x: x.position, y: y.position, width, right };
 }
 
-// A mark whose shape goes with its row, so that colour is not all that tells rows apart.
+// Draws a mark whose shape depends on the row, because colours alone do not tell rows apart for everybody.
 function mark(parent, style, x, y, r) {
   const shapes = {
     circle: () => svg("circle", { cx: x, cy: y, r }, parent),
@@ -104,7 +105,7 @@ function mark(parent, style, x, y, r) {
   return shape;
 }
 
-// The names of lines beside their last points, moved up or down until none covers another.
+// Writes the names of lines next to their last points. Names move up or down until none covers another.
 function nameLines(series, frame, height) {
   const line = 12.5, ends = series.filter((s) => s.points.length > 0)
     .map((s) => ({ s, y: frame.y(s.points[s.points.length - 1][1]) })).sort((a, b) => a.y - b.y);
@@ -117,7 +118,7 @@ function nameLines(series, frame, height) {
   }
 }
 
-// series: [{ row, name, style, points: [[x, y, tip]] }].
+// `series` is [{ row, name, style, points: [[x, y, tip]] }].
 function lineChart(host, series, axes, height = 300) {
   const points = series.flatMap((s) => s.points);
   if (points.length === 0) return nothing(host);
@@ -138,7 +139,8 @@ function lineChart(host, series, axes, height = 300) {
   }
 }
 
-// points: [{ row, style, x, y, lo, hi, r, name, tip }]; front: [[x, y]], drawn behind them.
+// `points` is [{ row, style, x, y, lo, hi, r, name, tip }]. The line `front`, [[x, y]], lies behind the
+// points.
 function scatterChart(host, points, front, axes, height = 420) {
   if (points.length === 0) return nothing(host);
   const ys = points.flatMap((p) => [p.lo, p.hi, p.y]).filter((v) => v > 0);
@@ -159,7 +161,7 @@ function scatterChart(host, points, front, axes, height = 420) {
   }
 }
 
-// Beside its point where that is free, so that names don't cover each other; else not at all.
+// Places a name next to its point if a place there is free. A name that would cover another name is left out.
 function placeName(group, point, x, y, width, taken) {
   const w = point.name.length * 6.6, h = 13;
   const spots = [[x + point.r + 4, y + 4], [x - point.r - 4 - w, y + 4], [x - w / 2, y - point.r - 5],
@@ -175,7 +177,7 @@ function placeName(group, point, x, y, width, taken) {
   }
 }
 
-// bars: [{ row, style, name, value, lo, hi, dots, tip, text }], from zero to `maximum`.
+// `bars` is [{ row, style, name, value, lo, hi, dots, tip, text }]. The axis goes from zero to `maximum`.
 function barChart(host, bars, axes) {
   if (bars.length === 0) return nothing(host);
   host.replaceChildren();
@@ -204,7 +206,7 @@ function barChart(host, bars, axes) {
   });
 }
 
-// The colour of a value between low and high on a logarithmic scale.
+// Returns the colour of a value between `low` and `high` on a logarithmic scale.
 function heatColor(value, low, high) {
   if (!(value > 0)) return "var(--heat-low)";
   const share = Math.min(Math.max(Math.log(value / low) / Math.log(high / low), 0), 1);
@@ -212,7 +214,7 @@ function heatColor(value, low, high) {
   return `color-mix(in oklab, var(--heat-${to}) ${(100 * part).toFixed(1)}%, var(--heat-${from}))`;
 }
 
-// cells[layer][head]; tip(layer, head).
+// The colour of a cell is cells[layer][head]; tip(layer, head) returns the text under the pointer.
 function heatMap(host, cells, low, high, tip) {
   host.replaceChildren();
   const columns = cells[0].length, side = 8, left = 22, gap = 16;

@@ -1,4 +1,5 @@
-// The page: what is drawn where, from the figures of a kvant.report/2 document.
+// Lays out the report's page. Every section draws figures of a kvant.report/2 document with the charts of
+// charts.js.
 "use strict";
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
@@ -9,7 +10,8 @@ function byRecipe(results, pick) {
   return new Map(results.map((result) => [result.recipe, pick(result)]));
 }
 
-// One row for each cache, in the order of the command line, with all that was measured of it.
+// Each cache has one row, in the order of the command line, with all figures that were measured for the
+// cache.
 const greedy = byRecipe(figures.greedy.results, (r) => r);
 const speed = byRecipe(figures.speed.results, (r) => r);
 const memory = byRecipe(figures.memory.results, (r) => r.bytes);
@@ -38,7 +40,7 @@ function element(name, attributes = {}, ...children) {
 
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 const mebibytes = (bytes) => bytes / 2 ** 20;
-// Bytes at the context that was scored: bits for each element, beside bf16's 16.
+// Returns the bytes at the scored context, from the bits per element in proportion to the 16 bits of bf16.
 const bytesNow = (row) => (row.quality.bits_all / 16) * bf16Bytes(figures.quality.context);
 
 function bf16Bytes(context) {
@@ -48,7 +50,8 @@ function bf16Bytes(context) {
 
 // --- Sections -------------------------------------------------------------------------------------------
 
-const drawers = [];  // called again when the width, the theme or the choice of recipes changes
+// All drawers run again when the width, the theme or the choice of recipes changes.
+const drawers = [];
 
 function section(id, title, hint, command, wide = false) {
   const box = element("section", { id, class: wide ? "wide" : "" }, element("h2", {}, title), element("p", { class: "hint" }, hint));
@@ -105,7 +108,7 @@ function swatch(row) {
   return element("span", { class: "swatch", style: `background:${row.style.color}` });
 }
 
-// The recipes that none beats in both size and divergence.
+// Returns the recipes that no other recipe beats in both size and divergence.
 function paretoFront(points) {
   const front = [];
   for (const p of [...points].sort((a, b) => a.x - b.x || a.y - b.y))
@@ -157,7 +160,8 @@ function drift(id, title, hint, value, axis, tip) {
   })), { title, x: { name: "position in the context", tight: true, format: String }, y: axis }));
 }
 
-// What each cache loses of what the reference answers, as the context grows: a sentence each.
+// Each entry becomes one sentence about each cache: what the cache loses of the reference's right answers as
+// the context grows.
 const LIMITS = [["needles", "hidden facts"], ["json", "valid JSON"], ["records", `the same JSON as ${reference}'s`], ["answer", "a long answer's tokens"]];
 
 function limits() {
