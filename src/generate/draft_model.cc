@@ -15,16 +15,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kPromptChunk = 512;      // tokens of a step; this bounds the memory for activations
-constexpr std::size_t kMostKept = 16;  // ended sequences whose cache is kept
-// Files of one model family pad their vocabulary to different sizes.
+constexpr int kPromptChunk = 512;      // tokens per step of a prompt; the number bounds the memory for
+                                       // activations
+constexpr std::size_t kMostKept = 16;  // this many ended sequences stay in the cache
+// Files of one model family may pad the same vocabulary to different sizes, by at most this many tokens.
 constexpr int kMostPadding = 1024;
-// Number of tokens drafted before the acceptance rate is known. Where drafting does not pay, one draft in so
-// many tokens tries again, because the text changes.
+// A first draft has kTrialTokens tokens, before the acceptance rate is known. If drafting does not pay, every
+// kTrialEvery-th step drafts again, because the text may have changed.
 constexpr int kTrialTokens = 4, kTrialEvery = 64;
-// A draft ends where the chance that all of it is right falls below this.
+// A draft ends where the chance that all its tokens are right falls below this value.
 constexpr double kLeastOdds = 0.2;
-// The moving averages of odds and times give old values this weight.
+// The moving averages of odds and times multiply the old value by this weight.
 constexpr double kOldShare = 0.95;
 
 std::size_t common_length(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
@@ -33,7 +34,7 @@ std::size_t common_length(std::span<const std::int32_t> a, std::span<const std::
 
 struct Likeliest {
   std::int32_t token = 0;
-  double odds = 0;  // its probability
+  double odds = 0;  // the token's probability
 };
 
 Likeliest likeliest(std::span<const float> logits) {
@@ -58,7 +59,7 @@ Status check_tokenizer(const Engine& engine, const Engine& target) {
 
 }  // namespace
 
-// The drafts for one sequence.
+// ModelDraft drafts for one sequence.
 class ModelDraft : public DraftSource {
  public:
   explicit ModelDraft(std::shared_ptr<DraftModel> model) : model_(std::move(model)) {}
@@ -131,10 +132,11 @@ class ModelDraft : public DraftSource {
   std::shared_ptr<DraftModel> model_;
   Tokens tokens_;               // the sequence's tokens
   Tokens drafted_;              // the newest draft
-  std::size_t n_compared_ = 0;  // tokens of the draft that the sequence has passed
+  std::size_t n_compared_ = 0;  // the sequence has passed this many tokens of the draft
   double odds_ = 0.8;   // moving average of the chance that a drafted token is right if all before it are
-  double seconds_ = 0;  // moving average of the time to draft one token; 0: unknown
-  int n_skipped_ = 0;   // steps without a draft because drafting does not pay
+                        // right
+  double seconds_ = 0;  // moving average of the time to draft one token, in seconds; 0 if unknown
+  int n_skipped_ = 0;   // steps since the last draft, because drafting does not pay
   bool has_sequence_ = false, out_of_memory_ = false;
   DraftModel::Held held_;
 };
@@ -162,7 +164,8 @@ std::unique_ptr<DraftSource> DraftModel::source(std::shared_ptr<DraftModel> mode
   return std::make_unique<ModelDraft>(std::move(model));
 }
 
-// A kept sequence is reused if most of it is a prefix of the new one, as in the turns of a chat.
+// Returns the kept sequence that has most in common with `tokens`, or a new one. At least half of a kept
+// sequence must be in common, as in successive turns of a chat.
 DraftModel::Held DraftModel::take(std::span<const std::int32_t> tokens) {
   auto best = kept_.end();
   std::size_t most_common = 0;
@@ -201,7 +204,7 @@ bool DraftModel::catch_up(Held& held, std::span<const std::int32_t> tokens) {
   return true;
 }
 
-// If memory is short, kept sequences are dropped, the oldest first.
+// Runs one step of the draft model. If memory is short, kept sequences are dropped, the oldest first.
 bool DraftModel::step(Held& held, std::span<const std::int32_t> tokens, bool is_prompt, bool wants_logits) {
   const int n_logits = wants_logits ? 1 : 0;
   const EngineInput input{held.sequence, tokens, is_prompt, static_cast<int>(tokens.size()) - n_logits};

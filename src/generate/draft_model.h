@@ -1,5 +1,5 @@
-// DraftModel: a smaller model with the same tokenizer that drafts tokens for speculative decoding (Leviathan
-// et al. 2023). Its cache is unquantized, so any number of tokens can be rolled back.
+// DraftModel is a smaller model with the target model's tokenizer, which drafts tokens for speculative
+// decoding (Leviathan et al. 2023). Its cache is unquantized, so any number of tokens can be rolled back.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@ namespace kvant {
 
 class DraftModel {
  public:
-  // engine and backend must outlive this. plan: an unquantized plan for the engine. byte_limit: the cache's
-  // limit; 0: none. Errors: a model with recurrent layers, whose state cannot be rolled back; a tokenizer
-  // other than target's.
+  // `engine` and `backend` must outlive the object. `plan` is an unquantized plan for `engine`. byte_limit
+  // bounds the cache in bytes; 0 means no limit. Returns an error if the model has recurrent layers, whose
+  // state cannot be rolled back, or if its tokenizer differs from the tokenizer of `target`.
   static Result<std::shared_ptr<DraftModel>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                                   const Engine& target, std::int64_t byte_limit);
 
-  // A source of drafts for one sequence. It keeps the model alive.
+  // Returns a source of drafts for one sequence. The source keeps the model alive.
   static std::unique_ptr<DraftSource> source(std::shared_ptr<DraftModel> model);
 
  private:
   friend class ModelDraft;
 
-  // A sequence of the cache and the tokens that it holds, to be reused by sequences with the same prefix.
+  // Held is a sequence of the cache with the tokens that it holds. Later sequences with the same prefix reuse
+  // it.
   struct Held {
     SequenceId sequence = 0;
     std::vector<std::int32_t> tokens;
@@ -39,7 +40,7 @@ class DraftModel {
 
   Held take(std::span<const std::int32_t> tokens);
   void keep(Held held);
-  // Makes the sequence hold all of `tokens` but the last. Returns false if there is no memory.
+  // Makes the sequence hold all of `tokens` except the last. Returns false if there is not enough memory.
   bool catch_up(Held& held, std::span<const std::int32_t> tokens);
   bool step(Held& held, std::span<const std::int32_t> tokens, bool is_prompt, bool wants_logits);
 
@@ -48,7 +49,7 @@ class DraftModel {
   Cache cache_;
   int n_target_vocab_;
   std::list<Held> kept_;       // ended sequences, the newest first
-  std::vector<float> logits_;  // logits of the newest token
+  std::vector<float> logits_;  // the logits of the newest token
 };
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// A model's drafts must be the tokens that the model itself would generate, whatever was rolled back before.
+// Tests draft models. A draft must be what the draft model itself would generate, whatever was rolled back
+// before.
 #include "generate/draft_model.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ using Tokens = std::vector<std::int32_t>;
 
 using testing::random_tokens;
 
-// A pace that makes every draft worthwhile: rows cost nothing, and a step takes an hour.
+// Returns a pace with which every draft pays: rows cost nothing, and a step takes an hour.
 SpeculationPace patient_pace() {
   SpeculationPace pace;
   for (int i = 0; i < 4; ++i) {
@@ -40,7 +41,8 @@ class DraftModels : public ::testing::Test {
     return DraftModel::make(*engine_, *backend_, plan_, *engine_, byte_limit).value();
   }
 
-  // Returns the likeliest next token and its probability, computed by a new sequence that reads all tokens.
+  // Returns the likeliest next token and its probability. A new sequence reads all tokens, so no rollback is
+  // involved.
   std::pair<std::int32_t, double> likeliest_after(const Tokens& tokens) {
     Cache cache(plan_, 0);
     std::vector<float> logits(engine_->n_vocab());
@@ -62,8 +64,8 @@ class DraftModels : public ::testing::Test {
     }
   }
 
-  // Granite divides its logits by logit_scale. This makes the model sure of most tokens, so it drafts
-  // several.
+  // Granite divides its logits by logit_scale. A small scale makes the model sure of most tokens, so it
+  // drafts several.
   TinyModel model_{.architecture = "granite", .n_layers = 2, .numbers = {{"logit_scale", 0.05F}}};
   std::unique_ptr<TinyFile> file_;
   std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
@@ -82,7 +84,7 @@ TEST_F(DraftModels, ProposeWhatTheyWouldGenerate) {
     ASSERT_FALSE(draft.tokens.empty());
     expect_drafts_of_its_own(draft, sequence);
     longest = std::max(longest, static_cast<int>(draft.tokens.size()));
-    // The sequence accepts a part of the draft; in every second turn another token follows that part.
+    // The sequence accepts a part of the draft. In every second turn, a token that was not drafted follows.
     Tokens next(draft.tokens.begin(), draft.tokens.begin() + (turn % draft.tokens.size()));
     next.push_back(turn % 2 == 0 ? draft.tokens[next.size()] : random_tokens(1, turn).front());
     for (const std::int32_t token : next) source->generate(token);
@@ -113,7 +115,7 @@ TEST_F(DraftModels, ProposeNothingWhereDraftingTakesLongerThanSteps) {
   }
   const Tokens sequence = random_tokens(20, 4);
   source->read(sequence);
-  EXPECT_FALSE(source->propose(4, pace).tokens.empty());  // the time of drafting is not known yet
+  EXPECT_FALSE(source->propose(4, pace).tokens.empty());  // the time to draft a token is not known yet
   int n_drafts = 0;
   for (const std::int32_t token : random_tokens(60, 5)) {
     source->generate(token);
@@ -124,7 +126,7 @@ TEST_F(DraftModels, ProposeNothingWhereDraftingTakesLongerThanSteps) {
     source->generate(token);
     n_drafts += source->propose(4, pace).tokens.empty() ? 0 : 1;
   }
-  EXPECT_EQ(n_drafts, 1);  // a trial, because the text may have changed
+  EXPECT_EQ(n_drafts, 1);  // one trial, because the text may have changed
 }
 
 TEST_F(DraftModels, ProposeNothingWithoutMemory) {
@@ -157,7 +159,7 @@ TEST_F(DraftModels, AreRefusedWithARecurrentStateOrAnotherTokenizer) {
   EXPECT_NE(refused.error().message.find("recurrent"), std::string::npos) << refused.error().message;
 
   TinyModel other = model_;
-  other.pre_tokenizer = "default";  // a byte-pair vocabulary, in which the same tokens stand for other texts
+  other.pre_tokenizer = "default";  // in this byte-pair vocabulary, the same tokens stand for other texts
   const auto other_file = write_tiny_model(other);
   const auto target = Engine::load(other_file->path(), {.n_threads = 1}).value();
   const auto foreign = DraftModel::make(*engine_, *backend_, plan_, *target, 0);

@@ -1,4 +1,5 @@
-// DraftSource: proposes the continuation of a sequence for speculative decoding.
+// DraftSource proposes how a sequence continues, for speculative decoding. A step then verifies the proposed
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +10,22 @@ namespace kvant {
 
 class SpeculationPace;
 
-// Proposed next tokens of a sequence.
+// Draft is a proposal for the next tokens of a sequence.
 struct Draft {
   std::vector<std::int32_t> tokens;
-  std::vector<double> odds;  // by token: the chance that it is right if all before it are
+  std::vector<double> odds;  // for each token, the chance that it is right if all before it are right
 };
 
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
 
-  // Adds tokens of the sequence that were not generated: its prompt.
+  // Adds tokens of the sequence that were not generated, such as its prompt.
   virtual void read(std::span<const std::int32_t> tokens) = 0;
-  // Adds a generated token.
+  // Adds a generated token of the sequence.
   virtual void generate(std::int32_t token) = 0;
-  // Proposes up to `most` tokens, or none if drafting is not worth its time. pace: how long steps that verify
-  // drafts take.
+  // Proposes up to `most` tokens, or none if drafting does not pay. `pace` knows how long a step takes that
+  // verifies drafts.
   virtual Draft propose(int most, const SpeculationPace& pace) = 0;
 };
 

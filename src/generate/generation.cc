@@ -62,7 +62,7 @@ bool Generation::is_hidden(std::int32_t token) const {
          std::ranges::find(options_.kept_tokens, token) == options_.kept_tokens.end();
 }
 
-// Returns false if the grammar allows no token.
+// Chooses the next token. Returns false if the grammar allows no token.
 bool Generation::pick(std::span<const float> logits) {
   if (grammar_ == nullptr) {
     token_ = sampler_.pick(logits);

@@ -1,4 +1,4 @@
-// Generation: one answer while it is generated; tokens are picked from logits and become text.
+// Generation is one completion while it is generated. It chooses tokens from logits and turns them into text.
 #pragma once
 
 #include <cstdint>
@@ -18,73 +18,76 @@
 namespace kvant {
 
 struct GenerationOptions {
-  int max_tokens = -1;               // -1: no limit
-  std::vector<std::string> stops;    // texts that end the answer
-  bool wants_probabilities = false;  // report the probability of every token of the answer
+  int max_tokens = -1;               // -1 means no limit
+  std::vector<std::string> stops;    // each of these texts ends the completion
+  bool wants_probabilities = false;  // report the probability of every token of the completion
   int alternatives = 0;              // also report this many of the likeliest tokens at each position
-  // Control tokens other than kept_tokens are left out of the answer's text.
+  // Control tokens, except those in kept_tokens, are left out of the completion's text.
   bool hides_control_tokens = false;
   std::vector<std::int32_t> kept_tokens = {};
 };
 
 enum class GenerationEnd : std::uint8_t {
   none,      // generation continues
-  finished,  // the model ended it, or a stop text did
-  length,    // max_tokens
+  finished,  // the model or a stop text ended the completion
+  length,    // the completion has max_tokens tokens
   stuck,     // the grammar allows no token that the model can produce
-  lost,      // the grammar has more parses than are tracked
+  lost,      // the grammar has more parses than the matcher tracks
 };
 
-// The token that an unquantized cache would have chosen (serve/answer_guard.h).
+// ShadowToken is the token that an unquantized cache would have chosen (serve/answer_guard.h).
 struct ShadowToken {
   std::int32_t token = 0;
-  double kld = 0;  // divergence of the predictions from the shadow's, nats
+  double kld = 0;  // the divergence of the completion's prediction from the shadow's, in nats
 };
 
-// A token of the answer with its probabilities.
+// ReportedToken is a token of the completion with its probabilities.
 struct ReportedToken {
   TokenProbability chosen = {};
-  std::vector<TokenProbability> alternatives = {};  // the likeliest first
-  std::optional<ShadowToken> shadow = {};           // empty: there is no shadow
-  bool is_hidden = false;                           // its text is not shown
+  std::vector<TokenProbability> alternatives = {};  // the likeliest token comes first
+  std::optional<ShadowToken> shadow = {};           // empty if there is no shadow
+  bool is_hidden = false;                           // the token's text is not shown
 };
 
-// Builds the report of a token that was picked from these logits. alternatives: how many to report.
+// Builds the report of a token that was chosen from `logits`, with the probabilities of this many
+// alternatives.
 ReportedToken reported_token(std::span<const float> logits, std::int32_t token, int alternatives);
 
-// Text and tokens that become visible with one more token.
+// GeneratedText holds the text and tokens that become visible when one more token is generated.
 struct GeneratedText {
   std::string text;
-  std::vector<ReportedToken> tokens;  // tokens whose text is now visible
+  std::vector<ReportedToken> tokens;  // tokens whose text is visible now
 
   void append(GeneratedText more);
 };
 
 class Generation {
  public:
-  // tokenizer and sampler must outlive it. grammar: constrains the answer; null: no constraint.
+  // `tokenizer` and `sampler` must outlive the object. `grammar` restricts the completion; null means no
+  // restriction.
   Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
              std::shared_ptr<Grammar> grammar = nullptr);
 
-  // Picks the next token. logits [n_vocab]: predictions after the newest token. shadow: is reported with the
-  // token. Requires end() == none.
+  // Chooses the next token. logits [n_vocab] are the prediction after the newest token. `shadow` is reported
+  // together with the token. Requires end() == none.
   GeneratedText next(std::span<const float> logits, std::optional<ShadowToken> shadow = std::nullopt);
-  // Ends an answer that has no room to go on, and returns the text that was held back. Requires end() ==
+  // Ends a completion that has no room to continue. Returns the text that was held back. Requires end() ==
   // none.
   GeneratedText cut_off();
 
   GenerationEnd end() const { return end_; }
-  const std::string& stop() const { return text_.stop(); }  // the stop text that ended it; empty: none
-  std::int32_t token() const { return token_; }  // the newest token; the model reads it if the answer goes on
-  std::size_t shown_bytes() const {
-    return text_.shown();
-  }  // bytes of its tokens' texts, including hidden ones
-  // tokens of the answer, without the one by which the model ended it
+  // The stop text that ended the completion; empty if none did.
+  const std::string& stop() const { return text_.stop(); }
+  // The newest token, which the model reads next if the completion continues.
+  std::int32_t token() const { return token_; }
+  // Returns the bytes of text that were shown, or hidden, so far.
+  std::size_t shown_bytes() const { return text_.shown(); }
+  // Returns the number of the completion's tokens, without the token by which the model ended it.
   int n_tokens() const { return n_tokens_; }
 
  private:
   struct Held {
-    std::size_t text_end;  // end of this token's bytes in the answer
+    std::size_t text_end;  // the end of the token's bytes in the completion
     ReportedToken token;
   };
   GeneratedText show(std::string text);

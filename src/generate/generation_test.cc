@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// Token i is the text kPieces[i]. The last but one ends an answer, and the last one is a control token.
+// Token i has the text kPieces[i]. Token 6 ends a completion, and token 7 is a control token.
 const std::vector<std::string> kPieces = {"a", "b ", "ST", "OP", "\xc3", "\xa4", "", "<|x|>"};
 constexpr std::int32_t kEnd = 6, kControl = 7;
 
@@ -63,7 +63,7 @@ TEST(Generation, EndsWhereTheModelDoes) {
 
 TEST(Generation, EndsAfterItsMaximumOfTokens) {
   const Answer answer = generate({0, 1, 4, 0}, {.max_tokens = 3});
-  EXPECT_EQ(answer.texts, (Texts{"a", "b ", "\xc3"}));  // the answer ends within a character
+  EXPECT_EQ(answer.texts, (Texts{"a", "b ", "\xc3"}));  // the completion ends within a character
   EXPECT_EQ(answer.end, GenerationEnd::length);
   EXPECT_EQ(answer.n_tokens, 3);
 }
@@ -74,7 +74,7 @@ TEST(Generation, ReportsTokensWithTheirText) {
   EXPECT_EQ(generate({0, 4, 5, 1}, options).texts, (Texts{"a", "", "\xc3\xa4", "b "}));
   const Answer stopped = generate({0, 2, 3, 1}, options);
   EXPECT_EQ(stopped.texts, (Texts{"a", "", ""}));
-  EXPECT_EQ(stopped.reported, (Tokens{0}));  // the stop text is not part of the answer
+  EXPECT_EQ(stopped.reported, (Tokens{0}));  // the stop text is not part of the completion
   EXPECT_EQ(stopped.end, GenerationEnd::finished);
   EXPECT_EQ(generate({0, 2, kEnd}, options).reported, (Tokens{0, 2}));
 }

@@ -6,14 +6,15 @@
 namespace kvant {
 namespace {
 
-// Record i covers matches up to kLengths[i] tokens; the last record covers longer ones.
+// Record i covers matches of up to kLengths[i] tokens, and the last record covers longer ones.
 constexpr int kLengths[] = {2, 3, 5, 8, 12};
-// Prior of each record: the chance that a prediction is right, weighted like this many predictions.
+// Each record starts with an assumed chance that a prediction is right, which counts like kFirstPredictions
+// predictions.
 constexpr double kFirstOdds[] = {0.2, 0.3, 0.4, 0.6, 0.75, 0.85};
 constexpr double kFirstPredictions = 4;
 // Each prediction multiplies the weight of earlier ones by this factor, so about the last 30 count.
 constexpr double kFade = 1 - 1.0 / 30;
-// Marks the end of an expected text. It is not a token, and no draft extends beyond it.
+// This value marks the end of an expected text. It is not a token, and no draft extends beyond it.
 constexpr std::int32_t kTextEnd = -1;
 
 }  // namespace
@@ -50,7 +51,8 @@ void NgramDraft::generate(std::int32_t token) {
   match_ = index_.find(copied_to_);
 }
 
-// A match that reaches the sequence's end continues with the draft's own tokens, as in a repeating text.
+// A match that reaches the end of the sequence continues with the draft's own tokens, as in a text that
+// repeats itself.
 Draft NgramDraft::propose(int most, const SpeculationPace& /*pace*/) {
   Draft draft;
   if (match_.length == 0) return draft;

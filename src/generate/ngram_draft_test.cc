@@ -39,7 +39,7 @@ TEST(NgramDraft, GoesOnAsTheTextDidBefore) {
 TEST(NgramDraft, GoesOnBehindAChangeWithinTwoTokens) {
   NgramDraft draft;
   Tokens text = range(0, 30);
-  text.insert(text.end(), {5, 6, 90, 91});  // a later place that begins like the one after the change
+  text.insert(text.end(), {5, 6, 90, 91});  // a later place that begins like the place after the change
   draft.read(text);
   for (const int token : {1, 2, 3, 200, 5, 6}) draft.generate(token);
   EXPECT_EQ(draft.propose(3, SpeculationPace()).tokens, range(7, 3));
@@ -64,7 +64,7 @@ TEST(NgramDraft, LearnsHowOftenItIsRight) {
   for (int i = 0; i < 40; ++i) {
     const Tokens pair = {1000, 1001};
     wrong.read(pair);
-    wrong.generate(i);  // a different token every time
+    wrong.generate(i);  // every token is a different one, so the prediction is always wrong
     right.read(pair);
     right.generate(7);
   }

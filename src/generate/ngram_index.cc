@@ -15,7 +15,7 @@ std::size_t NgramIndex::slot(std::int32_t before, std::int32_t last) const {
   return (pair * 0x9e3779b97f4a7c15ULL >> 32) & (newest_.size() - 1);
 }
 
-// The pair that ends at `place` becomes the head of its chain.
+// Makes the pair of tokens that ends at `place` the head of its hash chain.
 void NgramIndex::link(int place) {
   std::int32_t& newest = newest_[slot(tokens_[place - 1], tokens_[place])];
   previous_[place] = newest;
@@ -33,7 +33,7 @@ void NgramIndex::append(std::int32_t token) {
   }
 }
 
-// Returns how many tokens up to `end` agree with the newest ones.
+// Returns how many tokens up to `end` agree with the newest tokens.
 int NgramIndex::matched(int end) const {
   const int most = std::min(end + 1, kLongest);
   int n = 0;
@@ -48,7 +48,8 @@ NgramIndex::Match NgramIndex::find(int expected) const {
   for (int looked = 0; place >= 0 && looked < kMostPlaces; ++looked, place = previous_[place]) {
     const int length = matched(place);
     const int next = place + 1;
-    // Places come newest first, so each one at or after `expected` is nearer to it than the ones before.
+    // Places come in falling order, so a place at or after `expected` is nearer to `expected` than the places
+    // before it in the loop.
     const bool is_nearer = length == best.length && next >= expected && expected >= 0;
     if (length >= kShortest && (length > best.length || is_nearer)) best = {next, length};
   }

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Reference: tries every place.
+// Computes the expected match by trying every place.
 NgramIndex::Match best_match(const std::vector<std::int32_t>& tokens, int expected) {
   const int n = static_cast<int>(tokens.size());
   NgramIndex::Match best;
@@ -27,13 +27,14 @@ NgramIndex::Match best_match(const std::vector<std::int32_t>& tokens, int expect
 
 TEST(NgramIndex, FindsWhatASearchOfAllPlacesFinds) {
   std::mt19937 random(1);
-  for (const int n_tokens : {3, 40}) {  // a small vocabulary gives long and many matches, a large one few
+  // A small vocabulary gives many long matches, and a large one gives few.
+  for (const int n_tokens : {3, 40}) {
     std::uniform_int_distribution<std::int32_t> token(0, n_tokens - 1);
     for (int repeat = 0; repeat < 20; ++repeat) {
       NgramIndex index;
       std::vector<std::int32_t> tokens;
       for (int i = 0; i < 150; ++i) {
-        // Sometimes a piece of the earlier text is repeated.
+        // From time to time, a piece of the earlier text is repeated.
         const int from = i > 20 && i % 40 < 15 ? i - 20 : -1;
         tokens.push_back(from >= 0 ? tokens[from] : token(random));
         index.append(tokens.back());
@@ -54,7 +55,7 @@ TEST(NgramIndex, KeepsItsChainsWhenItGrows) {
   EXPECT_EQ(index.find(-1).length, 3);
 }
 
-// A pair that occurs everywhere must cost no more than any other.
+// A pair that occurs everywhere must cost no more than any other pair.
 TEST(NgramIndex, LooksAtTheNewestPlacesOfAPairThatIsEverywhere) {
   NgramIndex index;
   for (const int token : {5, 1, 1, 6}) index.append(token);

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// Returns, for each token of a prompt, whether it is read in a step of kMinPromptStep tokens or more.
+// Returns, for each token of a prompt, whether a step of at least kMinPromptStep tokens reads the token.
 std::vector<bool> in_large_steps(int first, int n, int wanted) {
   std::vector<bool> large;
   for (int read = first; read < n;) {

@@ -6,22 +6,23 @@
 namespace kvant {
 namespace {
 
-// Share of a step's time that each more row is assumed to take before larger steps have been measured. It is
-// small, so larger steps are tried.
+// Before larger steps have been measured, each more row is assumed to take this share of a step's time. The
+// share is small, so larger steps are tried.
 constexpr double kAssumedRow = 0.05;
-// No step has more rows than so many times those of the largest size that is known, or so many drafts where
-// that is less. Where rows cost much, a few show it.
+// A step has at most kGrowth times as many rows as the largest step that was measured, but may always have
+// kFirstDrafts drafts. If rows are slow, a few rows show it.
 constexpr int kGrowth = 2, kFirstDrafts = 3;
-// Sizes that have not been used for this many steps are tried again, because the text has grown or other work
-// runs beside.
+// A step size that has not been used for this many steps is measured again, because the text may have grown
+// or other work may run.
 constexpr long kForgotten = 1024;
-constexpr double kNewest = 0.2;  // weight of the newest step in the average
-// steps of each size before its mean counts: the first one builds its graph and is ignored
+constexpr double kNewest = 0.2;  // the weight of the newest step in the average
+// The mean of a step size counts after this many steps. The first one builds the size's graph and is ignored.
 constexpr int kFirstSteps = 2;
-// A draft must promise this much more speed, since times and chances are estimates.
+// A draft must promise this factor more speed, because times and chances are estimates.
 constexpr double kMargin = 1.05;
 
-// Few distinct sizes are used, so each is soon measured and its graph is kept.
+// Returns the next larger step size that is used. There are few sizes, so each is soon measured and its graph
+// is kept.
 int next_size(int n_rows) {
   return n_rows < 4 ? n_rows + 1 : n_rows < 8 ? (n_rows / 2 + 1) * 2 : (n_rows / 4 + 1) * 4;
 }
@@ -52,7 +53,8 @@ int SpeculationPace::most_tried(int n_sequences) const {
   return std::max(kGrowth * largest, n_sequences + kFirstDrafts);
 }
 
-// Interpolates linearly between measured sizes, and extrapolates beyond them.
+// Returns the time of a step of n_rows rows. The time is interpolated linearly between measured sizes and
+// extrapolated beyond them.
 double SpeculationPace::seconds(int n_rows) const {
   int low = 0, below_low = 0;
   double of_low = 0, of_below_low = 0;
@@ -74,7 +76,8 @@ double SpeculationPace::seconds(int n_rows) const {
 std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most_rows) const {
   const int n_sequences = static_cast<int>(drafts.size());
   std::vector<int> chosen(drafts.size(), 0);
-  // Drafted tokens with the chance that they and all before them are right, which decreases within a draft.
+  // Candidate is a drafted token with the chance that it and all drafted tokens before it are right. The
+  // chance falls within a draft.
   struct Candidate {
     double odds;
     int sequence;

@@ -1,8 +1,8 @@
-// SpeculationPace: decides how many drafted tokens a step verifies, from measured times of steps by their
+// SpeculationPace decides how many drafted tokens a step verifies, from the measured times of steps by their
 // number of rows.
 //
-// A step gives one token for every sequence, and one for every draft token that is right. Drafts pay if this
-// gives more tokens per second than a step without drafts.
+// A step gives one token for every sequence and one more for every draft token that is right. Drafts pay if
+// that gives more tokens per second than steps without drafts.
 #pragma once
 
 #include <map>
@@ -15,19 +15,19 @@ namespace kvant {
 
 class SpeculationPace {
  public:
-  // Records how long a step of n_rows decoded tokens took, drafts included.
+  // Records how long a step of n_rows rows took: one row per sequence, and one per draft token.
   void add(int n_rows, double seconds);
 
-  // Returns how many tokens of each sequence's draft are worth their rows, in a step that gives each sequence
-  // one token anyway. most_rows: the limit of the step. With several sequences, drafts may delay the others'
-  // tokens by at most kMostDelay.
+  // Returns how many tokens of each sequence's draft are worth verifying. The step has at most most_rows
+  // rows, of which each sequence needs one anyway. With several sequences, the drafts of one may delay the
+  // others' tokens by at most kMostDelay.
   std::vector<int> choose(std::span<const Draft> drafts, int most_rows) const;
 
-  // Whether steps without drafts have been measured. Before that no draft is used.
+  // Returns whether steps without drafts have been measured. Drafts are used only after that.
   bool knows_plain_steps() const { return seconds(1) > 0; }
 
-  // Returns how many draft tokens of one sequence are worth their time, at most `most`. Drafting a token
-  // takes seconds_each, and it is right with these odds if all before it are.
+  // Returns how many tokens of one sequence are worth drafting, at most `most`. Drafting a token takes
+  // seconds_each. Each drafted token is right with these `odds` if all before it are right.
   int worth_drafting(double odds, double seconds_each, int most) const;
 
   static constexpr double kMostDelay = 0.25;  // share of the time of a step without drafts
@@ -35,14 +35,14 @@ class SpeculationPace {
  private:
   struct Measured {
     int n = 0;
-    double seconds = 0;  // moving average
-    long newest = 0;     // number of the newest step, counted over all sizes
+    double seconds = 0;  // the moving average
+    long newest = 0;     // the number of the newest step, counted over all sizes
   };
-  double seconds(int n_rows) const;  // 0: unknown
+  double seconds(int n_rows) const;  // 0 if unknown
   bool is_known(const Measured& m) const;
-  int most_tried(int n_sequences) const;  // rows of a step
+  int most_tried(int n_sequences) const;  // the most rows that a step may have
 
-  std::map<int, Measured> measured_;  // by rows
+  std::map<int, Measured> measured_;  // by number of rows
   long n_steps_ = 0;
 };
 

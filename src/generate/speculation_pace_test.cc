@@ -39,8 +39,8 @@ TEST(SpeculationPace, TriesLargerStepsByAndByOnceItKnowsThePlainOne) {
   }
 }
 
-// A row costs as much as a step, and none of the drafts is right, whatever their odds say: each rejected row
-// is the time of a token.
+// A row costs as much as a step, and no draft is right, whatever its odds say. Each rejected row then costs
+// the time of a token.
 TEST(SpeculationPace, WastesLessThanOneTokenInAHundredWhereDraftsDoNotPay) {
   for (const double odds : {0.3, 0.6, 0.9, 0.99}) {
     SpeculationPace pace;
@@ -55,7 +55,7 @@ TEST(SpeculationPace, WastesLessThanOneTokenInAHundredWhereDraftsDoNotPay) {
 }
 
 TEST(SpeculationPace, TakesTheNumberWithMostTokensASecond) {
-  // Maximizes tokens(k) / seconds(1 + k) over all k that give one of the measured sizes.
+  // The best number k of drafted tokens maximizes tokens(k) / seconds(1 + k), over the measured sizes.
   const auto seconds = [](int rows) { return 0.010 + 0.003 * (rows - 1); };
   const SpeculationPace pace = measured(seconds);
   for (const double odds : {0.2, 0.5, 0.7, 0.9, 0.99}) {
@@ -84,7 +84,7 @@ TEST(SpeculationPace, PrefersTheSequenceWhoseDraftIsLikelier) {
   EXPECT_LE(counts[0] + counts[1], 4);
 }
 
-// A sequence without a draft waits for the others' rows.
+// A sequence without a draft must wait for the others' rows.
 TEST(SpeculationPace, DelaysOthersByAQuarterAtMost) {
   const auto seconds = [](int rows) { return 0.010 + 0.001 * rows; };
   const SpeculationPace pace = measured(seconds);

@@ -1,4 +1,4 @@
-// TextStream: the text of an answer while its tokens arrive, up to the first stop text.
+// TextStream is the text of a completion while its tokens arrive. The text ends before the first stop text.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@ namespace kvant {
 
 class TextStream {
  public:
-  // stops: texts that end the answer and are not part of it; none may be empty.
+  // Each of `stops` ends the completion and is not part of it. No stop text may be empty.
   explicit TextStream(std::vector<std::string> stops = {});
 
-  // Adds a token's bytes. Returns the text that can be shown now: whole characters (and bytes that can't
-  // become one), without an end that may begin a stop text. Returns nothing after a stop. hidden: the bytes
-  // are never shown; a stop text may contain all of them, or none.
+  // Adds a token's bytes. Returns the text that can be shown now: complete characters, and bytes that cannot
+  // become one. An end that may begin a stop text is held back. After a stop, the result is empty. With
+  // `hidden`, the bytes are never shown; a stop text may contain either all of them or none.
   std::string add(std::string_view piece, bool hidden = false);
-  // Ends the answer and returns the text that was held back; nothing after a stop.
+  // Ends the completion and returns the text that was held back. After a stop, the result is empty.
   std::string finish();
 
   bool stopped() const { return !stop_.empty(); }
-  const std::string& stop() const { return stop_; }  // the text that ended the answer; empty: none
-  std::size_t shown() const { return shown_; }       // bytes returned so far, or hidden
+  const std::string& stop() const { return stop_; }  // the text that ended the completion; empty if none did
+  std::size_t shown() const { return shown_; }       // bytes that were returned or hidden so far
 
  private:
   std::string take(std::size_t n);
@@ -34,8 +34,9 @@ class TextStream {
   std::vector<std::string> stops_;
   std::string pending_;
   std::size_t shown_ = 0;
-  std::deque<std::pair<std::size_t, std::size_t>>
-      hidden_;  // hidden ranges of the pending text: bytes of the answer, from and to
+  // Each entry is a hidden range of the pending text, from its first byte in the completion to the byte after
+  // its last.
+  std::deque<std::pair<std::size_t, std::size_t>> hidden_;
   std::string stop_;
 };
 

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// Returns log(sum(exp(logits))).
+// Returns log(sum(exp(logits))). Subtracting the maximum first avoids overflow.
 double log_sum(std::span<const float> logits) {
   const double max = *std::ranges::max_element(logits);
   double sum = 0;

@@ -1,4 +1,4 @@
-// The probabilities that a model gives to tokens.
+// Computes the probabilities that a model gives to tokens.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace kvant {
 
-// Stands for the first token of a text, which nothing predicts.
+// The first token of a text has this value, because nothing predicts it.
 inline constexpr double kNoProbability = std::numeric_limits<double>::quiet_NaN();
 
 struct TokenProbability {
   std::int32_t token = 0;
-  double log_probability = 0;  // natural logarithm
+  double log_probability = 0;  // the natural logarithm
 };
 
-// Returns the token's log probability under softmax(logits), before temperature and truncation. logits
-// [n_vocab].
+// Returns the token's log probability under softmax(logits), before temperature and cuts. logits [n_vocab].
 double log_probability(std::span<const float> logits, std::int32_t token);
 
-// Returns the n most likely tokens, at most n_vocab, the likeliest first; ties are ordered by token number.
+// Returns the n likeliest tokens (at most n_vocab), the likeliest first. Equally likely tokens are in the
+// order of their numbers.
 std::vector<TokenProbability> likeliest_tokens(std::span<const float> logits, int n);
 
 }  // namespace kvant

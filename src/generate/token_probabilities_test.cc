@@ -7,7 +7,8 @@
 namespace kvant {
 namespace {
 
-// The probabilities are .1, .5, .05, .3 and .05, whatever is added to all logits.
+// Returns logits whose probabilities are .1, .5, .05, .3 and .05. `offset` is added to all logits and must
+// not matter.
 std::vector<float> logits(float offset) {
   std::vector<float> all;
   for (const float p : {0.1F, 0.5F, 0.05F, 0.3F, 0.05F}) all.push_back(std::log(p) + offset);

@@ -362,9 +362,8 @@ TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
   std::vector<Client> idle;
   for (int i = 0; i < n; ++i) {
     idle.push_back(client());
-    if (i % 4 == 0)
-      // This request never becomes complete.
-      idle.back().say("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
+    // This request never becomes complete.
+    if (i % 4 == 0) idle.back().say("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
     if (i % 4 == 1) idle.back().say("GET /hello HT");
     if (i % 100 == 2) {
       idle.back().get("/hello");

@@ -22,9 +22,8 @@ struct Answer {
   std::unique_ptr<Generation> generation;
   std::unique_ptr<AnswerGuard> guard;  // null if the request has no guard
   std::vector<std::int32_t> tokens;    // the tokens that the sequence holds after the prompt
-  std::unique_ptr<DraftSource>
-      // The drafter makes drafts from the prompt and `tokens`. It is null without speculative decoding.
-      drafter;
+  // The drafter makes drafts from the prompt and `tokens`. It is null without speculative decoding.
+  std::unique_ptr<DraftSource> drafter;
   std::vector<std::int32_t> draft;  // the next step verifies these tokens, which follow the newest token
   int unverified = 0;               // the sequence holds this many unverified tokens after `tokens`
   std::chrono::steady_clock::time_point newest;  // the time when the completion's newest token arrived

@@ -13,9 +13,8 @@
 
 namespace kvant {
 
-extern const std::span<const EmbeddedFile>
-    // cmake/embedded_files.cmake generates this list from the files of page/.
-    kServePageFiles;
+// cmake/embedded_files.cmake generates this list from the files of page/.
+extern const std::span<const EmbeddedFile> kServePageFiles;
 
 namespace {
 

@@ -8,11 +8,12 @@
 namespace kvant {
 namespace {
 
-// A device needs a graph for each step size. So steps grow only by amounts that justify a graph, and at most
-// to double, because one step says little about much larger ones.
+// A device compiles a graph for each step size. A step size therefore grows by at least kLeastGrowth, which
+// justifies a new graph. It grows by at most kMostGrowth, because one step says little about much larger
+// ones.
 constexpr double kLeastGrowth = 1.25, kMostGrowth = 2;
-// Share of the time limit at which a new step size aims. Later steps have a longer context, so they take
-// longer than the one before.
+// A new step size aims at this share of the time limit, because later steps have a longer context and take
+// longer.
 constexpr double kAim = 0.95;
 
 }  // namespace
@@ -20,11 +21,12 @@ constexpr double kAim = 0.95;
 PromptPace::PromptPace(int tokens, double seconds, int most)
     : tokens_(tokens), most_(std::max(tokens, most)), seconds_(seconds) {}
 
-// This attributes all of the time to tokens. If steps have a constant part, several calls lead to the right
-// size. Steps shrink only after one that was too long, and otherwise aim at kAim, which keeps them from
-// oscillating between two sizes.
+// The estimate attributes all of the time to tokens. If steps also have a constant part, several calls lead
+// to the right size. The size shrinks only after a step that was too long; otherwise it aims at kAim. Sizes
+// therefore do not oscillate.
 void PromptPace::add(int n_tokens, double seconds) {
-  if (seconds_ == 0 || seconds <= 0 || n_tokens < tokens_ / 2) return;  // the end of a prompt says little
+  // A short step at the end of a prompt says little.
+  if (seconds_ == 0 || seconds <= 0 || n_tokens < tokens_ / 2) return;
   const double fits = std::min(n_tokens * kAim * seconds_ / seconds, kMostGrowth * tokens_);
   const int unit = fits < kPageTokens ? kMinPromptStep : kPageTokens;
   const int wanted = std::clamp(static_cast<int>(fits) / unit * unit, kMinPromptStep, most_);

@@ -7,12 +7,13 @@
 namespace kvant {
 namespace {
 
-// Returns the pace after some steps on a machine with these times per step and per token.
+// Returns the pace after 20 steps on a machine where a step takes of_step seconds plus of_token seconds per
+// token.
 int settled_pace(PromptPace pace, double of_step, double of_token) {
   for (int i = 0; i < 20; ++i) pace.add(pace.tokens(), of_step + of_token * pace.tokens());
   const int tokens = pace.tokens();
   pace.add(tokens, of_step + of_token * tokens);
-  EXPECT_EQ(pace.tokens(), tokens);  // the pace has settled
+  EXPECT_EQ(pace.tokens(), tokens);  // the pace must have settled
   return tokens;
 }
 
@@ -22,7 +23,7 @@ TEST(PromptPace, FindsWhatFitsIntoTheTime) {
       const double fits = (0.1 - of_step) / of_token;
       const int tokens = settled_pace({512, 0.1, 2048}, of_step, of_token);
       EXPECT_LE(tokens, std::max(fits, 1.0 * kMinPromptStep)) << of_step << " " << of_token;
-      // It grows neither for less than a quarter, nor within a page, nor beyond .95 of the time.
+      // The pace grows neither by less than a quarter, nor within a page, nor beyond .95 of the time limit.
       EXPECT_GE(tokens, std::min((0.95 * fits - 128) / 1.25 / (1 + of_step / 0.1), 2048.0))
           << of_step << " " << of_token;
     }
@@ -40,7 +41,8 @@ TEST(PromptPace, RecoversFromASlowStep) {
   EXPECT_GE(settled_pace(pace, 0, 1e-4), 768);
 }
 
-// Some sizes are slow for their size, so a step of 512 tokens can suggest that one of 640 fits.
+// Some step sizes are slower than their neighbours, so a fast step of 512 tokens can wrongly suggest that 640
+// tokens fit.
 TEST(PromptPace, DoesntGoBackToWhatWasTooLong) {
   PromptPace pace(640, 0.1, 2048);
   pace.add(640, 0.101);
@@ -50,7 +52,7 @@ TEST(PromptPace, DoesntGoBackToWhatWasTooLong) {
   }
 }
 
-// A prompt of 32,000 tokens gets slower with depth, and every third step is 5 % slower.
+// The prompt has 32,000 tokens. Steps get slower with depth, and every third step is another 5 % slower.
 TEST(PromptPace, SeldomTakesLongerAsDepthGrows) {
   PromptPace pace(512, 0.1, 2048);
   int read = 0, steps = 0, too_long = 0;

@@ -1,4 +1,4 @@
-// For tests only: sends requests to a scheduler and reads their streams.
+// Sends requests to a scheduler and reads their streams, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace kvant::testing {
 
-// Collects all completions of one request.
+// ReadReply collects all parts of one request's completions.
 struct ReadReply {
   std::string text;
   GenerationEnd end = GenerationEnd::none;
@@ -20,7 +20,7 @@ struct ReadReply {
   std::string failure;
   bool failed_by_request = false;
   std::vector<AnswerPart> parts;
-  int cached = 0;  // prompt tokens that were not read again
+  int cached = 0;  // prompt tokens that came from the prefix cache
   std::optional<GuardTally> guard;
 
   std::vector<std::int32_t> tokens_of(int answer) const {

@@ -1,4 +1,4 @@
-// Describes what a client requests from the scheduler.
+// Describes what a client requests from the scheduler, and why the scheduler may refuse.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,32 @@
 namespace kvant {
 
 struct GenerationRequest {
-  int recipe = 0;  // number of the recipe that serves it
+  int recipe = 0;  // the number of the recipe that serves the request
   std::vector<std::int32_t> prompt;
   int n_answers = 1;  // the prompt is read once; completion i draws with seed + i
   SamplerOptions sampling;
   GenerationOptions generation;
-  std::shared_ptr<const Grammar> grammar;  // in its initial state; null: a completion may be any text
-  // Each completion has its own grammar. clone_grammar() makes them if there are none. A large one takes
-  // seconds, so this must not hold up a step.
+  // The grammar in its initial state; if it is null, any text is valid.
+  std::shared_ptr<const Grammar> grammar;
+  // Each completion has a grammar object of its own. clone_grammar() makes the missing ones. Cloning a large
+  // grammar takes seconds, so the caller clones outside of the scheduler's steps.
   std::vector<std::shared_ptr<Grammar>> answer_grammars;
-  std::vector<std::int32_t>
-      expected;  // tokens that completions may resemble; drafts are taken from them, too
-  // Completions begin with the prompt, and with its probabilities if those of the completion are wanted.
+  // Completions may resemble these tokens, so drafts are taken from them, too.
+  std::vector<std::int32_t> expected;
+  // With `echo`, a completion begins with the prompt. If probabilities are wanted, the prompt has them, too.
   bool echo = false;
-  bool follows = false;  // it is a later prompt of a request that has several
-  bool guard = false;    // compares one completion with an unquantized cache
-  // The request wants only the mean of the prompt's hidden states, scaled to length 1; max_tokens is 0.
+  bool follows = false;  // the client's request has several prompts, and this is not the first
+  bool guard = false;    // the completion is compared with an unquantized cache
+  // The request wants only the mean of the prompt's hidden states, scaled to length 1. max_tokens must be 0.
   bool embeds = false;
-  std::string client;  // clients take turns by this name
+  std::string client;  // the queue gives each client name a turn
 
-  std::string session;                   // the session that it continues or begins; empty: none
+  std::string session;                   // the session that the request continues or begins; empty if none
   std::string text;                      // the prompt's text, if it is known
-  bool text_has_special_tokens = false;  // the text has special tokens written out
-  int session_tokens = 0;                // prompt tokens that the session holds; the scheduler sets it
+  bool text_has_special_tokens = false;  // `text` contains the texts of control tokens, which stand for the
+                                         // tokens
+  int session_tokens = 0;                // the session holds this many tokens of the prompt; the scheduler
+                                         // sets the number
 
   bool wants_prompt_probabilities() const { return echo && generation.wants_probabilities; }
 
@@ -45,18 +48,18 @@ struct GenerationRequest {
   }
 };
 
-// Says why a request is refused.
+// Refusal says why the scheduler refuses a request.
 struct Refusal {
   enum class Reason : std::uint8_t {
-    wrong,     // it can never be served
+    wrong,     // the request can never be served
     too_long,  // the prompt does not fit into the context
     busy,      // too many requests wait
-    conflict,  // its session is in use
+    conflict,  // the request's session is in use
   };
   Reason reason = Reason::wrong;
   std::string message;
-  int retry_seconds = 0;               // for busy and conflict: when to ask again
-  int prompt_tokens = 0, context = 0;  // for too_long
+  int retry_seconds = 0;               // seconds after which to try again; only for busy and conflict
+  int prompt_tokens = 0, context = 0;  // in tokens; only for too_long
 };
 
 }  // namespace kvant

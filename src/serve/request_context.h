@@ -1,5 +1,5 @@
 // RequestContext holds what belongs to a request but is not in its HTTP text: the client's connection and the
-// log's record.
+// log record.
 #pragma once
 
 #include <httplib.h>
@@ -9,17 +9,18 @@
 
 namespace kvant {
 
-// ConnectionServer uses it as the function that says whether the client has gone, so it travels with the
-// request. Both members must outlive the request.
+// httplib keeps one function with each request, which says whether the client has gone. ConnectionServer
+// passes a RequestContext as that function, so the context reaches every handler. Both members must outlive
+// the request.
 struct RequestContext {
   HttpConnection* connection = nullptr;
   RequestRecord* record = nullptr;
-  bool knows_chunks = true;  // false for clients of HTTP/1.0
+  bool knows_chunks = true;  // false for clients of HTTP/1.0, which do not know chunked bodies
 
   bool operator()() const { return connection->has_left(); }
 };
 
-// Returns null if another server than ConnectionServer has read the request.
+// Returns the context of a request, or null if a server other than ConnectionServer has read the request.
 inline const RequestContext* context_of(const httplib::Request& request) {
   return request.is_connection_closed.target<RequestContext>();
 }

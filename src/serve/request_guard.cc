@@ -10,14 +10,14 @@ namespace {
 
 constexpr const char* kJson = "application/json";
 
-// Browsers say where a request comes from, and a web page cannot prevent that.
+// Browsers add these headers, and a web page cannot remove them.
 bool is_of_a_browser(const httplib::Request& request) {
   return request.has_header("Origin") || request.has_header("Sec-Fetch-Site") ||
          request.has_header("Referer");
 }
 
-// A proxy writes "GET http://host/path". That host then counts, whatever the header says (RFC 9112, section
-// 3.2.2).
+// A proxy's request line is "GET http://host/path". The host in the line then counts, whatever the Host
+// header says (RFC 9112, section 3.2.2).
 void read_absolute_form(httplib::Request& request) {
   const std::size_t scheme = request.target.find("://");
   const std::string name = in_small_letters(request.target.substr(0, scheme));
@@ -45,7 +45,8 @@ bool is_loopback(std::string host) {
       port != std::string::npos && host.find(']', port) == std::string::npos)
     host.resize(port);
   in_addr address{};
-  const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;  // a name may begin with 127., too
+  // A host name may also begin with "127.".
+  const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;
   return host == "localhost" || host == "[::1]" || (is_address && ntohl(address.s_addr) >> 24 == 127);
 }
 
@@ -58,7 +59,7 @@ std::string media_type(const std::string& content_type) {
 
 void normalize_request(httplib::Request& request) {
   read_absolute_form(request);
-  request.ranges.clear();  // every response is new, so a part of one is useless
+  request.ranges.clear();  // every response is new, so a byte range of it is useless
   const auto both_slashes = [](char a, char b) { return a == '/' && b == '/'; };
   request.path.erase(std::unique(request.path.begin(), request.path.end(), both_slashes), request.path.end());
   if (request.path.size() > 1 && request.path.ends_with('/')) request.path.pop_back();

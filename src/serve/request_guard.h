@@ -1,4 +1,4 @@
-// Decides which requests may come from foreign web pages, and normalizes unusual spellings of requests.
+// Decides which requests a foreign web page could have caused, and normalizes unusual spellings of requests.
 #pragma once
 
 #include <string>
@@ -9,22 +9,23 @@ struct Request;
 
 namespace kvant {
 
-// Returns whether a URL's host, with or without a port, is the loopback of this machine, which others cannot
+// Returns whether a URL's host, with or without a port, is a loopback address, which other machines cannot
 // reach.
 bool is_loopback(std::string host);
 
-std::string in_small_letters(std::string text);  // ASCII only
+std::string in_small_letters(std::string text);  // converts ASCII letters only
 
-// Returns "text/plain" for "Text/Plain; charset=utf-8".
+// Returns the type without parameters in lower case: "text/plain" for "Text/Plain; charset=utf-8".
 std::string media_type(const std::string& content_type);
 
-// Normalizes a request. It removes ranges, because nobody gets a part of a response. It takes host and path
-// from a URL that a proxy wrote. It removes double slashes and a final slash from the path. It treats a body
-// without a type, or one that `curl -d` calls a form, as JSON, unless a browser sent it: browsers send such
-// bodies for any web page without asking.
+// Normalizes a request. It drops byte ranges, takes host and path from a proxy's absolute URL, and removes
+// double slashes and a final slash from the path. It treats a body without a type, or with `curl -d`'s form
+// type, as JSON. That last rule excludes browsers, which send both kinds of body for any web page without
+// asking.
 void normalize_request(httplib::Request& request);
 
-// Returns whether the header says that the body is JSON. A foreign web page cannot make a browser send that.
+// Returns whether the header says that the body is JSON. A foreign web page cannot make a browser send such a
+// header without a preflight.
 bool is_json(const httplib::Request& request);
 
 }  // namespace kvant

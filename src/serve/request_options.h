@@ -1,5 +1,4 @@
-// Reads the options that requests of all generating APIs share: how tokens are drawn, and what is shown of
-// them.
+// Reads the options that all generating APIs share: how tokens are drawn, and how completions are sent.
 #pragma once
 
 #include "serve/api_request.h"
@@ -9,11 +8,11 @@
 namespace kvant {
 
 // Reads the model's name, `stream`, sampling, `guard`, `skip_special_tokens` and the stop texts, whose
-// parameter is named `stops`. Mistakes become the error of `fields`.
+// parameter is called `stops`. Mistakes become the error of `fields`.
 GenerationRequest read_request_options(JsonFields& fields, const char* stops, const Tokenizer& tokenizer,
                                        const ApiLimits& limits, ApiRequest& request);
 
-// Reads OpenAI's names for the user. Users take turns in the queue.
+// Reads the user's name under OpenAI's parameter names. Users take turns in the queue.
 std::string read_user(JsonFields& fields);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// RequestQueue holds waiting requests, and lets clients take turns.
+// RequestQueue holds waiting requests, and gives each client a turn after the other.
 #pragma once
 
 #include <deque>
@@ -13,17 +13,17 @@ namespace kvant {
 class RequestQueue {
  public:
   void push(Job job);
-  // Returns the next request. Requires !empty().
+  // Returns the next request. The queue must not be empty.
   const Job& front() const { return lines_.front().jobs.front(); }
-  // Takes out the next request. Its client is the last in turn now.
+  // Removes and returns the next request. Its client goes to the end of the turn order.
   Job pop();
-  // Removes all requests for which `unwanted` is true.
+  // Removes all requests for which `unwanted` returns true.
   void remove_if(const std::function<bool(const Job&)>& unwanted);
 
   bool empty() const { return lines_.empty(); }
   int size() const;
-  int clients_requests() const;  // counts all prompts of one request once
-  void for_each(const std::function<void(const Job&)>& visit) const;  // visits client by client
+  int clients_requests() const;  // counts all prompts of one client's request once
+  void for_each(const std::function<void(const Job&)>& visit) const;  // visits all requests, client by client
 
  private:
   struct Line {

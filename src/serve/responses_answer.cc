@@ -16,7 +16,8 @@ std::int64_t seconds_since_1970() {
   return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
 }
 
-// Returns the request's value, or `otherwise` without one.
+// Returns the member `key` of the request, or `otherwise` if the request has none. A response repeats these
+// members.
 Json said_or(const Json& body, const char* key, Json otherwise) {
   const auto found = body.find(key);
   return found == body.end() || found->is_null() ? std::move(otherwise) : *found;
@@ -69,7 +70,7 @@ std::string ResponsesAnswer::event(const char* type, const Json& data) {
   return fmt::format("event: {}\n{}", type, sse_event(response_text(json)));
 }
 
-// Returns where the current item and its one part of content are in the response.
+// Returns the members by which an event names the current output item and its one content part.
 Json ResponsesAnswer::place() const {
   Json json = {{"item_id", item_["id"]}, {"output_index", response_["output"].size()}};
   if (kind_ < 0) json["content_index"] = 0;
@@ -152,7 +153,7 @@ std::string ResponsesAnswer::part_events(const AnswerPart& part) {
                                 {"status", "in_progress"}});
     events += add("response.reasoning_text.delta", more.thought);
   }
-  // A response has at least one item.
+  // A response must have at least one item, even if the completion is empty.
   const bool is_empty =
       part.end != GenerationEnd::none && kind_ == kNone && response_["output"].empty() && more.calls.empty();
   if (!more.text.empty() || is_empty) {

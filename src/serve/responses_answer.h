@@ -15,19 +15,20 @@ namespace kvant {
 
 class ResponsesAnswer {
  public:
-  // `body` is the request, which a response repeats in part. With a null tool_format, the completion is plain
-  // text. `tokenizer` must outlive the object.
+  // A response repeats parts of the request `body`. If tool_format is null, the completion is plain text.
+  // `tokenizer` must outlive the object.
   ResponsesAnswer(const nlohmann::ordered_json& body, std::string model,
                   const std::shared_ptr<const ToolFormat>& tool_format, const Tokenizer& tokenizer);
 
-  // Return the events of a stream, with names and numbers: before the first part, for a part (possibly no
-  // event), after the last, or after a failure. For a whole response, ignore them.
+  // These return a stream's events, with names and numbers: before the first part, for a part (possibly
+  // none), after the last part, and after a failure. For a whole response, the caller calls the same
+  // functions and ignores the events.
   std::string start_events();
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
   std::string failure_event(const ApiError& error);
 
-  // Call it after end_events().
+  // Returns the whole response. Call whole() after end_events().
   const nlohmann::ordered_json& whole() const { return response_; }
 
  private:
@@ -42,11 +43,11 @@ class ResponsesAnswer {
   std::string close(const char* status);
 
   const Tokenizer& tokenizer_;
-  std::unique_ptr<ToolAnswer> reader_;  // null: the completion is plain text
+  std::unique_ptr<ToolAnswer> reader_;  // null if the completion is plain text
   Json response_;
-  Json item_;         // the item that is being written
-  std::string text_;  // text of that item so far
-  int kind_ = kNone;  // kind of that item
+  Json item_;         // the output item that is being written
+  std::string text_;  // the text of item_ so far
+  int kind_ = kNone;  // the kind of item_
   int n_events_ = 0;
   int thought_tokens_ = 0;
   GenerationEnd end_ = GenerationEnd::none;

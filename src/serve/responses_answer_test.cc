@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 const testing::FakeTokenizer kTokenizer;
 
-// Reads "!thought", then text, then "call".
+// FakeReader reads "!..." as a thought, "call" as a tool call, and anything else as text.
 class FakeReader : public ToolAnswer {
  public:
   AnswerDelta add(const std::string& text) override {
@@ -84,7 +84,8 @@ TEST(ResponsesAnswer, StreamsReasoningTextAndCalls) {
   EXPECT_EQ(whole["usage"]["input_tokens_details"]["cached_tokens"], 8);
   EXPECT_EQ(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 3);
   EXPECT_EQ(whole["usage"]["total_tokens"], 16);
-  // Events must place an item where it is in the response, and end with the same item.
+  // An event must name the item's index in the final response, and the last event must have the item's final
+  // form.
   for (const Json& event : events) {
     if (event.contains("item_id")) {
       EXPECT_EQ(whole["output"][event["output_index"].get<int>()]["id"], event["item_id"]);

@@ -15,10 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxTypeName = 40;  // bytes of a type's name in the log
+constexpr std::size_t kMaxTypeName = 40;  // bytes; the log has at most this much of a type's name
 
-// Reads the tools. A tool that nobody here can run is left out: the model may call any tool or none, so its
-// completions are valid with that tool, too.
+// Reads the tools. Tools that the server cannot run are left out: a model may call any tool or none, so a
+// completion without a call is still valid.
 ChatTools read_responses_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;
@@ -53,7 +53,8 @@ AnswerFormat read_text_format(JsonFields& fields) {
   return format;
 }
 
-// Refuses parameters, of this API or of /v1/chat/completions, that would change the response.
+// Refuses parameters of this API, and of /v1/chat/completions, that would change the response but that kvant
+// does not have.
 void refuse_what_is_not_there(JsonFields& fields) {
   constexpr const char* kNothingStored =
       "the server keeps no responses, so send the whole conversation as 'input'";

@@ -8,9 +8,9 @@
 
 namespace kvant {
 
-// Puts the conversation into the model's chat template. Tools that are not functions are left out, which the
-// log says once. Mistakes are refused; parameter_rule.h says what happens to parameters that kvant does not
-// have.
+// Reads a request and puts the conversation into the model's chat template. Tools that are not functions are
+// left out, which the log says once. A mistake becomes an error for the client. parameter_rule.h decides what
+// happens to parameters that kvant does not have.
 ParsedRequest parse_responses_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                       const ApiLimits& limits = {});
 

@@ -19,7 +19,7 @@ ParsedRequest parsed(const Json& more) {
   body.update(more);
   return parse_responses_request(body, kTokenizer, {.chat_template = &kTemplate});
 }
-// Returns the name of the wrong parameter, or "accepted".
+// Returns the name of the parameter that the error names, or "accepted" if the request is valid.
 std::string wrong_parameter(const Json& more) {
   const ParsedRequest request = parsed(more);
   const auto* error = std::get_if<ApiError>(&request);
@@ -116,7 +116,7 @@ TEST_F(ResponsesTools, AreFunctionsAndOthersAreLeftOut) {
       << prompt;
 }
 
-// The model's tokens are random, so only the grammar makes them calls.
+// The model has random weights, so a completion contains calls only because its grammar demands them.
 TEST_F(ResponsesTools, AreChosenByTheirName) {
   const Json tools = {tool("look"), tool("find"), {{"type", "web_search"}}};
   const auto wrong = [&](const Json& choice) {

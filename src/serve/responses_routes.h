@@ -1,4 +1,4 @@
-// Routes POST /v1/responses.
+// Routes POST /v1/responses of OpenAI's Responses API.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ class Server;
 
 namespace kvant {
 
-// All arguments, and what `limits` points to, must outlive the server.
+// All arguments, and whatever `limits` points to, must outlive the server.
 void add_responses_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                          const ApiLimits& limits, std::span<const ServerInfo> served);
 

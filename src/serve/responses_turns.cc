@@ -44,7 +44,7 @@ class Items {
     if (item.error()) return;
     if (turns.back()["role"] == "assistant") set_thought(turns.back());
     thought_.clear();
-    // Many templates allow only one system message, at the start.
+    // Many chat templates allow only one system message, at the start, so two are joined.
     if (turns.size() == 2 && turns[0]["role"] == "system" && turns[1]["role"] == "system") {
       turns[0]["content"] =
           turns[0]["content"].get<std::string>() + "\n\n" + turns[1]["content"].get<std::string>();
@@ -52,7 +52,8 @@ class Items {
     }
   }
 
-  // A summary stands for thoughts that the client may not see.
+  // Returns the content of a reasoning item. If the client may not see the content, the item has only a
+  // summary, which takes the content's place.
   void read_thought(JsonFields& item, const std::string& where) {
     const std::string content = read_parts(item, where).thought;
     const std::string summary = read_parts(item, where, "summary").thought;
@@ -83,7 +84,7 @@ class Items {
   }
 
   ChatHistory& conversation_;
-  std::string thought_;  // belongs to the turn that follows it
+  std::string thought_;  // the thought belongs to the turn that follows
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// Joins adjacent items of reasoning, text and calls into turns of the assistant. Mistakes and unreadable
-// items become the error of `fields`.
+// Returns the conversation. Adjacent items of reasoning, text and calls become one turn of the assistant.
+// Mistakes and unreadable items become the error of `fields`.
 ChatHistory read_input(JsonFields& fields);
 
 }  // namespace kvant

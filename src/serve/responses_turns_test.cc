@@ -105,7 +105,7 @@ TEST(ResponsesInput, TakesASummaryForThoughtsThatItLacks) {
                         {"encrypted_content", "gAAAA"}};
   EXPECT_EQ(turns({summary, {{"role", "assistant"}, {"content", "a"}}}),
             (Json::array({{{"role", "assistant"}, {"content", "a"}, {"reasoning_content", "It thought."}}})));
-  // A thought that led to nothing must not go to another turn.
+  // A thought without a following assistant's turn must not go to a later turn.
   EXPECT_EQ(turns({reasoning("Hm."),
                    {{"role", "user"}, {"content", "a"}},
                    {{"role", "assistant"}, {"content", "b"}}}),

@@ -16,7 +16,7 @@ constexpr double kMaxPenalty = 100;
 constexpr double kMaxBias = 1e6;
 constexpr std::size_t kMaxBiases = 4096;
 
-// Returns a number of the request, or `otherwise` without one.
+// Returns the request's number under `key`, or `otherwise` if the request has none.
 float number(JsonFields& fields, const char* key, double low, double high, float otherwise) {
   return static_cast<float>(fields.number(key, low, high).value_or(otherwise));
 }
@@ -27,8 +27,8 @@ std::optional<std::int32_t> token_number(const std::string& text) {
   return failure == std::errc() && end == text.data() + text.size() ? std::optional(token) : std::nullopt;
 }
 
-// Returns the tokens for a token's number or a text. An empty result means that the number is not in the
-// vocabulary.
+// Returns the tokens that a client names by a number or a text. The result is empty if the vocabulary does
+// not have the number.
 std::vector<std::int32_t> biased_tokens(const Json& named, const Tokenizer& tokenizer, int n_vocab) {
   const auto is_known = [&](std::int64_t token) { return token >= 0 && token < n_vocab; };
   if (named.is_number_integer()) {
@@ -44,7 +44,7 @@ std::vector<std::int32_t> biased_tokens(const Json& named, const Tokenizer& toke
   return tokens.ok() ? *tokens : std::vector<std::int32_t>();
 }
 
-// In place of a number, false forbids the token.
+// Reads a bias: a number, or false, which forbids the token.
 std::optional<float> bias_value(const Json& json) {
   if (json == false) return -INFINITY;
   if (!json.is_number() || std::abs(json.get<double>()) > kMaxBias) return std::nullopt;
@@ -72,8 +72,8 @@ void add_bias(const Json& named, const Json& value, const Tokenizer& tokenizer, 
   for (const std::int32_t token : tokens) biases.push_back({token, *bias});
 }
 
-// Reads {"15043": 1.5} as OpenAI has it. llama-server also has {"text": 1.5} and [[15043, 1.5], ["text",
-// false]].
+// Reads the biases as OpenAI has them, {"15043": 1.5}. llama-server also has {"text": 1.5} and [[15043, 1.5],
+// ["text", false]].
 std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenizer, int n_vocab) {
   std::vector<TokenBias> biases;
   const Json* json = fields.value("logit_bias");
@@ -103,7 +103,7 @@ std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenize
   return biases;
 }
 
-// Forbids tokens that end a completion, so it goes on to its limit.
+// Forbids all tokens that end a completion, so the completion goes on to its limit.
 void forbid_the_end(const Tokenizer& tokenizer, int n_vocab, std::vector<TokenBias>& biases) {
   for (std::int32_t token = 0; token < n_vocab; ++token) {
     if (tokenizer.ends_generation(token)) biases.push_back({token, -INFINITY});
@@ -116,7 +116,7 @@ PenaltyOptions read_penalties(JsonFields& fields) {
   penalties.frequency = number(fields, "frequency_penalty", -kMaxPenalty, kMaxPenalty, 0);
   const auto repeat = fields.number("repeat_penalty", 0, kMaxPenalty);  // llama-server's name
   const auto repetition =
-      fields.number("repetition_penalty", 0, kMaxPenalty);  // vLLM's name; it counts the whole text
+      fields.number("repetition_penalty", 0, kMaxPenalty);  // vLLM's name, which counts the whole text
   const auto last_n = fields.integer("repeat_last_n", -1, INT32_MAX);
   if (repeat && repetition && *repeat != *repetition)
     fields.fail("repetition_penalty", "'repetition_penalty' differs from 'repeat_penalty': give one of them");

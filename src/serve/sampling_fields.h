@@ -7,9 +7,9 @@
 
 namespace kvant {
 
-// Reads temperature, cuts, penalties, biases and the seed under OpenAI's, llama-server's and vLLM's names.
-// Without them, tokens follow the model's probabilities. Mistakes become the error of `fields`. `n_vocab` is
-// the model's.
+// Reads temperature, cuts, penalties, biases and the seed under OpenAI's, llama-server's and vLLM's names. A
+// request without any of them draws from the model's own probabilities. Mistakes become the error of
+// `fields`. `n_vocab` is the size of the model's vocabulary.
 SamplerOptions read_sampling(JsonFields& fields, const Tokenizer& tokenizer, int n_vocab);
 
 }  // namespace kvant

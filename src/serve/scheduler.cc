@@ -7,9 +7,11 @@
 namespace kvant {
 namespace {
 
-// Pages of one size come in slabs, and those of every size may leave one half empty.
+// The cache allocates slabs, each for pages of one size. Every size may leave a slab half empty, so this much
+// memory may be unusable.
 constexpr std::int64_t kPartlyUsedBytes = 32 * static_cast<std::int64_t>(kSlabBytes);
-// Drafted tokens of all answers in a step on a device: more rows take longer there than they are worth.
+// A step on a device verifies at most this many draft tokens of all completions, because more rows cost more
+// time than they save.
 constexpr int kMostDeviceDrafts = 64;
 
 }  // namespace
@@ -105,15 +107,15 @@ void Scheduler::step(bool beside_answers) {
   std::erase_if(readers_, [](const Job* job) { return job->state != JobState::reading; });
   waits_for_disk_ =
       !progress_ && (prefixes_.waits_for_disk() || (sessions_ != nullptr && sessions_->waits_for_disk()));
-  // What is being written will leave its memory to others.
+  // A session that is being written frees memory soon, so the scheduler waits for it.
   const bool writes = sessions_ != nullptr && sessions_->is_writing();
   if (!progress_ && !waits_for_disk_ && !writes) end_without_progress();
   drop_cancelled();
 }
 
-// Admission counts on what sequences take at most, but slabs that are used in part may take more. What finds
-// no room waits for others to end; when nothing can go on, the session that is read from the disk has to make
-// room, and then the newest request.
+// Called when no request can go on. Admission counts the most that a sequence takes, but partly used slabs
+// may take more, so memory can still run short. First the session that is being read from disk gives up its
+// memory; otherwise the newest request fails.
 void Scheduler::end_without_progress() {
   if (shortage_.message.empty()) return;
   if (sessions_ != nullptr && !sessions_->reading_name().empty())
@@ -129,22 +131,23 @@ void Scheduler::answer_failure(Job& job, const Error& failure, bool is_of_reques
   job.stream->fail(failure, is_of_request);
 }
 
-// Beginnings of prompts go first, the one that comes from the disk last: they can be read again. Sessions go
-// to the disk, but for the one that is needed.
+// Frees memory. Kept prefixes go first, because they can be read again, and last among them the one that
+// comes from the disk. Then sessions except `needed` go to the disk.
 Room Scheduler::make_room(const std::string& needed) {
   if (prefixes_.drop_oldest() || prefixes_.give_up_reading()) return Room::made;
   return sessions_ == nullptr ? Room::none : sessions_->make_room(needed);
 }
 
-// Makes room until the action finds memory. Where that has to be written to the disk before, what is short
-// has to be tried again in a later step.
+// Runs the action and makes room until the action finds enough memory. If room depends on a session that must
+// first be written, the error returns and the caller tries again in a later step.
 Status Scheduler::with_room(const std::function<Status()>& action, const std::string& needed) {
   Status done = action();
   while (!done.ok() && done.error().is_shortage && make_room(needed) == Room::made) done = action();
   return done;
 }
 
-// The same for what can't be tried again.
+// Like with_room(), but waits for sessions to be written. This is for actions that cannot be tried again in a
+// later step.
 Status Scheduler::with_room_now(const std::function<Status()>& action) {
   Status done = with_room(action);
   while (!done.ok() && done.error().is_shortage) {
@@ -155,8 +158,6 @@ Status Scheduler::with_room_now(const std::function<Status()>& action) {
   }
   return done;
 }
-
-// --- sessions ---
 
 void Scheduler::advance_sessions() {
   if (sessions_ == nullptr) return;
@@ -171,7 +172,7 @@ void Scheduler::advance_sessions() {
   if (!done.ok()) shortage_ = done.error();
 }
 
-// What is kept goes to the disk from when half of the memory is used or promised.
+// Once half of the memory is used or promised, kept prefixes are written to disk.
 void Scheduler::advance_prefixes() {
   const bool is_short = cache_.page_bytes_in_use() + promised_ > options_.memory / 2;
   const Status done = with_room([&]() -> Status {
@@ -196,9 +197,7 @@ std::optional<SessionError> Scheduler::fork_loaded(const std::string& name, cons
   return failure;
 }
 
-// --- steps of the engine ---
-
-// Whether one step may have them all.
+// Returns whether all rows and parts use the same LongRoPE factors, which one step of the engine requires.
 bool Scheduler::agree_on_rope(std::span<const Row> rows, std::span<const PromptPart> parts) {
   std::vector<bool> kinds;
   for (const Row& row : rows) kinds.push_back(row.job->short_rope);
@@ -206,7 +205,8 @@ bool Scheduler::agree_on_rope(std::span<const Row> rows, std::span<const PromptP
   return std::ranges::adjacent_find(kinds, std::not_equal_to<>()) == kinds.end();
 }
 
-// In one step of the engine. What fails together is tried apart, so that nobody suffers from what is beside.
+// Runs completions and prompts in one step of the engine. If the step fails, each is tried alone, so a
+// failure affects only its own request.
 void Scheduler::decode_and_read(bool beside_answers) {
   const std::vector<Row> rows = running_rows();
   const std::vector<PromptPart> parts = next_parts(beside_answers);
@@ -219,9 +219,10 @@ void Scheduler::decode_and_read(bool beside_answers) {
   for (const PromptPart& part : parts) read_part(part);
 }
 
-// The logits are those of the answers, and then of the prompts that end or whose probabilities are wanted.
+// Runs rows and parts in one step. logits_ first gets the rows' logits, and then those of parts that end a
+// prompt or want probabilities.
 Status Scheduler::run_together(std::span<const Row> rows, std::span<const PromptPart> parts) {
-  std::vector<std::vector<std::int32_t>> tokens;  // the inputs point into it
+  std::vector<std::vector<std::int32_t>> tokens;  // the inputs point into these vectors
   std::vector<EngineInput> inputs;
   int n_decoded = 0;
   bool ends_page = false;
@@ -254,7 +255,7 @@ Status Scheduler::run_together(std::span<const Row> rows, std::span<const Prompt
   const auto end = std::chrono::steady_clock::now();
   const std::chrono::duration<double> taken = end - start, decoded = end - decoding;
   if (!rows.empty() && n_read > 0) pace_.add(n_read, taken.count() + shadow_reading_.seconds);
-  // A step that ends a page seals one: its time says nothing about the others.
+  // A step that completes a page also seals it, so its time is not typical.
   if (parts.empty() && !ends_page) speculation_.add(n_decoded, decoded.count());
   for (const Row& row : rows) {
     row.answer->tokens.push_back(row.answer->generation->token());

@@ -1,20 +1,19 @@
-// Scheduler: continuous batching of many requests on one engine and one cache.
+// Scheduler batches many requests on one engine and one cache (continuous batching).
 //
-// In every step all running answers get one token, and some tokens of prompts are read beside them: a stated
-// number at most, or on a device what a stated time has room for (prompt_pace.h), so that a long prompt
-// delays the others by a bounded time. Requests wait until a slot and the memory for their longest possible
-// answers are free; whose turn it is goes round between clients. What has been admitted is not thrown out:
-// for it, kept beginnings of prompts (prefix_cache.h) are dropped.
+// In every step, each running completion gets at least one token, and some prompt tokens are read. Their
+// number is fixed, or on a device follows a time limit (prompt_pace.h), so a long prompt delays completions
+// only by a bounded time. A request waits until slots and memory for its longest possible completions are
+// free; clients take turns. An admitted request stays. If memory runs short, kept prefixes (prefix_cache.h)
+// are dropped.
 //
-// On the CPU an answer doesn't depend on what runs beside it: prompts are read in steps of their own, and
-// answers get their tokens in batches that leave each row its bits (Engine::independent_sequences). On a
-// device all answers and what is read of prompts are one step of the engine, whose size decides how products
-// are rounded.
+// On the CPU, a completion does not depend on other requests. Prompts have steps of their own, and
+// completions decode in batches that give each row the same bits as alone (Engine::independent_sequences). On
+// a device, completions and prompts share one step, whose size changes how products are rounded.
 //
-// An answer may get several tokens in a step: those that its draft (generate/ngram_draft.h) was right about.
-// Its tokens are picked from the same logits as without drafts, in the same order.
+// A completion may get several tokens in one step, if its draft (generate/draft_source.h) was right. Tokens
+// are chosen from the same logits, in the same order, as without drafts.
 //
-// Not thread-safe: see ServeLoop.
+// The class is not thread-safe; ServeLoop lets other threads reach it.
 #pragma once
 
 #include <chrono>
@@ -41,93 +40,98 @@
 namespace kvant {
 
 struct SchedulerOptions {
-  int context = 0;             // tokens that a prompt and its answer may have together
-  int parallel = 8;            // answers that are made at the same time
+  int context = 0;             // tokens of a prompt and its completion together
+  int parallel = 8;            // completions that run at the same time
   int queue = 64;              // requests that may wait
-  int prompt_step = 64;        // prompt tokens that a step reads beside running answers
-  int lone_prompt_step = 512;  // and where no answer is running
-  // On a device: seconds that a step beside answers may take, if > 0. prompt_step is then what the first
-  // reads.
+  int prompt_step = 64;        // prompt tokens that a step reads while completions run
+  int lone_prompt_step = 512;  // prompt tokens that a step reads while none runs
+  // On a device, a step that reads prompts while completions run may take this many seconds, if > 0. The
+  // first such step then reads prompt_step tokens.
   double answer_pause = 0;
-  int most_drafted = 0;  // tokens of an answer that a step may verify beside its newest one
-  std::shared_ptr<DraftModel> draft_model = nullptr;  // drafts them; null: they are looked up in the sequence
-  std::int64_t memory = 0;                            // bytes of the cache; > 0
-  // Of the processor, that a token of an answer may take by its grammar: all others wait for it meanwhile.
+  int most_drafted = 0;  // a step verifies at most this many draft tokens of a completion
+  std::shared_ptr<DraftModel> draft_model = nullptr;  // this model drafts; if it is null, drafts are looked
+                                                      // up in the sequence
+  std::int64_t memory = 0;                            // bytes of the cache; must be > 0
+  // A completion's grammar may take this many seconds of processor time for one token, because all other
+  // completions wait meanwhile.
   double grammar_seconds = 2;
-  // Bytes that a sequence takes at most on its way to so many tokens, one by one.
+  // Returns the most bytes that a sequence takes while it grows to n_tokens tokens, one by one.
   std::function<std::int64_t(int n_tokens)> sequence_bytes;
-  // And that so many sequences may take together beside that within a step; none: nothing.
+  // Returns the additional bytes that n_seqs sequences may take together within a step. An empty function
+  // means none.
   std::function<std::int64_t(int n_seqs)> step_bytes;
-  // For requests with a guard, beside all that: an unquantized cache.
-  PlacedPlan shadow_plan;  // null: none has one
+  // Requests with a guard also need an unquantized cache, to which the next three members belong.
+  PlacedPlan shadow_plan;  // null if guards are not available
   std::int64_t shadow_memory = 0;
   std::function<std::int64_t(int n_tokens)> shadow_bytes;
-  // For beginnings of prompts that memory has no room for.
-  std::shared_ptr<const SessionFolder> prefix_folder;  // null: they are dropped
-  std::int64_t prefix_disk = 0;                        // bytes of files
+  // The disk keeps prefixes that do not fit into memory.
+  std::shared_ptr<const SessionFolder> prefix_folder;  // null if there is no disk cache
+  std::int64_t prefix_disk = 0;                        // the limit for all files, in bytes
 };
 
-// Since the start.
+// SchedulerCounters counts events since the scheduler's start.
 struct SchedulerCounters {
-  std::int64_t prompt_tokens = 0;  // read
-  std::int64_t cached_tokens = 0;  // that need not be
+  std::int64_t prompt_tokens = 0;  // prompt tokens that were read
+  std::int64_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
   std::int64_t generated_tokens = 0;
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::int64_t prefix_hits = 0, prefix_misses = 0;
-  std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests
+  std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests, by their end
   std::int64_t steps = 0;
-  GuardTally guard;                   // of all answers with one
-  Histogram first_token, next_token;  // seconds from the request to its first token, and from one to the next
-  Histogram request;                  // seconds from a request to its end
+  GuardTally guard;                   // the sum over all completions with a guard
+  Histogram first_token, next_token;  // seconds from the request to its first token, and from one token to
+                                      // the next
+  Histogram request;                  // seconds from the request to its end
 };
 
-// One request, for people who look on.
+// RequestStatus describes one request to users.
 struct RequestStatus {
   std::int64_t id = 0;
   JobState state = JobState::waiting;
   int prompt_tokens = 0;
-  int read_tokens = 0;  // of the prompt, cached ones included
+  int read_tokens = 0;  // prompt tokens read so far, with those from the prefix cache
   int cached_tokens = 0;
   int generated_tokens = 0;
   int n_answers = 1;
-  std::int64_t bytes = 0;  // its pages in the cache; shared ones count fully
+  std::int64_t bytes = 0;  // bytes of its pages, where shared pages count fully
   std::optional<GuardTally> guard;
 };
 
 struct SchedulerStatus {
-  std::vector<RequestStatus> requests;  // running ones first
+  std::vector<RequestStatus> requests;  // running requests come first
   SchedulerCounters counters;
   int running_answers = 0;
-  std::int64_t cache_bytes = 0;     // reserved from the operating system
-  std::int64_t promised_bytes = 0;  // that admitted requests take at most
+  std::int64_t cache_bytes = 0;     // bytes that the cache has from the operating system
+  std::int64_t promised_bytes = 0;  // the most bytes that admitted requests take
   std::int64_t prefix_bytes = 0;
   int prefixes = 0;
   std::int64_t prefixes_dropped = 0;
-  std::optional<PrefixDiskStatus> prefix_disk;  // none: there is none
-  std::int64_t session_bytes = 0;               // of those in memory, shared pages counted fully
+  std::optional<PrefixDiskStatus> prefix_disk;  // empty if there is no disk cache
+  std::int64_t session_bytes = 0;               // bytes of sessions in memory, where shared pages count fully
   int sessions = 0;
 };
 
 class Scheduler {
  public:
-  // engine and backend outlive it. sessions: where they are kept; null: none are. An error: the memory
-  // doesn't hold one sequence of `context` tokens.
+  // `engine` and `backend` must outlive the scheduler. `sessions` keeps sessions; null if there are none.
+  // Returns an error if the memory cannot hold one sequence of `context` tokens.
   static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                                  SchedulerOptions options,
                                                  std::shared_ptr<const SessionFolder> sessions = nullptr);
   ~Scheduler();
 
-  // Takes a request, or says why not. All the rest goes to the stream.
+  // Accepts a request, or returns why not. Everything that happens later goes to the stream.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
-  // Drops what was cancelled, admits, decodes, reads. beside_answers: of somebody else, who wait for this
-  // step. Requires !idle().
+  // Runs one step: drops cancelled requests, admits waiting ones, decodes, and reads prompts. With
+  // beside_answers, completions of another scheduler wait for the step. Must not be called when idle().
   void step(bool beside_answers = false);
   bool idle() const {
     return jobs_.empty() && queue_.empty() && !prefixes_.is_busy() &&
            (sessions_ == nullptr || !sessions_->is_busy());
   }
-  bool is_answering() const;  // whether anybody waits for the next token of an answer
-  // After a step: whether nothing goes on before a disk has read or written, which is told by another thread.
+  bool is_answering() const;  // true if a completion waits for its next token
+  // Returns whether the last step could do nothing but wait for a disk. Another thread reports when the disk
+  // has finished.
   bool waits_for_disk() const { return waits_for_disk_; }
   void tell_of_disk(const std::function<void()>& news) {
     prefixes_.tell(news);
@@ -135,34 +139,34 @@ class Scheduler {
   }
 
   SchedulerStatus status() const;
-  std::vector<ServedSequence> sequences() const;  // all that the cache holds
+  std::vector<ServedSequence> sequences() const;  // all sequences in the cache
   const SchedulerOptions& options() const { return options_; }
   const Cache& cache() const { return cache_; }
 
-  SessionStore* sessions() { return sessions_.get(); }  // null: none are kept
-  // Another session that goes on from here. Requires that sessions are kept.
+  SessionStore* sessions() { return sessions_.get(); }  // null if sessions are not kept
+  // Makes the session `to`, a copy that continues from the present state of `name`. Sessions must be kept.
   void fork_session(const std::string& name, const std::string& to, SessionDone done);
 
-  // Sequences of `context` tokens that `memory` holds at the same time.
+  // Returns how many sequences of `context` tokens fit into `memory` at the same time.
   static std::int64_t sequences_that_fit(const SchedulerOptions& options);
-  // Bytes that sequences of these bytes need in a cache of their own.
+  // Returns the memory that a cache needs to hold sequences of this many bytes.
   static std::int64_t memory_for(std::int64_t sequence_bytes);
-  // The same of n_seqs sequences that a scheduler runs.
+  // Returns the memory that a scheduler needs to run n_seqs sequences of sequence_bytes each.
   static std::int64_t memory_for(const SchedulerOptions& options, int n_seqs, std::int64_t sequence_bytes);
 
  private:
-  // A row of a batch.
+  // Row is one completion in a batch of decodes.
   struct Row {
     Job* job;
     Answer* answer;
-    int number;  // of the answer
+    int number;  // the completion's number within its job
   };
-  // The next tokens of a prompt.
+  // PromptPart is the piece of a prompt that the next step reads.
   struct PromptPart {
     Job* job;
     int n_tokens;
     bool is_last;
-    int n_logits;  // of its last tokens
+    int n_logits;  // the last n_logits tokens of the part need logits
   };
 
   Scheduler(Engine& engine, AttentionBackend& backend, PlacedPlan plan, SchedulerOptions options,
@@ -171,7 +175,7 @@ class Scheduler {
   static double mebibytes(std::int64_t bytes);
   std::unique_ptr<PrefixDisk> prefix_disk();
 
-  // Requests (scheduler_requests.cc).
+  // These functions handle requests (scheduler_requests.cc).
   std::optional<Refusal> match_session(GenerationRequest& request);
   std::int64_t most_bytes(const GenerationRequest& request) const;
   void drop_cancelled();
@@ -182,7 +186,7 @@ class Scheduler {
   void leave_short_rope(Job& job);
   void close(Job& job);
 
-  // Answers (scheduler_answers.cc).
+  // These functions generate completions (scheduler_answers.cc).
   Status start_answers(Job& job, std::span<const float> logits);
   void resume_answer(Job& job, std::span<const float> logits);
   std::vector<Row> running_rows();
@@ -201,7 +205,7 @@ class Scheduler {
   void take_token(const Row& row, std::span<const float> logits);
   void keep_session(const Job& job, Answer& answer);
 
-  // Prompts (scheduler_prompts.cc).
+  // These functions read prompts (scheduler_prompts.cc).
   void read_prompts(bool beside_answers);
   std::vector<PromptPart> next_parts(bool beside_answers);
   std::optional<PromptPart> next_part(Job& job, int wanted);
@@ -217,7 +221,7 @@ class Scheduler {
   Status start_from_session(Job& job);
   void keep_beginning(Job& job);
 
-  // Steps, and memory for them (scheduler.cc).
+  // These functions run steps and find memory for them (scheduler.cc).
   void advance_sessions();
   void advance_prefixes();
   std::optional<SessionError> fork_loaded(const std::string& name, const std::string& to);
@@ -236,32 +240,32 @@ class Scheduler {
   AttentionBackend& backend_;
   SchedulerOptions options_;
   bool on_device_;
-  std::size_t batch_;      // answers that get a token in one step of the engine, at most
-  std::size_t most_rows_;  // of answers in one step of the engine, drafted tokens included
+  std::size_t batch_;      // one step of the engine decodes at most this many completions
+  std::size_t most_rows_;  // one step decodes at most this many rows, draft tokens included
   PromptPace pace_;
   SpeculationPace speculation_;
-  // What shadows have read of prompts for the step of the engine that comes next: its answers wait for that,
-  // too.
+  // Before a step, shadow sequences read parts of prompts. The step's completions wait for that, too, so its
+  // time counts.
   struct {
     int n_tokens = 0;
     double seconds = 0;
   } shadow_reading_;
   Cache cache_;
-  std::unique_ptr<Cache> shadows_;     // null: no answer has a guard
+  std::unique_ptr<Cache> shadows_;     // null if guards are not available
   std::int64_t shadows_promised_ = 0;  // bytes
   PrefixCache prefixes_;
-  std::unique_ptr<SessionStore> sessions_;                       // null: none are kept
-  std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // held for the grammars of requests
+  std::unique_ptr<SessionStore> sessions_;                       // null if sessions are not kept
+  std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // kept alive for the grammars of requests
   RequestQueue queue_;
-  std::list<Job> jobs_;        // admitted, oldest first
-  std::list<Job*> readers_;    // of them, those that read their prompt; the first is next
-  std::vector<float> logits_;  // [most_rows_, n_vocab] at least
-  std::int64_t promised_ = 0;  // bytes that admitted requests take at most
-  int running_ = 0;            // their answers
+  std::list<Job> jobs_;        // admitted requests, the oldest first
+  std::list<Job*> readers_;    // the jobs that read their prompt; the first one is next
+  std::vector<float> logits_;  // [most_rows_, n_vocab] or more rows
+  std::int64_t promised_ = 0;  // the most bytes that admitted requests take
+  int running_ = 0;            // running completions
   std::int64_t next_id_ = 1;
-  bool progress_ = false;  // in this step: something was computed, or read or written
+  bool progress_ = false;  // this step has computed, read or written something
   bool waits_for_disk_ = false;
-  Error shortage_;  // in this step: why something was not
+  Error shortage_;  // the newest shortage of memory in this step; its message is empty if there was none
   SchedulerCounters counters_;
 };
 

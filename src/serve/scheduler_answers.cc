@@ -1,4 +1,5 @@
-// Generates completions: from the prompt's last token to the end, one token per step.
+// Generates completions: from the prompt's last token to the end, in each step one token and the draft tokens
+// that were right.
 #include <algorithm>
 #include <ctime>
 #include <utility>
@@ -13,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Returns the processor time of this thread.
+// Returns the processor time of the current thread, in seconds.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -22,13 +23,13 @@ double processor_seconds() {
 
 }  // namespace
 
-// Starts the completions of a prompt: the first one takes its sequence, the others take forks. `logits` are
-// those of the prompt's last token.
+// Starts the completions of a prompt. The first one takes the prompt's sequence, and the others take forks.
+// `logits` are those of the prompt's last token.
 Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   const int n = job.request.n_answers;
   job.request.clone_grammar();
-  // The checkpoint serves keep_session(). It shares pages, so it can only fail when it copies; then there is
-  // no checkpoint.
+  // The checkpoint lets keep_session() return to the prompt. Making it can fail only for lack of memory; the
+  // session then keeps all tokens.
   if (cache_.plan().geometry.is_recurrent() && !job.request.session.empty())
     (void)cache_.checkpoint(job.sequence);
   job.state = JobState::generating;
@@ -70,7 +71,8 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   return {};
 }
 
-// Goes on after the sequence was read again, including the token that it had not decoded yet.
+// Resumes the completion after its sequence was read again with other LongRoPE factors. The newest token was
+// read, too, so `logits` predict the next one.
 void Scheduler::resume_answer(Job& job, std::span<const float> logits) {
   Answer& answer = job.answers.front();
   answer.sequence = job.sequence;
@@ -80,7 +82,7 @@ void Scheduler::resume_answer(Job& job, std::span<const float> logits) {
   take_token({&job, &answer, 0}, logits);
 }
 
-// Begins each completion with the prompt's text, as it came or as its tokens spell it.
+// Begins each completion with the prompt's text. If the request gave only tokens, their pieces make the text.
 void Scheduler::start_echo(Job& job) {
   std::string text = job.request.text;
   for (std::size_t i = 0; i < job.request.prompt.size() && job.request.text.empty(); ++i)
@@ -106,12 +108,12 @@ std::vector<Scheduler::Row> Scheduler::running_rows() {
   return rows;
 }
 
-// A request with a guard gets no drafts, because its shadow decodes token by token.
+// A request with a guard gets no drafts, because its shadow decodes one token at a time.
 bool Scheduler::drafts_for(const Job& job) const {
   return options_.most_drafted > 0 && !job.request.guard && !cache_.plan().geometry.is_recurrent();
 }
 
-// The expected text of a request is searched for drafts, because a draft model does not know it.
+// A request's expected text is used by looking drafts up, because a draft model does not know the text.
 std::unique_ptr<DraftSource> Scheduler::new_drafter(const GenerationRequest& request) const {
   std::unique_ptr<DraftSource> drafter;
   if (options_.draft_model != nullptr && request.expected.empty()) {
@@ -164,7 +166,7 @@ void Scheduler::decode(std::span<const Row> rows) {
   }
 }
 
-// If a batch fails, its rows are tried one by one, so a failure affects only its own request.
+// If a batch fails, each row is tried alone, so a failure affects only its own request.
 void Scheduler::decode_batch(std::span<const Row> rows) {
   draft(rows);
   if (run_together(rows, {}).ok()) return;
@@ -181,12 +183,12 @@ void Scheduler::decode_batch(std::span<const Row> rows) {
   }
 }
 
-// Runs a step's tokens through the shadows of completions that have one. Shadows run first, so a step that
-// then fails is tried again without them.
+// Runs the step's tokens through the shadows of completions with a guard. Shadows run before the completions.
+// If the step then fails and is tried again, shadows that have advanced are skipped.
 Status Scheduler::decode_shadows(std::span<const Row> rows) {
   std::vector<AnswerGuard*> guards;
   std::vector<std::int32_t> tokens;
-  tokens.reserve(rows.size());  // the inputs point into it, so it must not move
+  tokens.reserve(rows.size());  // the inputs point into this vector, so it must not reallocate
   std::vector<EngineInput> inputs;
   for (const Row& row : rows) {
     AnswerGuard* guard = row.answer->guard.get();
@@ -205,8 +207,8 @@ Status Scheduler::decode_shadows(std::span<const Row> rows) {
   return {};
 }
 
-// Takes a token for each row of the completion, as long as its draft is right. Returns the logits of the next
-// token.
+// Takes the token of each row, as long as the completion's draft is right. Returns the logits of the rows
+// that follow.
 std::span<const float> Scheduler::take_tokens(const Row& row, std::span<const float> logits) {
   const std::size_t n_vocab = engine_.n_vocab();
   Answer& answer = *row.answer;
@@ -291,8 +293,9 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
 }
 
-// Gives the sequence to the session, without the tokens of a stop text, which the client does not see. If the
-// sequence cannot be cut there, it returns to its prompt; if that is also impossible, the tokens stay.
+// Gives the sequence to the session, without the tokens of a stop text, because the client does not see them.
+// If the sequence cannot be cut there, it returns to the prompt's checkpoint; without a checkpoint, the
+// tokens stay.
 void Scheduler::keep_session(const Job& job, Answer& answer) {
   const Tokenizer& tokenizer = engine_.tokenizer();
   std::vector<std::int32_t> tokens = job.request.prompt;
@@ -315,7 +318,7 @@ void Scheduler::keep_session(const Job& job, Answer& answer) {
     tokens.push_back(token);
     text += piece;
   }
-  // The prompt's recurrent state is no longer needed.
+  // The checkpoint of the prompt's recurrent state is no longer needed, so a new one replaces it.
   if (cache_.plan().geometry.is_recurrent()) (void)cache_.checkpoint(answer.sequence);
   sessions_->keep(job.request.session, answer.sequence, std::move(tokens), std::move(text));
   answer.sequence = -1;

@@ -1,4 +1,4 @@
-// What the scheduler puts into a step where pages lie on a device, with an engine that has no model.
+// Tests what the scheduler puts into a step if the cache is on a device. The engine has no model.
 #include <gtest/gtest.h>
 
 #include "cache/device_layout.h"
@@ -112,7 +112,7 @@ TEST(SchedulerMemory, KeepsRoomForALongStepOnce) {
   EXPECT_EQ(Scheduler::sequences_that_fit(options), without - 3);
 }
 
-// A guard's shadow reads the prompt first, and answers wait for that as well.
+// A guard's shadow reads the prompt before the request does, and running completions wait for both.
 TEST_F(SchedulerOnDevice, ReadsForShadowsWhatAnswersCanWaitFor) {
   start({.prompt_step = 128, .answer_pause = 1e-9});
   submit(fake_request(40, 200));
@@ -123,14 +123,15 @@ TEST_F(SchedulerOnDevice, ReadsForShadowsWhatAnswersCanWaitFor) {
   std::vector<int> read;
   for (std::size_t seen = steps().size(); read.size() < 4; seen = steps().size()) {
     scheduler_->step();
-    ASSERT_EQ(steps().size(), seen + 2);  // the shadow's, and the answer's
+    ASSERT_EQ(steps().size(), seen + 2);  // the shadow's step and the completion's step
     read.push_back(steps()[seen].prompt_tokens);
   }
   EXPECT_EQ(read.front(), 128);
   EXPECT_EQ(read.back(), 32);
 }
 
-// However long a step of the engine without a model takes: it is more than no time, and less than an hour.
+// The fake engine's steps take more than 1e-9 seconds and less than an hour, so the two limits give certain
+// results.
 TEST_F(SchedulerOnDevice, ReadsWhatAnswersCanWaitFor) {
   for (const double pause : {1e-9, 3600.0}) {
     engine_.steps.clear();

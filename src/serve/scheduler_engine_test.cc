@@ -1,5 +1,5 @@
-// The scheduler on a real engine: what runs beside an answer, and what is kept of earlier prompts, changes
-// none of its bits.
+// Tests the scheduler on a real engine. Neither other requests nor kept prefixes may change a single bit of a
+// completion.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,8 @@ Tokens joined(Tokens a, const Tokens& b) {
   return a;
 }
 
-// What was answered: the tokens, and the probabilities of each and of its rivals to the last bit.
+// Reply holds a completion's tokens, and the probabilities of each token and its alternatives, for comparison
+// to the last bit.
 struct Reply {
   std::string text;
   std::vector<std::int32_t> tokens;
@@ -66,7 +67,8 @@ GenerationRequest request(Tokens prompt, int max_tokens, std::uint32_t seed) {
 
 class SchedulerOnEngine : public testing::TinyEngines {
  protected:
-  // sessions, prefixes: folders for them; empty: none are kept, or not on the disk.
+  // `sessions` and `prefixes` are folders; if one is empty, sessions are not kept, or prefixes are not
+  // written to disk.
   std::unique_ptr<Scheduler> scheduler(int prompt_step = 64, const std::string& sessions = "",
                                        const std::string& prefixes = "") {
     const auto plan = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
@@ -120,7 +122,7 @@ TEST_P(SchedulerOnEngine, AnswersFromAKeptBeginningAsIfItHadReadAll) {
   const auto other = request(joined(shared, random_tokens(90, 4)), 20, 3);
   const auto another = request(joined(shared, random_tokens(120, 5)), 20, 4);
   const auto kept = scheduler();
-  std::size_t n_tokens = 0;  // a model of random weights may end an answer at once, but not all
+  std::size_t n_tokens = 0;  // a model with random weights may end some completions at once, but not all
   for (const auto& r : {first, again, other, another, again}) {
     const Reply reply = ask(*kept, {r}).front();
     const Reply alone = ask(*scheduler(), {r}).front();
@@ -161,8 +163,8 @@ TEST_P(SchedulerOnEngine, AnswersSeveralAtATimeAsEachAlone) {
     EXPECT_EQ(together[i], ask(*scheduler(/*prompt_step=*/128), {requests[i]}).front()) << i;
 }
 
-// The follow-up of a session is the same from memory, from the disk and from a fork, in steps of any size,
-// and whoever else is answered.
+// A request that continues a session must get the same bits from memory, from disk and from a fork, with any
+// step size and beside other requests.
 TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   const TinyFile folder("sessions");
   auto first = request(random_tokens(300, 1), 100, 1);
@@ -170,7 +172,7 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   std::vector<Reply> replies;
   GenerationRequest next;
   int held = 0;
-  std::size_t begun = 0;  // tokens of the first prompt and its answer, whose length is drawn
+  std::size_t begun = 0;  // tokens of the first prompt and its completion, whose length is random
   {
     const auto kept = scheduler(/*prompt_step=*/64, folder.path());
     const auto read = joined(first.prompt, ask(*kept, {first}).front().tokens);
@@ -188,7 +190,8 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   auto restarted = scheduler(/*prompt_step=*/256, folder.path());
   next.session = "saved";
   replies.push_back(ask(*restarted, {next}).front());
-  EXPECT_GE(static_cast<std::size_t>(held) + 1, begun);  // all but the token that nobody has read yet
+  // The session holds all tokens but the newest, which was never decoded.
+  EXPECT_GE(static_cast<std::size_t>(held) + 1, begun);
   for (const Reply& reply : replies) {
     EXPECT_FALSE(reply.tokens.empty());
     EXPECT_EQ(reply.cached, held);
@@ -198,13 +201,13 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   std::filesystem::remove_all(folder.path());
 }
 
-// What the client doesn't see is not in the session: where a hybrid's sequence can't be cut there, it goes
-// back to its prompt.
+// A session must not contain a stop text, which the client does not see. A hybrid model's sequence cannot be
+// cut, so it returns to its prompt.
 TEST_P(SchedulerOnEngine, ASessionHasNothingOfAStopText) {
   const TinyFile folder("sessions");
   auto stopped = request(random_tokens(300, 1), 60, 1);
   std::string whole = ask(*scheduler(), {stopped}).front().text;
-  for (int seed = 2; whole.size() < 16 && seed < 10; ++seed) {  // some answers end soon
+  for (int seed = 2; whole.size() < 16 && seed < 10; ++seed) {  // some completions end soon
     stopped = request(random_tokens(300, 1), 60, seed);
     whole = ask(*scheduler(), {stopped}).front().text;
   }
@@ -232,7 +235,7 @@ TEST_P(SchedulerOnEngine, ASessionHasNothingOfAStopText) {
   std::filesystem::remove_all(folder.path());
 }
 
-// sum of p log(p / q) over softmaxes.
+// Returns the KL divergence, the sum of p log(p / q), between the softmaxes of two rows of logits.
 double divergence(std::span<const float> p_logits, std::span<const float> q_logits) {
   const auto log_sum = [](std::span<const float> logits) {
     double sum = 0;
@@ -246,7 +249,7 @@ double divergence(std::span<const float> p_logits, std::span<const float> q_logi
   return kld;
 }
 
-// A shadow draws among all tokens: what it would have chosen says nothing about an answer that may not.
+// A shadow chooses among all tokens, so its choice says nothing about a completion that a grammar restricts.
 TEST_P(SchedulerOnEngine, AGuardIsForAFreeAnswer) {
   auto guarded = request(random_tokens(20, 1), 5, 1);
   guarded.guard = true;
@@ -256,7 +259,8 @@ TEST_P(SchedulerOnEngine, AGuardIsForAFreeAnswer) {
   EXPECT_EQ(refusal->reason, Refusal::Reason::wrong);
 }
 
-// The same answer as without a guard, whose shadow goes on as an unquantized cache does with the same tokens.
+// A completion with a guard must equal the completion without one. Its shadow must choose as a sequence in an
+// unquantized cache does with the same tokens.
 TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
   auto guarded = request(random_tokens(300, 1), 30, 1);
   guarded.guard = true;
@@ -282,7 +286,8 @@ TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
   int differing = 0;
   double sum = 0;
   constexpr std::int32_t kEnd =
-      2;  // the tiny model's, which may have been drawn and is not part of the answer
+      // The tiny model's end token may have been drawn, but it is not part of the completion.
+      2;
   ASSERT_TRUE(found.guard);
   for (std::size_t i = 0; i < static_cast<std::size_t>(found.guard->tokens); ++i) {
     const bool is_end = i == found.tokens.size();

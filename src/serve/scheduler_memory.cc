@@ -7,7 +7,8 @@
 
 namespace kvant {
 
-// The last part of a prompt may be somewhat larger than what is left to read.
+// The last part of a prompt may be up to kMinPromptStep - 1 tokens larger than the step's limit
+// (prompt_steps.h).
 int largest_step(const SchedulerOptions& options) {
   return std::max(options.prompt_step, options.lone_prompt_step) + kMinPromptStep - 1;
 }

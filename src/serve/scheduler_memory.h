@@ -1,4 +1,4 @@
-// What a plan's sequences take of a scheduler's memory.
+// Computes how much of a scheduler's memory the sequences of a plan take.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// Tokens of prompts that a step of the scheduler reads at most.
+// Returns the most prompt tokens that a step of the scheduler reads.
 int largest_step(const SchedulerOptions& options);
 
-// Sets sequence_bytes and step_bytes: a sequence counts with steps of one token, and what a step reads of
-// prompts once for all of them. The options' context and tokens of steps are set before.
+// Sets sequence_bytes and step_bytes. A sequence counts as if it grew one token at a time. The larger tail of
+// a prompt step counts once for all sequences. The options' context and step sizes must be set before.
 void set_sequence_bytes(PlacedPlan plan, SchedulerOptions& options);
 
 }  // namespace kvant

@@ -18,7 +18,7 @@ SchedulerOptions options_of(const PlacedPlan& plan) {
   return options;
 }
 
-// Many short conversations: each would else have the tail of a long step.
+// With many short conversations, most memory would be lost if each counted the tail of a long prompt step.
 TEST(SchedulerMemory, CountsTheTailOfAStepOnceForAllOnADevice) {
   const auto plan = place_on(std::make_shared<testing::HostPages>(),
                              testing::plan_for("k=ch4g64,v=tok4g64", testing::small_geometry()))
@@ -34,7 +34,7 @@ TEST(SchedulerMemory, CountsTheTailOfAStepOnceForAllOnADevice) {
   EXPECT_EQ(needed(1), Scheduler::memory_for(largest_cache_bytes(plan, 1000, largest_step(options))));
 }
 
-// In host memory a tail takes no more in a step.
+// In host memory, a tail grows only as far as it is filled, so a step needs no extra bytes.
 TEST(SchedulerMemory, CountsNothingForStepsInHostMemory) {
   const auto plan = testing::plan_for("k=ch4g64,v=tok4g64", testing::small_geometry());
   const SchedulerOptions options = options_of(plan);

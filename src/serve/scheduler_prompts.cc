@@ -1,4 +1,4 @@
-// Reads prompts, starting after what is kept of them or of their session.
+// Reads prompts. A prompt starts after its kept prefix, or after the tokens that its session holds.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -10,13 +10,13 @@
 namespace kvant {
 namespace {
 
-// Tokens per step of a prompt whose probabilities are wanted. It is small because each token has logits for
-// the whole vocabulary.
+// A step reads at most this many tokens of a prompt whose probabilities are wanted, because each token then
+// has logits for the whole vocabulary.
 constexpr int kReportedStep = 64;
 
-// Returns the tokens under which a prefix is kept. A sequence with LongRoPE's short factors has other keys
-// than one with the long factors, so its tokens are marked with numbers beyond any vocabulary. `marked` holds
-// them.
+// Returns the tokens under which the prefix cache keeps a prefix. LongRoPE's short and long factors give
+// different keys, so tokens of a short sequence are marked with numbers beyond any vocabulary. `marked` is
+// the storage for the marked tokens.
 std::span<const std::int32_t> kept_tokens(const Job& job, std::span<const std::int32_t> tokens,
                                           std::vector<std::int32_t>& marked) {
   constexpr std::int32_t kShortRope = 1 << 30;
@@ -32,7 +32,7 @@ bool Scheduler::is_answering() const {
   return std::ranges::any_of(jobs_, [](const Job& job) { return job.state == JobState::generating; });
 }
 
-// Lets each reader read in turn, until the step's tokens are used up.
+// Lets the jobs that read prompts take turns, until the step's prompt tokens are used up.
 void Scheduler::read_prompts(bool beside_answers) {
   shadow_reading_ = {};
   int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
@@ -66,7 +66,7 @@ std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
   return parts;
 }
 
-// Returns 0, because nothing was read.
+// Handles a failed read and returns 0, the number of tokens read.
 int Scheduler::fail_reading(Job& job, const Error& failure) {
   if (failure.is_shortage) {
     shortage_ = failure;
@@ -76,7 +76,8 @@ int Scheduler::fail_reading(Job& job, const Error& failure) {
   return 0;
 }
 
-// Returns how many tokens were read.
+// Lets the shadow sequence read the next part of the prompt, of about `wanted` tokens. Returns how many
+// tokens were read.
 int Scheduler::read_shadow(Job& job, int wanted) {
   const int n = next_prompt_step(job.n_shadow_read, job.usage.prompt, wanted);
   const bool is_last = job.n_shadow_read + n == job.usage.prompt;
@@ -103,14 +104,14 @@ bool Scheduler::has_unread_shadow(const Job& job) const {
   return job.request.guard && job.n_shadow_read < job.usage.prompt;
 }
 
-// Returns nothing if nothing can be read now.
+// Returns the next part of the job's prompt, of about `wanted` tokens, or nothing if the job cannot read now.
 std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) {
   if (!job.has_sequence) {
     if (const Status begun = start_reading(job); !begun.ok()) {
       fail_reading(job, begun.error());
       return {};
     }
-    if (!job.has_sequence) return {};  // its session or its prefix is still being loaded
+    if (!job.has_sequence) return {};  // the job's session or prefix is still being loaded
     if (job.again.empty()) job.stream->begin(job.usage);
   }
   const int n_all = static_cast<int>(job.reading().size());
@@ -122,7 +123,7 @@ std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) 
   return PromptPart{&job, n, is_last, reports ? n : static_cast<int>(is_last)};
 }
 
-// Returns how many tokens were read.
+// Reads a part of a prompt in a step of its own. Returns how many tokens were read.
 int Scheduler::read_part(const PromptPart& part) {
   const Status done = part.job->request.embeds ? read_states(part) : run_together({}, {&part, 1});
   return done.ok() ? part.n_tokens : fail_reading(*part.job, done.error());
@@ -156,7 +157,8 @@ void Scheduler::end_embedding(Job& job) {
   close(job);
 }
 
-// Reports the prompt's next tokens. Its first token has no probability. logits: [n_tokens, n_vocab].
+// Adds the probabilities of the prompt's next tokens to the report. The first token has none. logits
+// [n_tokens, n_vocab].
 void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> logits) const {
   const std::vector<std::int32_t>& prompt = job.request.prompt;
   std::vector<ReportedToken>& report = job.prompt_report;
@@ -167,7 +169,7 @@ void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> log
                                     job.request.generation.alternatives));
 }
 
-// Ends a part that was read.
+// Completes a part that the engine has read. `logits` are the part's.
 void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) {
   Job& job = *part.job;
   progress_ = true;
@@ -182,7 +184,8 @@ void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) 
     answer_failure(job, begun.error());
 }
 
-// A session's rows did not all come from prompts, so no prefix of it is kept for others.
+// Starts the job with a fork of its session. Rows of a session may come from decode, so no prefix of them is
+// kept for other prompts.
 Status Scheduler::start_from_session(Job& job) {
   const std::string& name = job.request.session;
   KVANT_RETURN_IF_ERROR(with_room(
@@ -200,8 +203,8 @@ Status Scheduler::start_from_session(Job& job) {
   return {};
 }
 
-// Starts reading from the session, when it is in memory, from the longest kept prefix, or from an empty
-// sequence. It waits once for a prefix that is on the disk.
+// Starts reading: from the session once it is in memory, from the longest kept prefix, or from an empty
+// sequence. The job waits at most once for a prefix on disk.
 Status Scheduler::start_reading(Job& job) {
   if (!job.again.empty()) {
     job.sequence = cache_.add();
@@ -211,7 +214,7 @@ Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
   if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
-  // Probabilities and hidden states are not kept.
+  // The prefix cache keeps neither probabilities nor hidden states, so such requests read their whole prompt.
   const bool must_read_all = job.request.wants_prompt_probabilities() || job.request.embeds;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     if (must_read_all) return {};
@@ -239,7 +242,7 @@ Status Scheduler::start_reading(Job& job) {
   return {};
 }
 
-// The request goes on whether or not its prefix was kept.
+// Keeps the prefix that has just been read. The request goes on even if the prefix cannot be kept.
 void Scheduler::keep_beginning(Job& job) {
   job.keep_at.erase(job.keep_at.begin());
   const auto read = std::span<const std::int32_t>(job.request.prompt).first(job.n_read);

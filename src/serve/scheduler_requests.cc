@@ -104,9 +104,9 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   return std::nullopt;
 }
 
-// A sequence may begin with the factors for short sequences if it stays short, or if its tokens can be read
-// again when it grows. That needs a single completion, no second cache, and no session, which others
-// continue.
+// Returns whether the sequence begins with LongRoPE's factors for short sequences. That is possible if the
+// sequence stays short, or if its tokens can be read again when it grows. Reading again requires a single
+// completion, no second cache, and no session, which other requests continue.
 bool Scheduler::starts_short(const GenerationRequest& request) const {
   const int most = engine_.short_rope_context(), n_prompt = static_cast<int>(request.prompt.size());
   if (most == 0 || n_prompt >= most || !request.session.empty()) return false;
@@ -114,7 +114,8 @@ bool Scheduler::starts_short(const GenerationRequest& request) const {
          (request.n_answers == 1 && !request.guard && !request.wants_prompt_probabilities());
 }
 
-// Before its next token, all tokens are read again as a prompt.
+// Makes the job read all its tokens again as a prompt, with LongRoPE's factors for long sequences. The
+// completion waits meanwhile.
 void Scheduler::leave_short_rope(Job& job) {
   Answer& answer = job.answers.front();
   job.again = job.request.prompt;

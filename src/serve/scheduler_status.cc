@@ -1,4 +1,4 @@
-// Reports the scheduler's state.
+// Reports the scheduler's state to users.
 #include <map>
 
 #include "serve/scheduler.h"

@@ -30,7 +30,7 @@ Tokens prompt_of(int n, int seed = 1) {
 }
 
 struct Reply {
-  std::map<int, std::string> texts;  // by completion
+  std::map<int, std::string> texts;  // by number of the completion
   std::map<int, GenerationEnd> ends;
   std::optional<Error> failure;
   TokenUsage usage;
@@ -53,7 +53,7 @@ Reply read_all(AnswerStream& stream) {
   return reply;
 }
 
-// Runs a scheduler over the fake engine.
+// Bench runs a scheduler over the fake engine.
 class Bench {
  public:
   explicit Bench(SchedulerOptions options = {}, const std::string& recipe = "kvant-3bit",
@@ -102,11 +102,11 @@ GenerationRequest request(Tokens prompt, int max_tokens, const std::string& clie
   return request;
 }
 
-// The expected probabilities come from a softmax over the fake engine's logits, which the test computes.
+// The test computes the expected probabilities by a softmax over the fake engine's logits.
 TEST(Scheduler, EchoesThePromptWithItsProbabilities) {
   Bench bench({.parallel = 2});
   const Tokens prompt = prompt_of(300);
-  EXPECT_TRUE(bench.ask(request(prompt, 1)).closed);  // the kept prefix has no probabilities
+  EXPECT_TRUE(bench.ask(request(prompt, 1)).closed);  // this keeps the prefix, without probabilities
   for (const int max_tokens : {0, 3}) {
     GenerationRequest echo = request(prompt, max_tokens);
     echo.echo = echo.generation.wants_probabilities = true;
@@ -166,7 +166,7 @@ TEST(Scheduler, ReadsAPromptWithoutGenerating) {
   EXPECT_EQ(reply.usage.generated, 0);
 }
 
-// All choices have the same logits at first. Each must count only its own tokens.
+// All completions start with the same logits, and penalties must count only a completion's own tokens.
 TEST(Scheduler, EachChoiceCountsItsOwnPenalties) {
   Bench bench({.parallel = 3});
   GenerationRequest several = request(prompt_of(20), 40);
@@ -232,7 +232,7 @@ TEST(Scheduler, ReadsABoundedPartOfAPromptBesideRunningAnswers) {
     EXPECT_LE(bench.engine().steps[i].prompt_tokens, 64 + 31);
     decoded += bench.engine().steps[i].decoded;
   }
-  EXPECT_GE(decoded, 1000 / 64);  // the running completion got a token in every step
+  EXPECT_GE(decoded, 1000 / 64);  // the running completion must have got a token in every step
 }
 
 TEST(Scheduler, ReadsABoundedPartOfAPromptBesideAnotherRecipesAnswers) {
@@ -281,7 +281,8 @@ TEST(Scheduler, GoesOnFromAnEarlierPromptThatBeganAlike) {
     EXPECT_EQ(before.usage.cached, 0);
     EXPECT_EQ(bench.ask(request(first, 10)).usage.cached, 512) << recipe;
     EXPECT_EQ(bench.ask(request(first, 10)).texts, before.texts) << recipe;
-    // A sequence that cannot be cut is kept where prompts diverge, for the next prompt.
+    // If a recipe's sequences cannot be cut, the scheduler keeps the prefix at which two prompts diverge, for
+    // a third prompt.
     const Reply miss = Bench({}, recipe).ask(request(second, 10));
     EXPECT_EQ(bench.ask(request(second, 10)).texts, miss.texts);
     Tokens third(first.begin(), first.begin() + 300);
@@ -303,7 +304,7 @@ TEST(Scheduler, DropsWhatIsCancelledWithinAStep) {
   for (const auto& stream : streams) stream->cancel();
   bench.scheduler().step();
   EXPECT_TRUE(bench.scheduler().idle());
-  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);  // no whole page was read, so nothing is kept
+  EXPECT_EQ(bench.scheduler().cache().bytes().all(), 0);  // no whole page was read, so no prefix is kept
   EXPECT_EQ(bench.scheduler().status().promised_bytes, 0);
   EXPECT_EQ(bench.scheduler().status().counters.cancelled, 3);
 }
@@ -372,7 +373,8 @@ TEST(Scheduler, CutsAnAnswerAtTheEndOfTheContext) {
   EXPECT_EQ(reply.ends.at(0), GenerationEnd::length);
 }
 
-// Limits memory to the bytes that sequences really take, so it is always short for kept prompts.
+// Returns options whose memory holds just the bytes that sequences really take, so kept prefixes always have
+// to go.
 SchedulerOptions with_little_memory(const std::string& recipe,
                                     const Geometry& geometry = testing::small_geometry(/*head_dim=*/16)) {
   Cache measured(testing::plan_for(recipe, geometry), 0);
@@ -407,7 +409,7 @@ TEST(Scheduler, StaysWithinItsMemoryAndLosesNothing) {
   }
 }
 
-// Every prompt comes twice, but memory cannot keep it that long.
+// Every prompt comes twice, but the memory cannot keep its prefix until the second time.
 TEST(Scheduler, ReadsBeginningsBackFromTheDiskWithinItsMemory) {
   const TinyFile folder("prefixes");
   const Geometry geometry = testing::small_geometry(/*head_dim=*/128, /*n_heads=*/8, /*n_kv_heads=*/8, 4);
@@ -482,7 +484,7 @@ SchedulerOptions with_guard(std::int64_t shadow_memory) {
   return options;
 }
 
-// The fake engine's logits depend only on the tokens, so a shadow continues with the same tokens.
+// The fake engine's logits depend only on the tokens, so the shadow must choose the completion's tokens.
 TEST(GuardedAnswers, EndWithTheirShadows) {
   Bench bench(with_guard(16 << 20));
   const auto one = bench.submit(guarded(300, 20)), cancelled = bench.submit(guarded(200, 500));

@@ -1,4 +1,5 @@
-// Describes what the keywords of a JSON schema apply to.
+// Describes the keywords of JSON schemas: the types that each keyword applies to, and the values that a
+// schema lists.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +11,8 @@
 namespace kvant::schema {
 
 using Json = nlohmann::ordered_json;
-// Schemas that must all hold for one value. They belong to the document, or to those that are made here.
+// Parts is a list of schemas that a value must all match. Each schema belongs to the client's document or to
+// its SchemaHolder.
 using Parts = std::vector<const Json*>;
 
 enum ValueType : unsigned {
@@ -25,20 +27,21 @@ enum ValueType : unsigned {
   kAnyType = 127
 };
 
-// Returns 0 if there is no such type.
+// Returns the type called `name`, or 0 if there is none.
 unsigned type_named(const std::string& name);
-// Returns the types that a keyword applies to; 0: all types, or the keyword only describes.
+// Returns the types that a keyword applies to. Returns 0 if the keyword applies to all types, or only
+// describes.
 unsigned types_of_keyword(std::string_view key);
-// Returns the pattern of a string format that is enforced, or null for formats that only describe.
+// Returns a pattern for the strings of a format, or null if the format only describes.
 const char* pattern_of_format(const std::string& format);
 
-const Json* member_of(const Json& schema, const char* key);  // null: there is none
+const Json* member_of(const Json& schema, const char* key);  // null if the schema has no such member
 const Json& anything();
 const Json& nothing();
 bool is_nothing(const Json& schema);
-// Returns whether a value can violate the schema's own keywords, without its references and its allOf.
+// Returns whether the schema's own keywords can make a value invalid. References and allOf do not count.
 bool says_something(const Json& schema);
-// Returns the values that one of the parts lists.
+// Returns the values that the parts list (enum, const), or nothing if no part lists values.
 std::optional<std::vector<Json>> listed_values(const Parts& parts);
 
 }  // namespace kvant::schema

@@ -14,7 +14,7 @@ namespace {
 using PatternRanges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
 constexpr std::uint32_t kLastCharacter = 0x10FFFF;
-constexpr int kMaxGroups = 64;  // nesting depth; the reader recurses for each group
+constexpr int kMaxGroups = 64;  // the nesting depth; the reader recurses once per group
 constexpr std::size_t kMaxPatternBytes = 4096;
 constexpr std::int64_t kVeryLong = std::int64_t{1} << 40;
 
@@ -46,8 +46,9 @@ void append_ranges(PatternRanges& to, const PatternRanges& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// \d, \w and \s are ASCII in ECMA 262 and all of Unicode elsewhere. Validators of both kinds must agree with
-// a generated string. `surely` holds the characters that both accept, `perhaps` those that only one accepts.
+// \d, \w and \s mean ASCII characters in ECMA 262 and all of Unicode in other dialects. A generated string
+// must match in both. `surely` holds the characters that match in both, and `perhaps` adds those that match
+// in only one.
 struct PatternClass {
   PatternRanges surely, perhaps;
 };
@@ -83,7 +84,7 @@ const PatternRanges& any_characters() {
   return kAny;
 }
 
-// Decodes UTF-8. Invalid bytes stand for themselves.
+// Decodes UTF-8. An invalid byte becomes the character of the same number.
 std::u32string characters_of(const std::string& text) {
   std::u32string characters;
   for (std::size_t i = 0; i < text.size();) {
@@ -109,8 +110,7 @@ std::string set_text(const PatternRanges& ranges) {
   return set + "]";
 }
 
-// Writes a set of characters for a JSON string: those that stand for themselves, and those that need a
-// backslash.
+// Writes a set of characters as they appear in a JSON string: some as themselves, others after a backslash.
 std::string json_set_text(const PatternRanges& ranges) {
   const PatternRanges own = sorted_ranges(ranges);
   PatternRanges plain, escaped;
@@ -135,7 +135,7 @@ std::string json_set_text(const PatternRanges& ranges) {
 
 }  // namespace
 
-// Reads an expression by recursive descent.
+// PatternReader parses a regular expression by recursive descent.
 class PatternReader {
  public:
   using Node = SchemaPattern::Node;
@@ -187,7 +187,8 @@ class PatternReader {
     return sequence;
   }
 
-  // A set must not be empty, nor have only control characters that JSON writes as numbers.
+  // Makes a node for a set of characters. An empty set is an error, and so is a set of control characters
+  // that JSON can only write as \u.
   Node set(PatternRanges ranges) {
     if (json_set_text(ranges).empty()) fail("has a set of characters that a string can't have");
     return {.kind = Kind::set, .ranges = sorted_ranges(std::move(ranges)), .parts = {}};
@@ -220,7 +221,7 @@ class PatternReader {
 
   Node read_group(int depth) {
     if (skip(U"?<") && !is_at('=') && !is_at('!')) {
-      while (at_ < source_.size() && !is_at('>')) ++at_;  // skips the name
+      while (at_ < source_.size() && !is_at('>')) ++at_;  // skips the group's name
       ++at_;
     } else if (source_[at_ - 1] == '<') {
       fail("looks behind, which a grammar can't");
@@ -438,7 +439,7 @@ std::vector<SchemaPattern::Node> SchemaPattern::alternatives(Node node) {
   return one;
 }
 
-// Flattens sequences within sequences.
+// Appends the parts of a sequence to `parts`, with nested sequences taken apart.
 void SchemaPattern::flatten(Node node, std::vector<Node>& parts) {
   if (node.kind != Node::Kind::sequence) {
     parts.push_back(std::move(node));
@@ -456,8 +457,6 @@ SchemaPattern SchemaPattern::any_string(std::int64_t least, std::int64_t most) {
            {.kind = Node::Kind::repetition, .ranges = {}, .parts = {any}, .least = least, .most = most}}});
   return pattern;
 }
-
-// --- lengths and sizes ---
 
 SchemaPattern::Lengths SchemaPattern::lengths(const Node& node) {
   if (node.kind == Node::Kind::set) return {1, 1};
@@ -481,7 +480,7 @@ SchemaPattern::Lengths SchemaPattern::lengths(const Node& node) {
   return sum;
 }
 
-// Returns -1 if the node contains an anchor.
+// Returns the approximate number of grammar symbols of a node, or -1 if the node contains an anchor.
 std::int64_t SchemaPattern::size(const Node& node) {
   if (node.kind == Node::Kind::begin || node.kind == Node::Kind::end) return -1;
   if (node.kind == Node::Kind::set) return 8 + std::ssize(node.ranges);
@@ -549,9 +548,7 @@ Status SchemaPattern::bound_length(std::int64_t least, std::int64_t most) {
   return {};
 }
 
-// --- as a pattern of JSON text ---
-
-// Returns an empty text for a node that matches only the empty text.
+// Returns the node's pattern for JSON text. The text is empty if the node matches only the empty string.
 std::string SchemaPattern::text(const Node& node) {
   if (node.kind == Node::Kind::set) return json_set_text(node.ranges);
   if (node.kind == Node::Kind::repetition) {
@@ -588,9 +585,8 @@ std::string SchemaPattern::json_pattern() const {
   return "^" + text({.kind = Node::Kind::choice, .ranges = {}, .parts = choices_}) + "$";
 }
 
-// --- matching ---
-
-// Follows all positions at which a part of an expression can end at once, which bounds its time.
+// Matcher follows all positions at which a part of an expression can end at the same time. Its time is
+// therefore bounded, unlike that of backtracking.
 class SchemaPattern::Matcher {
  public:
   explicit Matcher(std::u32string text) : text_(std::move(text)) {}

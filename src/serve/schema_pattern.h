@@ -1,5 +1,5 @@
-// SchemaPattern is the regular expression of a 'pattern' in a JSON schema (ECMA 262), as far as a grammar can
-// enforce it: without look-around, back-references and inner anchors.
+// SchemaPattern is the regular expression of a `pattern` in a JSON schema (ECMA 262), as far as a grammar can
+// enforce it. Look-around, back-references and inner anchors are not supported.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +13,38 @@ namespace kvant {
 
 class SchemaPattern {
  public:
-  // Parses an expression. It matches a part of a string unless it begins with ^ and ends with $. Errors: it
-  // is no regular expression, or a grammar cannot enforce it.
+  // Parses an expression, which may match any part of a string unless it begins with ^ and ends with $.
+  // Returns an error if `source` is not a regular expression, or if a grammar cannot enforce it.
   static Result<SchemaPattern> parse(const std::string& source);
-  // Matches strings of `least` to `most` characters; most < 0: any length.
+  // Returns a pattern for all strings of `least` to `most` characters. most < 0 means any length.
   static SchemaPattern any_string(std::int64_t least, std::int64_t most);
 
-  // Returns whether the expression matches a UTF-8 string. It returns false if that takes too much work.
+  // Returns whether the expression matches a UTF-8 string. Returns false if matching would take too much
+  // work.
   bool matches(const std::string& text) const;
-  // Keeps only strings of `least` to `most` characters (most < 0: no limit). Error: no single part of the
-  // expression can take up the difference in length.
+  // Restricts the pattern to strings of `least` to `most` characters (most < 0: no limit). The restriction
+  // adjusts the count of one part of the expression. Returns an error if no part allows that.
   Status bound_length(std::int64_t least, std::int64_t most);
-  // Returns whether no string is left.
+  // Returns whether the pattern matches no string at all.
   bool is_empty() const { return choices_.empty(); }
-  // Returns the pattern from ^ to $ of the strings' JSON text, with JSON escapes, in the syntax from which
-  // llama.cpp makes rules.
+  // Returns a pattern, from ^ to $, for the strings' JSON text with its escapes. llama.cpp's converter makes
+  // rules from this syntax.
   std::string json_pattern() const;
-  // Returns about how many symbols its grammar has with repetitions written out.
+  // Returns about how many symbols the pattern's grammar has if repetitions are written out.
   std::int64_t size() const;
 
  private:
   friend class PatternReader;
-  using Range = std::pair<std::uint32_t, std::uint32_t>;  // of characters, both ends included
+  using Range = std::pair<std::uint32_t, std::uint32_t>;  // characters, both ends included
   struct Node {
     enum class Kind : std::uint8_t { set, sequence, choice, repetition, begin, end };
     Kind kind = Kind::sequence;
-    std::vector<Range> ranges;          // for a set
-    std::vector<Node> parts;            // for other kinds
-    std::int64_t least = 0, most = -1;  // for a repetition; most < 0: no limit
+    std::vector<Range> ranges;          // only for a set
+    std::vector<Node> parts;            // only for kinds other than a set
+    std::int64_t least = 0, most = -1;  // only for a repetition; most < 0 means no limit
   };
   struct Lengths {
-    std::int64_t least = 0, most = 0;  // in characters; most < 0: no limit
+    std::int64_t least = 0, most = 0;  // characters; most < 0 means no limit
   };
   class Matcher;
 
@@ -53,7 +54,7 @@ class SchemaPattern {
   static void flatten(Node node, std::vector<Node>& parts);
   static std::int64_t size(const Node& node);
 
-  std::vector<Node> choices_;  // sequences without anchors that each match a whole string
+  std::vector<Node> choices_;  // each choice is a sequence without anchors that matches a whole string
 };
 
 }  // namespace kvant

@@ -12,13 +12,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Verdict = std::optional<bool>;
 
-constexpr int kMaxSchemaDepth = 128;  // nesting depth, with references followed
+constexpr int kMaxSchemaDepth = 128;  // the nesting depth, with references followed
 
 Verdict negation(Verdict verdict) {
   return verdict ? Verdict(!*verdict) : verdict;
 }
 
-// Decides whether all parts hold, as far as that can be known.
+// AllHold combines verdicts on parts: true if all hold, false if one fails, and otherwise unknown.
 class AllHold {
  public:
   void add(Verdict verdict) {
@@ -114,7 +114,8 @@ class ValueCheck {
   static Verdict number(const Json& schema, const std::string& key, const Json& said, double value) {
     const bool is_bound =
         key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum";
-    if (is_bound && said.is_boolean()) {  // older schemas have a boolean here, which changes the bound
+    // Older schemas have a boolean here, which excludes the bound itself.
+    if (is_bound && said.is_boolean()) {
       const auto bound = schema.find(key == "exclusiveMinimum" ? "minimum" : "maximum");
       return said == false || bound == schema.end() || *bound != value;
     }
@@ -128,7 +129,7 @@ class ValueCheck {
     return std::floor(quotient) == quotient;
   }
 
-  // Reads a count; -1 if it is not a number.
+  // Returns the count in a keyword, or -1 if the keyword's value is not a number.
   static double count(const Json& said) { return said.is_number() ? said.get<double>() : -1; }
 
   static Verdict string(const std::string& key, const Json& said, const std::string& value) {

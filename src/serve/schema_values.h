@@ -1,5 +1,5 @@
-// Decides whether a value matches a JSON schema. It filters the values that a schema lists (enum, const) by
-// the keywords next to the list.
+// Decides whether a value matches a JSON schema. The rewriting of schemas needs that for listed values (enum,
+// const): other keywords next to the list may exclude some of the values.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,18 +7,19 @@
 
 namespace kvant {
 
-// `root` is the document of the references. Returns nothing if the answer is unknown: a keyword or expression
-// is unsupported, or references form a loop.
+// References in `schema` lead into the document `root`. Returns nothing if the result is unknown, because a
+// keyword or expression is not supported or references form a loop.
 std::optional<bool> schema_holds(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& value,
                                  const nlohmann::ordered_json& root);
 
-// Compares values as JSON: 1 equals 1.0, and the order of members does not matter.
+// Compares two values as JSON Schema does: 1 equals 1.0, and the order of members does not matter.
 bool same_value(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
 
-// Returns the part of the document to which a local reference (#, #/a/b~1c) leads; null: there is none.
+// Returns the part of the document to which a local reference leads, such as # or #/a/b~1c. Returns null if
+// there is no such part.
 const nlohmann::ordered_json* schema_part(const nlohmann::ordered_json& root, const std::string& reference);
 
-// Counts the characters of a text as JSON Schema does.
+// Counts the Unicode characters of a text, as JSON Schema's lengths do.
 std::int64_t character_count(const std::string& text);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// SequenceReading moves sequences from files into the cache, one at a time. The disk's thread reads a file.
-// Then its rows go into the cache in pieces, between the steps of completions.
+// SequenceReading moves sequences from session files into the cache, one at a time. First the disk's thread
+// reads a file. Then advance() copies the file's rows into the cache in pieces, between steps.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace kvant {
 
-// This many bytes move between the cache and a file in one step. They bound the delay of other completions to
+// One call of advance() moves this many bytes between the cache and a file, so completions wait for it only
 // some milliseconds.
 inline constexpr std::size_t kPieceBytes = 4 << 20;
 
@@ -23,7 +23,7 @@ class SequenceReading {
   struct File {
     std::string name;
     LoadedSession contents;
-    std::unique_ptr<SequenceImport> import;  // null: the disk's thread has it
+    std::unique_ptr<SequenceImport> import;  // null while the disk's thread reads the file
   };
 
   SequenceReading(Cache& cache, SessionDisk& disk) : cache_(cache), disk_(disk) {}
@@ -37,18 +37,19 @@ class SequenceReading {
   bool is_current(const std::string& name) const { return current_ && current_->name == name; }
   bool is_importing() const { return current_ && current_->import; }
 
-  // Returns the file that is being read, which must exist.
+  // Returns the file that is being read. There must be one.
   File& current() { return *current_; }
   std::string current_name() const { return current_ ? current_->name : ""; }
-  // Stops reading it. Rows that are already in the cache are freed, unless they were taken.
+  // Gives up the current file. Rows that are already in the cache are freed, unless the caller has taken the
+  // sequence.
   void drop() { current_.reset(); }
 
-  // Takes what the disk's thread has read of the current file.
+  // Takes the contents of the current file from the disk's thread.
   void give(LoadedSession contents);
-  // Starts the next file, or moves one piece of the current one into the cache. It returns false if there is
-  // nothing to do, or if the disk's thread is busy with the file. `finish` is called when all rows are there,
-  // or cannot be, and must drop() the file. On an error, memory is short, and the next call starts the file's
-  // rows anew.
+  // Starts the next file, or moves one piece of the current file into the cache. Returns false if there is
+  // nothing to do, or if the disk's thread still reads. Once all rows are in the cache, or if they cannot be,
+  // `finish` is called, which must call drop(). An error means that memory is short; the next call starts
+  // again with the file's first rows.
   Result<bool> advance(const std::function<void(const Status&)>& finish);
 
  private:

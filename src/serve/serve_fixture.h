@@ -1,4 +1,5 @@
-// Tests only: an engine without a model.
+// FakeEngine is an engine without a model, for tests. Its logits depend only on a sequence's length and
+// newest token, so a test can compute the expected tokens.
 #pragma once
 
 #include <random>
@@ -16,9 +17,10 @@ namespace kvant::testing {
 
 inline constexpr int kFakeVocabulary = 64;
 inline constexpr std::int32_t kFakeEnd = 0;
-inline constexpr std::int32_t kFakeUnsaid = kFakeVocabulary - 1;  // no answer has it
+inline constexpr std::int32_t kFakeUnsaid = kFakeVocabulary - 1;  // the engine never predicts this token
 
-// Token t is the letter t % 26; only letters are what their tokens spell.
+// FakeTokenizer spells token t as the letter number t % 26. Encoding is the inverse only for lower-case
+// letters.
 class FakeTokenizer : public Tokenizer {
  public:
   Result<std::vector<std::int32_t>> encode(const std::string& text, bool, bool) const override {
@@ -32,7 +34,7 @@ class FakeTokenizer : public Tokenizer {
   bool ends_generation(std::int32_t token) const override { return token == kFakeEnd; }
 };
 
-// A line for each message, without an engine of templates.
+// FakeChatTemplate writes each message as a line "role:content".
 class FakeChatTemplate : public ChatTemplate {
  public:
   bool has_tools() const override { return false; }
@@ -52,7 +54,8 @@ class FakeChatTemplate : public ChatTemplate {
   }
 };
 
-// Appends and seals as the cache's tests do. Logits are a function of the sequence's length and newest token.
+// FakeEngine appends and seals like the cache's tests. Its logits are a function of the sequence's length and
+// newest token.
 class FakeEngine : public Engine {
  public:
   struct StepRecord {
@@ -86,7 +89,7 @@ class FakeEngine : public Engine {
     }
     auto reserved = cache.reserve(std::move(slices));
     if (!reserved.ok()) return reserved.error();
-    const bool on_device = cache.on_device();  // where pages are what the library makes of them
+    const bool on_device = cache.on_device();  // on a device, the device library would fill the pages
     for (int layer = 0; layer < geometry_.n_layers && !on_device; ++layer)
       run_layer_without_attention(**reserved, layer);
     KVANT_RETURN_IF_ERROR((*reserved)->commit());
@@ -99,17 +102,17 @@ class FakeEngine : public Engine {
     return {};
   }
 
-  // Of a sequence of that length whose newest token it is. logits [kFakeVocabulary].
+  // Computes logits [kFakeVocabulary] for a sequence of `length` tokens that ends with `newest`.
   static void fill(float* logits, int length, std::int32_t newest) {
     std::mt19937 random(length * 1009 + newest);
     std::normal_distribution<float> normal;
     for (int t = 0; t < kFakeVocabulary; ++t) logits[t] = 2 * normal(random);
-    logits[kFakeEnd] = logits[kFakeUnsaid] = -100;  // answers end by their maximum
+    logits[kFakeEnd] = logits[kFakeUnsaid] = -100;  // completions end only by their maximum length
   }
 
   int most_decoded = 31;
-  std::int32_t poison = -1;  // a token that fails
-  SequenceId broken = -1;    // a sequence that fails when it is to be decoded
+  std::int32_t poison = -1;  // a step with this token fails
+  SequenceId broken = -1;    // a step that decodes this sequence fails
   std::vector<StepRecord> steps;
 
  private:
@@ -117,7 +120,7 @@ class FakeEngine : public Engine {
   FakeTokenizer tokenizer_;
 };
 
-// Never called by the fake engine.
+// NoBackend is an attention backend that the fake engine never calls.
 class NoBackend : public AttentionBackend {
  public:
   void run_layer(Step&, int, const LayerRows&, Team&) override {}

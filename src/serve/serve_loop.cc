@@ -6,7 +6,7 @@
 namespace kvant {
 namespace {
 
-// How soon the loop notices that clients have gone while it only waits for a disk.
+// While the loop only waits for a disk, it looks this often whether clients have gone.
 constexpr std::chrono::milliseconds kPatienceWithDisk{50};
 
 }  // namespace
@@ -47,8 +47,8 @@ bool ServeLoop::waits_for_disk() const {
                              [](const auto& each) { return each->idle() || each->waits_for_disk(); });
 }
 
-// Each scheduler takes one step, so a long prompt of one recipe delays the other's completions no more than
-// its own.
+// Each scheduler takes one step. A long prompt of one recipe therefore delays the other recipe's completions
+// no more than its own.
 void ServeLoop::step() {
   const bool answers =
       std::ranges::any_of(schedulers_, [](const auto& each) { return each->is_answering(); });
@@ -73,7 +73,8 @@ void ServeLoop::run() {
     if (has_work() && waits_for_disk())
       news_.wait_for(lock, kPatienceWithDisk, [&] { return ending_ || !actions_.empty() || disk_news_; });
   }
-  // Nobody adds more. Threads that wait for an action get its result before the scheduler is destroyed.
+  // The loop has ended, so no more actions come. Threads that wait for an action must get its result before
+  // the schedulers are destroyed.
   const std::deque<std::function<void()>> actions = std::move(actions_);
   lock.unlock();
   for (const auto& action : actions) action();
@@ -108,8 +109,8 @@ std::optional<Refusal> ServeLoop::submit(std::vector<GenerationRequest> prompts,
   if (refuses_) return ending;
   for (GenerationRequest& prompt : prompts) {
     prompt.follows = &prompt != prompts.data();
-    if (prompt.n_answers <= options_[prompt.recipe].parallel)
-      prompt.clone_grammar();  // the scheduler refuses the others
+    // The scheduler refuses requests with more completions, so cloning for them would be wasted.
+    if (prompt.n_answers <= options_[prompt.recipe].parallel) prompt.clone_grammar();
   }
   std::optional<Refusal> refusal;
   const bool asked = between_steps([&] {

@@ -1,5 +1,6 @@
-// ServeLoop is the thread that runs a scheduler, and lets other threads reach it. If two recipes are
-// compared, each has a scheduler and a cache of its own, and they take turns with the engine.
+// ServeLoop runs a scheduler on a thread of its own, and lets other threads reach the scheduler between
+// steps. If two recipes are compared, each has a scheduler and a cache of its own, and they take turns with
+// the engine.
 #pragma once
 
 #include <atomic>
@@ -19,32 +20,33 @@ namespace kvant {
 
 class ServeLoop {
  public:
-  // `compared` serves another recipe on the same engine; null: there is none.
+  // `compared` serves a second recipe on the same engine; null if there is none.
   explicit ServeLoop(std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Scheduler> compared = nullptr);
   ~ServeLoop();  // ends the loop
   ServeLoop(const ServeLoop&) = delete;
   ServeLoop& operator=(const ServeLoop&) = delete;
 
-  // The following functions are thread-safe. All of them wait for the end of the running step.
+  // Any thread may call the following functions. They wait until the running step has ended.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
-  // Submits all prompts of a client's request, which share a recipe and count as one in the queue. Each has
-  // its own stream. If it is refused, the caller cancels the streams of prompts that were already accepted.
+  // Submits all prompts of a client's request, which share a recipe and count as one in the queue. Each
+  // prompt has its own stream. If a prompt is refused, the caller must cancel the streams of the prompts
+  // before it.
   std::optional<Refusal> submit(std::vector<GenerationRequest> prompts,
                                 const std::vector<std::shared_ptr<AnswerStream>>& streams);
-  // `recipe` is 0, or 1 for the compared one.
+  // `recipe` is 0 for the first recipe and 1 for the compared one.
   SchedulerStatus status(int recipe = 0);
   CacheView cache_view(int recipe = 0);
-  // Calls `question` between two steps, on the scheduler's thread, with the first scheduler. Returns false if
-  // that thread has ended.
+  // Calls `question` with the first scheduler, on the loop's thread between two steps. Returns false if the
+  // loop has ended.
   bool ask(const std::function<void(Scheduler&)>& question);
   const SchedulerOptions& options(int recipe = 0) const { return options_[recipe]; }
 
-  // From now on requests are refused. Those that were accepted go on.
+  // Makes the loop refuse all new requests. Requests that were accepted go on.
   void refuse_requests() { refuses_ = true; }
   bool refuses_requests() const { return refuses_; }
-  // Returns whether nothing waits or runs.
+  // Returns whether no request waits or runs.
   bool idle() const { return idle_; }
-  // Ends after the running step; unfinished requests fail. A second call does nothing.
+  // Ends the loop after the running step. Unfinished requests fail. A second call does nothing.
   void end();
 
  private:
@@ -52,10 +54,10 @@ class ServeLoop {
   bool has_work() const;
   void step();
   bool waits_for_disk() const;
-  bool between_steps(std::function<void()> action);  // false: the loop has ended
+  bool between_steps(std::function<void()> action);  // returns false if the loop has ended
 
   std::vector<SchedulerOptions> options_;
-  std::vector<std::unique_ptr<Scheduler>> schedulers_;  // only the thread uses them
+  std::vector<std::unique_ptr<Scheduler>> schedulers_;  // only the loop's thread uses the schedulers
   std::mutex mutex_;
   std::condition_variable news_;
   std::deque<std::function<void()>> actions_;

@@ -22,7 +22,7 @@ class ServeLoopTest : public ::testing::Test {
     request.generation.max_tokens = max_tokens;
     return request;
   }
-  // Waits for the end and returns how many tokens were generated, or -1 after a failure.
+  // Waits for the end of a completion. Returns how many tokens were generated, or -1 after a failure.
   static int wait(AnswerStream& stream) {
     AnswerPart part;
     while (stream.read(std::chrono::seconds(10), part) == AnswerStream::Next::part) {
@@ -68,7 +68,8 @@ TEST_F(ServeLoopTest, AnswersByEachOfTwoRecipes) {
   for (int i = 0; i < 9; ++i) EXPECT_EQ(wait(*streams[i]), 20 + i);
   EXPECT_EQ(loop.status(0).counters.generated_tokens, 21 + 22 + 24 + 25 + 27 + 28);
   EXPECT_EQ(loop.status(1).counters.generated_tokens, 20 + 23 + 26);
-  EXPECT_EQ(loop.status(1).counters.prefix_misses, 1);  // prefixes of the other recipe are useless
+  // A prefix in the other recipe's cache is useless here.
+  EXPECT_EQ(loop.status(1).counters.prefix_misses, 1);
   EXPECT_GT(loop.cache_view(1).page_bytes, 0);
 }
 

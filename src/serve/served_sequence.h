@@ -12,11 +12,12 @@ namespace kvant {
 struct ServedSequence {
   SequenceId id = 0;
   SequenceView held;
-  std::int64_t request = 0;  // the request that runs on it; 0: it is kept for later requests
-  std::string session;       // the session that owns it; empty: none
-  // These members are for requests.
+  std::int64_t request = 0;  // the id of the request that uses the sequence; 0 if it is kept for later
+                             // requests
+  std::string session;       // the session that owns the sequence; empty if none does
+  // The following members are valid only if `request` is not 0.
   JobState state = JobState::waiting;
-  int answer = 0;  // number of the completion within the request
+  int answer = 0;  // the number of the completion within the request
   TokenUsage usage;
 };
 

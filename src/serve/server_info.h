@@ -1,4 +1,4 @@
-// Describes a server to its clients.
+// Describes a server to its clients: the model's names, the recipe and the sizes.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,31 @@
 
 namespace kvant {
 
-// Describes one recipe with which the model is served.
+// ServerInfo describes one recipe with which the model is served.
 struct ServerInfo {
-  std::string model;                      // as clients name it; for a compared recipe, with the recipe's name
+  std::string model;                      // the name for clients; a compared recipe's name contains the
+                                          // recipe
   std::vector<std::string> aliases = {};  // other names that clients may use
-  bool any_model = false;                 // this recipe also serves names that no model has
+  bool any_model = false;                 // this recipe also serves names that no recipe has
   std::string model_path;
-  std::string description;  // "llama 135M Q4_1"
-  std::string fingerprint;  // fingerprint of the weights
+  std::string description;  // such as "llama 135M Q4_1"
+  std::string fingerprint;  // the fingerprint of the weights
   std::string recipe;
   double bits = 0;                   // bits per value of the cache at the full context
-  std::string device;                // device of the cache; empty: the machine's memory
-  std::vector<std::string> kernels;  // kernels that read quantized pages, each once
+  std::string device;                // the device of the cache; empty if the cache is in the machine's memory
+  std::vector<std::string> kernels;  // the kernels that read quantized pages, without repetition
   CacheGrid grid;
   std::int64_t weight_bytes = 0;
   int n_vocab = 0, n_embd = 0;
 };
 
-// Returns the number of the recipe that clients call `model`. It is the first one for an empty name, and -1
-// if no recipe has the name.
+// Returns the number of the recipe that clients call `model`. An empty name means the first recipe. Returns
+// -1 if no recipe has the name.
 int recipe_of(std::span<const ServerInfo> served, const std::string& model);
-// Returns all names of a recipe, its own first.
+// Returns all names of a recipe, the recipe's own name first.
 std::vector<std::string> names_of(const ServerInfo& info);
-// Returns the model's name in responses to requests for `model`: an alias stays, others become the recipe's
-// own name.
+// Returns the model's name in responses to requests for `model`. An alias stays; any other name becomes the
+// recipe's own.
 std::string answering_name(const ServerInfo& info, const std::string& model);
 
 }  // namespace kvant

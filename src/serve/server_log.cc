@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostSaid = 1000;  // sentences that message_once() remembers
-// If poll() calls a pipe writable, it takes this many bytes without blocking (PIPE_BUF).
+constexpr std::size_t kMostSaid = 1000;  // message_once() remembers at most this many sentences
+// When poll() reports a pipe as writable, the pipe takes this many bytes without blocking (PIPE_BUF).
 constexpr std::size_t kLongestLine = 4096;
 
 std::string utc_now() {
@@ -30,7 +30,8 @@ std::string utc_now() {
                      utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, milliseconds % 1000);
 }
 
-// A client chooses the path, and must not be able to start a new log line with it.
+// Escapes control characters. A client chooses its request's path, and must not be able to start a new log
+// line with a newline.
 std::string printable(std::string_view text) {
   std::string printed;
   for (const char c : text) {

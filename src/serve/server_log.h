@@ -1,4 +1,4 @@
-// ServerLog writes a running server's lines to stderr, as text or as JSON.
+// ServerLog writes a running server's log to stderr, as text or as JSON.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace kvant {
 
 enum class LogFormat : std::uint8_t { text, json };
 
-// Thread-safe. If the reader does not keep up, lines are lost instead of delaying the server, and a later
-// line says how many.
+// ServerLog is thread-safe. If the reader of the log is too slow, lines are lost rather than delay the
+// server. A later line says how many.
 class ServerLog {
  public:
   // `descriptor` is an open file, which must outlive the log.
@@ -26,8 +26,8 @@ class ServerLog {
   void request(const RequestRecord& record);
   // Writes one sentence about the server.
   void message(std::string_view sentence);
-  // Writes a sentence only the first time. Beyond a limit, new sentences are dropped, because clients can
-  // cause them.
+  // Writes a sentence only the first time. Clients can cause any number of different sentences, so new ones
+  // are dropped beyond a limit.
   void message_once(const std::string& sentence);
 
  private:
@@ -40,7 +40,8 @@ class ServerLog {
   std::int64_t lost_ = 0;
 };
 
-// Returns a line of the log without its newline, for tests. utc: "2026-11-28T17:50:00.123Z".
+// Returns a line of the log without its newline. `utc` has the form "2026-11-28T17:50:00.123Z". Only tests
+// call this.
 std::string log_line(LogFormat format, const std::string& utc, const RequestRecord& record);
 std::string log_line(LogFormat format, const std::string& utc, std::string_view sentence);
 

@@ -49,7 +49,7 @@ TEST(ServerLog, LetsNoPathBeginALineOfItsOwn) {
   EXPECT_TRUE(nlohmann::json::accept(log_line(LogFormat::json, "t", record)));
 }
 
-// The two ends of a pipe.
+// Pipe holds the two ends of a pipe.
 struct Pipe {
   Pipe() { EXPECT_EQ(pipe2(ends.data(), O_NONBLOCK), 0); }
   ~Pipe() {

@@ -24,7 +24,7 @@ class Server:
     def __init__(self, program, model, recipe="kvant-4bit", *options):
         self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "-c", "2048", "--memory", "300MiB", "--kv", recipe,
                                          "--api-key", KEY, *options], stderr=subprocess.PIPE, text=True)
-        self.url, self.messages = None, []  # messages are lines
+        self.url, self.messages = None, []  # `messages` holds the lines of the server's log
         while self.url is None:
             line = self.process.stderr.readline()
             self.messages.append(line)
@@ -36,7 +36,7 @@ class Server:
         self.reader.start()
 
     def request(self, path, body=None, headers=None):
-        """Sends a request, by POST if there is a body. Returns status and text of the response."""
+        """Sends a request, by POST if there is a body. Returns the response's status and text."""
         headers = {"Authorization": f"Bearer {KEY}"} if headers is None else headers
         request = urllib.request.Request(self.url + path, body and json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
         try:

@@ -1,4 +1,4 @@
-// Commands of clients: list, fork, delete, save and restore sessions.
+// Serves clients' commands: list, fork, delete, save and restore sessions.
 #include "serve/session_store.h"
 
 namespace kvant {
@@ -34,7 +34,7 @@ SessionStatus SessionStore::status_of(const std::string& name, const Session& se
   return status;
 }
 
-// A session that has begun but has no completion yet does not count.
+// A session whose first completion has not ended yet does not exist for clients.
 std::optional<SessionStatus> SessionStore::status(const std::string& name) {
   const Session* session = find(name);
   if (session == nullptr) return std::nullopt;

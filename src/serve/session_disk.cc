@@ -87,7 +87,7 @@ void SessionDisk::run() {
       continue;
     }
     DiskResult result = perform(task);
-    task = {};  // frees its memory before anyone learns that it is done
+    task = {};  // this frees the memory before anyone learns that the task is done
     lock.lock();
     results_.push_back(std::move(result));
     finished_.notify_one();

@@ -1,5 +1,5 @@
-// SessionDisk is the thread that reads and writes session files, so no completion waits for a disk. It does
-// its tasks in order.
+// SessionDisk is the thread that reads and writes session files, so completions never wait for a disk. The
+// thread does its tasks in order.
 #pragma once
 
 #include <condition_variable>
@@ -15,13 +15,13 @@
 
 namespace kvant {
 
-// Reports that a file was read or written.
+// DiskResult says that a file was read or written.
 struct DiskResult {
   std::string name;
-  bool was_read = false;  // otherwise it was written
+  bool was_read = false;  // true after a read, false after a write
   Status done;
-  LoadedSession contents;       // of a file that was read
-  std::int64_t file_bytes = 0;  // of a file that was written
+  LoadedSession contents;       // only after a read
+  std::int64_t file_bytes = 0;  // only after a write
 };
 
 class SessionDisk {
@@ -31,16 +31,15 @@ class SessionDisk {
   SessionDisk(const SessionDisk&) = delete;
   SessionDisk& operator=(const SessionDisk&) = delete;
 
-  // Sets the function that the disk's thread calls for each result. Call it before anything is read or
-  // written.
+  // Sets the function that the disk's thread calls after each result. Call tell() before the first task.
   void tell(std::function<void()> news) { news_ = std::move(news); }
 
   void read(const std::string& name);
   void write(const std::string& name, SessionContents contents);
-  void remove(const std::string& name);  // gives no result
+  void remove(const std::string& name);  // removing gives no result
   // Returns the results since the last call.
   std::vector<DiskResult> take_results();
-  // Waits until there is a result that take_results() has not returned. A task must be pending.
+  // Waits until take_results() has something to return. At least one task must be pending.
   void wait();
 
  private:
@@ -48,7 +47,7 @@ class SessionDisk {
     enum class Kind { read, write, remove };
     std::string name;
     Kind kind = Kind::read;
-    SessionContents contents = {};  // for writing
+    SessionContents contents = {};  // only for a write
   };
   void run();
   void give(Task task);

@@ -1,4 +1,4 @@
-// SessionError says why something cannot be done with a session.
+// SessionError says why a command or request cannot use a session.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@ namespace kvant {
 
 struct SessionError {
   enum class Kind : std::uint8_t {
-    missing,      // it does not exist
+    missing,      // the session does not exist
     in_use,       // the client should try again
-    exists,       // another one has that name
-    unusable,     // its file is damaged, or belongs to something else
+    exists,       // another session has that name
+    unusable,     // the session's file is damaged, or belongs to another model, recipe or version
     no_memory,    // memory is too short now
-    not_written,  // for example, the disk is full
+    not_written,  // the file could not be written, for example because the disk is full
   };
   Kind kind = Kind::missing;
   std::string message;
 };
 SessionError unknown_session(const std::string& name);
-SessionError session_in_use(const std::string& name, const char* how);  // how: "being saved"
-SessionError unusable_session(const Error& why);  // because of its file, or of too little memory
+SessionError session_in_use(const std::string& name, const char* how);  // `how` is "being saved", for example
+SessionError unusable_session(const Error& why);  // the file is unusable, or memory is too short for it
 
 }  // namespace kvant

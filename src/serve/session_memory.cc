@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// After a failure, only explicit requests write sessions for this long.
+// After a failed write, only explicit requests write sessions for this long.
 constexpr std::chrono::seconds kWritePause{10};
 
 }  // namespace
@@ -47,7 +47,8 @@ Room SessionStore::make_room(const std::string& needed) {
     if (entry->second.is_running) continue;
     const std::string name = entry->first;
     warn(fmt::format("the session '{}' is lost: it can't be written", name));
-    entry->second.saved_version = ++entry->second.version;  // its file holds this version, if there is one
+    // The file, if there is one, becomes the session's present version.
+    entry->second.saved_version = ++entry->second.version;
     forget(name);
     return Room::made;
   }

@@ -114,7 +114,8 @@ class SessionRoutes {
     send(response, std::get<Json>(reply));
   }
 
-  // Calls `action` between two steps, or sends the error.
+  // Calls `action` between two steps of the scheduler. If that is impossible, sends an error and returns
+  // false.
   bool reach(Response& response, const std::function<void(Scheduler&)>& action) const {
     ApiError failure{.status = 503, .message = "the server is ending", .retry_seconds = 1};
     bool reached = false;
@@ -127,7 +128,8 @@ class SessionRoutes {
     return reached;
   }
 
-  // Waits until it is done, without delaying others, and sends the state of session `name`.
+  // Starts a task and waits until it is done, without delaying other requests. Then sends the state of
+  // session `name`, or the error.
   void await(const std::string& name, Response& response,
              const std::function<void(Scheduler&, SessionDone)>& start) const {
     std::promise<std::optional<SessionError>> promise;

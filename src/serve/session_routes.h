@@ -1,5 +1,5 @@
-// Routes /v1/sessions, with which clients manage sessions. Requests continue a session by the parameter
-// `session`.
+// Routes /v1/sessions, with which clients manage sessions. A request continues a session through the
+// parameter `session`.
 #pragma once
 
 #include "serve/serve_loop.h"
@@ -10,14 +10,14 @@ class Server;
 
 namespace kvant {
 
-// loop outlives the server.
+// Adds the following routes. `loop` must outlive the server.
 //
-//   GET    /v1/sessions                all
-//   GET    /v1/sessions/NAME           one
-//   POST   /v1/sessions/NAME/save      writes it; when it is answered, the session is on the disk
-//   POST   /v1/sessions/NAME/restore   back to what was saved
-//   POST   /v1/sessions/NAME/fork      {"to": NAME}: another one that goes on from here
-//   DELETE /v1/sessions/NAME           from memory and disk
+//     GET    /v1/sessions                lists all sessions
+//     GET    /v1/sessions/NAME           describes one session
+//     POST   /v1/sessions/NAME/save      writes the session and responds once it is on disk
+//     POST   /v1/sessions/NAME/restore   returns to the state that was saved
+//     POST   /v1/sessions/NAME/fork      {"to": NAME} makes another session with the same state
+//     DELETE /v1/sessions/NAME           removes the session from memory and disk
 void add_session_routes(httplib::Server& server, ServeLoop& loop);
 
 }  // namespace kvant

@@ -16,7 +16,8 @@ SessionStore::~SessionStore() {
   }
 }
 
-// Returns null if there is none. People may add files to the folder and remove them.
+// Returns the session, or null if there is none. Users may add files to the folder and remove them at any
+// time, so the folder is checked.
 SessionStore::Session* SessionStore::find(const std::string& name) {
   const auto found = sessions_.find(name);
   if (found != sessions_.end()) {
@@ -34,7 +35,7 @@ SessionStore::Session* SessionStore::find(const std::string& name) {
   return &session;
 }
 
-// Reads from the file what a request is compared with.
+// Reads the session's tokens and text from its file, because a request is compared with them.
 Status SessionStore::know(const std::string& name, Session& session) {
   if (session.is_known) return {};
   const auto file = folder_->read(name);
@@ -65,7 +66,7 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
   if (session == nullptr) return std::nullopt;
   if (session->is_running) return refuse(session_in_use(request.session, "being answered"));
   if (session->is_restoring) return refuse(session_in_use(request.session, "being restored"));
-  if (!session->sequence) session->is_known = false;  // the file may have been replaced
+  if (!session->sequence) session->is_known = false;  // a user may have replaced the file
   if (const Status known = know(request.session, *session); !known.ok())
     return refuse(unusable_session(known.error()));
   const std::vector<std::int32_t>& held = session->tokens;
@@ -77,7 +78,8 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
     request.session_tokens = n_held;
     return std::nullopt;
   }
-  // A text can have several tokenizations, and the model need not use the tokenizer's.
+  // A text can have several tokenizations, and the model need not have generated the one that the tokenizer
+  // makes.
   if (session->text.empty() || !begins_with(request.text, session->text)) return std::nullopt;
   const std::string rest = request.text.substr(session->text.size());
   const auto tokens = tokenizer_.encode(rest, /*add_special=*/false, request.text_has_special_tokens);
@@ -92,7 +94,8 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
 }
 
 void SessionStore::begin(const std::string& name) {
-  Session& session = sessions_[name];  // this makes a new session, which exists from its first completion on
+  // This makes a new session, which clients see once its first completion has ended.
+  Session& session = sessions_[name];
   KVANT_CHECK(!session.is_running, "two requests go on with one session");
   session.is_running = true;
   use(session);
@@ -138,7 +141,7 @@ void SessionStore::keep(const std::string& name, SequenceId sequence, std::vecto
   use(session);
 }
 
-// People may remove files.
+// Users may remove files, so the folder is checked, too.
 bool SessionStore::is_on_disk(const std::string& name, const Session& session) const {
   return session.is_saved() && folder_->holds(name);
 }

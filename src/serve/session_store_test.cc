@@ -1,5 +1,5 @@
-// Tests sessions of the scheduler with the fake engine: who may do what when, and what happens to memory and
-// disk.
+// Tests sessions of the scheduler with the fake engine: which commands are allowed when, and what goes to
+// memory and disk.
 #include "serve/session_store.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class Sessions : public ::testing::Test {
     fs::remove_all(path_);
   }
 
-  // Starts the scheduler, or restarts it.
+  // Starts the scheduler, or restarts it with the same folder.
   void start(std::int64_t memory = 1 << 30, const SessionIdentity& identity = kIdentity,
              std::int64_t prefix_disk = 0) {
     scheduler_.reset();
@@ -82,7 +82,7 @@ class Sessions : public ::testing::Test {
     reply.failure = stream->failure();
     return reply;
   }
-  // Runs a conversation of one turn. Returns its tokens, with the next turn.
+  // Runs a conversation of one turn. Returns the conversation's tokens and the start of the next turn.
   Tokens begin(const std::string& session, int n_prompt = 200) {
     Tokens tokens(n_prompt, static_cast<std::int32_t>(5 + session.size() % 50));
     const Reply reply = ask(request(session, tokens));
@@ -90,7 +90,7 @@ class Sessions : public ::testing::Test {
     tokens.insert(tokens.end(), {1, 2, 3});
     return tokens;
   }
-  // Waits until it is done, and returns the error, if any.
+  // Starts a task, waits until it is done, and returns its error, if any.
   std::optional<SessionError> wait(const std::function<void(SessionDone)>& start) {
     std::optional<std::optional<SessionError>> result;
     start([&](const std::optional<SessionError>& failure) { result = failure; });
@@ -126,14 +126,16 @@ TEST(SessionNames, AreNeverPaths) {
 
 TEST_F(Sessions, AFollowUpReadsOnlyWhatIsNew) {
   const Tokens next = begin("chat");
-  EXPECT_EQ(sessions().status("chat")->tokens, 209);  // all but the newest token, which was never read
+  // The session lacks only the newest token, which was never decoded.
+  EXPECT_EQ(sessions().status("chat")->tokens, 209);
   const Reply reply = ask(request("chat", next));
   EXPECT_EQ(reply.cached, 209);
   EXPECT_EQ(engine_.steps.at(engine_.steps.size() - 10).prompt_tokens, 4);
   EXPECT_EQ(sessions().status("chat")->tokens, 213 + 9);
 }
 
-// The fake tokenizer has one token per letter, and the model answers with other tokens for the same letters.
+// The fake tokenizer encodes a letter as one token, and the engine generates other tokens for the same
+// letters.
 TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
@@ -145,7 +147,8 @@ TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   EXPECT_EQ(ask(next).cached, 5 + 9);
 }
 
-// Some tokenizers put a space before every text.
+// Some tokenizers put a space before every text, so a text's tokens do not spell the text. The prompt is then
+// read without the session.
 TEST_F(Sessions, ATextThatItsTokensDontSpellIsReadAsUsual) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
@@ -161,7 +164,7 @@ TEST_F(Sessions, AnotherPromptStartsTheSessionAnew) {
   EXPECT_EQ(sessions().status("chat")->tokens, 39);
 }
 
-// The client does not see the stop text, and does not send it back.
+// The client neither sees the stop text nor sends it back.
 TEST_F(Sessions, AStopTextIsNotKept) {
   const Reply whole = ask(request("", Tokens(30, 9), 20));
   GenerationRequest stopped = request("chat", Tokens(30, 9), 20);
@@ -181,7 +184,7 @@ TEST_F(Sessions, OneAnswerAtATime) {
   EXPECT_EQ(refusal_->reason, Refusal::Reason::conflict);
   EXPECT_EQ(sessions().remove("chat")->kind, Kind::in_use);
   EXPECT_EQ(restore("chat")->kind, Kind::in_use);
-  EXPECT_FALSE(fork("chat", "copy"));  // the session as it was before
+  EXPECT_FALSE(fork("chat", "copy"));  // the copy has the state before the running request
   EXPECT_EQ(sessions().status("copy")->tokens, 209);
   running->cancel();
   run();
@@ -231,7 +234,7 @@ TEST_F(Sessions, AreSavedAndRestored) {
 TEST_F(Sessions, AreNotSavedWhileTheyAreRestored) {
   const Tokens next = begin("chat");
   ASSERT_FALSE(save("chat"));
-  ask(request("chat", next));  // memory has a newer version than the file
+  ask(request("chat", next));  // memory now has a newer version than the file
   std::optional<SessionError> refused;
   EXPECT_FALSE(wait([&](SessionDone done) {
     sessions().restore("chat", std::move(done));
@@ -321,7 +324,8 @@ TEST_F(Sessions, AFileThatWasReplacedIsReadAnew) {
   EXPECT_EQ(reply.cached, 209);
 }
 
-// The end of the server would lose changes, so it waits for the thread that writes.
+// If the server ended now, changes would be lost, so the scheduler must not be idle before the file is
+// written.
 TEST_F(Sessions, AreBusyUntilWhatWasAskedForIsDone) {
   begin("chat");
   EXPECT_TRUE(scheduler_->idle());
@@ -333,8 +337,8 @@ TEST_F(Sessions, AreBusyUntilWhatWasAskedForIsDone) {
   EXPECT_TRUE(saved);
 }
 
-// A completion ends while the session is written in its earlier state. The first save gets that state, and a
-// later one gets the new state.
+// A completion ends while the session is being written in its earlier state. The first save must get that
+// state, and a later save the new one.
 TEST_F(Sessions, GoOnWhileTheyAreSaved) {
   const Tokens next = begin("chat", 1500);
   int saved = 0;
@@ -353,7 +357,7 @@ TEST_F(Sessions, GoOnWhileTheyAreSaved) {
   EXPECT_EQ(sessions().status("chat")->tokens, std::ssize(next));
 }
 
-// Others get their tokens while a session is read and written.
+// Other requests must get tokens while a session is read and written.
 TEST_F(Sessions, HoldUpNobody) {
   const Tokens next = begin("chat", 1900);
   start();
@@ -371,7 +375,7 @@ TEST_F(Sessions, HoldUpNobody) {
   EXPECT_TRUE(sessions().status("chat")->in_memory);
 }
 
-// Memory holds only one session, so each goes to the disk for the next one.
+// The memory holds only one session, so each goes to disk for the next one.
 TEST_F(Sessions, MakeRoomForEachOther) {
   constexpr int kMemory = 17 << 18;
   start(kMemory);
@@ -392,7 +396,7 @@ TEST_F(Sessions, MakeRoomForEachOther) {
   }
 }
 
-// Memory holds only some of these sessions of 1900 tokens.
+// The memory holds only some of these sessions of 1900 tokens.
 TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   constexpr int kMemory = 17 << 18;  // 4.25 MiB
   constexpr int kSessions = 44;
@@ -413,13 +417,14 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
 }
 
-// A prefix of 1792 tokens, of which a prompt wants 256, can be read again.
+// The disk has a prefix of 1792 tokens, of which a prompt can use 256. Sessions must not leave memory for
+// such a prefix, because it can be read as a prompt again.
 TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
-  // Sessions leave less of this memory free than the prefix takes.
+  // With the sessions in it, this memory has less room than the prefix takes.
   constexpr int kMemory = (17 << 18) - (3 << 15), kDisk = 1 << 30;
   start(kMemory, kIdentity, kDisk);
   ask(request("", Tokens(1900, 3)));
-  start(kMemory, kIdentity, kDisk);  // the previous scheduler writes its prefixes
+  start(kMemory, kIdentity, kDisk);  // the previous scheduler writes its prefixes when it ends
   ASSERT_EQ(scheduler_->status().prefix_disk->files, 1);
   for (int i = 1; scheduler_->status().sessions == i - 1; ++i) begin(std::string(i, 's'), 1900);
   const Reply reply = ask(request("", Tokens(300, 3)));
@@ -428,7 +433,7 @@ TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
   EXPECT_EQ(scheduler_->status().prefix_disk->hits, 0);
 }
 
-// A limit on file sizes stands for a full disk.
+// A limit on file sizes simulates a full disk.
 TEST_F(Sessions, AFullDiskIsAnErrorToTheOneWhoSaves) {
   const Tokens next = begin("chat", 1000);
   rlimit before{};
@@ -442,7 +447,7 @@ TEST_F(Sessions, AFullDiskIsAnErrorToTheOneWhoSaves) {
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->kind, Kind::not_written);
   EXPECT_FALSE(sessions().status("chat")->is_saved);
-  EXPECT_EQ(ask(request("chat", next)).cached, 1009);  // it is still in memory
+  EXPECT_EQ(ask(request("chat", next)).cached, 1009);  // the session must still be in memory
   EXPECT_FALSE(save("chat"));
 }
 

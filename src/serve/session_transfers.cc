@@ -1,4 +1,4 @@
-// Moves sessions to the disk and back.
+// Moves sessions between memory and disk.
 
 #include "base/warn.h"
 #include "serve/session_store.h"
@@ -59,7 +59,7 @@ bool SessionStore::advance_writing() {
 Status SessionStore::start_writing() {
   const std::string name = to_write_.front();
   to_write_.pop_front();
-  const Session& session = sessions_.at(name);  // a session that waits to be saved stays in memory
+  const Session& session = sessions_.at(name);  // a session that waits to be written stays in memory
   writing_.emplace(Writing{.name = name,
                            .version = session.version,
                            .sequence = *session.sequence,
@@ -113,8 +113,8 @@ Status SessionStore::take_imported(Session& session) {
                         reading_.current_name(), contents.tokens.size(), cache_.length(sequence)));
   }
   if (session.sequence && !session.is_restoring)
-    return (cache_.free(sequence), Status());  // it has started anew since
-  // No other program should write into the folder, but people can.
+    return (cache_.free(sequence), Status());  // the session has started anew in the meantime
+  // Other programs should not write into the folder, but users can.
   if (session.is_known && !session.is_restoring && contents.tokens != session.tokens)
     return refuse(error("the file of the session '{}' was replaced while it was in use: restore it",
                         reading_.current_name()));
@@ -136,7 +136,7 @@ void SessionStore::finish_read(const Status& read) {
   if (read.ok()) {
     use(session);
   } else if (session.is_running) {
-    session.read_failure = Error{read.error().message};  // final, because nobody tries again
+    session.read_failure = Error{read.error().message};  // the failure is final, because nothing tries again
   }
   const std::vector<SessionDone> waiting = std::exchange(session.when_read, {});
   if (!session.sequence && !session.is_running && !folder_->holds(name)) sessions_.erase(name);

@@ -1,4 +1,4 @@
-// Tests speculative decoding in the scheduler: completions take fewer steps, and are bit-identical to those
+// Tests speculative decoding in the scheduler. Completions must take fewer steps, and have the same bits as
 // without drafts.
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using Tokens = std::vector<std::int32_t>;
 
 struct Reply {
   Tokens tokens;
-  std::vector<double> probabilities;  // of each token and its rivals
+  std::vector<double> probabilities;  // of each token and its alternatives
   TokenUsage usage;
   bool operator==(const Reply& other) const {
     return tokens == other.tokens && probabilities == other.probabilities;
@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Drafts,
                            return name;
                          });
 
-// Greedy completions soon repeat themselves; drawn ones were predicted.
+// Greedy completions soon repeat themselves, so drafts from the sequence are right. The drawn completions get
+// their plain result as expected text.
 TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   std::vector<GenerationRequest> requests;
   for (const int n : {5, 100, 230}) requests.push_back(request(random_tokens(n, n), 150, /*temperature=*/0));
@@ -104,7 +105,7 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
     accepted += alone.usage.accepted;
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_GT(drafted, accepted);  // some drafts were wrong
+  EXPECT_GT(drafted, accepted);  // some drafts must be wrong
   const auto together = scheduler(15);
   const std::vector<Reply> found = ask(*together, requests);
   for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(found[i], plain[i]) << i;
@@ -115,8 +116,8 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 
-// The draft model has the same weights, so without the recipe's error it would always be right. Granite's
-// logits are divided by logit_scale, which makes the model sure of its drafts.
+// The draft model has the same weights as the target, so only the recipe's error makes it wrong. Granite
+// divides its logits by logit_scale, which makes the model sure enough to draft.
 TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
   const auto file = write_tiny_model({.architecture = "granite",
                                       .n_layers = 2,
@@ -138,7 +139,7 @@ TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 
-// A session holds the same with and without drafts, and continues alike.
+// A session must have the same contents with and without drafts, and continue in the same way.
 TEST_P(Drafts, LeaveNothingInASession) {
   const TinyFile plain_folder("sessions"), folder("sessions");
   auto first = request(random_tokens(200, 1), 120, /*temperature=*/0);

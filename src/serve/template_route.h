@@ -1,5 +1,5 @@
-// Routes POST /apply-template, as llama.cpp's server has it: it turns {"messages": [...]}, with optional
-// tools, into {"prompt": TEXT}.
+// Routes POST /apply-template, as llama.cpp's server has it. The route turns {"messages": [...]}, with
+// optional tools, into {"prompt": TEXT}.
 #pragma once
 
 #include "chat/chat_template.h"
@@ -11,7 +11,7 @@ class Server;
 
 namespace kvant {
 
-// The template must outlive the server; null: the model has none.
+// The template must outlive the server. It is null if the model has none.
 void add_template_route(httplib::Server& server, const ChatTemplate* chat_template);
 
 }  // namespace kvant

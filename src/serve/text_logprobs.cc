@@ -27,7 +27,8 @@ Json probability(const TokenProbability& token) {
   return std::isnan(token.log_probability) ? Json(nullptr) : Json(token.log_probability);
 }
 
-// Returns null for the first token, because nothing before it makes another token likely.
+// Returns the probabilities of a token and its alternatives. Returns null for the first token of a text,
+// which nothing predicts.
 Json top_probabilities(const Tokenizer& tokenizer, const ReportedToken& token) {
   if (std::isnan(token.chosen.log_probability)) return nullptr;
   const std::string chosen = name_of(tokenizer.piece(token.chosen.token));

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Has given texts for its tokens, by number.
+// PieceTokenizer has a given text for each token number.
 class PieceTokenizer : public testing::FakeTokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -26,7 +26,7 @@ ReportedToken token(std::int32_t token, std::vector<TokenProbability> alternativ
 }
 
 TEST(TextLogprobs, OffsetsCountCharacters) {
-  // The euro sign comes in two tokens.
+  // The euro sign is split into two tokens.
   const PieceTokenizer tokenizer(
       {"Gr\xc3\xbc\xc3\x9f"
        "e",

@@ -16,7 +16,7 @@ bool is_tokens(const Json& json) {
          std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_number_integer(); });
 }
 
-// `name` is the list's name in messages, such as "prompt[2]".
+// Reads a list of tokens. `name` is the list's name in messages, such as "prompt[2]".
 std::vector<std::int32_t> read_tokens(const Json& json, const char* key, const std::string& name, int n_vocab,
                                       JsonFields& fields) {
   std::vector<std::int32_t> tokens;

@@ -11,8 +11,8 @@
 
 namespace kvant {
 
-// Says how the text of a prompt becomes tokens. By default it is the client's own template, in which control
-// tokens are meant. Before a suffix it is plain text.
+// PromptReading says how the text of a prompt becomes tokens. By default, the texts of control tokens become
+// control tokens, because the client writes its own template. With a suffix, the prompt is plain text.
 struct PromptReading {
   bool add_special = true;
   bool parse_special = true;
@@ -21,14 +21,14 @@ struct PromptReading {
 
 struct TextPrompt {
   std::vector<std::int32_t> tokens;
-  std::string text;  // empty: the client gave tokens
+  std::string text;  // empty if the client gave tokens
 };
 
 // Reads `add_special_tokens`, `parse_special` and `suffix`.
 PromptReading read_prompt_reading(JsonFields& fields);
 
-// Reads the member `key`: a text, a list of tokens, or a list of either. Mistakes become the error of
-// `fields`.
+// Reads the member `key`: a text, a list of tokens, or a list of texts and lists of tokens. Mistakes become
+// the error of `fields`.
 std::vector<TextPrompt> read_prompts(JsonFields& fields, const char* key, const PromptReading& reading,
                                      const Tokenizer& tokenizer, const ApiLimits& limits);
 

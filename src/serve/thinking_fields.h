@@ -1,4 +1,5 @@
-// Reads what requests say about a model's thoughts: how much it should think, and where the thoughts go.
+// Reads what requests say about a model's thoughts: how much the model should think, and where the thoughts
+// go.
 #pragma once
 
 #include "chat/thinking_switch.h"
@@ -6,9 +7,9 @@
 
 namespace kvant {
 
-// Reads OpenAI's `reasoning_effort`, and what other servers added: `reasoning` (OpenRouter), `thinking`
-// (DeepSeek), `enable_thinking` (Qwen) and `reasoning_format` (llama-server). Mistakes become the error of
-// `fields`.
+// Reads OpenAI's `reasoning_effort`, and parameters that other servers added: `reasoning` (OpenRouter),
+// `thinking` (DeepSeek), `enable_thinking` (Qwen) and `reasoning_format` (llama-server). Mistakes become the
+// error of `fields`.
 ThinkingOptions read_chat_thinking(JsonFields& fields);
 // Reads Anthropic's `thinking` and `output_config.effort`.
 ThinkingOptions read_messages_thinking(JsonFields& fields);

@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Returns what is read, in one line, or the wrong parameter.
+// Returns the options that `reader` reads, in one line, or the name of the wrong parameter.
 std::string read(const Json& body, ThinkingOptions (*reader)(JsonFields&)) {
   JsonFields fields(body);
   const ThinkingOptions options = reader(fields);

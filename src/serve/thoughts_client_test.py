@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Thoughts, and the messages that clients send, as clients meet them, against a started server.
+"""Tests thoughts by HTTP against a started server, with the messages that clients send.
 
     src/serve/thoughts_client_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
 
-The server gets a chat template with thoughts. A grammar has the model say what the test wants it to say.
+The server gets a chat template with thoughts. A grammar forces the model to generate the text that a test needs.
 """
 import json
 import sys
@@ -37,7 +37,7 @@ class Thoughts(unittest.TestCase):
         self.assertEqual(choice["message"]["content"], "Yes, it is.")
         tokens = choice["logprobs"]["content"]
         self.assertEqual("".join(token["token"] for token in tokens), "<think>\nWet is a word.\n</think>\n\nYes, it is.")
-        self.assertLessEqual(completion["usage"]["completion_tokens"] - len(tokens), 1)  # the token that ends the turn may count
+        self.assertLessEqual(completion["usage"]["completion_tokens"] - len(tokens), 1)  # the token that ends the turn may count, too
 
     def test_come_apart_in_a_stream(self):
         status, text = SERVER.request("/v1/chat/completions", {**SPOKEN, "stream": True})

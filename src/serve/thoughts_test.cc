@@ -20,7 +20,7 @@ std::string replaced(std::string text, const std::string& old, const std::string
   return text.replace(text.find(old), old.size(), more);
 }
 
-// The project's template for tools, with thoughts as Qwen 3 has them.
+// Returns the project's template for tools, extended by thoughts in Qwen 3's format.
 std::string template_source(bool opens_thought) {
   std::ifstream file(KVANT_TEST_TEMPLATE);
   std::ostringstream text;
@@ -74,7 +74,8 @@ class Thoughts : public testing::TinyScheduler {
   }
   static Json tools() { return {{"tools", {{{"type", "function"}, {"function", kWeather}}}}}; }
 
-  // Returns the message of a completion with that text. A stream must say the same.
+  // Returns the message of a completion with the given text. A stream of the same text must give the same
+  // message.
   static Json message(const Json& more, bool opens_thought, const std::string& text) {
     const ApiRequest wanted = request(more, opens_thought);
     const auto response = [&] {
@@ -155,7 +156,7 @@ TEST_F(Thoughts, AreSwitchedByWhatEachApiHasForIt) {
   EXPECT_EQ(message({{"reasoning_effort", "none"}}, false, "b")["content"], "b");
 }
 
-// A format restricts a completion from its first token on, so the completion has no thought.
+// A format restricts a completion from its first token on, so the prompt must turn thoughts off.
 TEST_F(Thoughts, AreLeftOutOfAFormat) {
   const Json format = {{"response_format", {{"type", "json_object"}}}};
   EXPECT_TRUE(prompt(format, false).ends_with("assistant\n<think>\n\n</think>\n\n"));
@@ -166,7 +167,7 @@ TEST_F(Thoughts, AreLeftOutOfAFormat) {
   }
 }
 
-// Returns whether the request's grammar accepts the tokens of the text one after another.
+// Returns whether the request's grammar accepts all tokens of the text.
 bool takes(const GenerationRequest& request, const Tokenizer& tokenizer, const std::string& text) {
   const auto grammar = request.grammar->clone();
   const auto tokens = tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/true).value();
@@ -186,7 +187,8 @@ TEST_F(Thoughts, MayGoBeforeACallThatIsRequired) {
     EXPECT_TRUE(is_taken(start + "I look.\n</think>\n\n" + kTaggedCall));
     EXPECT_TRUE(is_taken(start + "Not <tool_call> yet\n</think>\n\n<tool_call>\n{\"name\": \"weather\""));
     EXPECT_FALSE(is_taken(start + "I look.\n</think>\n\nNo.")) << opens;
-    EXPECT_EQ(is_taken(kTaggedCall), true);  // otherwise it is a thought
+    // Without an open thought, the text is a call; within one, the text is part of the thought.
+    EXPECT_EQ(is_taken(kTaggedCall), true);
   }
 }
 
@@ -235,7 +237,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"thinking", "thinking_delta", "signature_delta", "text",
                                              "text_delta", "tool_use", "input_json_delta"}));
-  // The next turn returns the thought.
+  // The client's next request returns the thought.
   Json next = body;
   next["messages"].push_back({{"role", "assistant"}, {"content", message["content"]}});
   next["messages"].push_back(
@@ -249,7 +251,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
       << std::get<ApiRequest>(parsed).prompts[0].text;
 }
 
-// A NUL is a character like any other.
+// A NUL is an ordinary character in a message.
 TEST_F(Thoughts, AndMessagesMayHaveANul) {
   const std::string nul("a\0b", 3);
   const Json turns = {{{"role", "user"}, {"content", nul}},

@@ -1,4 +1,5 @@
-// For tests only: completions of a scheduler on a tiny model with random weights, whose text is arbitrary.
+// Runs completions of a scheduler on a tiny model with random weights, for tests. The text of such a
+// completion is arbitrary.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ class TinyScheduler : public ::testing::Test {
     return testing::ask(*scheduler, requests);
   }
 
-  double grammar_seconds_ = 60;  // long enough on a busy machine
+  double grammar_seconds_ = 60;  // seconds; long enough on a busy machine
   static inline Engine* engine_ = nullptr;
   std::unique_ptr<AttentionBackend> backend_ = make_cpu_backend();
 };

@@ -8,14 +8,14 @@
 
 namespace kvant {
 
-// Returns what a part says; the last part also returns what was held back. With a null reader, the text is
-// the completion.
+// Returns the thoughts, text and calls of a part. The last part also gives the text that was held back. With
+// a null reader, all text is the completion's text.
 AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part);
 
-// Returns whether a token limit cut off a completion.
+// Returns whether a token limit cut off the completion.
 bool was_cut(const ToolAnswer* reader, GenerationEnd end);
 
-// Adds parts of calls to the calls that they belong to.
+// Appends the parts to the calls that they belong to.
 void join_calls(std::vector<ToolCallPart> parts, std::vector<ToolCallPart>& calls);
 
 }  // namespace kvant

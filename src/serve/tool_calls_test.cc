@@ -1,4 +1,4 @@
-// Tests tools, from a request to its completion, in the project's template for tools.
+// Tests tools, from a request to its completion, with the project's template for tools.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class ToolCalls : public testing::TinyScheduler {
 };
 std::shared_ptr<const ChatTemplate>* ToolCalls::template_ = nullptr;
 
-// Checks the arguments by hand.
+// Checks the arguments by hand, independently of the grammar.
 void expect_arguments(const std::string& text) {
   const auto json = parse_json(text);
   ASSERT_TRUE(json.ok()) << text;
@@ -101,7 +101,7 @@ TEST_F(ToolCalls, AreInThePromptAsTheTemplateSays) {
   EXPECT_EQ(prompt({{"tools", nullptr}}), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
 }
 
-// The model's tokens are random, so only the grammar makes them calls.
+// The model has random weights, so a completion contains calls only because its grammar demands them.
 TEST_F(ToolCalls, AreMadeAndHeldToTheirSchemaWhereTheyAreRequired) {
   std::set<std::string> called;
   for (int seed = 0; seed < 6; ++seed) {
@@ -197,7 +197,8 @@ TEST_F(ToolCalls, AreTextFromWhereTheyAreNestedTooDeeply) {
     EXPECT_TRUE(read.text.ends_with(brackets(5000, '[') + end));
   }
   EXPECT_EQ(read_text(*format, "text " + brackets(100, '{'), 7).text, "text " + brackets(100, '{'));
-  // Brackets within a string are not nesting, and a quotation mark in the text before a call hides none.
+  // Brackets within a string are not nesting. A quotation mark in the text before a call must not hide the
+  // call's brackets.
   const AnswerDelta quoted = read_text(*format, begin + '"' + brackets(200, '[') + '"' + end, 50);
   ASSERT_EQ(quoted.calls.size(), 1U);
   EXPECT_EQ(Json::parse(quoted.calls[0].arguments), (Json{{"city", brackets(200, '[')}}));
@@ -234,7 +235,7 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
   expect_arguments(answer["content"][0]["input"].dump());
   EXPECT_NE(stream.find(R"("type":"input_json_delta")"), std::string::npos);
   EXPECT_NE(stream.find(R"("stop_reason":"tool_use")"), std::string::npos);
-  // The next turn returns the tool's result.
+  // The client's next request returns the tool's result.
   Json next = body;
   next["messages"].push_back({{"role", "assistant"}, {"content", answer["content"]}});
   next["messages"].push_back(
@@ -267,8 +268,8 @@ const Json kUnholdable = Json::parse(R"({"type": "object", "required": ["days", 
     "tags": {"type": "array", "uniqueItems": true, "items": {"enum": ["x", "y"]}, "maxItems": 2},
     "code": {"type": "string", "pattern": "^(?!a)\\d+$"}, "text": {"type": "string", "maxLength": 100000}}})");
 
-// Without `strict` a schema is advice: demands that cannot be enforced are dropped and named, and the rest
-// holds.
+// Without `strict`, a schema is advice. Demands that a grammar cannot enforce are dropped and named, and the
+// other demands hold.
 TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
   const Json asked = {{"tools", {tool("f", kUnholdable)}}};
   JsonFields fields(asked);
@@ -281,7 +282,8 @@ TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
       return sentence.find(part) != std::string::npos && sentence.find("'f'") != std::string::npos;
     })) << part;
   }
-  EXPECT_EQ(read.functions[0]["function"]["parameters"], kUnholdable);  // the prompt shows it unchanged
+  // The prompt must show the schema unchanged.
+  EXPECT_EQ(read.functions[0]["function"]["parameters"], kUnholdable);
   for (int seed = 0; seed < 3; ++seed) {
     const ApiRequest wanted = request({{"tools", {tool("f", kUnholdable)}},
                                        {"tool_choice", "required"},
@@ -292,7 +294,7 @@ TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
     ApiResponse collected = response(wanted);
     for (const AnswerPart& part : reply.parts) collected.add(0, part);
     const Json answer = Json::parse(response_text(collected.whole({})))["choices"][0];
-    if (answer["finish_reason"] == "length") continue;  // the random model wrote a long text
+    if (answer["finish_reason"] == "length") continue;  // the random model wrote a text that is too long
     const auto arguments =
         parse_json(answer["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>());
     ASSERT_TRUE(arguments.ok()) << reply.text;
@@ -336,7 +338,8 @@ TEST_F(ToolCalls, MayBeManyWithDefinitionsOfTheSameName) {
     large["properties"]["property_" + std::to_string(i)] = text;
     large["required"].push_back("property_" + std::to_string(i));
   }
-  EXPECT_EQ(status({tool("f", large), tool("g", large)}), "");  // both may have any arguments
+  // The schemas cost too much, so both functions accept any arguments.
+  EXPECT_EQ(status({tool("f", large), tool("g", large)}), "");
   EXPECT_NE(status({strict(tool("f", large)), strict(tool("g", large))}).find("too much"), std::string::npos);
   for (int i = 150; i < 4000; ++i) many.push_back(tool("tool_" + std::to_string(i), Json::object()));
   EXPECT_NE(status(many).find("one tool too many"), std::string::npos);
@@ -378,7 +381,8 @@ TEST_F(ToolCalls, AreRefusedWhereTheyCanNotBe) {
   EXPECT_TRUE((*template_)->has_tools());
   EXPECT_EQ(refused(Json::object(), own.get()), "tools");
   EXPECT_EQ(refused(Json::object(), nullptr), "tools");
-  EXPECT_EQ(refused({{"tool_choice", "none"}}, own.get()), "accepted");  // "none" means no tools
+  // With "none", the request has no tools.
+  EXPECT_EQ(refused({{"tool_choice", "none"}}, own.get()), "accepted");
   const ChatTemplate* tools = template_->get();
   EXPECT_EQ(refused(Json::object(), tools), "accepted");
   EXPECT_EQ(refused({{"tools", {tool("f"), tool("f")}}}, tools), "tools[1].function.name");

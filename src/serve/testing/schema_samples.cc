@@ -1,7 +1,7 @@
-// For tests only: draws random texts from the grammars of JSON schemas. It reads one request per line,
-// {"schema": ..., "texts": number, "seed": number, "advice": boolean}. It prints one line for each: {"texts":
-// [...]}, or {"error": ...} for a refused schema. With advice, "loosened" names the demands that are not
-// enforced.
+// Draws random texts from the grammars of JSON schemas, for held_schema_test.py. The program reads one
+// request per line, {"schema": ..., "texts": number, "seed": number, "advice": boolean}. For each request it
+// prints a line {"texts": [...]}, or {"error": ...} if the schema is refused. With advice, "loosened" names
+// the demands that the grammar does not enforce.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class TextSource {
 
   bool ends() const { return costs_[table_.root] < kEndless; }
 
-  // Draws a text of any length, but ends it soon when it gets long.
+  // Draws a text of any length. A text that has grown long takes the shortest way to its end.
   std::u32string draw() {
     text_.clear();
     longest_ = std::uniform_int_distribution<std::size_t>(4, 160)(random_);
@@ -86,7 +86,7 @@ class TextSource {
       const std::uint32_t end = pick(0, 3);
       return end == 0 ? low : end == 1 ? high : pick(low, pick(0, 3) == 0 ? high : std::min(high, low + 60));
     }
-    // Characters that are easy to forget come often.
+    // Characters that need escapes, or that have a meaning in JSON, come often.
     constexpr std::u32string_view kRisky =
         U"\"\\\n\r\t{}[]:,-.eE+/bfnrtu0123456789aZ \u0001\u007f\u00e9\u2028\U0001F600";
     for (int tries = 0; tries < 200; ++tries) {
@@ -98,7 +98,7 @@ class TextSource {
 
   const kvant::GrammarTable& table_;
   std::mt19937_64 random_;
-  std::vector<std::int64_t> costs_;  // cost of the shortest text of each rule
+  std::vector<std::int64_t> costs_;  // for each rule, the cost of the shortest text
   std::u32string text_;
   std::size_t longest_ = 0;
 };
