@@ -1,5 +1,6 @@
-// Rows of values on a uniform grid: value = offset + code * scale, with one (scale, offset) pair per channel.
-// The token-wise (tok) and channel-wise (ch) families share this code.
+// Encodes and decodes rows of values on uniform grids: value = offset + code * scale, with one (scale,
+// offset) pair per channel. The token-wise (tok) and channel-wise (ch) families share this code, and hi uses
+// it for its coded channels.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace kvant {
 
-// Holds the f16 parameters of a group of values.
+// Holds the f16 parameters of a group of values that share one grid.
 struct AffineGroup {
   std::uint16_t scale = 0;
   std::uint16_t offset = 0;
@@ -23,11 +24,12 @@ struct Extremes {
 Extremes extremes(const float* values, int n);
 
 // Fits the grid of 2^bits points from `low` to `high`: offset = f16(low), scale = f16((high - offset) /
-// (2^bits - 1)). The scale is measured from the rounded offset and is never negative. Both saturate at the
-// largest f16.
+// (2^bits - 1)). The scale is measured from the rounded offset and is never negative. Scale and offset
+// saturate at the largest f16.
 AffineGroup fit_affine_group(float low, float high, int bits);
 
-// Writes each channel's reciprocal of scale. It is 0 where scale is 0, so every code there becomes 0.
+// Writes reciprocal[i] = 1 / scale[i]. Where scale[i] is 0, reciprocal[i] is 0, so every code of channel i
+// becomes 0.
 void reciprocal_row(const float* scale, int n, float* reciprocal);
 
 // Computes codes[i] = clamp(round((values[i] - offset[i]) * reciprocal[i]), 0, 2^bits - 1), halves rounded

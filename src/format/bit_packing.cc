@@ -9,10 +9,10 @@
 namespace kvant {
 namespace {
 
-// The last codes of a stream may not fill a block; they are then handled as a block of their own.
+// Describes the last codes of a stream where they do not fill a block of kCodeBlock codes.
 struct Remainder {
-  std::size_t first;  // code
-  std::size_t n;      // codes, less than kCodeBlock
+  std::size_t first;  // index of the first of these codes
+  std::size_t n;      // number of codes, less than kCodeBlock
 };
 Remainder remainder_of(std::size_t n) {
   return {n - n % kCodeBlock, n % kCodeBlock};

@@ -1,5 +1,6 @@
-// Codes of 1 to 16 bits, packed without padding into a little-endian bit stream: bit j of code i is bit
-// (i * bits + j) of the stream, and bit k of the stream is bit (k mod 8) of byte (k / 8).
+// Packs codes of 1 to 16 bits without padding into a little-endian bit stream: bit j of code i is bit (i *
+// bits + j) of the stream, and bit k of the stream is bit (k mod 8) of byte (k / 8). All quantized formats
+// store their codes in such streams.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,10 @@ constexpr std::size_t packed_bytes(std::size_t n, int bits) {
   return (n * bits + 7) / 8;
 }
 
-// Packs codes [n], each below 2^bits. It writes all packed_bytes(n, bits) bytes of `packed`.
+// Packs codes [n], each below 2^bits, and writes all packed_bytes(n, bits) bytes of `packed`.
 void pack_codes(const std::uint16_t* codes, std::size_t n, int bits, std::byte* packed);
 
-// Unpacks n codes. It reads packed_bytes(n, bits) bytes and no further.
+// Unpacks n codes and reads exactly packed_bytes(n, bits) bytes of `packed`.
 void unpack_codes(const std::byte* packed, std::size_t n, int bits, std::uint16_t* codes);
 
 }  // namespace kvant

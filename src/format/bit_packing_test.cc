@@ -6,7 +6,8 @@ namespace kvant {
 namespace {
 
 TEST(BitPacking, LaysOutThreeBitCodesAsWorkedByHand) {
-  // 5, 2, 7, 0, 1 from the lowest bit up: 101 010 111 000 100 -> bytes 11010101, 00010001.
+  // The codes 5, 2, 7, 0, 1 are the bits 101 010 111 000 100, lowest bit first, and the bytes 11010101,
+  // 00010001.
   const std::uint16_t codes[] = {5, 2, 7, 0, 1};
   std::byte packed[2];
   pack_codes(codes, 5, 3, packed);
@@ -30,7 +31,7 @@ TEST(BitPacking, PutsEveryBitWhereTheStreamHasIt) {
         EXPECT_EQ(std::to_integer<int>(packed[size - 1]) >> (n * bits % 8), 0);
       }
 
-      packed.resize(size);  // sanitizers report reads past the end
+      packed.resize(size);  // Sanitizers report reads past the end.
       packed.shrink_to_fit();
       std::vector<std::uint16_t> unpacked(n + 1, 0x1234);
       unpack_codes(packed.data(), n, bits, unpacked.data());

@@ -1,18 +1,21 @@
-// ch<B>g<N>: channel-wise quantization. Each channel's tokens form groups of N (32, 64 or 128), each with its
-// own uniform grid of 2^B values; B in 1, 2, 3, 4, 5, 6, 8. (KIVI, section 3: K per channel; KVLinC,
-// section 3.)
+// ch<B>g<N>: channel-wise quantization, as KIVI (section 3) and KVLinC (section 3) apply it to K. The page's
+// tokens form groups of N (32, 64 or 128). In each group, every channel has its own uniform grid of 2^B
+// values; B is 1, 2, 3, 4, 5, 6 or 8. A channel of K keeps a similar offset over many tokens, so a grid per
+// channel spans a small range.
 //
 // Bytes of a page, d channels, n = kPageTokens / N groups:
-//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
+//   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
 //                              a token
-//   scales  [n][d]             f16
-//   offsets   [n][d]             f16
+//   scales   [n][d]            f16
+//   offsets  [n][d]            f16
+// Bits per value: B + 32 / N.
 //
-// value = offset + code * scale, with offset = f16(min) and scale = f16((max - offset) / (2^B - 1)) over the
-// group's tokens that aren't left out. Error <= scale / 2, plus f16's rounding of offset and scale. Left-out
-// tokens widen no range; their codes are clamped. A group without any other token has scale = zero = 0. A
-// constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
-// Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
+// value = offset + code * scale, with offset = f16(min) and scale = f16((max - offset) / (2^B - 1)). The
+// minimum and the maximum are taken over the group's tokens that aren't left out. The error is at most scale
+// / 2, plus f16's rounding of offset and scale. Left-out tokens widen no range, and their codes are clamped.
+// If all tokens of a group are left out, its scales and offsets are 0. A constant group is exact to f16.
+// Scales below 2^-25 are stored as 0, so the group decodes to its offset. Scales and offsets saturate at
+// 65504, and codes at the ends of the grid, so decoded values are always finite.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -39,8 +42,8 @@ constexpr int kGroups[] = {32, 64, 128};
 
 using ChannelRow = std::array<float, kMaxHeadDim>;
 
-// Finds the smallest and largest value of each channel over tokens [first, first + n) of values [kPageTokens,
-// d]. Left-out tokens don't count; the result is false when all tokens are left out.
+// Finds the smallest and the largest value of each channel over tokens [first, first + n) of values
+// [kPageTokens, d]. Left-out tokens don't count; the result is false when all tokens are left out.
 bool channel_extremes(const float* values, int first, int n, int d, const TokenMask& left_out,
                       ChannelRow& low, ChannelRow& high) {
   bool any = false;
@@ -122,8 +125,8 @@ class ChFormat : public Format {
   }
 
  private:
-  // Returns the f16 scales [d] of the group that begins at token `first`. The offsets follow the scales of
-  // all groups.
+  // Returns the f16 scales [d] of the group that begins at token `first`. The offsets of that group lie
+  // offsets_after_scales(d) bytes further.
   template <class Byte>
   Byte* scales_of(Byte* page, int first, int d) const {
     return page + static_cast<std::ptrdiff_t>(kPageTokens) * (d * bits_ / 8) + first / group_ * 2 * d;
@@ -152,7 +155,7 @@ class ChFormat : public Format {
   }
 
   int bits_;
-  int group_;  // tokens
+  int group_;  // N, tokens
 };
 
 std::unique_ptr<Format> parse_ch(const std::string& name) {

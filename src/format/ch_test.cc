@@ -85,7 +85,7 @@ TEST(ChannelGroups, StoreTheNearestGridPointOfTheDesignedGrid) {
       check_page(test, key_like_values(d, 2), sink);
       check_page(test, key_like_values(d, 3), first_group);
       std::vector<float> small = key_like_values(d, 4);
-      for (float& value : small) value *= 1e-6F;  // scales and offsets are f16 denormals
+      for (float& value : small) value *= 1e-6F;  // Scales and offsets become f16 denormals.
       check_page(test, small, TokenMask{});
       if (HasFatalFailure()) return;
     }

@@ -1,11 +1,11 @@
-// The model constant of a head's K that tells formats how to distribute bits over channels.
+// Names the model constant of a head's K that tells the format gtq how to distribute bits over channels.
 #pragma once
 
 namespace kvant {
 
-// The constant holds, for each channel [d], (E k^2 + E q^2) / 2 over the queries of the heads that read it.
-// Channels that RoPE rotates together both have their sum, so a block's number is the s of Block-GTQ (arXiv
-// 2606.24033, Algorithm 1).
+// The constant holds (E k^2 + E q^2) / 2 for each channel [d], over the head's keys k and the queries q that
+// read them. Two channels that RoPE rotates together both hold the sum of their two numbers. A block's number
+// is therefore the s of Block-GTQ (arXiv 2606.24033, Algorithm 1).
 inline constexpr const char* kChannelEnergy = "channel-energy";
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Eight B-bit codes fill exactly B bytes. Loops that read and write the stream of bit_packing.h work in these
-// blocks, which the compiler can unroll.
+// Packs and unpacks blocks of eight B-bit codes, which fill exactly B bytes. Loops over the streams of
+// bit_packing.h work block by block, because the compiler can unroll a loop of fixed length.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ static_assert(std::endian::native == std::endian::little, "pages are little-endi
 
 inline constexpr int kCodeBlock = 8;
 
-// Returns bits [first, first + B) of the 128-bit number (high, low).
+// Returns bits [first, first + B) of the 128-bit number whose lower half is `low` and whose upper half is
+// `high`.
 template <int B>
 [[gnu::always_inline]] inline std::uint32_t code_at(std::uint64_t low, std::uint64_t high, int first) {
   constexpr std::uint32_t kMask = (1U << B) - 1;
@@ -62,8 +63,8 @@ template <int B>
   if constexpr (B > 8) std::memcpy(packed + 8, &high, B - 8);
 }
 
-// Calls f(std::integral_constant<int, B>) with B = bits (1..16), so loops over codes are compiled for each
-// width. It is always inlined, which compiles them for the instruction set of the caller.
+// Calls f(std::integral_constant<int, bits>{}) for bits in 1 .. 16, so the compiler knows the width in f's
+// loops. This function is always inlined, so f's loops use the instruction set of the caller.
 template <class F>
 [[gnu::always_inline]] inline void with_code_bits(int bits, const F& f) {
   switch (bits) {

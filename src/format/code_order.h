@@ -1,5 +1,6 @@
-// Orders of a page's code bytes: the format's own, or one that puts tokens into the lanes of vector registers
-// (design section 3: a backend may permute a page's codes). Parameters stay where they are.
+// CodeOrder: the order in which a page stores the bytes of its codes. The canonical order is the format's
+// own. A backend may choose an order whose adjacent bytes fill the lanes of a vector register. Only codes
+// move: the page's parameters stay where the format puts them.
 #pragma once
 
 #include <memory>
@@ -9,27 +10,28 @@
 
 namespace kvant {
 
-// Each order places byte b of group g of token t (code_scheme.h), with G groups of B bytes per token:
+// Each enumerator gives the offset of byte b of group g of token t. A token has G groups of B bytes
+// (code_scheme.h).
 enum class CodeOrder : std::uint8_t {
   rows,         // (t * G + g) * B + b: the canonical order
-  token_lanes,  // (((t / 16 * G / 4 + g / 4) * B + b) * 16 + t % 16) * 4 + g % 4: for sums over channels (q .
-                // K)
-  token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8: for sums over tokens (P . V)
+  token_lanes,  // (((t / 16 * G / 4 + g / 4) * B + b) * 16 + t % 16) * 4 + g % 4: sums over channels (q . K)
+  token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8: sums over tokens (P . V)
 };
 
-// Tokens and groups that are adjacent in one load.
+// One load brings kLaneTokens tokens of kLaneGroups groups together in token_lanes, and kOctet tokens in
+// token_octets.
 inline constexpr int kLaneTokens = 16;
 inline constexpr int kLaneGroups = 4;
 inline constexpr int kOctet = 8;
 
 // Returns `format` with its codes in the order that suits a side: token_lanes for K, token_octets for V. The
-// result is null if the codes of head_dim channels have no other order. That is so if a token's groups aren't
-// a multiple of 4, if the format has no scheme, or if its codes are wide vectors, which are looked up one by
-// one. The result refers to `format`.
+// result refers to `format`. The result is null where codes have no other order. Formats without a code
+// scheme and wide vectors, which are looked up one by one, have no other order. Neither have formats where
+// the groups of codes under one token parameter are not a multiple of 4.
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
 
-// Convert a whole page of any format to canonical code order, and back, for interchange. The two buffers must
-// not overlap.
+// These functions convert a whole page of any format to the canonical order and back, because backends
+// exchange pages in that order. The two buffers must not overlap.
 void to_canonical_order(const Format& format, int head_dim, const std::byte* page, std::byte* canonical);
 void from_canonical_order(const Format& format, int head_dim, const std::byte* canonical, std::byte* page);
 

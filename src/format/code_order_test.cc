@@ -88,10 +88,10 @@ TEST(CodeOrder, PutsTokensSideBySide) {
   const auto byte = [](const Bytes& page, int i) { return std::to_integer<int>(page[i]); };
   const auto keys = with_code_order(format.format(), Side::key, 64);
   const Bytes k = encode(*keys, format, values);
-  for (int group = 0; group < 4; ++group) {  // token 3's channel 0 of groups 0 .. 3
+  for (int group = 0; group < 4; ++group) {  // channel 0 of token 3, groups 0 .. 3
     EXPECT_EQ(byte(k, 3 * 4 + group), 3 + group);
-    EXPECT_EQ(byte(k, (8 * 16 + 3) * 4 + group), 3 + 4 + group);   // and of groups 4 .. 7
-    EXPECT_EQ(byte(k, (2 * 8 * 16 + 1) * 4 + group), 17 + group);  // token 17
+    EXPECT_EQ(byte(k, (8 * 16 + 3) * 4 + group), 3 + 4 + group);   // channel 0 of token 3, groups 4 .. 7
+    EXPECT_EQ(byte(k, (2 * 8 * 16 + 1) * 4 + group), 17 + group);  // channel 0 of token 17
   }
   const auto octets = with_code_order(format.format(), Side::value, 64);
   const Bytes v = encode(*octets, format, values);
@@ -123,7 +123,7 @@ int number_of(const CodeScheme& scheme, const CodeTable& table, const Bytes& row
   return scheme.meaning == CodeMeaning::level ? table.biased[code] - kTableBias : code;
 }
 
-// Table entries are rounded to bytes, so they may be off by half a unit.
+// Table entries are rounded to bytes, so they may be off by half a step of the table.
 TEST(CodeScheme, ItsFormulaGivesTheDecodedValues) {
   for_each_order([](const TestFormat& format, const Format& ordered) {
     const int d = format.d();
@@ -157,9 +157,10 @@ TEST(CodeScheme, ItsFormulaGivesTheDecodedValues) {
 }
 
 TEST(CodeOrder, IsRefusedWhereGroupsOfChannelsDontFillALoad) {
-  EXPECT_EQ(with_code_order(*find_format("ch4g128"), Side::key, 80), nullptr);    // 10 groups of 8
-  EXPECT_EQ(with_code_order(*find_format("tok4g8"), Side::key, 64), nullptr);     // scales for 8 channels
-  EXPECT_EQ(with_code_order(*find_format("tok4g128"), Side::key, 192), nullptr);  // 128 and 64 channels
+  EXPECT_EQ(with_code_order(*find_format("ch4g128"), Side::key, 80), nullptr);  // 10 groups of 8
+  EXPECT_EQ(with_code_order(*find_format("tok4g8"), Side::key, 64), nullptr);   // one scale per 8 channels
+  EXPECT_EQ(with_code_order(*find_format("tok4g128"), Side::key, 192),
+            nullptr);  // groups of 128 and 64 channels
   EXPECT_EQ(with_code_order(*find_format("bf16"), Side::key, 64), nullptr);
   EXPECT_EQ(with_code_order(*find_format("vq-d4b12"), Side::key, 64), nullptr);
 }

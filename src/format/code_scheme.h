@@ -1,15 +1,15 @@
-// How the values of a page follow from small codes. A backend needs only this to multiply codes as integers,
-// whatever format family they come from.
+// CodeScheme: how the values of a page follow from small codes. With this description a backend multiplies
+// the codes of any format family as integers, without naming the family.
 //
-// value(t, c) = token_scale[g][t] * channel_scale[b][c] * number(t, c) + token_offset[g][t] +
-// channel_offset[b][c]
+// value(t, c) = token_scale[g][t] * channel_scale[b][c] * number(t, c)
+//               + token_offset[g][t] + channel_offset[b][c]
 //
-// with g the group of channels that contains c, b the block of tokens that contains t, and number(t, c) an
-// integer that fits in a byte (code_meaning.h).
+// where g is the group of channels that contains c, b is the block of tokens that contains t, and number(t,
+// c) is an integer that fits in a byte (CodeMeaning in code_meaning.h).
 //
-// The codes of a page are its first bytes, [kPageTokens][row_bytes]. The codes of a token form groups that
-// begin at whole bytes: group_bytes bytes for group_channels channels. code_order.h relies on that to
-// reorder them.
+// The codes of a page are its first bytes, [kPageTokens][row_bytes]. The codes of a token form groups of
+// group_bytes bytes for group_channels channels. Every group begins at a whole byte, so code_order.h can
+// reorder groups.
 #pragma once
 
 #include <cmath>
@@ -22,30 +22,31 @@ namespace kvant {
 
 struct CodeScheme {
   CodeMeaning meaning = CodeMeaning::number;
-  int bits = 0;            // of a code
-  int group_bytes = 0;     // bytes per group of channels: `bits` for groups of 8; 1 for vectors
-  int group_channels = 0;  // 8; for vectors, their channels; for wide vectors, all channels of the group
-  int token_groups = 0;    // groups of channels with parameters per token; 0: no such parameters
-  int channel_blocks = 0;  // blocks of tokens with parameters per channel; 0: no such parameters
+  int bits = 0;            // bits per code
+  int group_bytes = 0;     // bytes per group: `bits` for groups of 8 channels, 1 for vectors
+  int group_channels = 0;  // channels per group: 8, or the channels of one vector, or of four wide vectors
+  int token_groups = 0;    // groups of channels with parameters per token; 0: no parameters per token
+  int channel_blocks = 0;  // blocks of tokens with parameters per channel; 0: no parameters per channel
 
   // Returns the number of channels that one code of a wide vector stands for.
   int vector_channels() const { return group_channels * bits / (8 * group_bytes); }
 };
 
-// Maps codes to numbers; `scale` is already part of token_scale.
+// Maps codes to numbers. read_parameters multiplies token_scale by `scale`, so callers must not do so again.
 struct CodeTable {
-  // number + kTableBias, with numbers within +-127; at least 32 entries unless empty
+  // Each entry is number + kTableBias, with numbers in -127 .. 127. The table is empty or has at least 32
+  // entries.
   std::vector<std::uint8_t> biased;
   float scale = 1;
 };
 
-// Returns the entry of `biased` for a number, rounded to the nearest, halves away from 0.
+// Returns the entry of `biased` that is nearest to a number; halves are rounded away from 0.
 inline std::uint8_t biased_byte(float number) {
   return static_cast<std::uint8_t>(std::lround(number) + kTableBias);
 }
 
-// Holds the parameters of one page, named as in the formula above. An empty vector stands for scales of 1 or
-// offsets of 0.
+// Holds the parameters of one page, named as in the formula at the top of this file. An empty vector stands
+// for scales of 1 or offsets of 0.
 struct CodeParameters {
   std::vector<float> token_scale, token_offset;      // [token_groups][kPageTokens]
   std::vector<float> channel_scale, channel_offset;  // [channel_blocks][d]

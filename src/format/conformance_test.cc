@@ -12,7 +12,8 @@ constexpr float kCanary = 12345.0F;
 void for_every_format(const std::function<void(const TestFormat&)>& body) {
   for (const std::string& name : format_names()) {
     for (const int d : kTestHeadDims) {
-      const bool slow_to_encode = find_format(name)->constant_size(d) >= 16384;  // searches large codebooks
+      const bool slow_to_encode =
+          find_format(name)->constant_size(d) >= 16384;  // Every vector is compared with every centroid.
       if (slow_to_encode && d > 80) continue;
       const TestFormat format(name, d);
       SCOPED_TRACE(format.label());
@@ -63,7 +64,9 @@ TEST(EveryFormat, EncodesEveryByteOfThePageAndNoOther) {
       const std::byte canary{static_cast<unsigned char>(fill == 0 ? 0x00 : 0xff)};
       std::vector<std::byte>& buffer = buffers[fill];
       buffer.assign(size + 2 * kGuard + 1, canary);
-      test.format().encode(values.data(), {}, test.context(), buffer.data() + kGuard + fill);  // 1: unaligned
+      test.format().encode(
+          values.data(), {}, test.context(),
+          buffer.data() + kGuard + fill);  // A fill of 1 also moves the page off its alignment.
       EXPECT_TRUE(std::all_of(buffer.begin(), buffer.begin() + kGuard, [&](auto b) { return b == canary; }));
       EXPECT_TRUE(std::all_of(buffer.end() - kGuard, buffer.end(), [&](auto b) { return b == canary; }));
     }
@@ -87,7 +90,7 @@ TEST(EveryFormat, EncodesWithoutReadingBeyondOneRowOrWritingOthers) {
   });
 }
 
-// A short page takes its share of the bytes, and its tokens read as in a whole page.
+// A short page takes bytes in proportion to its tokens and decodes to the same values as the whole page.
 TEST(EveryFormat, KeepsTheSameRowsInAShortPage) {
   static constexpr std::byte kGuard{0x5a};
   for_every_format([](const TestFormat& test) {
@@ -168,7 +171,8 @@ TEST(EveryFormat, LetsNoLeftOutTokenTouchTheOthers) {
   });
 }
 
-// TurboAttention's integer products depend on this: q.K = scale * (q . integers), block by block.
+// TurboAttention computes q.K = scale * (q . integers) block by block, so values must equal integers times
+// scales.
 TEST(EveryFormat, DecodesToItsIntegersTimesTheirBlocksScales) {
   int integral = 0;
   for_every_format([&](const TestFormat& test) {
@@ -198,7 +202,7 @@ TEST(EveryFormat, DecodesToItsIntegersTimesTheirBlocksScales) {
 }
 
 // By Shannon's bound for Gaussian values, b bits per value leave a relative RMS error of at least 2^-b. A
-// format that beats it must have bytes that it does not count.
+// format with a smaller error must use bytes that its page_bytes() does not count.
 TEST(EveryFormat, NeedsTheBytesThatItStates) {
   for_every_format([](const TestFormat& test) {
     const std::vector<float> values = gaussian_values(test.d(), 5);

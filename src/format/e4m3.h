@@ -1,5 +1,5 @@
-// e4m3 is an 8-bit float: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities. Encoding never
-// produces the NaN codes 0x7f and 0xff.
+// e4m3 is an 8-bit float: a sign, 4 bits of exponent (bias 7) and 3 bits of mantissa, without infinities.
+// Encoding never produces the NaN codes 0x7f and 0xff. The fp8 formats store such numbers.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace kvant {
 
 inline constexpr float kE4m3Max = 448;
 
-// Rounds |x| <= 448 to the nearest e4m3, halves to even. It adds a power of two whose unit in the last
-// place is 2^-3 of x's power of two, so the addition rounds.
+// Rounds |x| <= 448 to the nearest e4m3 number, halves to even. The function adds a power of two whose unit
+// in the last place is 2^-3 of x's power of two, so the addition does the rounding.
 inline std::uint8_t e4m3_from_float(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 24) & 0x80U;

@@ -12,7 +12,8 @@ struct Sums {
   double along_a[kMetricRank] = {}, along_b[kMetricRank] = {};
 };
 
-// The products are exact and added in a fixed order, so every instruction set gives the same sums.
+// Products of F32 numbers are exact in double, and the sums have a fixed order, so all instruction sets
+// agree.
 KVANT_SIMD_CLONES void add_up(const FeedbackStep* steps, std::size_t n, const float* a, const float* b,
                               Sums& sums) {
   double aa = 0, ab = 0, bb = 0;

@@ -1,18 +1,18 @@
-// ErrorMetric: what an error of K costs, given the queries that read it, in the form of a filter for the
-// search for codes.
+// ErrorMetric: the cost of an error of K, given the queries that read the key, as a filter for encoders.
 //
-// An error e of a key changes the score of a query q by q.e. On average over queries that costs
-// e^T E[q q^T] e. The metric approximates E[q q^T]: its smaller eigenvalues are made equal and serve as the
-// unit:
+// An error e of a key changes the score of a query q by q.e. On average over queries that costs e^T E[q q^T]
+// e. The metric keeps the largest eigenvalues of E[q q^T] and replaces the others by one number, which serves
+// as the unit:
 //   M = 1 + V V^T,  V [d, rank]
-// The cost is written as a sum over a row in the order of its values, in which all later errors are
-// minimized out. With s(i) = V_0 e_0 + ... + V_(i-1) e_(i-1) (rank numbers; V_i is the row of value i),
+// Encoders choose the values of a row one after the other. So the cost is written as a sum of one term per
+// value, which assumes the best choice of all later errors. With s(i) = V_0 e_0 + ... + V_(i-1) e_(i-1) (rank
+// numbers; V_i is the row of value i),
 //   e^T M e = sum of D_i (e_i + g_i.s(i))^2
 //   K_n = 1,  D_i = 1 + V_i^T K_(i+1) V_i,  g_i = K_(i+1) V_i / D_i,  K_i = K_(i+1) - D_i g_i g_i^T
-// This is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one; here by the
-// recursion of recursive least squares). Rounding value by value to the target x_i + g_i.s(i) is LDLQ's
+// This is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one), computed by the
+// recursion of recursive least squares. Rounding value by value to the target x_i + g_i.s(i) is LDLQ's
 // rounding with feedback (Chee et al. 2023, QuIP). Frantar et al. 2022 (GPTQ) do the same, and noise-shaping
-// converters did it earlier (Spang and Schultheiss 1962). Choosing a trellis path by this sum, where each
+// converters did so earlier (Spang and Schultheiss 1962). Choosing a trellis path by this sum, where each
 // survivor carries the errors of its own past, is per-survivor processing (Raheli, Polydoros and Tzou 1995).
 // QTIP (Tseng et al. 2024) feeds back between whole blocks instead.
 #pragma once
@@ -23,9 +23,9 @@
 
 namespace kvant {
 
-inline constexpr int kMetricRank = 8;  // components of the error state that each path carries
+inline constexpr int kMetricRank = 8;  // numbers in s, which each path of a search carries
 
-// Holds the filter's numbers for value i. kvant_decode_layer (kvant/kvant.h) has the same layout.
+// Holds the numbers of value i. The arrays of kvant_decode_layer (kvant/kvant.h) have this layout.
 struct FeedbackStep {
   float weight;                               // D_i
   std::array<float, kMetricRank> feedback;    // g_i
@@ -34,7 +34,7 @@ struct FeedbackStep {
 
 class ErrorMetric {
  public:
-  // directions: V, [d][kMetricRank]; it must be finite.
+  // directions: V, [d][kMetricRank], finite.
   explicit ErrorMetric(std::span<const float> directions);
 
   std::span<const FeedbackStep> steps() const { return steps_; }  // [d]

@@ -1,8 +1,9 @@
-// Format: the byte layout of a page, with its scalar encode and decode (the specification).
+// Format: the byte layout of a page, with scalar code that encodes and decodes it. That code is the
+// specification: tests compare the faster code of the backends with it.
 //
-// A page is kPageTokens consecutive tokens of one KV head, one side: values [kPageTokens, d], token-major.
-// Formats come in families, one file each, listed in formats.def. Nothing outside a family's file may
-// depend on its name or layout; fast backends supply leaves for a family in their own rooms.
+// A page is kPageTokens consecutive tokens of one KV head and one side (K or V): values [kPageTokens, d],
+// token-major. Formats come in families, one file each, listed in formats.def. Code outside a family's file
+// depends neither on the family's names nor on its layout; it reads describe() or code_scheme() instead.
 #pragma once
 
 #include <array>
@@ -22,34 +23,35 @@
 
 namespace kvant {
 
-// Describes how a codebook constant is trained: as centroids of the values' sub-vectors.
+// Describes how a codebook constant is trained: its centroids are those of the values' sub-vectors.
 struct CodebookShape {
   int dim = 0;                 // X: channels of a sub-vector
   int centroids = 0;           // 2^Y
-  bool per_sub_space = false;  // [d / X][centroids][X] instead of [centroids][X] for all sub-spaces
-  bool unit_vectors = false;   // trained on the unit vectors x / |x|
+  bool per_sub_space = false;  // [d / X][centroids][X], not [centroids][X] for all sub-spaces
+  bool unit_vectors = false;   // Training uses the unit vectors x / |x|.
 };
 
 inline constexpr int kIntegerBlock = 64;
 
 class ErrorMetric;  // error_metric.h
 
-// What encode and decode need besides the page's bytes.
+// Holds what encode and decode need besides the page's bytes.
 struct PageContext {
   int head_dim = 0;
-  HeadConstants constants;  // codebooks and the like; unused by most formats
-  CodeTable table;          // of quantized pages: Format::code_table
-  // The page's capacity in tokens. It is below kPageTokens in a short page, which only row-wise formats have.
-  // A short page has the parts of a whole page (Format::row_parts), each for that many tokens.
+  HeadConstants constants;  // The constants that Format::needed_constants names.
+  CodeTable table;          // The page's code table (Format::code_table).
+  // The page's capacity in tokens, at most kPageTokens. Only row-wise formats have shorter pages. A short
+  // page consists of the parts in Format::row_parts, each for page_tokens tokens.
   int page_tokens = kPageTokens;
-  // What errors cost, for encode() of formats that shape errors (page_metric.h). Null means squared error.
+  // The cost of errors, for formats whose shapes_errors() is true (page_metric.h). Null stands for the
+  // squared error.
   const ErrorMetric* metric = nullptr;
 };
 
 enum class CodeOrder : std::uint8_t;  // code_order.h
 
-// Bytes per token in each part of a row-wise page: part i is [page_tokens][parts[i]] and follows the part
-// before it. 0 means that the part does not exist.
+// Lists the bytes per token in each part of a row-wise page. Part i is [page_tokens][parts[i]] bytes and
+// follows part i - 1; 0 means that part i does not exist.
 using RowParts = std::array<std::size_t, 4>;
 
 class Format {
@@ -59,51 +61,52 @@ class Format {
   Format(const Format&) = delete;
   Format& operator=(const Format&) = delete;
 
-  // The canonical name, such as "ch4g128".
+  // Returns the format's name, such as "ch4g128".
   const std::string& name() const { return name_; }
 
-  // Returns the bytes of one page, all parameters included. There is no padding.
+  // Returns the bytes of one page, all parameters included. Pages have no padding.
   virtual std::size_t page_bytes(int head_dim) const = 0;
 
-  // The smallest head size that this format supports.
+  // Returns the smallest head size in channels that the format supports.
   virtual int least_head_dim() const { return 8; }
 
-  // Names the model constants that encode and decode need, such as codebooks. Most formats need none.
+  // Names the model constants, such as codebooks, that encode and decode need. Most formats need none.
   virtual std::vector<std::string> needed_constants() const { return {}; }
 
-  // The size of each of these constants for a head of `head_dim` channels.
+  // Returns how many numbers each of needed_constants() has for a head of `head_dim` channels.
   virtual std::size_t constant_size(int /*head_dim*/) const { return 0; }
 
-  // How the needed constant is trained, if it is a codebook.
+  // Returns how the needed constant is trained if it is a codebook.
   virtual std::optional<CodebookShape> codebook_shape() const { return std::nullopt; }
 
-  // Whether encode() steers errors into directions that the head's queries ignore, given a metric in the
-  // context. Pages are decoded the same way in either case.
+  // Returns whether encode() uses PageContext::metric to steer errors into directions that the head's queries
+  // ignore. Decoding needs no metric.
   virtual bool shapes_errors() const { return false; }
 
-  // Whether tokens can be written one by one (encode_rows): a row's bytes depend on that row alone.
+  // Returns whether a token's bytes depend on that token alone, so encode_rows can write tokens one by one.
   virtual bool row_wise() const { return false; }
   virtual RowParts row_parts(int /*head_dim*/) const { return {}; }
-  // Bytes of a page with capacity for n tokens (row-wise formats only).
+  // Returns the bytes of a page with capacity for n tokens (row-wise formats only).
   std::size_t short_page_bytes(int head_dim, int n) const { return page_bytes(head_dim) / kPageTokens * n; }
-  // Copies the stored tokens [0, n) into a page of another capacity (row-wise formats only).
+  // Copies tokens [0, n) of a page into a page of another capacity (row-wise formats only).
   void copy_rows(const std::byte* from, const PageContext& from_context, int n, const PageContext& to_context,
                  std::byte* to) const;
 
-  // Whether values are stored as 16-bit floating-point numbers, without parameters. A cache of nothing but
-  // one plain format keeps its unsealed tokens in it too, so sealing changes nothing.
+  // Returns whether a page is nothing but 16-bit floating-point numbers. A cache whose only format is plain
+  // keeps unsealed tokens in that format too, so sealing changes no value.
   virtual bool plain() const { return false; }
 
-  // The type of a page's numbers. They are the values if the format is plain; otherwise read_parameters gives
-  // the scale of each token.
+  // Returns the type of a page's numbers. In a plain format the numbers are the values. In other formats
+  // read_parameters gives the scale of each token's numbers.
   virtual NumberType number_type() const { return NumberType::none; }
 
-  // The largest magnitude that is stored faithfully; larger values saturate. A tail rejects them.
+  // Returns the largest magnitude that pages store without saturation. A cache refuses larger values for its
+  // tail.
   virtual float max_magnitude() const { return std::numeric_limits<float>::max(); }
 
-  // Encodes a whole page. values: [kPageTokens, d], finite (the cache has checked). Tokens in `left_out`
-  // are protected: they widen no range, and their decoded values are finite but arbitrary.
-  // page: page_bytes(d) bytes, all of them written.
+  // Encodes a whole page. values: [kPageTokens, d], finite, as the cache has checked. page: page_bytes(d)
+  // bytes, all of which are written. Tokens in `left_out` are protected, which means that the cache stores
+  // them elsewhere. They widen no range, and their decoded values are finite but arbitrary.
   virtual void encode(const float* values, const TokenMask& left_out, const PageContext& context,
                       std::byte* page) const = 0;
 
@@ -111,33 +114,34 @@ class Format {
   virtual void encode_rows(const float* values, int first, int n, const PageContext& context,
                            std::byte* page) const;
 
-  // Decodes tokens [0, n_tokens) into values [n_tokens, d]. A format that isn't row-wise may only be asked
-  // for pages that encode has written, but any n_tokens <= kPageTokens.
+  // Decodes tokens [0, n_tokens) into values [n_tokens, d]; n_tokens is at most the page's capacity. The page
+  // of a format that isn't row-wise must have been written by encode().
   virtual void decode(const std::byte* page, int n_tokens, const PageContext& context,
                       float* values) const = 0;
 
-  // Whether pages hold integers with one scale for each kIntegerBlock tokens (TurboAttention), so q.K and P.V
-  // can be integer products. If so, decode_integers returns them: integers [n_tokens, d] within +-127 and
-  // scales [kPageTokens / kIntegerBlock]; value = integer * scale of its block.
+  // Returns whether pages hold integers with one scale for each kIntegerBlock tokens (TurboAttention), so q.K
+  // and P.V can be integer products. decode_integers writes the integers [n_tokens, d], in -127 .. 127, and
+  // the scales [kPageTokens / kIntegerBlock] of such a page: value = integer * scale of the token's block.
   virtual bool integral() const { return false; }
   virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context,
                                float* integers, float* scales) const;
 
-  // Describes the pages as data (page_description.h), or returns nothing if that cannot describe them.
+  // Describes the pages as data, or returns nothing if page_description.h has no words for them.
   virtual std::optional<FormatDescription> describe() const { return std::nullopt; }
 
-  // Describes how values follow from codes (code_scheme.h), or returns nothing if they follow otherwise.
+  // Describes how values follow from codes, or returns nothing if the formula of code_scheme.h does not hold.
   virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }
   virtual CodeOrder code_order() const { return CodeOrder{}; }
-  // For formats with a scheme or a number type: code_table returns the table, empty for plain numbers, and
-  // read_parameters fills empty vectors with a page's parameters. It reads only the parameters of `page`,
-  // whatever the order of its codes. A short page works for formats with a number type only; parameters of
-  // tokens beyond its capacity are 0.
+  // Formats with a code scheme or a number type implement code_table and read_parameters. code_table returns
+  // the table of the scheme, which is empty where codes are numbers. read_parameters fills the empty vectors
+  // of `parameters` with a page's parameters. It reads no codes of `page`, so their order does not matter.
+  // Only formats with a number type accept a short page; parameters of tokens beyond the page's capacity are
+  // 0.
   virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
   virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                                CodeParameters& parameters) const;
 
-  // Bits per value, all parameters included.
+  // Returns the bits per value, all parameters included.
   double bits(int head_dim) const {
     return 8.0 * static_cast<double>(page_bytes(head_dim)) / (static_cast<double>(kPageTokens) * head_dim);
   }
@@ -146,8 +150,8 @@ class Format {
   std::string name_;
 };
 
-// A format whose tokens can be written one by one. A whole page is written as its rows, left-out tokens
-// included.
+// The base of formats whose tokens can be written one by one. encode() writes left-out tokens like all
+// others, because no token affects another one.
 class RowWiseFormat : public Format {
  public:
   using Format::Format;
@@ -158,11 +162,12 @@ class RowWiseFormat : public Format {
   }
 };
 
-// Describes a family of formats, which is implemented in one file.
+// Describes a family of formats, which one file implements.
 struct FormatFamily {
-  const char* pattern;  // for the help: "tok<B>g<N>[s|c<P>]"
-  const char* summary;  // one line for the help and the docs
-  // The members that tests, benchmarks and the help list: all that recipes use, and the extremes.
+  const char* pattern;  // The help prints this pattern, such as "tok<B>g<N>[s|c<P>]".
+  const char* summary;  // The help and the docs print this line.
+  // The members that tests, benchmarks and the help enumerate: all that recipes use, and members with extreme
+  // parameters.
   std::vector<std::string> members;
   // Returns the format called `name`, or null if the name does not belong to this family.
   std::unique_ptr<Format> (*parse)(const std::string& name);

@@ -1,12 +1,15 @@
-// fp8: 8-bit floating point with one scale a token.
+// fp8: 8-bit floating point with one scale a token. Serving engines use it as their usual quantized cache.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities,
 //                             largest value 448, smallest 2^-9; never the NaN codes 0x7f and 0xff
 //   scales  [kPageTokens]     f32: max |x| of the token / 448
-// value = e4m3(code) * scale. Relative error <= 2^-4; absolute error <= 2^-10 * scale below 2^-6 * scale.
-// Tokens whose largest magnitude is below 2^-100 decode to zeros. The scale is computed from at most 3.4e38,
-// so that every decoded value is finite. Row-wise; left-out tokens are stored like the others.
+// Bits per value: 8 + 32 / d.
+//
+// value = e4m3(code) * scale. The relative error is at most 2^-4; below 2^-6 * scale the absolute error is at
+// most 2^-10 * scale. Tokens whose largest magnitude is below 2^-100 decode to zeros. Larger magnitudes than
+// 3.4e38 count as 3.4e38 in the scale, so every decoded value is finite. The format is row-wise (format.h),
+// so left-out tokens are stored like all others.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,8 +27,8 @@ constexpr std::size_t fp8_page_bytes(int d) {
 }
 static_assert(fp8_page_bytes(128) == 16896 && fp8_page_bytes(64) == 8704);
 
-constexpr float kTiny = 0x1p-100F;  // its reciprocal, times 448, is still finite
-constexpr float kHuge = 3.4e38F;    // rounding of scale and product stays below the largest F32
+constexpr float kTiny = 0x1p-100F;  // 448 / kTiny is still finite.
+constexpr float kHuge = 3.4e38F;    // Above kHuge, rounding could carry code * scale beyond the largest F32.
 
 KVANT_SIMD_CLONES void encode_token(const float* values, int d, float reciprocal, std::uint8_t* codes) {
   for (int i = 0; i < d; ++i) {

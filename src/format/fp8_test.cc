@@ -36,7 +36,8 @@ TEST(Fp8, StoresTheNearestE4m3NumberOfTheScaledToken) {
   for (const int d : kTestHeadDims) {
     const TestFormat test("fp8", d);
     std::vector<float> values = key_like_values(d, 1);
-    for (int i = 0; i < d; ++i) values[i] *= i % 3 == 0 ? 1e-4F : 1.0F;  // denormal codes too
+    for (int i = 0; i < d; ++i)
+      values[i] *= i % 3 == 0 ? 1e-4F : 1.0F;  // Every third value of token 0 becomes a denormal code.
     const std::vector<std::byte> page = test.encode(values);
     const std::vector<float> decoded = test.decode(page);
     for (int token = 0; token < kPageTokens; ++token) {
@@ -56,7 +57,7 @@ TEST(Fp8, StoresTheNearestE4m3NumberOfTheScaledToken) {
 
 TEST(Fp8, RoundsHalvesToEven) {
   std::vector<float> values(kPageTokens * 64, 0.0F);
-  values[0] = 448;  // the scale is 1
+  values[0] = 448;  // This value makes the scale 1.
   const float exact[] = {1.0625F, 1.1875F, -1.0625F, 0x1p-9F, 0x1.8p-9F, 0x1p-10F, 0x1.8p-10F, 17, 19, 432};
   const float rounded[] = {1.0F, 1.25F, -1.0F, 0x1p-9F, 0x1p-8F, 0, 0x1p-9F, 16, 20, 448};
   std::copy(std::begin(exact), std::end(exact), values.begin() + 1);

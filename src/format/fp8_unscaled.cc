@@ -2,9 +2,12 @@
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  e4m3 (format/e4m3.h): largest value 448, smallest 2^-9
-// value = e4m3(code). Relative error <= 2^-4; absolute error <= 2^-10 below 2^-6. Values beyond 448
-// saturate. A scale that was calibrated for the whole tensor is a transform before this format
-// (transform/amax.cc). Row-wise; left-out tokens are stored like the others.
+// Bits per value: 8.
+//
+// value = e4m3(code). The relative error is at most 2^-4; below 2^-6 the absolute error is at most 2^-10.
+// Values beyond 448 saturate. A scale that was calibrated for the whole tensor is a transform before this
+// format (transform/amax.cc). The format is row-wise (format.h), so left-out tokens are stored like all
+// others.
 #include <algorithm>
 #include <cstdint>
 
@@ -29,8 +32,8 @@ KVANT_SIMD_CLONES void cast_from_e4m3(const std::uint8_t* codes, std::ptrdiff_t 
   for (std::ptrdiff_t i = 0; i < n; ++i) values[i] = float_from_e4m3(codes[i]);
 }
 
-// The format has no description (page_description.h) because GPU kernels expect a scale for each token. The
-// CPU attends to these pages.
+// The format has no FormatDescription, because GPU kernels expect a scale for each token of e4m3 numbers.
+// Only the CPU attends to its pages.
 class Fp8UnscaledFormat : public RowWiseFormat {
  public:
   Fp8UnscaledFormat() : RowWiseFormat("fp8-s1") {}

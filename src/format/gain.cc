@@ -10,7 +10,7 @@ namespace kvant {
 namespace {
 
 KVANT_SIMD_CLONES double dot(const float* x, const float* y, int n) {
-  constexpr int kLanes = 8;  // independent sums let the loop vectorize
+  constexpr int kLanes = 8;  // Independent sums let the loop vectorize.
   std::array<double, kLanes> sums{};
   for (int i = 0; i < n; i += kLanes) {
     for (int lane = 0; lane < kLanes; ++lane) {

@@ -1,15 +1,16 @@
 // gear<r>-<inner>: GEAR-L (Kang et al. 2024: GEAR without its sparse outliers). A page is a page of another
-// format plus a rank-r approximation of that format's error on this page. r is in 1 .. 16, and inner belongs
-// to the families tok and ch.
+// format, the inner one, plus a rank-r approximation of the inner format's error on this page. r is in 1 ..
+// 16, and inner belongs to the families tok and ch.
 //
 // Bytes of a page, d channels:
 //   inner     the inner format's page
 //   tokens    [kPageTokens][r]  f16: A
 //   channels  [r][d]            f16: B
-// Bits: those of inner + 16 r (1 / d + 1 / kPageTokens).
-// Value = inner value + A B, with A B ~ E = x - inner value (low_rank.h); column k of A is as long as row k
-// of B. Left-out tokens have zero rows in E, and therefore in A. A and B saturate at 65504; where the error
-// exceeds their range, the approximation may be worse than none.
+// Bits per value: those of inner + 16 r (1 / d + 1 / kPageTokens).
+//
+// value = inner value + A B, where A B approximates E = x - inner value (low_rank.h). Column k of A is as
+// long as row k of B. Left-out tokens have zero rows in E, and therefore in A. A and B saturate at 65504;
+// where the error exceeds their range, the approximation may be worse than none.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -28,7 +29,7 @@ constexpr std::size_t factor_bytes(int rank, int d) {
 static_assert(factor_bytes(4, 128) == 2048 && factor_bytes(4, 64) == 1536);
 static_assert(factor_bytes(2, 128) == 1024 && factor_bytes(2, 80) == 832);
 
-// Stores n f16 numbers, saturated.
+// Stores values [n] * factor as f16 numbers, saturated at 65504.
 void store_row(const float* values, int n, double factor, std::byte* out) {
   for (int i = 0; i < n; ++i) {
     const std::uint16_t stored = f16_from_float_saturated(static_cast<float>(values[i] * factor));

@@ -79,8 +79,8 @@ std::vector<double> errors_of(const std::vector<float>& values, const std::vecto
   return errors;
 }
 
-// Returns the page's reduction of the inner format's squared error, relative to the best rank-r
-// approximation.
+// Returns by how much the GEAR page reduces the inner format's squared error, relative to the reduction by
+// the best rank-r approximation.
 double part_of_the_best(const std::string& name, int d, const std::vector<float>& values,
                         const TokenMask& left_out) {
   const Shape shape(name);
@@ -134,7 +134,8 @@ TEST(LowRankResidual, IsTheProductOfTheStoredFactorsOnTopOfTheInnerPage) {
   }
 }
 
-// The errors of independent channels have nearly equal singular values, the worst case of power iteration.
+// The errors of independent channels have nearly equal singular values, which is the worst case of power
+// iteration.
 TEST(LowRankResidual, IsNearlyTheBestOfItsRank) {
   TokenMask few;
   for (const int token : {0, 1, 2, 3, 70}) few.set(token);
@@ -150,7 +151,7 @@ TEST(LowRankResidual, IsNearlyTheBestOfItsRank) {
 }
 
 TEST(LowRankResidual, TakesErrorsOfItsRankWholly) {
-  // One bit represents groups of constant tokens exactly; three tokens with other patterns cause the errors.
+  // One bit represents a constant token exactly, so three tokens with other patterns cause all errors.
   const int d = 64;
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d, 1.0F);
   std::mt19937 random(3);

@@ -1,18 +1,25 @@
-// gtq<B>w<W>: Block-GTQ's keys (arXiv 2606.24033). A block is a pair of channels that RoPE rotates together.
-// Each block gets a width of its own, 1 to W bits, and B on average; B in 1 to 4, B <= W <= 8.
-// The model constant kChannelEnergy [d] determines the blocks. Channels are sorted by descending magnitude
-// (ties by channel), and two neighbours form a block, since both channels of a block have the same energy.
-// Widths follow Algorithm 1. All blocks begin with 1 bit. Each further bit goes to the block whose loss falls
-// most, by 3/4 s 4^-b at b bits for energy s, until B d / 2 bits are spent; ties go to the earlier block. The
-// blocks of one width form a group, which is coded as in TurboQuant: the norm of the group, and its unit
-// vector after a random rotation (unit_vector.h), each coordinate as the nearest level for such coordinates.
+// gtq<B>w<W>: the keys of Block-GTQ (arXiv 2606.24033), which gives channels with more energy more bits. A
+// block is a pair of channels that RoPE rotates together. Each block has its own width of 1 to W bits per
+// value; the mean over blocks is B. B is in 1 .. 4, and B <= W <= 8.
+//
+// The model constant kChannelEnergy [d] determines the blocks. Channels are sorted by descending magnitude of
+// the constant, ties by channel. Two neighbours form a block, since both channels of a block have the same
+// energy. The widths follow Algorithm 1. All blocks begin with 1 bit. Each further bit goes to the block
+// whose loss falls most, until B d / 2 bits are spent; ties go to the earlier block. The loss of a block of b
+// bits and energy s falls by 3/4 s 4^-b.
+//
+// The blocks of one width form a group. A group is coded as in TurboQuant: by its norm, and by its unit
+// vector after a random rotation (unit_vector.h). Each coordinate of that vector is stored as the nearest of
+// the levels for coordinates of random unit vectors.
 //
 // Bytes of a page, d channels:
-//   codes   [kPageTokens][d]  in the order above; a token's are one little-endian bit stream, d * B / 8 bytes
-//   norms   [kPageTokens][W]  f16: of the group of 1 bit, of 2 bits and so on; 0 where there is no such group
+//   codes   [kPageTokens][d]  in the order of the sorted channels; the codes of a token are one little-endian
+//                             bit stream of d * B / 8 bytes
+//   norms   [kPageTokens][W]  f16: the norm of the group of 1 bit, of 2 bits and so on; 0 for absent groups
+// Bits per value: B + 16 W / d.
 //
-// value = norm * (rotation^T levels[code]). Norms saturate at 65504. Row-wise; left-out tokens are stored
-// like the others.
+// values of a group = norm * (rotation^T levels[code]). Norms saturate at 65504. The format is row-wise
+// (format.h), so left-out tokens are stored like all others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +46,7 @@ constexpr std::size_t gtq_page_bytes(int bits, int widths, int d) {
 }
 static_assert(gtq_page_bytes(2, 4, 128) == 5120 && gtq_page_bytes(3, 6, 64) == 4608);
 
-// Rotations and levels are made when they are first needed.
+// Makes rotations and levels when they are first needed, because each head size and width needs only a few.
 class Tables {
  public:
   const std::vector<float>& rotation(int n) {
@@ -69,8 +76,7 @@ Tables& tables() {
   return tables;
 }
 
-// Channels [first, first + n) in the order of energies, all `width` bits wide, with their rotation and
-// levels.
+// Holds the channels [first, first + n) in the order of energies, which are all `width` bits wide.
 struct Group {
   int width, first, n;
   const std::vector<float>* rotation;  // [n, n]
@@ -78,11 +84,12 @@ struct Group {
 };
 
 struct Blocks {
-  std::vector<int> order;     // [d]: channels
-  std::vector<Group> groups;  // by descending width, as energies descend
+  std::vector<int> order;     // [d], channels by descending energy
+  std::vector<Group> groups;  // [at most kMaxWidth], by descending width, as energies descend
 };
 
-// Returns the bits of each block, [energies.size()]; energies must descend.
+// Returns the bits of each block, [energies.size()]. The energies must descend; `mean` is B and `largest` is
+// W.
 std::vector<int> widths_of(const std::vector<float>& energies, int mean, int largest) {
   std::vector<int> widths(energies.size(), 1);
   std::vector<float> gains(energies);
@@ -182,7 +189,7 @@ class GtqFormat : public RowWiseFormat {
   }
 
  private:
-  // Encodes the group's channels of one token and returns their norm.
+  // Writes the codes of a group's channels of one token and returns the norm of these channels.
   static std::uint16_t encode_group(const float* row, const int* channels, const Group& group,
                                     CodeWriter& codes) {
     const std::vector<float>& rotation = *group.rotation;

@@ -47,9 +47,9 @@ TEST(BlockGtq, LeavesMaxsErrorsWhereAllEnergiesAreOne) {
   EXPECT_NEAR(sum(Coded("gtq3w5", std::vector<float>(d, 1)).errors(values)) / d, 0.0345, 0.005);
 }
 
-// Half of the channels have energy 60, the others 1, at 3 bits on average. The former get 4 bits and the
-// latter 2. A fifth bit would gain 3/4 60 / 4^4, and the second bit of a quiet channel gains 3/4 / 4, which
-// is slightly more.
+// Half of the channels have energy 60, the others 1, at 3 bits on average. The loud channels get 4 bits and
+// the quiet channels 2. A fifth bit of a loud channel would gain 3/4 60 / 4^4. The second bit of a quiet
+// channel gains 3/4 / 4, which is slightly more, so the quiet channel gets it.
 TEST(BlockGtq, GivesBitsWhereAlgorithmOneDoes) {
   const int d = 64;
   std::vector<float> energies(d, 1.0F), values = gaussian_values(d, 4);
@@ -57,13 +57,14 @@ TEST(BlockGtq, GivesBitsWhereAlgorithmOneDoes) {
   const std::vector<double> errors = Coded("gtq3w8", energies).errors(values);
   double loud = 0, quiet = 0;
   for (int i = 0; i < d; ++i) (i % 4 < 2 ? loud : quiet) += errors[i] / (d / 2);
-  // For normal numbers, 4 and 2 bits leave .0095 and .1175; there are 32 channels of each.
+  // For normal numbers, 4 and 2 bits leave squared errors of .0095 and .1175. There are 32 channels of each
+  // width.
   EXPECT_NEAR(loud, 0.0095, 0.002);
   EXPECT_NEAR(quiet, 0.1175, 0.01);
 }
 
-// For any energies, no other allocation of the bits has a smaller sum of s 4^-b (Theorem 1); the test tries
-// all of them. The norms of a page reveal its widths, because each norm covers the channels of one width.
+// For any energies, no other allocation of the bits has a smaller sum of s 4^-b (Theorem 1). The test tries
+// all allocations. The norms of a page reveal its widths, because each norm covers the channels of one width.
 TEST(BlockGtq, LosesAsLittleAsTheBestOfAllAllocations) {
   constexpr int kBlocks = 4, kWidths = 4, kDim = 2 * kBlocks;
   std::mt19937 random(6);
@@ -72,7 +73,8 @@ TEST(BlockGtq, LosesAsLittleAsTheBestOfAllAllocations) {
     std::array<float, kBlocks> s;
     for (float& energy : s) energy = std::exp(2 * normal(random));
     std::vector<float> energies(kDim), values = gaussian_values(kDim, trial);
-    for (int i = 0; i < kDim; ++i) energies[i] = s[i % kBlocks];  // blocks (0, 4), (1, 5) and so on
+    for (int i = 0; i < kDim; ++i)
+      energies[i] = s[i % kBlocks];  // The blocks are the channels (0, 4), (1, 5) and so on.
     double least = HUGE_VAL;
     std::array<int, kBlocks> best{};
     for (int code = 0; code < 1 << 2 * kBlocks; ++code) {
@@ -103,12 +105,12 @@ TEST(BlockGtq, StoresTheNormOfEachWidth) {
   const int d = 8;
   std::vector<float> energies(d), values(std::size_t{1} * kPageTokens * d);
   for (int i = 0; i < d; ++i) energies[i] = i < 2 ? 1000.0F : 1.0F;
-  for (int i = 0; i < d; ++i) values[i] = static_cast<float>(i + 1);  // of token 0
+  for (int i = 0; i < d; ++i) values[i] = static_cast<float>(i + 1);  // token 0
   const Coded coded("gtq2w5", energies);
   std::vector<std::byte> page(coded.format->page_bytes(d));
   coded.format->encode(values.data(), {}, coded.context, page.data());
   const std::byte* norms = page.data() + kPageTokens * d * 2 / 8;
-  // Channels 0 and 1 get 5 bits, the other three blocks 1 each.
+  // Channels 0 and 1 get 5 bits, and the other three blocks get 1 bit each.
   EXPECT_NEAR(f16_at(norms + 2 * 4), std::sqrt(1 + 4), 2e-3);
   EXPECT_NEAR(f16_at(norms), std::sqrt(9 + 16 + 25 + 36 + 49 + 64), 1e-2);
   for (const int absent : {1, 2, 3}) EXPECT_EQ(f16_at(norms + 2 * absent), 0);

@@ -1,18 +1,19 @@
 // hi<h>-tok<B>g<N>: mixed precision by channel (ResQ). The first h channels of a token are stored in bf16,
-// the others token-wise with B bits as tok<B>g<N> (asymmetric) stores them; h in 1 .. 32. It suits values in
-// the basis of their principal directions (transform pca), where the first channels have the largest
-// variance. ResQ's share of 3.125 % is h = 4 at d = 128 and h = 2 at d = 64.
+// the others token-wise with B bits as the asymmetric tok<B>g<N> stores them; h is in 1 .. 32. The format
+// suits values in the basis of their principal directions (transform pca), where the first channels have the
+// largest variance. ResQ's share of 3.125 % is h = 4 at d = 128 and h = 2 at d = 64.
 //
 // Bytes of a page, d channels, m = d - h coded ones (none if d <= h), n = ceil(m / N) groups:
-//   high    [kPageTokens][h]   bf16: channels 0 .. h - 1
-//   codes   [kPageTokens][m]   B bits each, a little-endian bit stream (bit_packing.h):
+//   high     [kPageTokens][h]  bf16: channels 0 .. h - 1
+//   codes    [kPageTokens][m]  B bits each, a little-endian bit stream (bit_packing.h):
 //                              ceil(m * B / 8) bytes a token, spare bits zero
-//   scales  [kPageTokens][n]   f16
-//   offsets   [kPageTokens][n]   f16
+//   scales   [kPageTokens][n]  f16
+//   offsets  [kPageTokens][n]  f16
+// Bits per value: (16 h + B m + 32 n) / d, and up to 7 / d for the spare bits.
 //
-// Bits: (16 h + B m + 32 n) / d, and up to 7 / d for the spare bits.
-// Coded channel i, i from 0, is channel h + i and belongs to group i / N; value = offset + code * scale, as
-// in tok.cc. Errors: bf16's (relative 2^-8) and tok's. Row-wise; left-out tokens are stored like the others.
+// Coded channel i, counted from 0, is channel h + i and belongs to group i / N; value = offset + code *
+// scale, as in tok.cc. The errors are those of bf16 (relative 2^-8) and of tok. The format is row-wise
+// (format.h), so left-out tokens are stored like all others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ struct HiPage {
   Byte* page;
   HiShape shape;
   int d;
-  int tokens;  // the page's capacity
+  int tokens;  // capacity of the page in tokens
 
   Byte* high(int token) const { return page + std::ptrdiff_t{2} * token * shape.high_of(d); }
   Byte* codes(int token) const {
@@ -66,7 +67,7 @@ struct HiPage {
   Byte* offset(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
-// The row coder works on 8 channels at a time, so rows are padded to a multiple of 8.
+// encode_affine_row works on 8 channels at a time, so rows are padded to a multiple of 8.
 int whole_blocks(int n) {
   return (n + kCodeBlock - 1) / kCodeBlock * kCodeBlock;
 }
@@ -74,7 +75,7 @@ int whole_blocks(int n) {
 using Row = std::array<float, kMaxHeadDim>;
 using PackedRow = std::array<std::byte, kMaxHeadDim>;
 
-// Holds scale and offset of each coded channel.
+// Holds the scale and the offset of each coded channel.
 struct GridRow {
   Row scale{};
   Row offset{};
@@ -129,7 +130,7 @@ class HiFormat : public RowWiseFormat {
     const int blocks = whole_blocks(m);
     Row row;
     std::copy_n(values, m, row.begin());
-    std::fill(row.begin() + m, row.begin() + blocks, row[m - 1]);  // padding must not widen the range
+    std::fill(row.begin() + m, row.begin() + blocks, row[m - 1]);  // Padding must not widen the range.
 
     GridRow grid;
     for (int group = 0; group < shape_.groups(out.d); ++group) {
@@ -143,7 +144,7 @@ class HiFormat : public RowWiseFormat {
     }
     Row reciprocal;
     reciprocal_row(grid.scale.data(), m, reciprocal.data());
-    std::fill(reciprocal.begin() + m, reciprocal.begin() + blocks, 0.0F);  // codes of the padding are 0
+    std::fill(reciprocal.begin() + m, reciprocal.begin() + blocks, 0.0F);  // Codes of the padding are 0.
     PackedRow packed;
     encode_affine_row(row.data(), blocks, shape_.bits, reciprocal.data(), grid.offset.data(), packed.data());
     std::memcpy(out.codes(token), packed.data(), shape_.row_bytes(out.d));
@@ -168,7 +169,7 @@ class HiFormat : public RowWiseFormat {
   }
 
   HiShape shape_;
-  std::unique_ptr<Format> plain_;  // of the first h channels
+  std::unique_ptr<Format> plain_;  // The bf16 format, which stores the first h channels.
 };
 
 std::unique_ptr<Format> parse_hi(const std::string& name) {

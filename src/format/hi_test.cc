@@ -22,7 +22,7 @@ struct Shape {
   int last_code() const { return (1 << bits) - 1; }
 };
 
-// Returns the bfloat16 number at `at`.
+// Reads the bfloat16 number at `at`.
 double bf16_at(const std::byte* at) {
   std::uint32_t bits =
       (std::to_integer<std::uint32_t>(at[0]) << 16) | (std::to_integer<std::uint32_t>(at[1]) << 24);
@@ -31,7 +31,7 @@ double bf16_at(const std::byte* at) {
   return value;
 }
 
-// Checks the coded channels of a token, which it reads by the byte map.
+// Checks the coded channels of a token, which are read by the byte map at the top of hi.cc.
 void check_coded(const Shape& shape, int d, const std::vector<std::byte>& page, int token,
                  const float* values, const float* decoded) {
   const std::byte* codes = page.data() + 2 * kPageTokens * shape.high;
@@ -82,7 +82,7 @@ TEST(HighChannels, TakeTheBitsThatTheFormatStates) {
     }
   }
   EXPECT_DOUBLE_EQ(find_format("hi4-tok2g128")->bits(128), 2.6875);
-  EXPECT_DOUBLE_EQ(find_format("hi2-tok2g64")->bits(64), 3.0);  // 62 codes take 15.5 bytes: 16
+  EXPECT_DOUBLE_EQ(find_format("hi2-tok2g64")->bits(64), 3.0);  // 62 codes of 2 bits take 16 bytes.
 }
 
 TEST(HighChannels, AreBf16AndTheOthersTheNearestGridPoints) {

@@ -1,12 +1,15 @@
-// int8: integers times one universal scale for a (layer, KV head, side). TurboAttention keeps its unquantized
-// tokens this way (section 3.3, "enhanced KV cache buffer"), so they are multiplied as integers too.
+// int8: integers times one universal scale for a (layer, KV head, side). TurboAttention keeps its unsealed
+// tokens in this form (section 3.3, "enhanced KV cache buffer"), so attention multiplies them as integers
+// too.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]   i8: clamp(round(x / s), -119, 119), halves rounded up
-// s is the model constant "universal-scale" (1 number): max |x| over the calibration text / 119. Value = code
-// * s. Error <= s / 2 up to 119 s; larger values saturate there, as in the paper. Scales below 2^-100
-// make all codes zero. Integral: the integers are the codes, and the scale of every block is s.
-// Row-wise; left-out tokens are stored like the others.
+// Bits per value: 8.
+//
+// s is the model constant "universal-scale" (1 number): max |x| over the calibration text / 119. value = code
+// * s. The error is at most s / 2 up to 119 s; larger values saturate, as in the paper. Scales below 2^-100
+// make all codes zero. The format is integral (format.h): the integers are the codes, and the scale of every
+// block is s. The format is row-wise (format.h), so left-out tokens are stored like all others.
 #include <algorithm>
 #include <array>
 #include <cmath>

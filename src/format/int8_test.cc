@@ -33,7 +33,7 @@ TEST(UniversalScale, MatchesHandWorkedCodes) {
   const Format& format = *find_format("int8");
   std::vector<float> row(64, 0.0F);
   const float values[] = {0.24F, 0.25F, -0.25F, -0.26F, 59.5F, 59.9F, 1e30F, -1e30F};
-  const int key_codes[] = {0, 1, 0, -1, 119, 119, 119, -119};  // x / 0.5, halves up
+  const int key_codes[] = {0, 1, 0, -1, 119, 119, 119, -119};  // x / 0.5, halves rounded up
   const int value_codes[] = {1, 1, -1, -1, 119, 119, 119, -119};
   std::copy(std::begin(values), std::end(values), row.begin());
   std::vector<std::byte> page(format.page_bytes(64));
@@ -87,7 +87,7 @@ TEST(UniversalScale, SealsIntoProgressiveBlocksFromItsOwnIntegers) {
   const Int8Pages pages(0.125F, 1);
   const PageContext context = pages.context(Side::key, d);
   std::vector<float> values = gaussian_values(d, 3);
-  values[0] = values[64 * d] = 119 * 0.125F;  // both blocks reach the calibrated range
+  values[0] = values[64 * d] = 119 * 0.125F;  // Both blocks reach the calibrated range.
   const Format& tail = *find_format("int8");
   std::vector<std::byte> unsealed(tail.page_bytes(d));
   tail.encode(values.data(), {}, context, unsealed.data());

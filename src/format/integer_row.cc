@@ -10,8 +10,8 @@ KVANT_SIMD_CLONES void to_integer_row(const float* values, int n, float reciproc
   for (int i = 0; i < n; ++i) {
     const float x = values[i] * reciprocal;
     const float inside = std::min(std::max(x, -kLargestInteger), kLargestInteger);
-    // Truncation rounds positive numbers down; the offset of 128 makes all of them positive, and halves go
-    // up.
+    // Truncation rounds only positive numbers down. The offset of 128 makes all numbers positive, so halves
+    // go up.
     integers[i] = static_cast<float>(static_cast<int>(inside + 128.5F) - 128);
   }
 }

@@ -26,7 +26,7 @@ double mean_between(double low, double high) {
 // Does one step of Lloyd's iteration on the positive levels and returns the largest move.
 double improve(std::vector<double>& positive) {
   double moved = 0;
-  double low = 0;  // by symmetry a boundary lies at 0
+  double low = 0;  // By symmetry a boundary lies at 0.
   for (std::size_t i = 0; i < positive.size(); ++i) {
     const double high = i + 1 < positive.size() ? (positive[i] + positive[i + 1]) / 2 : HUGE_VAL;
     const double level = mean_between(low, high);
@@ -45,7 +45,7 @@ std::vector<double> lloyd_max_levels(int bits) {
   std::vector<double> positive(n);
   for (int i = 0; i < n; ++i) positive[i] = (i + 0.5) * 3 / n;
   constexpr double kStill = 1e-12;
-  constexpr int kMaxSteps = 100'000;  // 6 bits take some ten thousand
+  constexpr int kMaxSteps = 100'000;  // 6 bits take about 10,000 steps.
   for (int step = 0; step < kMaxSteps && improve(positive) > kStill; ++step) {
   }
   std::vector<double> levels(positive.rbegin(), positive.rend());

@@ -1,4 +1,5 @@
-// The Lloyd-Max quantizer: its levels minimize the mean squared error for a given distribution.
+// The Lloyd-Max quantizer, whose levels minimize the mean squared error for a given distribution. The format
+// lm uses it for the normal distribution.
 #pragma once
 
 #include <vector>

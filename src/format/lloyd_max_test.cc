@@ -13,8 +13,8 @@ struct MaxRow {
   int bits;
   std::vector<double> positive;
   double error;
-  // How far the levels may be off: the table's outer levels of 5 bits are wrong in the third digit after the
-  // point.
+  // The allowed difference from the table, whose outer levels of 5 bits are wrong in the third digit after
+  // the point.
   double precision;
 };
 const std::vector<MaxRow>& max_table() {

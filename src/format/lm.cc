@@ -1,17 +1,18 @@
-// lm<B>[u]: Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B in 2, 3, 4, 5.
-// Meant for values after a randomized Hadamard transform, whose coordinates are nearly normal with variance 1
-// / d.
+// lm<B>[u]: Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B is 2, 3, 4 or 5.
+// The format suits values after a randomized Hadamard transform: coordinates of the unit vector are then
+// nearly normal with variance 1 / d, for which Lloyd-Max levels are optimal.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
 //                             a token
 //   gains   [kPageTokens]     f16
+// Bits per value: B + 16 / d.
 //
 // value = gain * level[code] / sqrt(d), with the 2^B Lloyd-Max levels of N(0, 1) in ascending order
-// (lloyd_max.h). code = the nearest level to x * sqrt(d) / |x|; ties go to the lower level. The gain is the
-// least squares one, or with the suffix u the unbiased one (gain.h): the first has the smaller error, the
-// second does not shrink scores. Tokens with |x| < 2^-25 decode to zeros; gains saturate at 65504. Row-wise;
-// left-out tokens are stored like the others.
+// (lloyd_max.h). The code is that of the level nearest to x * sqrt(d) / |x|; ties go to the lower level. The
+// gain follows GainRule::least_squares, which has the smaller error. With the suffix u it follows
+// GainRule::unbiased, which does not shrink scores (gain.h). Tokens with |x| < 2^-25 decode to zeros, and
+// gains saturate at 65504. The format is row-wise (format.h), so left-out tokens are stored like all others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ constexpr std::size_t lm_page_bytes(int bits, int d) {
 }
 static_assert(lm_page_bytes(4, 128) == 8448 && lm_page_bytes(2, 64) == 2304 && lm_page_bytes(3, 128) == 6400);
 
-// Computes codes[i] = the number of boundaries below values[i] * reciprocal, for n boundaries.
+// Computes codes[i] = the number of the n boundaries that are below values[i] * reciprocal.
 KVANT_SIMD_CLONES void count_boundaries(const float* values, int d, double reciprocal,
                                         const float* boundaries, int n, std::uint16_t* codes) {
   std::array<float, kMaxHeadDim> scaled;
@@ -56,7 +57,7 @@ KVANT_SIMD_CLONES void count_boundaries(const float* values, int d, double recip
   for (int i = 0; i < d; ++i) codes[i] = static_cast<std::uint16_t>(below[i]);
 }
 
-// Computes values[i] = levels[code i] * gain.
+// Computes values[i] = levels[code of channel i] * gain.
 KVANT_SIMD_CLONES void look_up(const std::byte* packed, int d, int bits, const Levels& levels, float gain,
                                float* values) {
   with_code_bits(
@@ -135,8 +136,8 @@ class LmFormat : public RowWiseFormat {
                       .token_groups = 1};
   }
 
-  // Rounding the levels to bytes moves them by at most 1.2 % of a standard deviation, an eighth of lm4's own
-  // error.
+  // Rounding the levels to bytes moves a level by at most 1.2 % of a standard deviation, an eighth of lm4's
+  // own error.
   CodeTable code_table(const PageContext& context) const override {
     CodeTable table;
     const float largest = levels_[(1 << bits_) - 1];
@@ -174,9 +175,9 @@ class LmFormat : public RowWiseFormat {
 
   int bits_;
   GainRule rule_;
-  std::vector<double> exact_levels_;  // of N(0, 1)
+  std::vector<double> exact_levels_;  // levels of N(0, 1)
   Levels levels_{};                   // exact_levels_ as F32
-  Levels boundaries_{};               // between the levels: one fewer
+  Levels boundaries_{};               // The midpoints of neighbouring levels, one fewer than levels.
 };
 
 std::unique_ptr<Format> parse_lm(const std::string& name) {

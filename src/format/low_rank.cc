@@ -13,11 +13,11 @@ namespace {
 
 constexpr int kIterations = 8;
 constexpr int kLanes = 8;
-// A column that becomes this much shorter when it is made orthogonal to the earlier ones was a linear
-// combination of them.
+// A column that orthogonalization shortens by this factor was a linear combination of the earlier columns.
 constexpr double kDependent = 1e-5;
 
-// Fills x with random signs: no structure of the channels is orthogonal to them.
+// Fills x [n] with signs that look random, because errors in practice are not orthogonal to such vectors. The
+// signs are the same in every run.
 void fill_with_signs(float* x, int n) {
   std::uint32_t state = 1;
   for (int i = 0; i < n; ++i) {
@@ -56,7 +56,7 @@ KVANT_SIMD_CLONES void project_channels(const float* rows, int d, int rank, LowR
   }
 }
 
-// Returns the product of two columns of a matrix [kPageTokens, rank].
+// Returns the dot product of columns `one` and `other` of a matrix [kPageTokens, rank].
 double product(const float* tokens, int rank, int one, int other) {
   double sum = 0;
   for (int token = 0; token < kPageTokens; ++token) {
@@ -71,7 +71,7 @@ void scale_column(float* tokens, int rank, int k, double factor) {
   }
 }
 
-// Orthonormalizes the columns by modified Gram-Schmidt; columns that depend on earlier ones become zero.
+// Orthonormalizes the columns by modified Gram-Schmidt. Columns that depend on earlier columns become zero.
 void orthonormalize(float* tokens, int rank) {
   for (int k = 0; k < rank; ++k) {
     const double before = product(tokens, rank, k, k);
@@ -86,8 +86,8 @@ void orthonormalize(float* tokens, int rank) {
   }
 }
 
-// Scales column k of tokens (a unit vector) and row k of channels to the same length: the square root of the
-// row's.
+// Gives column k of `tokens`, a unit vector, and row k of `channels` the same length, without changing the
+// product of the two: the square root of the row's length.
 void balance(int d, int rank, LowRankFactors& factors) {
   for (int k = 0; k < rank; ++k) {
     float* channels = factors.channels + static_cast<std::ptrdiff_t>(k) * d;
@@ -106,7 +106,7 @@ void fit_low_rank(const float* rows, int d, int rank, LowRankFactors& factors) {
   for (int i = 0; i < kIterations; ++i) {
     project_tokens(rows, d, rank, factors);
     orthonormalize(factors.tokens, rank);
-    project_channels(rows, d, rank, factors);  // least squares, since the columns are orthonormal
+    project_channels(rows, d, rank, factors);  // This is least squares, since the columns are orthonormal.
   }
   balance(d, rank, factors);
 }

@@ -1,4 +1,4 @@
-// NameReader parses a format's name from left to right.
+// NameReader parses a format's name from left to right, for the parse functions of the format families.
 #pragma once
 
 #include <string_view>
@@ -9,15 +9,15 @@ class NameReader {
  public:
   explicit NameReader(std::string_view name) : rest_(name) {}
 
-  // Consumes `text` if the rest begins with it, and returns whether it does.
+  // Returns whether the unread part of the name begins with `text`, and consumes `text` if so.
   bool take(std::string_view text) {
     if (!rest_.starts_with(text)) return false;
     rest_.remove_prefix(text.size());
     return true;
   }
 
-  // Consumes the decimal number at the front. Returns -1 if there is none, or it has a leading zero or more
-  // than four digits.
+  // Consumes and returns the decimal number at the front. Returns -1 if no number is there, or if the number
+  // has a leading zero or more than four digits.
   int take_number() {
     int value = 0;
     std::size_t digits = 0;

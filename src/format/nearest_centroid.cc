@@ -11,13 +11,15 @@
 namespace kvant {
 namespace {
 
-// A vector of 16 numbers, which the compiler splits into as many registers as the instruction set needs.
+// Floats and Ints have 16 numbers. The compiler splits them into as many registers as the instruction set
+// needs.
 using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
 
 constexpr int kTileFloats = 4096;  // floats in a tile of centroids: 16 KiB, which stay in the L1 cache
-constexpr int kMaxTileVectors = kTileFloats / 2 / kCentroidLanes;  // dim >= 2
-constexpr int kVectorsAtOnce = 4;  // vectors that share each load of centroids
+constexpr int kMaxTileVectors =
+    kTileFloats / 2 / kCentroidLanes;  // vectors of 16 centroids in a tile, for dim >= 2
+constexpr int kVectorsAtOnce = 4;      // vectors that share each load of centroids
 
 // Holds centroids [first, first + n) of a codebook, coordinate by coordinate.
 struct Tile {
@@ -51,18 +53,18 @@ template <int Dim>
   }
 }
 
-// Loads a vector. Numbers below 2^-100 become 0: they don't affect the result, and products with denormals
-// are a hundred times slower.
+// Loads a vector x [Dim]. Numbers below 2^-100 become 0, because they don't affect the result and products
+// with denormals are a hundred times slower.
 template <int Dim>
 [[gnu::always_inline]] inline void load_vector(const float* from, float* x) {
   for (int j = 0; j < Dim; ++j) x[j] = std::fabs(from[j]) < 0x1p-100F ? 0 : from[j];
 }
 
-// Updates best[0 .. kVectorsAtOnce) for the vectors x with the tile's centroids.
+// Compares the vectors x [kVectorsAtOnce] with the tile's centroids and updates best [kVectorsAtOnce].
 template <int Dim>
 [[gnu::always_inline]] inline void search_tile(const Tile& tile, const float (*x)[Dim], Best* best) {
   Floats scores[kVectorsAtOnce];
-  Ints steps[kVectorsAtOnce];  // the index v at which a lane had its best score
+  Ints steps[kVectorsAtOnce];  // The index v at which each lane had its best score.
   for (int q = 0; q < kVectorsAtOnce; ++q) {
     scores[q] = Floats{} - std::numeric_limits<float>::infinity();
     steps[q] = Ints{};
@@ -96,7 +98,7 @@ template <int Dim>
   for (int first = 0; first < n_centroids; first += kTileCentroids) {
     load_tile<Dim>(centroids, first, std::min(kTileCentroids, n_centroids - first), tile);
     for (int i = 0; i < n; i += kVectorsAtOnce) {
-      float x[kVectorsAtOnce][Dim];  // the last group repeats the last vector
+      float x[kVectorsAtOnce][Dim];  // The last vectors of x repeat the last vector where n ends.
       for (int q = 0; q < kVectorsAtOnce; ++q)
         load_vector<Dim>(vectors + std::min(i + q, n - 1) * stride, x[q]);
       search_tile<Dim>(tile, x, best + i);

@@ -1,4 +1,5 @@
-// Finds the nearest centroid of a codebook for many vectors at once.
+// Finds the nearest centroid of a codebook for many vectors at once, for the formats of vq.cc and for
+// training codebooks.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +7,17 @@
 
 namespace kvant {
 
-// Limits: vectors per call, and the divisor of the number of centroids.
+// A call searches for at most kMaxSearchVectors vectors. The number of centroids is a multiple of
+// kCentroidLanes.
 inline constexpr int kMaxSearchVectors = 4096;
 inline constexpr int kCentroidLanes = 16;
 
 // Computes nearest[i] = the c with the smallest |vectors[i] - centroids[c]|; ties go to the first.
 //   vectors:   n of them, `dim` numbers each, vector i at vectors + i * stride; n <= kMaxSearchVectors
 //   centroids: [n_centroids, dim]; n_centroids a multiple of kCentroidLanes, at most 65536
-// dim: 2, 4 or 8. Distances are compared as <x, c> - |c|^2 / 2 in F32, so nearly equal ones may swap.
+//   dim:       2, 4 or 8
+// Distances are compared as <x, c> - |c|^2 / 2 in F32, so a centroid that is farther by a rounding error may
+// win.
 void nearest_centroids(const float* vectors, std::ptrdiff_t stride, int n, int dim, const float* centroids,
                        int n_centroids, std::uint16_t* nearest);
 

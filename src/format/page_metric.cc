@@ -11,7 +11,7 @@ namespace {
 
 static_assert(sizeof(ChannelFrame) == 2 * sizeof(float));
 
-// Returns R(position) v for the directions v, one per row: [kMetricRank][d].
+// Returns R(position) v for the directions v, one direction per row: [kMetricRank][d].
 std::vector<float> turned_rows(const PageMetric& metric, int position) {
   const auto d = static_cast<int>(metric.frames.size());
   std::vector<float> rows(metric.directions.size());
@@ -19,7 +19,8 @@ std::vector<float> turned_rows(const PageMetric& metric, int position) {
     const ChannelFrame& frame = metric.frames[i];
     const auto partner = static_cast<int>(frame.partner);
     KVANT_CHECK(partner >= 0 && partner < d, "a turn with a channel that the head doesn't have");
-    // The product is exact, and so is its remainder after whole turns.
+    // The product of a 24-bit and a 31-bit number is exact in double, and so is the remainder after whole
+    // turns.
     const double turns = static_cast<double>(frame.turn) * position;
     const double angle = (turns - std::nearbyint(turns)) * 2 * std::numbers::pi;
     const double cosine = std::cos(angle), sine = std::sin(angle);

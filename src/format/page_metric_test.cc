@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDim = 64;
 
-// Returns NEOX's pairs, NORM's pairs, or those of a head of which half rotates. The slowest pairs take 10^4
-// to 10^6 tokens for a whole turn.
+// Returns the pairs of channels that rotate together: those of RoPE's layouts NEOX ("neox") and NORM, or of a
+// head of which half rotates ("partial"). The slowest pairs take 10^4 to 10^6 tokens for a whole turn.
 std::vector<ChannelTurn> turns_of(const std::string& kind) {
   const int n = kind == "partial" ? kDim / 4 : kDim / 2;
   std::vector<ChannelTurn> turns;
@@ -37,8 +37,8 @@ std::vector<double> turned(const std::vector<double>& x, const std::vector<Chann
   return y;
 }
 
-// Errors of a key, rotated back to the frame of the page's middle, cost what the directions there say. That
-// holds for every page position, pairing of channels and transform before encoding.
+// The page's metric must charge an error what the directions charge the error after rotation back to the
+// frame of the page's middle. The test covers positions, pairings of channels and transforms.
 TEST(PageMetric, CountsErrorsInTheFrameOfThePagesMiddle) {
   const std::vector<float> directions = normal_numbers(std::size_t{kDim} * kMetricRank, 1);
   for (const std::string kind : {"neox", "norm", "partial"}) {
@@ -55,7 +55,7 @@ TEST(PageMetric, CountsErrorsInTheFrameOfThePagesMiddle) {
         const auto metric = metric_of_page(of_head, *transform, kDim, page * kPageTokens);
         ASSERT_TRUE(metric.has_value());
         std::vector<float> error = normal_numbers(kDim, 2 + page);
-        // The encoded values have errors `error`; the keys then have errors `of_key`.
+        // `error` is the error of the encoded values, and `of_key` is the error that it causes in the key.
         std::vector<float> of_key = error;
         transform->inverse({of_key.data(), 1, kDim});
         const std::vector<double> back =
@@ -80,7 +80,7 @@ TEST(PageMetric, IsNothingWhereNoQueriesAreKnown) {
   EXPECT_FALSE(metric_of_page({}, Transform{}, kDim, 0).has_value());
 }
 
-// A page is encoded with the metric of its position, and only formats that shape errors use it.
+// A page is encoded with the metric of its position, and only formats that shape errors use the metric.
 TEST(PageMetric, ShapesThePageThatItIsOf) {
   Constants constants;
   const std::vector<float> directions = normal_numbers(std::size_t{kDim} * kMetricRank, 3);

@@ -1,9 +1,12 @@
-// The plain formats: 16-bit floating point, no parameters.
+// bf16 and f16, the plain formats: 16-bit floating point without parameters. The sink, the window and
+// protected tokens are stored so.
 //
 // Bytes of a page, d channels: little-endian values [kPageTokens][d], 2 bytes each.
 //   bf16: bfloat16 (relative error <= 2^-8); f16: IEEE binary16 (<= 2^-11, and 2^-25 absolute below 2^-14).
-// Finite values beyond a type's range become its largest finite value: 65504 for f16, 3.3895e38 for bf16.
-// Row-wise; left-out tokens are stored like the others.
+// Bits per value: 16.
+//
+// Finite values beyond a type's range become its largest finite value: 65504 for f16, 3.3895e38 for bf16. The
+// formats are row-wise (format.h), so left-out tokens are stored like all others.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -67,13 +70,13 @@ class PlainFormat : public RowWiseFormat {
     std::array<std::uint16_t, kChunk> narrow;
     for (std::size_t i = 0; i < n_values; i += kChunk) {
       const std::size_t size = std::min(kChunk, n_values - i);
-      std::memcpy(narrow.data(), page + 2 * i, 2 * size);  // pages need not be aligned
+      std::memcpy(narrow.data(), page + 2 * i, 2 * size);  // Pages need not be aligned.
       type_.widen(narrow.data(), values + i, size);
     }
   }
 
  private:
-  static constexpr std::size_t kChunk = 1024;  // values: two buffers that fit the first-level cache
+  static constexpr std::size_t kChunk = 1024;  // values per pass: both buffers fit in the L1 cache
   const PlainType& type_;
 };
 

@@ -1,5 +1,5 @@
-// prog<B>: progressive quantization (TurboAttention, section 3.1, Algorithm 1); B in 2, 3, 4, 5. Blocks of 64
-// tokens become INT8 with one scale a block, and these integers then B-bit codes channel by channel, so that
+// prog<B>: progressive quantization (TurboAttention, section 3.1, Algorithm 1); B is 2, 3, 4 or 5. Blocks of
+// 64 tokens become INT8 with one scale a block. These integers then become B-bit codes channel by channel, so
 // attention can run on integers throughout.
 //
 // Bytes of a page, d channels, 2 blocks:
@@ -8,20 +8,23 @@
 //   steps    [2][d]            u8: si, 1 .. 80
 //   zeros    [2][d]            i8: zi
 //   scales   [2]               f32: s = max |x| over the block's tokens that aren't left out / 119
+// Bits per value: B + 0.25 + 0.5 / d.
 //
-// First stage: q1 = round(x / s), in -119 .. 119. Second stage, over the block's tokens of one channel that
+// First stage: q1 = round(x / s), in -119 .. 119. Second stage, over the tokens of a block and channel that
 // aren't left out: si = max(1, ceil((max q1 - min q1) / (2^B - 1))), zi = min q1, code = clamp(round((q1 -
-// zi) / si), 0, 2^B - 1). Decoded: q1' = clamp(code * si + zi, -127, 127), value = q1' * s. Error <= s * (si
-// + 1) / 2. Halves are rounded up.
+// zi) / si), 0, 2^B - 1). Decoded: q1' = clamp(code * si + zi, -127, 127), value = q1' * s. The error is at
+// most s * (si + 1) / 2. Halves are rounded up.
 //
-// prog<B>-paper rounds as Algorithm 1 prints it, for the ablation: si is rounded for K (which clips a
-// channel's range when it is small) and rounded up for V; the zero point is kept in units of si, zi =
+// prog<B>-paper rounds as Algorithm 1 prints it, for the ablation. si is rounded for K, which clips a
+// channel's range when the range is small, and rounded up for V. The zero point is kept in units of si: zi =
 // round(min q1 / si) for K and ceil(min q1 / si) for V, code = clamp(round(q1 / si) - zi, 0, 2^B - 1), q1' =
-// clamp((code + zi) * si, -127, 127). (Algorithm 2 prints code * si + zi, which would not invert that.)
+// clamp((code + zi) * si, -127, 127). (Algorithm 2 prints code * si + zi, which would not invert this
+// encoding.)
 //
-// Left-out tokens widen no range; their integers and codes are clamped. Blocks without any other token, and
-// those whose values are all below 2^-100, decode to zeros. s is computed from at most 3e38, so every
-// decoded value is finite. A constant block is exact to F32's rounding. Integral: the integers are q1'.
+// Left-out tokens widen no range; their integers and codes are clamped. Blocks whose tokens are all left out,
+// or whose values are all below 2^-100, decode to zeros. Larger magnitudes than 3e38 count as 3e38 in s, so
+// every decoded value is finite. A constant block is exact to F32's rounding. The format is integral
+// (format.h): its integers are q1'.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,9 +52,9 @@ constexpr std::size_t prog_page_bytes(int bits, int d) {
 static_assert(prog_page_bytes(4, 128) == 8712 && prog_page_bytes(4, 64) == 4360);
 static_assert(prog_page_bytes(2, 128) == 4616 && prog_page_bytes(3, 64) == 3336);
 
-constexpr float kClamp = 127;  // of the decoded integers
+constexpr float kClamp = 127;  // largest magnitude of the decoded integers
 constexpr float kTiny = 0x1p-100F;
-constexpr float kHuge = 3e38F;  // times 127 / 119 it is still finite
+constexpr float kHuge = 3e38F;  // kHuge * 127 / 119 is still finite.
 
 enum class Rounding { ours, paper };
 
@@ -86,7 +89,7 @@ float largest_magnitude(const float* block, int d, const TokenMask& left_out, in
   return largest < kTiny ? 0 : std::min(largest, kHuge);
 }
 
-// Decodes a token: (code * step + zero), clamped, times scale (1 for the integers themselves).
+// Decodes a token: (code * step + zero), clamped, times `scale`. A scale of 1 gives the integers themselves.
 KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, const BlockGrid& grid,
                                   float scale, float* values) {
   with_code_bits(
@@ -103,7 +106,7 @@ KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, cons
       });
 }
 
-// Widens a block's steps to floats, and its zeros times its scale.
+// Computes the steps of a block, and its zeros times its scale, as floats [d].
 KVANT_SIMD_CLONES void widen_grid(const std::byte* steps, const std::byte* zeros, int d, float scale,
                                   float* wide_steps, float* wide_zeros) {
   const auto* unsigned_steps = reinterpret_cast<const std::uint8_t*>(steps);
@@ -157,9 +160,9 @@ class ProgFormat : public Format {
     decode_scaled(in, n_tokens, {1, 1}, integers);
   }
 
-  // With our own rounding of step and zero, no visible token's integer reaches the clamp. The decoded integer
-  // exceeds the largest, at most 119, by at most step / 2, and step is at most 16 for 4 bits. For fewer bits
-  // it exceeds it by at most 2^B - 2.
+  // No integer of a token that counts reaches the clamp with Rounding::ours, so only Rounding::paper is
+  // described as clamped. A decoded integer exceeds the largest q1, at most 119, by at most step / 2, and
+  // step is at most 16 for 4 bits. For fewer bits the excess is at most 2^B - 2.
   std::optional<FormatDescription> describe() const override {
     FormatDescription description;
     description.page.bits = bits_;
@@ -236,7 +239,7 @@ class ProgFormat : public Format {
     }
     const int block = first / kBlockTokens;
     for (int i = 0; i < d; ++i) {
-      ChannelCode code{1, 0};  // when all tokens are left out
+      ChannelCode code{1, 0};  // for blocks whose tokens are all left out
       if (low[i] <= high[i]) {
         code = rounding_ == Rounding::ours
                    ? fit_channel(low[i], high[i], bits_)
@@ -247,7 +250,7 @@ class ProgFormat : public Format {
     }
   }
 
-  // Decodes rows [n_tokens, d] of q1' * scales[block].
+  // Decodes rows [n_tokens, d] of q1' * scales[block of the token].
   void decode_scaled(const ProgPage<const std::byte>& in, int n_tokens,
                      const std::array<float, kBlocks>& scales, float* rows) const {
     BlockGrid grid;

@@ -38,13 +38,12 @@ float stored_scale(const std::vector<std::byte>& page, int block) {
   return scale;
 }
 
-// Returns values that are multiples of 2^-5, at most 119 of them, so the first stage is exact and its
-// integers are known.
+// Returns values k * 2^-5 with |k| <= 119, so the first stage is exact and gives the integers k.
 std::vector<float> integer_values(int d, std::uint32_t seed, std::vector<int>& integers) {
   std::mt19937 random(seed);
   integers.resize(static_cast<std::size_t>(kPageTokens) * d);
   for (std::size_t i = 0; i < integers.size(); ++i) {
-    const int spread = 1 + static_cast<int>(i % d) * 118 / d;  // narrow and wide channels
+    const int spread = 1 + static_cast<int>(i % d) * 118 / d;  // Channels range from narrow to wide.
     integers[i] = static_cast<int>(random() % (2 * spread + 1)) - spread;
   }
   for (int block = 0; block < 2; ++block) integers[block * kBlock * d + 3] = block == 0 ? 119 : -119;
@@ -53,7 +52,7 @@ std::vector<float> integer_values(int d, std::uint32_t seed, std::vector<int>& i
   return values;
 }
 
-// Computes the second stage for one channel of one block as design.md, section 5, specifies it.
+// Computes the second stage for one channel of one block by the formulas at the top of prog.cc.
 struct Designed {
   int step, zero;
 
@@ -158,7 +157,7 @@ TEST(ProgressiveBlocks, MatchAHandWorkedChannel) {
 TEST(ProgressiveBlocks, StayWithinTheStatedError) {
   for (const std::string& name : members_of(kPattern)) {
     const Shape shape(name);
-    if (shape.paper) continue;  // may clip a third of a channel's range
+    if (shape.paper) continue;  // Its rounding may clip a third of a channel's range.
     for (const int d : kTestHeadDims) {
       const TestFormat test(name, d);
       SCOPED_TRACE(test.label());

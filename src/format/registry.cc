@@ -1,4 +1,4 @@
-// The registry of formats: it expands formats.def and caches the formats that have been requested.
+// The registry of formats: it expands formats.def and keeps the formats that have been requested.
 #include <cstring>
 #include <map>
 #include <mutex>

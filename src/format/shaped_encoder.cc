@@ -10,7 +10,8 @@
 namespace kvant {
 namespace {
 
-// Rounds to the nearest unit: truncation of a positive number after adding half a unit.
+// Computes counts [n] = values * units, rounded to the nearest integer and clamped to +-kMostValue. The added
+// offset makes every number positive, so truncation rounds down.
 KVANT_SIMD_CLONES void count_in_units(const float* values, std::size_t n, float units, std::int16_t* counts) {
   for (std::size_t i = 0; i < n; ++i) {
     const float count =

@@ -1,4 +1,5 @@
-// Encodes trellis-coded rows (trellis.h) with errors shaped by an ErrorMetric.
+// Encodes trellis-coded rows (trellis.h) with errors shaped by an ErrorMetric, for pages of K in the format
+// tcq.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ class ShapedEncoder {
   explicit ShapedEncoder(const TrellisTable& table, const ShapedKernel& kernel = best_shaped_search())
       : table_(table), plain_(table), kernel_(kernel) {}
 
-  // Encodes like TrellisEncoder::encode, but minimizes the metric's error; n is the metric's d. A row's path
-  // begins and ends in the same node as the path of least squared error.
+  // Computes symbols [n_rows, d] for values [n_rows, d] like TrellisEncoder::encode, but minimizes the cost
+  // in the metric; d is the metric's. A row's path begins and ends in the node that
+  // TrellisEncoder::find_seams gives.
   void encode(const float* values, int n_rows, const ErrorMetric& metric, std::uint16_t* symbols) const;
 
  private:

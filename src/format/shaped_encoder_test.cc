@@ -67,7 +67,8 @@ TEST(ErrorMetric, SumsUpFilteredErrors) {
               cost_of(v, both), 1e-4 * cost_of(v, both));
 }
 
-// Returns the least cost of all rows of 16 one-bit values that share the last 7 bits of `like`, the seam.
+// Returns the least cost of all rows of 16 one-bit values whose last 7 bits, the seam, equal the last 7 bits
+// of `like`.
 double least_cost(const TrellisTable& table, const std::vector<float>& v, const float* x,
                   const std::uint16_t* like) {
   double least = std::numeric_limits<double>::infinity();
@@ -121,8 +122,8 @@ TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
   }
 }
 
-// Without directions the search finds a path of least squared error, except that fewer values have chosen the
-// seam.
+// Where all directions are zero, all errors count alike, so the search finds a path of least squared error.
+// Only the seam may be worse, because fewer values have chosen it.
 TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   constexpr int kRows = 64, kValues = 64;
   const std::vector<float> values = normal_numbers(kRows * kValues, 8);
@@ -141,8 +142,8 @@ TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   }
 }
 
-// Searches in double precision. For each node the path of least cost survives, with its errors along the
-// metric's directions. Returns the least cost of all paths through a seam.
+// Searches in double precision. For each node the path of least cost survives, together with its errors along
+// the metric's directions. Returns the least cost of all paths through `seam`.
 double searched_cost(const TrellisTable& table, const ErrorMetric& metric, const float* x, int seam) {
   struct Path {
     double cost = std::numeric_limits<double>::infinity();
@@ -170,8 +171,8 @@ double searched_cost(const TrellisTable& table, const ErrorMetric& metric, const
   return paths[seam].cost;
 }
 
-// Compares the costs of the encoder's codes with those of the search in double precision through the same
-// seams.
+// Compares the costs of the encoder's codes with the costs that the search in double precision finds through
+// the same seams.
 double excess(const TrellisTable& table, const std::vector<float>& v, const std::vector<float>& values,
               int n) {
   const int n_rows = static_cast<int>(values.size()) / n;
@@ -189,7 +190,7 @@ double excess(const TrellisTable& table, const std::vector<float>& v, const std:
   return found / searched - 1;
 }
 
-// Scales the directions so that M has eigenvalues 1 + strengths[r].
+// Scales the directions to give M the eigenvalues 1 + strengths[r].
 std::vector<float> with_strengths(std::vector<float> v, const std::array<double, kMetricRank>& strengths) {
   for (std::size_t r = 0; r < kMetricRank; ++r) {
     double squares = 0;

@@ -8,23 +8,24 @@
 namespace kvant {
 namespace {
 
-// The resolution for B bits. The root mean square of an error is 350, 370, 380, 190, 100 and 42 units for 1
-// to 6 bits.
+// The level_shift for B bits, indexed by B. The root mean square of an error is then 350, 370, 380, 190, 100
+// and 42 units for 1 to 6 bits.
 constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
-// The number of steps in which costs may grow without overflowing 32 bits. They grow by up to 4.2e8 with 1
-// and 2 bits, and 6.1e8 otherwise.
+// Returns after how many steps the least cost is subtracted from all costs (ShapedStep::settles), so costs
+// fit in 32 bits. In that time, costs grow by up to 4.2e8 with 1 and 2 bits, and by up to 6.1e8 otherwise.
 constexpr int settling_period(int bits) {
   return bits < 3 ? 8 : 4;
 }
-// A weight within this factor of an earlier one is replaced by it. That adds up to .3 % to the error and
-// saves a multiplication of all costs in most steps.
+// held_weights() replaces a weight by the previous weight if the two differ by less than this factor. The
+// replacement adds up to .3 % to the error and saves a multiplication of all costs in most steps.
 constexpr float kLikeWeights = 1.2F;
 
-constexpr double kLargestSum = 24000;    // leaves room for the largest levels
-constexpr double kMostFeedback = 65000;  // per step: keeps x + g.s within 32 bits
+constexpr double kLargestSum = 24000;    // largest sum s in 16 bits, with room for the largest levels
+constexpr double kMostFeedback = 65000;  // largest sum of |g| in a step, so x + g.s fits in 32 bits
 
-// Bounds the sum of the errors of a row of root mean square 1 whose values lie beyond the largest level L. n
-// values of sqrt(d / n) add up to n (sqrt(d / n) - L), which is at most d / (4 L).
+// Bounds the sum of errors of a row [d] of root mean square 1 whose large errors come from values beyond the
+// largest level L. If n values are sqrt(d / n) and the others are 0, the errors add up to n (sqrt(d / n) -
+// L). That is at most d / (4 L).
 double largest_sum(std::size_t d, const TrellisTable& table) {
   double largest = 0;
   for (const std::int8_t level : table.levels)
@@ -62,7 +63,7 @@ ShapedFilter::ShapedFilter(const ErrorMetric& metric, const TrellisTable& table)
   while (std::ldexp(std::sqrt(static_cast<double>(n)), level_shift) > kMostValue * double{table.scale})
     --level_shift;
   units = std::ldexp(1.0F, level_shift) / table.scale;
-  double unit[kMetricRank];  // of sums, in units of errors
+  double unit[kMetricRank];  // unit[r]: the unit of sum r, in units of errors
   const double most = largest_sum(n, table) * units;
   for (int r = 0; r < kMetricRank; ++r)
     unit[r] = largest_along(metric, r) * std::max(32768.0 / 32767, most / kLargestSum);

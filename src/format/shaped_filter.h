@@ -1,9 +1,9 @@
-// An ErrorMetric as a filter in integers, for searching the codes of one trellis table (shaped_search.h).
+// ShapedFilter: an ErrorMetric in integers, for the search for codes of one trellis table (shaped_search.h).
 //
 // Values, levels and errors are counted in units of scale / 2^level_shift, with the table's scale, and fit in
 // 16 bits. The sums s of errors along the metric's directions have units in which a direction's largest
-// number is nearly 1, so an error adds no more than itself. s then fits in 16 bits as well, since feedback
-// keeps the sums of surviving paths small.
+// number is nearly 1. An error therefore adds at most itself to a sum. The sums fit in 16 bits as well, since
+// feedback keeps the sums of surviving paths small.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,7 @@ struct ShapedFilter {
   ShapedFilter(const ErrorMetric& metric, const TrellisTable& table);
 
   int level_shift;
-  float units;                    // how many units a value of 1 has
+  float units;                    // number of units in a value of 1
   std::vector<ShapedStep> steps;  // [d]
 };
 

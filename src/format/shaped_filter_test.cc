@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// The sums of the search must fit its integers for every metric.
+// The sums of the search must fit the integers of shaped_search.h for every metric.
 TEST(ShapedFilter, LeavesRoomInTheSearchsIntegers) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;

@@ -1,14 +1,14 @@
-// The loop over rows for the search of shaped_search.h, shared by all instruction sets. One file for each set
-// includes it in its own namespace, after shaped_vectors_body.h and these definitions:
-//   Constants(code)                   shared by all rows
-//   Step(step, constants, value)      shared by all registers of a row's step
-//   Parents<B>                        targets and bases of parents
-//   arrange_parents<B, kPhase>(paths, step, parents)
-//   find_best<B, kPhase>(parents, tables, best)   the cheapest branches to each register
-//   survive<B, kPhase>(step, tables, best, before, after, trace)   the surviving paths; best are their costs
-//   bar_other_seams(tables, i, seam, paths)
+// The loop over rows for the search of shaped_search.h, shared by all instruction sets. One file for each
+// instruction set includes this file in its own namespace, after shaped_vectors_body.h and these definitions:
+//   Constants(code)                   the numbers that all rows share
+//   Step(step, constants, value)      the numbers that all registers share in one step of a row
+//   Parents<B>                        the targets and the bases of parents
+//   arrange_parents<B, kPhase>(paths, step, parents)   computes `parents`
+//   find_best<B, kPhase>(parents, tables, best)        computes the costs of the cheapest branches
+//   survive<B, kPhase>(step, tables, best, before, after, trace)   computes the surviving paths
+//   bar_other_seams(tables, i, seam, paths)            bars the paths that don't begin in the seam
 
-// Searches kRows rows side by side, so their steps don't wait for each other.
+// Searches kRows rows side by side, so the steps of one row don't wait for each other.
 template <int B, int kRows>
 class Search {
  public:
@@ -78,7 +78,7 @@ class Search {
   const Constants& constants_;
   const Tables<B>& tables_;
   const ShapedRow* rows_;
-  std::uint8_t* trace_;  // [n][kRows][kStride]: the lowest bytes of the best costs
+  std::uint8_t* trace_;  // [n][kRows][kStride], the lowest bytes of the best costs
   Survivors<B> paths_[2][kRows];
 };
 

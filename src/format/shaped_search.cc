@@ -13,10 +13,11 @@ namespace {
 template <int B>
 struct Survivors {
   static constexpr int kNodes = kTrellisStates >> B;
-  static constexpr int kMemory = kTrellisBits - B;         // bits of a node
-  static constexpr std::uint32_t kChoice = (1U << B) - 1;  // the state's bits within a cost
+  static constexpr int kMemory = kTrellisBits - B;  // bits of a node
+  static constexpr std::uint32_t kChoice =
+      (1U << B) - 1;  // mask of a cost's lowest bits, which identify the branch
   std::uint32_t cost[kNodes];
-  std::int16_t along[kNodes][kMetricRank];  // s
+  std::int16_t along[kNodes][kMetricRank];  // the sums s
 };
 
 template <int B>
@@ -26,7 +27,8 @@ void begin(Survivors<B>& paths) {
   for (int q = 0; q < S::kNodes; ++q) paths.cost[q] = q & S::kChoice;
 }
 
-// Bars paths that don't begin in the seam, for value i < kMemory / B.
+// Bars paths that don't begin in the seam. For the values i with i * B < kMemory, a node still contains bits
+// of the seam.
 template <int B>
 void bar_other_seams(int i, int seam, Survivors<B>& paths) {
   using S = Survivors<B>;

@@ -1,4 +1,5 @@
-// The search in AVX2: 8 branches at a time, in 32-bit lanes. shaped_search_avx512.cc explains the method.
+// The search of shaped_search.h in AVX2: 8 branches at a time, in 32-bit lanes. shaped_search_avx512.cc
+// explains the method.
 #include "format/shaped_search.h"
 
 #if defined(__AVX2__)
@@ -22,7 +23,8 @@ using Ints = __m256i;
 [[gnu::always_inline]] inline void store(void* to, Ints x) {
   _mm256_store_si256(static_cast<__m256i*>(to), x);
 }
-// Broadcast one number, or four, to every lane by loads, as in shaped_search_avx512.cc.
+// everywhere() broadcasts one number to every lane, and twice() four numbers to both halves. Both load from
+// memory, for the reason in shaped_search_avx512.cc.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=x"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -50,8 +52,9 @@ template <int B>
 struct Layout : VectorLayout<B> {
   static constexpr int kRows = B <= 2 ? 2 : 4;
 
-  // With 2 bits the phases are those of shaped_search_avx512.cc. A node has three digits: one selects the
-  // lane within a half, one selects the half and the register of a pair, one selects the pair of registers.
+  // With 2 bits a node is three digits of base 4, whose places change from phase to phase as in
+  // shaped_search_avx512.cc. One digit selects the lane within a half. One selects the half and the register
+  // of a pair, and one the pair of registers.
   static int node_at(int phase, int r, int lane) {
     if constexpr (B == 2) {
       const int in_half = lane % 4, half = lane / 4 * 2 | r % 2, pair = r / 2;
@@ -70,12 +73,12 @@ struct Layout : VectorLayout<B> {
 };
 
 struct Constants {
-  Lanes half;                  // of the bits that are cut off from a target
-  Lanes grain;                 // for two targets per lane, in both halves
-  Lanes unit;                  // level_unit in the upper halves, or in the lower ones too
-  Lanes level_shift;           // from a lane's highest byte
-  Lanes level_factor;          // multiplier that extracts the level from the upper byte of both halves
-  Lanes mix, fold, fold_mask;  // for states in the highest byte
+  Lanes half;          // half of the step to which targets are rounded
+  Lanes grain;         // mask that rounds targets down, for both halves if a lane has two targets
+  Lanes unit;          // level_unit in the upper half of a lane, and in the lower if a lane has two targets
+  Lanes level_shift;   // shift of a level in a lane's highest byte
+  Lanes level_factor;  // multiplier that extracts the level from the upper byte of both halves
+  Lanes mix, fold, fold_mask;  // numbers of TrellisCode for states in the highest byte
 
   explicit Constants(const ShapedCode& code)
       : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
@@ -89,11 +92,11 @@ struct Constants {
         fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
 };
 
-// Holds what all registers of a row's step share.
+// Holds what all registers share in one step of a row.
 struct Step {
   const ShapedStep& numbers;
   const Constants& constants;
-  Ints value;  // in both halves
+  Ints value;  // x in both halves of every lane
   Ints start;  // x 2^kTargetShift + half
 
   [[gnu::always_inline]] Step(const ShapedStep& of_step, const Constants& of_code, std::int16_t x)
@@ -102,7 +105,7 @@ struct Step {
   }
 };
 
-// Returns the targets of a register, times 2^kTargetShift, with `half` added.
+// Returns the targets of the nodes in register r, times 2^kTargetShift, with Constants::half added.
 template <int B>
 [[gnu::always_inline]] inline Ints long_targets_of(const Survivors<B>& paths, int r, const Step& step) {
   Ints sum = step.start;
@@ -113,7 +116,7 @@ template <int B>
   return sum;
 }
 
-// Computes the targets of all registers, with unit in the upper halves.
+// Computes the targets of all registers, with level_unit in the upper half of every lane.
 template <int B>
 [[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
   constexpr int kRegisters = Layout<B>::kRegisters;
@@ -123,7 +126,7 @@ template <int B>
     targets[0] = masked_or(
         _mm256_max_epi32(_mm256_min_epi32(target, _mm256_set1_epi32(kReach - 1)), _mm256_set1_epi32(-kReach)),
         grain, unit);
-  } else {  // clamps twice the target, by saturation, to twice the reach
+  } else {  // Saturation clamps twice the target to twice the reach.
 #pragma GCC unroll 8
     for (int r = 0; r < kRegisters; r += 2) {
       const Ints doubled =
@@ -136,14 +139,14 @@ template <int B>
   }
 }
 
-// Separates 16 numbers into the even and the odd ones.
+// Stores the even ones of 16 numbers in to[0] and the odd ones in to[1].
 [[gnu::always_inline]] inline void part_even_from_odd(Ints a, Ints b, std::uint32_t (*to)[kLanes]) {
   const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
   store(to[0], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), 0xd8));
   store(to[1], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)), 0xd8));
 }
 
-// Holds a transposition of four registers within each half: the first numbers, the second, and so on.
+// Holds four registers after a transposition within each half: of[i] has number i of each register.
 struct Four {
   Ints of[4];
 };
@@ -154,7 +157,7 @@ struct Four {
            _mm256_unpacklo_epi64(ab23, cd23), _mm256_unpackhi_epi64(ab23, cd23)}};
 }
 
-// Holds targets and bases of parents, in the order in which their branches are compared.
+// Holds the targets and the bases of parents, in the order in which their branches are compared.
 template <int B>
 struct Parents {
   static constexpr int kVectors = B == 6 ? 2 : Layout<B>::kRegisters;
@@ -164,14 +167,14 @@ struct Parents {
 
 template <int B>
 [[gnu::always_inline]] inline void arrange(const Ints* numbers, std::uint32_t (*to)[kLanes]) {
-  if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1
+  if constexpr (B == 1) {  // The parents of node q are 2q and 2q + 1.
 #pragma GCC unroll 8
     for (int two = 0; two < 16; two += 2) part_even_from_odd(numbers[two], numbers[two + 1], to + two);
-  } else if constexpr (B == 3) {  // node (q & 3) << 3 | k: the halves hold k and k + 4
+  } else if constexpr (B == 3) {  // Parent k of node q is (q & 3) << 3 | k, and halves hold k and k + 4.
     const Four by_k = transposed(numbers);
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) store(to[k], by_k.of[k]);
-  } else if constexpr (B == 6) {  // a vector holds branches from two parents
+  } else if constexpr (B == 6) {  // A vector holds branches from two parents.
     const Ints half = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     store(to[0], _mm256_permutevar8x32_epi32(numbers[0], half));
     store(to[1], _mm256_permutevar8x32_epi32(numbers[0], _mm256_or_si256(half, all(2))));
@@ -197,7 +200,7 @@ template <int B, int /*kPhase*/>
   return plus(base, _mm256_madd_epi16(target, load(level)));
 }
 
-// Finds best[r], the cheapest branches to register r.
+// Computes best[r], the costs of the cheapest branches to the nodes of register r.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
   const auto& levels = tables.levels[(kPhase + 1) % Layout<B>::kPhases];
@@ -223,7 +226,7 @@ template <int B, int kPhase>
     }
   } else if constexpr (B == 2) {
 #pragma GCC unroll 4
-    for (int set = 0; set < (kPhase == 1 ? 4 : 2); ++set) {  // sets of parents and of their children
+    for (int set = 0; set < (kPhase == 1 ? 4 : 2); ++set) {  // Each set of parents has children of its own.
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         Ints target, base;
@@ -252,7 +255,7 @@ template <int B, int kPhase>
         best[r] = k == 0 ? of_k : lesser(best[r], of_k);
       }
     }
-  } else if constexpr (B == 4) {  // all nodes have the same parents
+  } else if constexpr (B == 4) {  // All nodes have the same parents.
     Ints chains[2][2];
 #pragma GCC unroll 16
     for (int k = 0; k < 16; ++k) {
@@ -263,7 +266,7 @@ template <int B, int kPhase>
       }
     }
     for (int r = 0; r < 2; ++r) best[r] = lesser(chains[r][0], chains[r][1]);
-  } else if constexpr (B == 5) {  // 4 states lead from a parent to a node
+  } else if constexpr (B == 5) {  // 4 states lead from a parent to a node.
     Ints of_state[4];
 #pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) {
@@ -276,7 +279,7 @@ template <int B, int kPhase>
     for (std::uint32_t state = 1; state < 4; ++state)
       of_state[state] = _mm256_or_si256(of_state[state], all(state << 3));
     best[0] = lesser(lesser(of_state[0], of_state[1]), lesser(of_state[2], of_state[3]));
-  } else {  // 16 states lead from a parent to a node
+  } else {  // 16 states lead from a parent to a node.
     const Ints t0 = load(parents.target[0]), t1 = load(parents.target[1]);
     const Ints b0 = load(parents.base[0]), b1 = load(parents.base[1]);
     Ints chains[4];
@@ -292,12 +295,12 @@ template <int B, int kPhase>
   }
 }
 
-// Selects b where the sign is set.
+// Returns b in lanes where the sign bit of `sign` is set, and a in the others.
 [[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
   return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
 }
 
-// Returns the levels of the best branches to a register, in both halves of lanes.
+// Returns the levels of the best branches to register r, in both halves of every lane.
 template <int B>
 [[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
@@ -311,7 +314,7 @@ template <int B>
                               _mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm256_mulhi_epi16(level, load(constants.level_factor));
   } else {
-    // This is state_level(), computed in the highest bytes of the lanes.
+    // The following lines compute state_level() in the highest bytes of the lanes.
     const Ints node = _mm256_slli_epi32(
         plus(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), all(static_cast<std::uint32_t>(r * kLanes))), 24 + B);
     const Ints state = masked_or(_mm256_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
@@ -332,7 +335,8 @@ template <int B>
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), eight);
 }
 
-// Writes the choices of the best branches to the trace and computes their errors, in both halves of lanes.
+// Writes the choices of the best branches to the trace and computes their errors, in both halves of every
+// lane.
 template <int B>
 [[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
                                                const Step& step, std::uint8_t* trace, Ints* errors) {
@@ -347,7 +351,8 @@ template <int B>
                                               _mm256_packus_epi32(choices[2], choices[3]));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(trace + r * kLanes), packed);
       const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
-      const Ints odd = _mm256_slli_epi16(packed, 7);  // into the sign bits of bytes
+      const Ints odd =
+          _mm256_slli_epi16(packed, 7);  // moves the lowest bit of each choice into the sign bit of its byte
       Ints level = _mm256_blendv_epi8(levels(0), levels(1), odd);
       if constexpr (B == 2)
         level = _mm256_blendv_epi8(level, _mm256_blendv_epi8(levels(2), levels(3), odd),
@@ -371,11 +376,12 @@ template <int B>
   }
 }
 
-// Selects the sums of the parents from which the best branches to a register come; not used with 3 bits.
+// Selects the sums of the parents from which the best branches to a register come. The search with 3 bits
+// transposes registers instead.
 template <int B, int kPhase>
 struct Choice {
   Ints lane;
-  __m256 odd, upper;  // as signs
+  __m256 odd, upper;  // bits of the choice in the sign bits
 
   [[gnu::always_inline]] explicit Choice(Ints best) {
     const Ints lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -459,7 +465,8 @@ template <int B, int kPhase>
       for (int k = 0; k < kPairs; ++k) extend(k, r, choice.sums(before.along[k], r), errors[r]);
     }
   }
-  // Every register holds the parents of 8 nodes; transposing moves them to their positions.
+  // With 3 bits, register r holds the parents of the nodes q with q % 4 = r. Transposing brings nodes and
+  // parents into the same lanes.
   if constexpr (B == 3) {
     const Four choices = transposed(best);
 #pragma GCC unroll 4

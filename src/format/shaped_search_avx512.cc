@@ -1,4 +1,5 @@
-// The search in AVX-512: 16 branches at a time, in 32-bit lanes. A lane holds two sums or two errors.
+// The search of shaped_search.h in AVX-512: 16 branches at a time, in 32-bit lanes. A lane holds two sums or
+// two errors.
 #include "format/shaped_search.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -22,8 +23,9 @@ using Ints = __m512i;
 [[gnu::always_inline]] inline void store(void* to, Ints x) {
   _mm512_store_si512(to, x);
 }
-// Broadcast one number, or four, to every lane. Loads do that for free. Compilers that know how the numbers
-// reached memory would use shuffles of registers instead, and a step already has enough shuffles.
+// everywhere() broadcasts one number to every lane, and four_times() four numbers to every quarter. Loads
+// broadcast for free. Compilers that know how the numbers reached memory would shuffle registers instead, and
+// a step already has enough shuffles. So the loads are in assembly.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -67,12 +69,12 @@ struct Layout : VectorLayout<B> {
 };
 
 struct Constants {
-  Lanes half;                  // of the bits that are cut off from a target
-  Lanes grain;                 // for two targets per lane, in both halves
-  Lanes unit;                  // level_unit in the upper halves, or in the lower ones too
-  Lanes level_shift;           // from a lane's highest byte
-  Lanes level_shift_of_words;  // from the upper byte of both halves
-  Lanes mix, fold, fold_mask;  // for states in the highest byte
+  Lanes half;         // half of the step to which targets are rounded
+  Lanes grain;        // mask that rounds targets down, for both halves if a lane has two targets
+  Lanes unit;         // level_unit in the upper half of a lane, and in the lower if a lane has two targets
+  Lanes level_shift;  // shift of a level in a lane's highest byte
+  Lanes level_shift_of_words;  // shift of a level in the upper byte of both halves
+  Lanes mix, fold, fold_mask;  // numbers of TrellisCode for states in the highest byte
 
   explicit Constants(const ShapedCode& code)
       : half(1 << (kTargetShift + shaped_grain(code.trellis->bits)) >> 1),
@@ -86,11 +88,11 @@ struct Constants {
         fold_mask(static_cast<int>(static_cast<std::uint32_t>(code.trellis->fold_mask) << 24)) {}
 };
 
-// Holds what all registers of a row's step share.
+// Holds what all registers share in one step of a row.
 struct Step {
   const ShapedStep& numbers;
   const Constants& constants;
-  Ints value;  // in both halves
+  Ints value;  // x in both halves of every lane
   Ints start;  // x 2^kTargetShift + half
 
   [[gnu::always_inline]] Step(const ShapedStep& of_step, const Constants& of_code, std::int16_t x)
@@ -99,12 +101,12 @@ struct Step {
   }
 };
 
-// Computes the targets of all registers, with unit in the upper halves.
+// Computes the targets of all registers, with level_unit in the upper half of every lane.
 template <int B>
 [[gnu::always_inline]] inline void find_targets(const Survivors<B>& paths, const Step& step, Ints* targets) {
   constexpr int kRegisters = Layout<B>::kRegisters;
   const Ints grain = load(step.constants.grain), unit = load(step.constants.unit);
-  Ints sums[kRegisters];  // times 2^kTargetShift, with `half` added
+  Ints sums[kRegisters];  // targets times 2^kTargetShift, with Constants::half added
   for (int r = 0; r < kRegisters; ++r) sums[r] = step.start;
 #pragma GCC unroll 4
   for (int k = 0; k < kPairs; ++k) {
@@ -118,7 +120,7 @@ template <int B>
     targets[0] = masked_or(
         _mm512_max_epi32(_mm512_min_epi32(target, _mm512_set1_epi32(kReach - 1)), _mm512_set1_epi32(-kReach)),
         grain, unit);
-  } else {  // clamps twice the target, by saturation, to twice the reach
+  } else {  // Saturation clamps twice the target to twice the reach.
 #pragma GCC unroll 4
     for (int r = 0; r < kRegisters; r += 2) {
       const Ints twice = _mm512_packs_epi32(_mm512_srai_epi32(sums[r], kTargetShift - 1),
@@ -134,7 +136,7 @@ template <int B>
   return _mm512_dpwssd_epi32(base, target, load(level));
 }
 
-// Holds targets and bases of parents, in the order in which their branches are compared.
+// Holds the targets and the bases of parents, in the order in which their branches are compared.
 template <int B>
 struct Parents {
   static constexpr int kVectors = B == 5 ? 4 : Layout<B>::kRegisters;
@@ -147,10 +149,11 @@ struct Parents {
   }
 };
 
-// With 2 bits a node is three digits of base 4. Its parents are the nodes whose upper two digits equal its
-// lower two. One digit selects the register, two the lane. Where the last digit of a parent selects the lane,
-// its children use its register; where it selects the register, they use its lane. So data moves only within
-// registers, and after three steps every digit is back in its place.
+// With 2 bits a node is three digits of base 4. Its parents are the nodes whose upper two digits equal the
+// node's lower two. One digit selects the register and two select the lane. Where a parent's last digit
+// selects the lane, the parent's children use the parent's register. Where the last digit selects the
+// register, the children use the parent's lane. So data moves only within registers, and after three steps
+// every digit is back in its place.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void arrange_parents(const Survivors<B>& paths, const Step& step,
                                                    Parents<B>& parents) {
@@ -160,7 +163,7 @@ template <int B, int kPhase>
 #pragma GCC unroll 8
   for (int r = 0; r < kRegisters; ++r)
     bases[r] = _mm512_dpwssd_epi32(load(paths.cost + r * kLanes), targets[r], targets[r]);
-  if constexpr (B == 1) {  // node q's parents are 2q and 2q + 1: of 32 nodes, the even and the odd
+  if constexpr (B == 1) {  // Parents of node q are 2q and 2q + 1.
     const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const Ints odd = _mm512_or_si512(even, all(1));
 #pragma GCC unroll 4
@@ -173,7 +176,7 @@ template <int B, int kPhase>
   } else if constexpr (B == 2 && kPhase < 2) {
     const Ints last_digit_first = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < 4; ++r)  // Parent k of node q is node (q & 3) << 3 | k.
       parents.set(r, _mm512_permutexvar_epi32(last_digit_first, targets[r]),
                   _mm512_permutexvar_epi32(last_digit_first, bases[r]));
   } else if constexpr (B == 3) {  // parent k of node q is node (q & 3) << 3 | k
@@ -183,7 +186,7 @@ template <int B, int kPhase>
                 _mm512_permutex2var_epi32(bases[0], first, bases[1]));
     parents.set(1, _mm512_permutex2var_epi32(targets[0], second, targets[1]),
                 _mm512_permutex2var_epi32(bases[0], second, bases[1]));
-  } else if constexpr (B == 5) {  // a vector holds branches from two parents
+  } else if constexpr (B == 5) {  // A vector holds branches from two parents.
     const Ints half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
@@ -191,7 +194,7 @@ template <int B, int kPhase>
       parents.set(two, _mm512_permutexvar_epi32(of_two, targets[0]),
                   _mm512_permutexvar_epi32(of_two, bases[0]));
     }
-  } else if constexpr (B == 6) {  // a vector holds branches from all four parents
+  } else if constexpr (B == 6) {  // A vector holds branches from all four parents.
     const Ints quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     parents.set(0, _mm512_permutexvar_epi32(quarter, targets[0]),
                 _mm512_permutexvar_epi32(quarter, bases[0]));
@@ -201,7 +204,7 @@ template <int B, int kPhase>
   }
 }
 
-// Finds best[r], the cheapest branches to register r of the next phase.
+// Computes best[r], the costs of the cheapest branches to the nodes of register r in the next phase.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void find_best(const Parents<B>& parents, const Tables<B>& tables, Ints* best) {
   constexpr int kNext = (kPhase + 1) % Layout<B>::kPhases;
@@ -235,7 +238,7 @@ template <int B, int kPhase>
         best[r] = k == 0 ? of_k : lesser(best[r], of_k);
       }
     }
-  } else if constexpr (B == 4) {  // all nodes have the same parents
+  } else if constexpr (B == 4) {  // All nodes have the same parents.
     Ints chains[4];
 #pragma GCC unroll 16
     for (int k = 0; k < 16; ++k) {
@@ -244,7 +247,7 @@ template <int B, int kPhase>
       chains[k % 4] = k < 4 ? of_k : lesser(chains[k % 4], of_k);
     }
     best[0] = lesser(lesser(chains[0], chains[1]), lesser(chains[2], chains[3]));
-  } else if constexpr (B == 5) {  // 4 states lead from a parent to a node
+  } else if constexpr (B == 5) {  // 4 states lead from a parent to a node.
     Ints of_state[4];
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
@@ -259,7 +262,7 @@ template <int B, int kPhase>
       of_state[state] = _mm512_or_si512(of_state[state], all(state << 3));
     best[0] = lesser(lesser(of_state[0], of_state[1]), lesser(of_state[2], of_state[3]));
     best[0] = lesser(best[0], _mm512_shuffle_i64x2(best[0], best[0], 0x4e));
-  } else {  // 16 states lead from a parent to a node
+  } else {  // 16 states lead from a parent to a node.
     const Ints target = load(parents.target[0]), base = load(parents.base[0]);
     Ints chains[4];
 #pragma GCC unroll 16
@@ -273,7 +276,7 @@ template <int B, int kPhase>
   }
 }
 
-// Returns the levels of the best branches to a register, in both halves of lanes.
+// Returns the levels of the best branches to register r, in both halves of every lane.
 template <int B>
 [[gnu::always_inline]] inline Ints levels_of(Ints best, const Tables<B>& tables, int phase, int r,
                                              const Constants& constants) {
@@ -286,7 +289,7 @@ template <int B>
                                                _mm512_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm512_srav_epi16(level, load(constants.level_shift_of_words));
   } else {
-    // This is state_level(), computed in the highest bytes of the lanes.
+    // The following lines compute state_level() in the highest bytes of the lanes.
     const Ints node = _mm512_slli_epi32(load(tables.nodes[phase] + r * kLanes), 24 + B);
     const Ints state = masked_or(_mm512_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
     const Ints mixed = _mm512_xor_si512(state, _mm512_sllv_epi32(state, load(constants.mix)));
@@ -298,7 +301,8 @@ template <int B>
   }
 }
 
-// Writes the choices of the best branches to the trace and computes their errors, in both halves of lanes.
+// Writes the choices of the best branches to the trace and computes their errors, in both halves of every
+// lane.
 template <int B>
 [[gnu::always_inline]] inline void take_errors(const Ints* best, const Tables<B>& tables, int phase,
                                                const Step& step, std::uint8_t* trace, Ints* errors) {

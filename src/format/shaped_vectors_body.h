@@ -1,11 +1,11 @@
 // The layout of a trellis's states in vectors of 32-bit lanes, for the search of shaped_search.h. One file
-// for each instruction set includes it in its own namespace, which provides:
-//   kLanes, Ints             a vector
-//   load(from), store(to, x) for aligned memory
+// for each instruction set includes this file in its own namespace, which provides:
+//   kLanes, Ints             a vector and its number of lanes
+//   load(from), store(to, x) loads and stores in aligned memory
 //   Layout<B>                VectorLayout<B> and
-//     kRows                    rows that are searched side by side
-//     node_at(phase, r, lane)  the node in a lane of a register
-//     state_at(next_phase, r, v, lane)  the state of a lane of branch vector v to register r of the next
+//     kRows                    the number of rows that are searched side by side
+//     node_at(phase, r, lane)  the node in a lane of register r
+//     state_at(next_phase, r, v, lane)  the state of a lane in branch vector v to register r of the next
 //     phase
 
 constexpr int kStates = 256;
@@ -19,14 +19,16 @@ struct VectorLayout {
   static constexpr int kNodes = kStates >> B;
   static constexpr int kMemory = 8 - B;  // bits of a node
   static constexpr std::uint32_t kChoice = (1U << B) - 1;
-  // fewer nodes than lanes are repeated
+  // Where there are fewer nodes than lanes, a register repeats the nodes.
   static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;
   static constexpr int kStride = kRegisters * kLanes;
   static constexpr int kVectors = kStates / kStride;  // vectors of branches to the nodes of one register
-  // With 2 bits the layout of nodes in registers and lanes changes from step to step.
+  // With 2 bits the layout of nodes in registers and lanes changes from step to step, and repeats after
+  // three.
   static constexpr int kPhases = B == 2 ? 3 : 1;
 
-  // With few bits, four registers are packed in the order that the pack instructions give.
+  // Returns where the trace holds a lane's choice. With 1 and 2 bits, the order is the one in which pack
+  // instructions put four registers together.
   static int place_in_trace(int r, int lane) {
     if constexpr (B >= 3) return r * kLanes + lane;
     return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;
@@ -38,14 +40,17 @@ struct Tables {
   using L = Layout<B>;
   static constexpr int kFours = B == 3 ? 2 : 0;
   static constexpr int kChoices = B < 3 ? 1 << B : 0;
-  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level
+  alignas(64) std::int32_t
+      levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level() of each branch
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
-  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];  // the bits that identify a node as parent
-  // With 3 bits, a lane holds the levels of four states of its node: 4b, 4b + 1, ...
+  alignas(64)
+      std::uint32_t choices[L::kPhases][L::kStride];  // the bits of a cost that identify the node as parent
+  // With 3 bits, a lane of fours[..][i] holds the levels of its node's states 4 i to 4 i + 3.
   alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
-  // With fewer bits, levels are stored by the state's lowest bits, in the order of the trace.
+  // With 1 and 2 bits, by_choice[..][k] holds the levels of the states whose lowest bits are k, in the
+  // trace's order.
   alignas(64) std::int8_t by_choice[L::kPhases][kChoices + 1][L::kStride];
-  std::uint8_t places[L::kPhases][L::kNodes];  // of nodes in the trace
+  std::uint8_t places[L::kPhases][L::kNodes];  // place of each node in the trace
 
   explicit Tables(const ShapedCode& code) {
     for (int phase = 0; phase < L::kPhases; ++phase) {
@@ -69,7 +74,7 @@ struct Tables {
   }
 };
 
-// Holds the same number in all lanes.
+// Holds one number in all lanes.
 struct alignas(64) Lanes {
   std::int32_t of[kLanes];
 

@@ -1,21 +1,20 @@
-// tcq<B>: trellis-coded rows (trellis.h) around a mean for each channel; B in 1 to 6. Meant for values after
-// a Hadamard transform, whose coordinates are nearly normal.
+// tcq<B>: trellis-coded rows (trellis.h) around a mean for each channel; B is 1 to 6. The format suits values
+// after a Hadamard transform, whose coordinates are nearly normal. Neighbouring tokens share the mean: K
+// rotates slowly in the low frequencies of RoPE, so the mean is a large part of K.
 //
 // Bytes of a page, d channels:
 //   codes     [kPageTokens][d]  B bits each: every token is a circular little-endian bit stream of its own,
 //                               d * B / 8 bytes
 //   gains     [kPageTokens]     u8
 //   means     [d]               i8: of the tokens that aren't left out, in steps; -127 to 127
-//   loudest   [1]               f32: the largest gain of those tokens, at most 2^126
+//   loudest   [1]               f32: the largest gain of the tokens that aren't left out, at most 2^126
 //   step      [1]               bf16: of the means, 1/127 of the largest one, at most 2^125
+// Bits per value: B + 8 / d + (8 + 48 / d) / kPageTokens.
 //
 // value = step * mean of the channel + gain of the token * level[state] * scale, with the table of B
-// (trellis.h). The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. The mean is what neighbouring
-// tokens share: K rotates slowly in the low frequencies of RoPE, so the mean is a large part of K. Each
-// token's remainder, including the rounding error of the means, is divided by its root mean square and
-// encoded. Its gain is then fitted (fitted_gain in trellis_gain.h).
-//
-// Left-out tokens affect neither the means nor the loudest gain.
+// (trellis.h). The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. Each token's remainder,
+// including the rounding error of the means, is divided by its root mean square and encoded. Its gain is then
+// fitted (fitted_gain in trellis_gain.h). Left-out tokens affect neither the means nor the loudest gain.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,10 +47,10 @@ namespace {
 static_assert(trellis_page_bytes(2, 64) == 2246 && trellis_page_bytes(3, 64) == 3270);
 static_assert(trellis_page_bytes(2, 128) == 4358 && trellis_page_bytes(4, 128) == 8454);
 
-constexpr double kMaxGain = 0x1p126;  // times the largest level, 3.4, it is still finite
+constexpr double kMaxGain = 0x1p126;  // kMaxGain times the largest level, 3.4, is still finite.
 
 // Computes the gains of n codes, given the loudest gain `unit`. A series around f = 1/2 gives 2^-f for the
-// fraction f of an octave, which lets the loop vectorize; relative errors are 1e-7.
+// fraction f of an octave, which lets the loop vectorize. The relative error is 1e-7.
 KVANT_SIMD_CLONES void widen_gains(const std::uint8_t* codes, int n, float unit, float* gains) {
   constexpr float kLn2 = 0.69314718F, kRootHalf = 0.70710678F;
   const float at_half = unit * kRootHalf;
@@ -59,7 +58,8 @@ KVANT_SIMD_CLONES void widen_gains(const std::uint8_t* codes, int n, float unit,
     const int code = codes[i];
     const float x = (0.5F - static_cast<float>(code % kGainSteps) * (1.0F / kGainSteps)) * kLn2;
     const auto octaves = (127U - static_cast<std::uint32_t>(code / kGainSteps)) << 23;
-    const std::uint32_t heard = 0U - static_cast<std::uint32_t>(code != kSilent);  // a choice would branch
+    const std::uint32_t heard =
+        0U - static_cast<std::uint32_t>(code != kSilent);  // A conditional expression would branch.
     gains[i] = at_half * std::bit_cast<float>(octaves & heard) * exp_series(x);
   }
 }
@@ -70,7 +70,7 @@ std::uint8_t code_of_gain(double gain, double loudest) {
   return static_cast<std::uint8_t>(std::clamp(steps, 0.0, static_cast<double>(kSilent)));
 }
 
-// Returns the channels' means over the tokens that aren't left out.
+// Returns the mean of each channel [d] over the tokens that aren't left out.
 std::array<float, kMaxHeadDim> channel_means(const float* values, const TokenMask& left_out, int d) {
   std::array<double, kMaxHeadDim> sums{};
   int n = 0;
@@ -112,8 +112,8 @@ float load_loudest(const std::byte* parameters, int d) {
   return loudest;
 }
 
-// Returns a . b. The products are exact and added in a fixed order, so every instruction set gives the same
-// sum.
+// Returns a . b. Products of F32 numbers are exact in double, and the sum has a fixed order, so every
+// instruction set gives the same sum.
 KVANT_SIMD_CLONES double dot(const float* a, const float* b, int d) {
   constexpr int kSums = 8;
   double sums[kSums] = {};
@@ -127,13 +127,12 @@ void subtract_means(const float* values, const float* means, int d, float* rest)
   for (int i = 0; i < d; ++i) rest[i] = values[i] - means[i];
 }
 
-// Holds the gains of an octave, and the ranges of numbers that round to each.
+// Holds the gains of an octave, and the ranges of numbers that round to each gain.
 struct OctaveOfGains {
   std::array<double, kGainSteps + 1> gains;
-  std::array<double, kGainSteps + 1> ends;  // upper ends of the numbers that round to each gain
-  std::array<std::uint8_t, kGainSteps>
-      // The gain of the least number with given highest fraction bits.
-      first{};
+  std::array<double, kGainSteps + 1> ends;  // upper end of the numbers that round to each gain
+  // first[bits]: index of the gain to which the least number rounds whose highest fraction bits are `bits`
+  std::array<std::uint8_t, kGainSteps> first{};
   OctaveOfGains() {
     for (int i = 0; i <= kGainSteps; ++i) {
       gains[i] = std::exp2(static_cast<double>(i) / kGainSteps);
@@ -144,8 +143,8 @@ struct OctaveOfGains {
   }
 };
 
-// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` > 0. It equals what exp2 and log2 would
-// give and is three times as fast.
+// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` > 0. The result equals that of exp2 and
+// log2 and takes a third of their time.
 double rounded_gain(double gain) {
   static const OctaveOfGains kOctave;
   constexpr int kFractionBits = 52;
@@ -154,11 +153,11 @@ double rounded_gain(double gain) {
   const auto of_octave = std::bit_cast<double>((bits & kFraction) | std::bit_cast<std::uint64_t>(1.0));
   int i = kOctave.first[(bits & kFraction) >> (kFractionBits - std::countr_zero(unsigned{kGainSteps}))];
   for (int step = 0; step < 2; ++step)
-    i += of_octave >= kOctave.ends[i] ? 1 : 0;  // the highest bits leave up to two steps open
+    i += of_octave >= kOctave.ends[i] ? 1 : 0;  // The highest bits leave up to two steps open.
   return kOctave.gains[i] * std::bit_cast<double>(bits & ~kFraction);
 }
 
-// Divides x by its root mean square, rounded; the result is zero if that is 0.
+// Divides x [d] by its root mean square, rounded to a power of 2^(1 / kGainSteps). Zeros remain zeros.
 void normalize(const float* x, int d, float* normal) {
   const double squares = dot(x, x, d);
   const double reciprocal = squares > 0 ? rounded_gain(std::sqrt(d / squares)) : 0;
@@ -169,7 +168,7 @@ double unbiased_share(Side side) {
   return side == Side::key ? kUnbiasedKeys : kUnbiasedValues;
 }
 
-// Fits a gain to the products <x, x>, <x, c>, <c, c>.
+// Fits a gain to energy <x, x>, along <x, c> and length <c, c>, for a token x and its decoded shape c.
 double fit(double energy, double along, double length, double unbiased_share) {
   const double gain = fitted_gain(energy, along, length, unbiased_share,
                                   [](double base, double exponent) { return std::pow(base, exponent); });

@@ -13,8 +13,8 @@ int bits_of(const std::string& name) {
   return name.back() - '0';
 }
 
-// Reads the bytes after a page's codes as specified: gains, the means' codes, the loudest gain, and the
-// means' step, which is the upper half of an F32.
+// Reads the bytes after a page's codes as tcq.cc specifies: gains, the means' codes, the loudest gain, and
+// the means' step, which is the upper half of an F32.
 struct Parameters {
   const std::byte* gains;
   int d;
@@ -43,7 +43,7 @@ TEST(TrellisCodedTokens, TakeTheirBitsAGainAndTheMeans) {
   }
 }
 
-// Decodes the bytes independently, following the specification.
+// Decodes the bytes independently, by the specification in tcq.cc.
 TEST(TrellisCodedTokens, DecodeAsSpecified) {
   for (const std::string& name : members_of(kPattern)) {
     for (const int d : kTestHeadDims) {
@@ -94,9 +94,9 @@ TEST(TrellisCodedTokens, KeepTheMeansOfTheTokensThatCount) {
   EXPECT_NEAR(stored.step() * 127, largest, 0x1p-8 * largest);
 }
 
-// The tokens' codes absorb the rounding error of a channel's mean. Next to a channel whose mean is 100 of its
-// deviations, means are multiples of .8 deviations. That adds 5 % to the variance, and half of that to the
-// errors.
+// The tokens' codes absorb the rounding error of a channel's mean. If one channel's mean is 100 deviations,
+// all means are multiples of .8 deviations. Their rounding adds 5 % to the variance of the tokens, and half
+// of that to the errors.
 TEST(TrellisCodedTokens, MakeUpForTheRoundingOfMeans) {
   constexpr int kDim = 128;
   const std::vector<float> plain = gaussian_values(kDim, 6);
@@ -126,13 +126,14 @@ TEST(TrellisCodedTokens, ErrLessThanScalarLevelsOfTheSameBitsOnGaussianValues) {
   }
 }
 
-// Computes <decoded, x> / <x, x> of each token, without the means. It is 1 for values. For keys it is a
-// quarter of the way (of the logarithm) from there to the squared cosine, which least squares would give.
+// Computes <decoded, x> / <x, x> of each token, without the means. For values the ratio is 1. Least squares
+// would give the squared cosine between x and its codes. For keys the logarithm of the ratio is a quarter of
+// the squared cosine's.
 TEST(TrellisCodedTokens, ShortenNoValuesAndKeysLittle) {
   constexpr int kDim = 128;
   constexpr double kGainRounding = 0.011;  // half a step of 1/32 octave
   std::vector<float> values = gaussian_values(kDim, 4);
-  for (int i = 0; i < kDim; ++i) {  // makes the means 0
+  for (int i = 0; i < kDim; ++i) {  // The loop makes the means 0.
     double mean = 0;
     for (int t = 0; t < kPageTokens; ++t) mean += values[t * kDim + i] / double{kPageTokens};
     for (int t = 0; t < kPageTokens; ++t) values[t * kDim + i] -= static_cast<float>(mean);
@@ -160,8 +161,8 @@ TEST(TrellisCodedTokens, ShortenNoValuesAndKeysLittle) {
   }
 }
 
-// A gain that is rounded only after the codes were found is off by a step of 1/32 octave divided by sqrt(12),
-// .0063, along the token. With 6 bits the codes correct two thirds of that.
+// A gain that is rounded only after the search is off by a step of 1/32 octave divided by sqrt(12), .0063,
+// along the token. With 6 bits the codes correct two thirds of that error.
 TEST(TrellisCodedTokens, MakeUpForTheRoundingOfGains) {
   constexpr int kDim = 64;
   const std::vector<float> values = gaussian_values(kDim, 5);
@@ -187,8 +188,8 @@ TEST(TrellisCodedTokens, KeepConstantPagesAndSilentTokens) {
   for (const std::string& name : members_of(kPattern)) {
     const TestFormat test(name, 64);
     for (const float value : test.decode(test.encode(std::vector<float>(kPageTokens * 64, 0.75F))))
-      ASSERT_NEAR(value, 0.75F, 0.75F / 127);           // a step of the mean
-    std::vector<float> values(kPageTokens * 64, 0.0F);  // two loud tokens whose mean is 0
+      ASSERT_NEAR(value, 0.75F, 0.75F / 127);           // one step of the means
+    std::vector<float> values(kPageTokens * 64, 0.0F);  // Two loud tokens have a mean of 0.
     for (int i = 0; i < 64; ++i) values[i] = i % 2 == 0 ? 8.0F : -8.0F;
     for (int i = 0; i < 64; ++i) values[64 + i] = -values[i];
     const std::vector<float> decoded = test.decode(test.encode(values));

@@ -1,4 +1,5 @@
-// Helpers that this module's tests share: pages of values, and formats with everything that they need.
+// Helpers that the tests of formats share: pages of values, and formats with the model constants that they
+// need.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -79,7 +80,7 @@ inline std::vector<std::vector<float>> extreme_pages(int d) {
   return pages;
 }
 
-// Combines a format with a head size and random numbers for its model constants.
+// Combines a format with a head size and random numbers for the format's model constants.
 class TestFormat {
  public:
   TestFormat(const std::string& name, int d) : format_(find_format(name)), d_(d) {
@@ -146,8 +147,8 @@ inline double f16_at(const std::byte* at) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Returns the largest rounding error of x: half a unit in the last place of a normal binary16, or of a
-// denormal.
+// Returns the largest rounding error of x in binary16: half a unit in the last place of a normal or denormal
+// number.
 inline double f16_rounding(double x) {
   return std::max(std::fabs(x) * 0x1p-11, 0x1p-25) * (1 + 1e-6);
 }

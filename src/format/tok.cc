@@ -1,26 +1,30 @@
-// tok<B>g<N>[s|c<P>]: token-wise quantization. Each token's channels form groups of N (the last one may be
-// shorter; N > d means one group of d), each with its own uniform grid of 2^B values; B in 1, 2, 3, 4, 5,
-// 6, 8.
+// tok<B>g<N>[s|c<P>]: token-wise quantization, the common scheme of serving engines. Each token's channels
+// form groups of N (the last one may be shorter; N > d means one group of d), each with its own uniform grid
+// of 2^B values; B is 1, 2, 3, 4, 5, 6 or 8.
 //
 // Bytes of a page, d channels, n = ceil(d / N) groups:
-//   codes   [kPageTokens][d]   B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
+//   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
 //                              a token
-//   scales  [kPageTokens][n]   f16
-//   offsets   [kPageTokens][n]   f16, asymmetric only
+//   scales   [kPageTokens][n]  f16
+//   offsets  [kPageTokens][n]  f16, asymmetric only
+// Bits per value: B + 32 n / d, or B + 16 n / d if symmetric.
 //
 // Asymmetric (KIVI's and QuaRot's token-wise grid): value = offset + code * scale, with offset = f16(min) and
 //   scale = f16((max - offset) / (2^B - 1)). Error <= scale / 2, plus f16's rounding of offset and scale.
 // Symmetric (s): value = (code - 2^(B-1)) * scale.
-//   B = 1: scale = f16(mean |x|), the code is the sign: x >= 0.
-//   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude, so it falls on the lowest
-//   code and no code is wasted (as in llama.cpp's q4_0; RMS error 11 % below max / 7 for 4 bits and Gaussian
-//   values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as large.
+//   B = 1: value = +-scale, with scale = f16(mean |x|); the code is 1 for x >= 0.
+//   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude. x* falls on the lowest code,
+//   so no code is wasted (as in llama.cpp's q4_0; the RMS error is 11 % below that of max / 7 for 4 bits and
+//   Gaussian values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as
+//   large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
-// Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): before all that, the token's values are clamped to
-//   +-t, t the magnitude of rank floor(P d / 100) of its d, counted from 0. P: 50 to 99.
-// A constant group is exact to f16. Scales below 2^-25 are stored as 0: the group decodes to its offset.
-// Scales and offsets saturate at 65504, and codes at their ends, so decoded values are always finite.
-// Row-wise; left-out tokens are stored like the others, since no other token shares their groups.
+// Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t, where t
+// is
+//   the magnitude of rank floor(P d / 100) among the token's d magnitudes, counted from 0. P: 50 to 99.
+// A constant group is exact to f16. Scales below 2^-25 are stored as 0, so the group decodes to its offset.
+// Scales and offsets saturate at 65504, and codes at the ends of the grid, so decoded values are always
+// finite. The format is row-wise (format.h): no other token shares a token's groups, so left-out tokens are
+// stored like all others.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -43,7 +47,7 @@ struct TokShape {
   int bits;   // B
   int group;  // N, channels: a multiple of 8
   bool symmetric;
-  int clip = 0;  // P; 0: not clipped
+  int clip = 0;  // P, 0 if the format does not clip
 
   int groups(int d) const { return (d + group - 1) / group; }
 };
@@ -61,7 +65,7 @@ constexpr int kLeastClip = 50, kMostClip = 99;  // percent
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 
 float mean_magnitude(const float* x, int n) {
-  double sum = 0;  // of at most 256 values: cannot overflow
+  double sum = 0;  // The sum cannot overflow in double.
   for (int i = 0; i < n; ++i) sum += std::fabs(x[i]);
   return static_cast<float>(sum / n);
 }
@@ -77,7 +81,7 @@ AffineGroup fit_group(const float* x, int n, const TokShape& shape) {
   return {f16_from_float_saturated(scale), 0};
 }
 
-// Clamps x [d] to the magnitude of rank floor(percent * d / 100).
+// Clamps x [d] to +-t, where t is the magnitude of rank floor(percent * d / 100) in x, counted from 0.
 void clip_row(const float* x, int d, int percent, float* clipped) {
   std::array<float, kMaxHeadDim> magnitudes;
   std::transform(x, x + d, magnitudes.begin(), [](float v) { return std::fabs(v); });
@@ -86,7 +90,7 @@ void clip_row(const float* x, int d, int percent, float* clipped) {
   std::transform(x, x + d, clipped, [limit = *rank](float v) { return std::clamp(v, -limit, limit); });
 }
 
-// Represents the grid as value = offset + code * step.
+// Represents a symmetric or asymmetric grid as value = offset + code * step.
 struct Grid {
   float step, offset;
 };
@@ -118,7 +122,7 @@ struct TokPage {
   Byte* page;
   TokShape shape;
   int d;
-  int tokens;  // the page's capacity
+  int tokens;  // capacity of the page in tokens
 
   Byte* codes(int token) const { return page + static_cast<std::ptrdiff_t>(token) * (d * shape.bits / 8); }
   Byte* scale(int token, int group) const {
@@ -127,8 +131,8 @@ struct TokPage {
   Byte* offset(int token, int group) const { return scale(tokens, 0) + (scale(token, group) - scale(0, 0)); }
 };
 
-// Transposes f16 [kPageTokens][groups] to [groups][kPageTokens]. If `Groups` is not 0 it is the number of
-// groups, which lets the loops vectorize.
+// Transposes f16 [kPageTokens][groups] to [groups][kPageTokens]. If `Groups` is not 0, `Groups` is the number
+// of groups, so the loops vectorize.
 template <int Groups>
 [[gnu::always_inline]] inline void columns_of(const std::byte* rows, int groups, std::uint16_t* columns) {
   const int n = Groups == 0 ? groups : Groups;
@@ -148,7 +152,7 @@ KVANT_SIMD_CLONES void transpose(const std::byte* rows, int groups, std::uint16_
   }
 }
 
-// Transposes likewise and converts to floats.
+// Transposes f16 [kPageTokens][groups] to floats [groups][kPageTokens].
 void widen_columns(const std::byte* rows, int groups, std::vector<float>& columns) {
   const std::size_t n = static_cast<std::size_t>(kPageTokens) * groups;
   columns.resize(n);
@@ -165,8 +169,8 @@ KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* 
   }
 }
 
-// Decodes n groups of signed bytes (+ 128), each times its scale. Reading an 8-bit tail runs this for every
-// token.
+// Decodes n groups of bytes, (code - 128) * scale of the group. Attention reads an 8-bit tail for every
+// token, so this case has fast code of its own.
 KVANT_SIMD_CLONES void decode_byte_groups(const std::byte* codes, const float* scales, int n, int group,
                                           float* values) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);
@@ -250,7 +254,7 @@ class TokFormat : public RowWiseFormat {
     return description;
   }
   std::optional<CodeScheme> code_scheme(int head_dim) const override {
-    if (head_dim % std::min(shape_.group, head_dim) != 0) return std::nullopt;  // the last group is shorter
+    if (head_dim % std::min(shape_.group, head_dim) != 0) return std::nullopt;  // The last group is shorter.
     return CodeScheme{.bits = shape_.bits,
                       .group_bytes = shape_.bits,
                       .group_channels = kCodeBlock,

@@ -31,7 +31,7 @@ struct Shape {
 // Holds what one group stores, read by the specification's byte map.
 struct StoredGroup {
   double scale = 0;
-  double offset = 0;  // as value = offset + code * step
+  double offset = 0;  // as in value = offset + code * step
   double step = 0;
 };
 
@@ -53,7 +53,7 @@ StoredGroup stored_group(const std::vector<std::byte>& page, const Shape& shape,
   return stored;
 }
 
-// Computes the specified scale in double precision, and how far f16 may move it.
+// Computes the specified scale in double precision, and how far f16 may move that scale.
 double designed_scale(const float* x, int n, const Shape& shape) {
   double low = x[0];
   double high = x[0];
@@ -93,8 +93,8 @@ void check_group(const TestFormat& test, const std::vector<float>& values, const
     for (const int other : {std::max(code - 1, 0), std::min(code + 1, shape.last_code())}) {
       ASSERT_LE(error, std::fabs(stored.offset + other * stored.step - x[i]) + slack);
     }
-    // All decoded values lie within half a step, with exceptions at the ends of the grid. These are f16's
-    // rounding, the missing code of symmetric grids, and the means of one-bit grids.
+    // All decoded values lie within half a step, with exceptions at the ends of the grid. The exceptions come
+    // from f16's rounding, from the missing code of symmetric grids, and from the means of one-bit grids.
     const double ends = zero_rounding + shape.last_code() * f16_rounding(designed);
     const double missing = shape.symmetric && shape.bits < 8 ? std::fabs(designed) / 2 : 0;
     if (!(shape.symmetric && shape.bits == 1)) {
@@ -135,7 +135,7 @@ TEST(TokenGroups, StoreTheNearestGridPointOfTheDesignedGrid) {
       SCOPED_TRACE(test.label());
       check_page(test, key_like_values(d, 1));
       std::vector<float> small = key_like_values(d, 2);
-      for (float& value : small) value *= 1e-6F;  // scales and offsets are f16 denormals
+      for (float& value : small) value *= 1e-6F;  // Scales and offsets become f16 denormals.
       check_page(test, small);
       if (HasFatalFailure()) return;
     }
@@ -164,20 +164,21 @@ TEST(TokenGroups, SaturateHugeValuesAtTheEndsOfTheLargestGrid) {
   values[1] = -1e30F;
   const std::vector<float> asymmetric =
       TestFormat("tok4g32", 64).decode(TestFormat("tok4g32", 64).encode(values));
-  EXPECT_EQ(asymmetric[0], 14 * 65504.0F);  // zero = -65504, code 15
+  EXPECT_EQ(asymmetric[0], 14 * 65504.0F);  // offset -65504, code 15
   EXPECT_EQ(asymmetric[1], -65504.0F);
   const std::vector<float> symmetric =
       TestFormat("tok8g32s", 64).decode(TestFormat("tok8g32s", 64).encode(values));
   EXPECT_EQ(symmetric[0], 127 * 65504.0F);
-  EXPECT_EQ(symmetric[40],
-            TestFormat("tok8g32s", 64)
-                .decode(TestFormat("tok8g32s", 64)
-                            .encode(std::vector<float>(kPageTokens * 64, 1.0F)))[40]);  // another group
+  EXPECT_EQ(
+      symmetric[40],
+      TestFormat("tok8g32s", 64)
+          .decode(TestFormat("tok8g32s", 64)
+                      .encode(std::vector<float>(kPageTokens * 64, 1.0F)))[40]);  // a value of another group
 }
 
 TEST(TokenGroups, MatchAHandWorkedSymmetricGroup) {
-  // x* = 4 gives the scale -4 / 8 = -0.5: 4 -> code 0 (value 4), -3.9 -> 15 (value -3.5), 0.3 -> 7 (value
-  // 0.5).
+  // x* = 4 gives the scale -4 / 8 = -0.5. So 4 gets code 0 (value 4), -3.9 gets 15 (value -3.5), and 0.3 gets
+  // 7 (value 0.5).
   std::vector<float> values(kPageTokens * 64, 0.0F);
   values[0] = 4.0F;
   values[1] = -3.9F;

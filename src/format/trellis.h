@@ -1,10 +1,10 @@
-// Trellis-coded quantization (Marcellin and Fischer 1990) on a bit-shift trellis (QTIP; Tseng et al. 2024). A
-// row is B bits per value, and the last 8 bits of the stream up to a value select its level. Neighbours
-// therefore share bits, and each value chooses among 2^B of 256 levels. The best path through all of them
-// leaves 2/3 of the squared error of the best scalar quantizer at the same bits.
+// Trellis-coded quantization (Marcellin and Fischer 1990) on a bit-shift trellis (QTIP; Tseng et al. 2024),
+// which the format tcq uses. A row is B bits per value, and the last 8 bits of the stream up to a value
+// select its level. Neighbours therefore share bits, and each value chooses among 2^B of 256 levels. The best
+// path through all values leaves 2/3 of the squared error of the best scalar quantizer at the same bits.
 //
 // The stream of a row of n values is circular and little-endian (bit_packing.h). The state of value i is the
-// 8 bits that end at bit (i + 1) * B; those before bit 0 come from the row's end ("tail-biting").
+// 8 bits that end at bit (i + 1) * B; bits before bit 0 come from the row's end ("tail-biting").
 //
 // Levels are computed from states (trellis_code.h). QTIP computes its levels too, but by multiplications.
 #pragma once
@@ -18,22 +18,23 @@
 
 namespace kvant {
 
-// The least number of values in a row: the search works in steps of eight, and begins before the row's end.
+// The least number of values in a row. The search works in steps of eight and begins 12 values before the
+// row's end.
 inline constexpr int kLeastTrellisRow = 16;
 
 struct TrellisTable : TrellisCode {
-  std::array<std::int8_t, kTrellisStates> levels;  // one per state
+  std::array<std::int8_t, kTrellisStates> levels;  // one level per state
 };
 
-// Returns the tables of kTrellisCodes.
+// Returns the tables for 1 to kMaxTrellisBits bits, in this order.
 std::span<const TrellisTable> trellis_tables();
 
-// Holds level * scale of every state.
+// Holds level * scale for every state.
 using TrellisLevels = std::array<float, kTrellisStates>;
 TrellisLevels trellis_levels(const TrellisTable& table);
 
-// Decodes a row: shape[i] is the level of value i, with `bits` bits per value and symbols packed at `packed`;
-// n as above.
+// Decodes a row: shape[i] is the level of value i, with `bits` bits per value packed at `packed`. n: a
+// multiple of 8, kLeastTrellisRow to kMaxHeadDim.
 void decode_trellis(const std::byte* packed, int n, int bits, const TrellisLevels& levels, float* shape);
 
 }  // namespace kvant

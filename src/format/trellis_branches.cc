@@ -9,9 +9,11 @@ namespace {
 
 // The approximate squared error that B bits leave of a variance of 1.
 constexpr double kSquaredErrors[] = {0, .287, .0777, .0211, .00585, .0018, .00058};
-constexpr double kBinWidth = 0.25;   // in root squared errors; adds .5 % to the squared error
-constexpr double kBeyondLevels = 4;  // distance of the last bins from the largest level, in the same unit
-constexpr double kCostUnit = 16;     // the cost of the squared error above
+constexpr double kBinWidth =
+    0.25;  // width of a bin in root mean squared errors; adds .5 % to the squared error
+constexpr double kBeyondLevels =
+    4;  // distance of the last bins from the largest level, in root mean squared errors
+constexpr double kCostUnit = 16;  // cost of a squared error of kSquaredErrors
 constexpr int kMaxCost = 0xffff;
 
 }  // namespace
@@ -34,12 +36,13 @@ void TrellisBranches::add_bin(double value, const TrellisTable& table) {
     const double difference = value - table.levels[state] * double{table.scale};
     errors[state] = difference * difference;
   }
-  const double least = *std::min_element(errors, errors + kTrellisStates);  // all paths share it
+  const double least = *std::min_element(
+      errors, errors + kTrellisStates);  // All paths share the least error, so costs leave it out.
   const std::size_t first = forward_.size();
   forward_.resize(first + static_cast<std::size_t>(nodes()) * parents());
   for (int to = 0; to < nodes(); ++to) {
     for (int k = 0; k < parents(); ++k) {
-      // Several states may lead from parent k to node `to`; the cheapest one counts.
+      // Several states may lead from parent k to node `to`. The state with the least error counts.
       int best = to << bits_ | k;
       for (int state = best; state < (to + 1) << bits_; state += parents())
         if (errors[state] < errors[best]) best = state;
@@ -62,7 +65,7 @@ void TrellisBranches::find_bins(const float* values, int n, std::uint16_t* bins)
 
 void TrellisBranches::find_symbols(const std::uint16_t* bins, const std::uint8_t* nodes, int n,
                                    std::uint16_t* symbols) const {
-  if (bits_ <= kTrellisBits / 2) {  // a symbol is part of the node that it leads to
+  if (bits_ <= kTrellisBits / 2) {  // A symbol is part of the node to which it leads.
     for (int i = 0; i < n; ++i)
       symbols[i] = static_cast<std::uint16_t>(nodes[i + 1] >> (kTrellisBits - 2 * bits_));
   } else {

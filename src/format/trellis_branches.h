@@ -1,4 +1,5 @@
-// The cost of each branch of a trellis: its squared error in 16 bits, looked up by the value.
+// TrellisBranches: the squared error of every branch of a trellis as a 16-bit cost, looked up by the value's
+// bin. TrellisEncoder searches with these costs, so its inner loop needs no floating point.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,14 @@ class TrellisBranches {
   int bits() const { return bits_; }
   int nodes() const { return kTrellisStates >> bits_; }
   int parents() const { return bits_ < 4 ? 1 << bits_ : nodes(); }
-  // Returns blocks of costs, one for each bin of values.
+  // Returns blocks of costs, one block for each bin of values.
   ViterbiBranches costs() const { return {bits_, forward_.data(), backward_.data()}; }
 
-  // Computes bins[i], the bin of values[i]; the outermost bins are unbounded.
+  // Computes bins[i], the bin of values[i]. The outermost bins are unbounded.
   void find_bins(const float* values, int n, std::uint16_t* bins) const;
 
-  // Computes symbols[i], which a value in bins[i] appends on its way from nodes[i] to nodes[i + 1].
+  // Computes symbols[i], the B bits that a value in bins[i] appends on the path from nodes[i] to nodes[i +
+  // 1].
   void find_symbols(const std::uint16_t* bins, const std::uint8_t* nodes, int n,
                     std::uint16_t* symbols) const;
 
@@ -35,7 +37,7 @@ class TrellisBranches {
   float bins_per_unit_;
   std::vector<std::uint16_t> forward_;
   std::vector<std::uint16_t> backward_;
-  std::vector<std::uint8_t> symbols_;  // B > 4: symbols of the cheapest states, [bins][G to][G from]
+  std::vector<std::uint8_t> symbols_;  // [bins][G to][G from], symbols of the cheapest states, for B > 4
 };
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
 // Computes the levels of a trellis's states (trellis.h) by shifts and masks within a byte. Vector units
-// therefore decode as many values at a time as they have bytes, without a table.
+// therefore decode as many values at a time as a register has bytes, without a table.
 //
 // This header uses no inline functions of the standard library; attention/cpu/byte_kernels.h says why.
 #pragma once
@@ -8,17 +8,18 @@
 
 namespace kvant {
 
-inline constexpr int kTrellisBits = 8;  // of a state
+inline constexpr int kTrellisBits = 8;  // bits of a state
 inline constexpr int kTrellisStates = 1 << kTrellisBits;
-inline constexpr int kMaxTrellisBits = 6;  // B
+inline constexpr int kMaxTrellisBits = 6;  // largest B
 
-// Describes how the levels follow from the states for B bits per value. The fold's mask has no bit below its
-// shift.
+// Describes how levels follow from states for B bits per value. The mask of the fold has no bit below the
+// fold's shift.
 struct TrellisCode {
   int bits;     // B
-  float scale;  // of the levels: value = level * scale, for values of mean 0 and variance 1
+  float scale;  // value = level * scale, for values of mean 0 and variance 1
   int mix;      // shift that adds a state's older (lower) bits to its newer ones
-  // The shift for the second number. `fold_mask` selects the bits in which it differs from the first.
+  // The shift of folded_state(). `fold_mask` selects the bits in which folded_state() differs from
+  // mixed_state().
   int fold;
   std::uint8_t fold_mask;
 };
@@ -33,7 +34,7 @@ inline constexpr TrellisCode kTrellisCodes[kMaxTrellisBits] = {
     {.bits = 6, .scale = 0.03660F, .mix = 7, .fold = 1, .fold_mask = 0xfe},
 };
 
-// Both functions are linear: the image of a XOR b is the XOR of their images.
+// mixed_state() and folded_state() are linear: the image of a XOR b is the XOR of the images of a and b.
 constexpr int mixed_state(const TrellisCode& code, int state) {
   return (state ^ state << code.mix) & 0xff;
 }
@@ -41,10 +42,9 @@ constexpr int folded_state(const TrellisCode& code, int state) {
   return (state << code.fold & code.fold_mask) | (mixed_state(code, state) & ~code.fold_mask & 0xff);
 }
 
-// Returns the mean of two signed bytes with the same lowest bit: the mixed state, and a variant that takes
-// some bits from the shifted state. The sum of two numbers is closer to Gaussian than one number. (A state
-// shifted by B bits equals the previous state in the bits that count, so vector units can often do without
-// the shift.)
+// Returns the mean of two signed bytes with the same lowest bit, mixed_state() and folded_state(). The sum of
+// two numbers is closer to Gaussian than one number. Vector units can often do without the fold's shift,
+// because a state shifted by B bits equals the previous state in the bits that count.
 constexpr int state_level(const TrellisCode& code, int state) {
   const auto mixed = static_cast<std::int8_t>(mixed_state(code, state));
   const auto folded = static_cast<std::int8_t>(folded_state(code, state));

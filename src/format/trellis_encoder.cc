@@ -11,14 +11,15 @@
 namespace kvant {
 namespace {
 
-// The number of values before the seam that choose its node; values further away hardly matter.
+// The number of values before the seam that choose the seam's node. Values further away hardly matter.
 constexpr int kRunIn = 12;
-// How often a path is forced to end in its own seam before a pass that may begin only there.
+// The number of passes that try to find a path that ends where it begins. After these, find_path_from()
+// prescribes the seam.
 constexpr int kAttempts = 3;
 constexpr std::uint16_t kForbidden = 0xffff;
 constexpr int kRows = 4;  // rows that are searched side by side
 
-// Searches the paths of up to kRows rows of n values.
+// Searches for the paths of up to kRows rows of n values.
 class Search {
  public:
   Search(const TrellisBranches& branches, const ViterbiKernel& kernel, int n)
@@ -86,9 +87,9 @@ class Search {
   int n_;
   int stride_;
   std::vector<std::uint16_t> least_;  // [kRows][kRunIn + n + 1][stride]
-  // of the last kRunIn values, then of all values
+  // The bins of the last kRunIn values come first, then the bins of all values.
   std::array<std::uint16_t, kRunIn + kMaxHeadDim> bins_[kRows];
-  std::array<std::uint8_t, kMaxHeadDim + 1> nodes_[kRows];  // [i]: the node before value i
+  std::array<std::uint8_t, kMaxHeadDim + 1> nodes_[kRows];  // nodes_[row][i]: the node before value i
 };
 
 }  // namespace

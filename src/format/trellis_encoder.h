@@ -1,4 +1,4 @@
-// Encodes trellis-coded rows (trellis.h): it searches for a row's symbols.
+// TrellisEncoder: searches for the symbols of trellis-coded rows (trellis.h) with the least squared error.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ class TrellisEncoder {
   // Computes symbols[row][i], the B bits that value i appends to its row's stream. values: [n_rows, n],
   // finite, with a variance of about 1. n: a multiple of 8, at least 16, at most kMaxHeadDim.
   //
-  // A row's stream is a circle, so its path must end in the node where it began: the seam. The Viterbi
-  // algorithm first runs over the row's last values to find a start, and then over all values. The path is
-  // then forced to end in its node at the seam, which both sides have chosen. That changes the path's last
-  // nodes, and hardly ever the seam again. The result is the best path through that node, up to the rounding
-  // of bins and costs (trellis_branches.cc), and the same on every processor.
+  // A row's stream is a circle, so a path must end in the node where it began, the seam. The Viterbi
+  // algorithm first runs over the row's last values to find a start, and then over all values. The path found
+  // has a node at the seam that both sides have chosen, and is then forced to end in that node. Forcing
+  // changes the path's last nodes, and hardly ever the seam again. The result is the best path through that
+  // node, up to the rounding of bins and costs (trellis_branches.cc). Every processor gives the same result.
   void encode(const float* values, int n_rows, int n, std::uint16_t* symbols) const;
 
-  // Computes seams[row], a node in which a good path begins and ends, judged by the row's last and first
-  // values.
+  // Computes seams[row], a node in which a good path begins and ends. Only the row's last and first values
+  // decide.
   void find_seams(const float* values, int n_rows, int n, std::uint8_t* seams) const;
 
  private:

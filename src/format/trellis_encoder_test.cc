@@ -26,7 +26,8 @@ std::vector<std::uint16_t> encode(const TrellisTable& table, const std::vector<f
   return symbols;
 }
 
-// Returns the state of value i of a row by definition: the last 8 of the symbols' bits, circularly.
+// Returns the state of value i of a row by definition: the 8 bits that end with the value's symbol,
+// circularly.
 int state_of(const TrellisTable& table, const std::uint16_t* symbols, int n, int i) {
   int state = 0;
   for (int bit = 0; bit < kTrellisBits; ++bit) {
@@ -46,8 +47,8 @@ double squared_error(const TrellisTable& table, const float* values, const std::
   return sum;
 }
 
-// Returns the least squared error of all paths whose state before value 0 and last state share their top 8 -
-// B bits with `seam`. It runs the Viterbi algorithm over all 256 states in double precision.
+// Returns the least squared error of all paths whose state before value 0 and whose last state have the seam
+// as their top 8 - B bits. The Viterbi algorithm runs over all 256 states in double precision.
 double least_error_through(const TrellisTable& table, const float* values, int n, int seam) {
   const int kept = kTrellisBits - table.bits;  // bits of a state that its successor keeps
   std::vector<double> errors(kTrellisStates, std::numeric_limits<double>::infinity());
@@ -110,7 +111,7 @@ TEST(TrellisEncoder, ErrsNoMoreAtTheSeamThanElsewhere) {
   for (const TrellisTable& table : trellis_tables()) {
     constexpr int kRows = 512, kValues = 64, kNear = 4;
     std::vector<float> values = gaussian_rows(kRows, kValues, 3);
-    for (float& x : values) x = std::clamp(x, -2.0F, 2.0F);  // a few outliers would dominate the error
+    for (float& x : values) x = std::clamp(x, -2.0F, 2.0F);  // A few outliers would dominate the error.
     const std::vector<std::uint16_t> symbols = encode(table, values, kValues);
     double near = 0, elsewhere = 0;
     for (int row = 0; row < kRows; ++row) {
@@ -135,7 +136,8 @@ TEST(TrellisEncoder, LeavesLessThanTheBestScalarQuantizerOnGaussianValues) {
     for (int row = 0; row < kRows; ++row)
       error += squared_error(table, values.data() + row * kValues, symbols.data() + row * kValues, kValues);
     for (const float x : values) energy += double{x} * x;
-    // At 1 bit, a memory of eight states gains little; with wide symbols, 8 bits leave little memory.
+    // The trellis gains little at 1 bit, and little at 6 bits, where a state keeps only 2 bits of earlier
+    // values.
     const double limits[] = {0.92, 0.7, 0.7, 0.7, 0.8, 0.95};
     EXPECT_LT(error / energy, limits[table.bits - 1] * scalar[table.bits - 1]) << table.bits << " bits";
     EXPECT_GT(error / energy, std::pow(4.0, -table.bits)) << table.bits << " bits";
@@ -181,7 +183,8 @@ TEST(TrellisEncoder, FindsTheSamePathsWithEveryInstructionSet) {
   for (const TrellisTable& table : trellis_tables()) {
     for (const int n : {16, 64, 80, 256, 512}) {
       std::vector<float> values = unusual_rows(n);
-      const std::vector<float> gaussian = gaussian_rows(29, n, 5);  // makes the number of rows odd
+      const std::vector<float> gaussian =
+          gaussian_rows(29, n, 5);  // These 29 rows make the number of rows odd.
       values.insert(values.end(), gaussian.begin(), gaussian.end());
       EXPECT_EQ(encode(table, values, n), encode(table, values, n, portable_viterbi()))
           << table.bits << " bits, " << n << " values";

@@ -1,4 +1,5 @@
-// The gains of trellis-coded tokens: 8-bit codes in fractions of an octave below the page's loudest gain.
+// The gains of trellis-coded tokens, for the CPU and the GPU: 8-bit codes in fractions of an octave below the
+// page's loudest gain.
 #pragma once
 
 #include "base/host_device.h"
@@ -6,30 +7,29 @@
 namespace kvant {
 
 inline constexpr int kGainSteps = 32;  // gain codes in an octave
-inline constexpr int kSilent = 255;    // the gain code of 0
+inline constexpr int kSilent = 255;    // the code that stands for a gain of 0
 
-// exp2 is the power of two in the caller's precision.
+// Returns the gain of a code. exp2 is the power of two in the caller's precision.
 template <class Number, class Exp2>
 KVANT_HOST_DEVICE constexpr Number gain_of_code(int code, Number loudest, const Exp2& exp2) {
   return code == kSilent ? Number{0} : loudest * exp2(static_cast<Number>(code) * (Number{-1} / kGainSteps));
 }
 
-// Gains of all pages, including the loudest, are powers of 2^(1 / kGainSteps). A row is divided by the one
-// that is nearest to its root mean square, so the search for codes corrects that rounding. The gain that is
-// fitted to the codes is rounded again, which hardly moves it with 5 and 6 bits. Rounding gains only
-// afterwards would leave an error along the token that alone is as large as that of 6-bit codes.
+// Gains of all pages, including the loudest, are powers of 2^(1 / kGainSteps). A row is divided by the power
+// that is nearest to its root mean square, so the search for codes corrects the rounding. The gain that is
+// fitted to the codes is rounded again, which hardly moves it with 5 and 6 bits. Rounding gains only after
+// the search would leave an error along the token as large as the whole error of 6-bit codes.
 //
 // Quantization errors lie across the values as well as along them. A gain fitted by least squares, <x, c> /
 // <c, c> for values x and their shape c, shortens x by the lost share of its energy. Shorter keys flatten the
 // softmax and shorter values shrink the output, for all tokens alike, while errors across average out. So
-// gains go a part of the way to the unbiased <x, x> / <x, c>, for which <gain c, x> = <x, x>. The constants
-// are the parts of the way, in the exponent, that harm predictions least:
-// docs/lab/trellises.md.
+// gains go a part of the way to the unbiased <x, x> / <x, c>, for which <gain c, x> = <x, x>. The two
+// constants are the parts of the way, in the exponent, that harm predictions least (docs/lab/trellises.md).
 inline constexpr float kUnbiasedKeys = 0.75F, kUnbiasedValues = 1;
-// Limits the gain of codes that hardly resemble their values.
+// Limits the unbiased gain, relative to least squares, of codes that hardly resemble their values.
 inline constexpr float kMostStretch = 2;
 
-// Fits a gain to energy <x, x>, along <x, c> and length <c, c>. It is 0 if the codes don't resemble the
+// Fits a gain to energy <x, x>, along <x, c> and length <c, c>. The gain is 0 if the codes don't resemble the
 // values. `pow` works in the caller's precision.
 template <class Number, class Pow>
 KVANT_HOST_DEVICE constexpr Number fitted_gain(Number energy, Number along, Number length,

@@ -1,5 +1,5 @@
 // The parameters that follow the codes of a trellis-coded page (tcq.cc) of d channels: gains, means, the
-// loudest gain and the step of the means.
+// loudest gain and the step of the means. The CPU and the GPU share these definitions.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// Offsets are in bytes from the end of the codes, where the gains are.
+// Offsets are in bytes from the end of the codes, where the gains begin.
 inline constexpr int kTrellisMeansAt = kPageTokens;
 KVANT_HOST_DEVICE constexpr int trellis_loudest_at(int d) {
   return kTrellisMeansAt + d;
@@ -26,11 +26,11 @@ constexpr std::size_t trellis_page_bytes(int bits, int d) {
 
 // Means are multiples of one step for all channels. The rounding error of a mean is coded with the tokens and
 // adds step^2 / 12 to their variance. That is 5 % where the largest mean is 100 deviations, as for keys with
-// biases that are not rotated, and 500 times less where it is 4.
+// biases that are not rotated. Where the largest mean is 4 deviations, it is 500 times less.
 inline constexpr int kLargestMeanCode = 127;
-// Means saturate here, so values remain finite after adding the largest gain times a level.
+// Means saturate at kLargestMean, so values remain finite after adding the largest gain times a level.
 inline constexpr float kLargestMean = 0x1p125F;
-// Smaller steps are stored as 0, which makes all means 0.
+// Steps below kLeastStep are stored as 0, which makes all means 0.
 inline constexpr float kLeastStep = 0x1p-120F;
 
 // Returns the step for means of at most `largest`; the caller rounds it to BF16.

@@ -1,10 +1,10 @@
-// The Viterbi algorithm on a bit-shift trellis (trellis.h), in 16-bit integers, so every processor gives the
-// same result.
+// The Viterbi search on a bit-shift trellis (trellis.h) for TrellisEncoder, in 16-bit integers, so every
+// processor gives the same result.
 //
-// A node is the part of a state that its neighbours share, 8 - B bits. State s leads from node s & (G - 1) to
-// node s >> B, so there are G = 2^(8-B) nodes. Node q has P = min(2^B, G) parents: parent k is node ((q << B)
-// & (G - 1)) + k. For B > 4 several states lead from one node to another; the caller keeps the cheapest of
-// them.
+// A node is the part of a state that neighbouring states share, 8 - B bits. State s leads from node s & (G -
+// 1) to node s >> B, so there are G = 2^(8-B) nodes. Node q has P = min(2^B, G) parents: parent k is node ((q
+// << B) & (G - 1)) + k. A branch leads from a parent to a node. For B > 4 several states belong to one
+// branch; the caller keeps the cheapest of them.
 //
 // Files that are compiled for newer processors include this header, so it only declares.
 #pragma once
@@ -13,40 +13,40 @@
 
 namespace kvant {
 
-inline constexpr int kViterbiStride[] = {0, 128, 64, 32, 16, 16, 16};  // by B: G, and at least 16
+inline constexpr int kViterbiStride[] = {0, 128, 64, 32, 16, 16, 16};  // indexed by B: G, and at least 16
 inline constexpr int kViterbiBlock = 16;  // steps between subtractions of the least cost
 
 inline constexpr std::uint8_t kNoNode = 0xff;
 
-// Holds the costs of the branches. Sums saturate at 2^16 - 1.
+// Holds the costs of the branches. Sums of costs saturate at 2^16 - 1.
 struct ViterbiBranches {
   int bits;                       // B
-  const std::uint16_t* forward;   // blocks [P][G]: from parent k to node q
-  const std::uint16_t* backward;  // the same costs as blocks [G][P]
+  const std::uint16_t* forward;   // blocks [P][G]: the costs from parent k to node q
+  const std::uint16_t* backward;  // blocks [G][P]: the same costs
 };
 
 struct ViterbiRow {
-  const std::uint16_t* bins;  // [n]: the block of costs for each value
+  const std::uint16_t* bins;  // [n], the block of costs for each value
   // [n + 1][kViterbiStride]: the cost of the cheapest path to each node over the first 0, 1, ... values,
   // minus what all paths share.
   std::uint16_t* least;
-  std::uint8_t* nodes;  // [n + 1]: a path
+  std::uint8_t* nodes;  // [n + 1], a path
 };
 
-// Describes the algorithm for one instruction set.
+// Describes the search for one instruction set.
 struct ViterbiKernel {
-  const char* name;  // "avx2"
-  // Computes `least` for all steps; the caller sets its first step.
+  const char* name;  // such as "avx2"
+  // Computes `least` for all steps; the caller sets its first row.
   void (*forward)(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows);
   // Writes nodes[n - 1] to nodes[0] of the cheapest path that ends in nodes[n]; ties go to the parent with
-  // the lowest number. On entry the nodes hold kNoNode or such a path to another end; the part that both
-  // paths share is not searched again.
+  // the lowest number. On entry the nodes hold kNoNode, or a path that an earlier call has traced from
+  // another end. The part that both paths share is not searched again.
   void (*trace)(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows);
 };
 
 const ViterbiKernel& portable_viterbi();
-const ViterbiKernel* avx2_viterbi();  // null where the build has none
-// Returns the fastest one that this machine can run.
+const ViterbiKernel* avx2_viterbi();  // null where the build has no AVX2 code
+// Returns the fastest kernel that this machine can run.
 const ViterbiKernel& best_viterbi();
 
 }  // namespace kvant

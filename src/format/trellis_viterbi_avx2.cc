@@ -1,4 +1,4 @@
-// The Viterbi algorithm in AVX2: a row's costs stay in registers, 16 nodes in each.
+// The Viterbi search in AVX2: a row's costs stay in registers, 16 nodes in each.
 #include "format/trellis_viterbi.h"
 
 #if defined(__AVX2__)
@@ -26,12 +26,13 @@ Words lesser(Words a, Words b) {
 Words swap_halves(Words x) {
   return _mm256_permute4x64_epi64(x, 0x4e);
 }
-// Returns the mask for _mm256_shuffle_epi8 that selects word w of a half.
+// Returns the mask for _mm256_shuffle_epi8 that selects 16-bit word w of a half.
 constexpr short word(int w) {
   return static_cast<short>((2 * w + 1) << 8 | (2 * w));
 }
 
-// Holds the costs of nodes with B bits per value in registers; few nodes are repeated to fill one.
+// Holds the costs of all nodes with B bits per value in registers. Where there are fewer than 16 nodes, the
+// register repeats them.
 template <int B>
 struct Nodes {
   static constexpr int kCount = 256 >> B;
@@ -42,8 +43,8 @@ struct Nodes {
   Words least[kRegisters];
 };
 
-// Computes least[r], the minimum of parents[k][r % M] + costs[k][r] over all k. It uses several chains of
-// minima, so they don't wait for each other.
+// Computes least[r], the minimum of parents[k][r % M] + costs[k][r] over all k. Several chains of minima run
+// side by side, so additions don't wait for one chain.
 template <int B, int M>
 void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* costs, Nodes<B>& nodes) {
   constexpr int kRegisters = Nodes<B>::kRegisters;
@@ -64,7 +65,7 @@ void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* cost
   }
 }
 
-// Node q's parents are 2q and 2q + 1: the even and the odd nodes.
+// Node q's parents are 2q and 2q + 1, so the function separates the even nodes from the odd ones.
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<1>& nodes) {
   const Words low_half = _mm256_set1_epi32(0xffff);
   Words parents[2][4];
@@ -80,12 +81,12 @@ void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* cost
   add_and_reduce(parents, costs, nodes);
 }
 
-// parents[k] = nodes k, k + 4, ..., k + 60, which is a transposition of [16][4].
+// Makes parents[k] = nodes k, k + 4, ..., k + 60, which is a transposition of [16][4].
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<2>& nodes) {
   const Words pairs =
       _mm256_setr_epi16(word(0), word(4), word(1), word(5), word(2), word(6), word(3), word(7), word(0),
                         word(4), word(1), word(5), word(2), word(6), word(3), word(7));
-  Words by_k[4];  // each half holds pairs of the nodes of k = 0, 1, 2, 3
+  Words by_k[4];  // Each half holds pairs of the nodes of k = 0, 1, 2, 3.
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) by_k[r] = _mm256_shuffle_epi8(nodes.least[r], pairs);
   const Words ab01 = _mm256_unpacklo_epi32(by_k[0], by_k[1]);
@@ -100,7 +101,7 @@ void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* cost
   add_and_reduce(parents, costs, nodes);
 }
 
-// parents[k] = nodes k, k + 8, k + 16, k + 24, repeated four times, which is a transposition of [4][8].
+// Makes parents[k] = nodes k, k + 8, k + 16, k + 24, repeated four times, which is a transposition of [4][8].
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<3>& nodes) {
   const __m128i a = _mm256_castsi256_si128(nodes.least[0]);
   const __m128i b = _mm256_extracti128_si256(nodes.least[0], 1);
@@ -133,7 +134,7 @@ void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* cost
   nodes.least[0] = lesser(lesser(low[0], low[1]), lesser(low[2], low[3]));
 }
 
-// There are 8 nodes, held twice; a register holds two parents of each node.
+// There are 8 nodes, held twice, so a register holds two parents of each node.
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<5>& nodes) {
   Words sums[4];
 #pragma GCC unroll 4
@@ -145,7 +146,7 @@ void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* cost
   nodes.least[0] = lesser(low, swap_halves(low));
 }
 
-// There are 4 nodes, held four times; a register holds four parents of each node.
+// There are 4 nodes, held four times, so a register holds four parents of each node.
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<6>& nodes) {
   const Words parents =
       _mm256_setr_epi16(word(0), word(0), word(0), word(0), word(1), word(1), word(1), word(1),  //
@@ -164,7 +165,7 @@ void subtract_the_least(Nodes<B>& nodes) {
   for (Words& least : nodes.least) least = _mm256_sub_epi16(least, floor);
 }
 
-// Loads least[0] into the layout of this file's registers, which repeats few nodes.
+// Loads least[0] into the layout of Nodes<B>, which repeats the nodes where there are fewer than 16.
 template <int B>
 Nodes<B> first_nodes(const std::uint16_t* least) {
   Nodes<B> nodes;
@@ -174,7 +175,7 @@ Nodes<B> first_nodes(const std::uint16_t* least) {
   return nodes;
 }
 
-// Advances kRows rows side by side, so their steps don't wait for each other.
+// Advances kRows rows side by side, so the steps of one row don't wait for each other.
 template <int B, int kRows>
 void forward(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   using N = Nodes<B>;
@@ -245,8 +246,8 @@ void trace(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   }
 }
 
-// Processes four rows at once, then the rest. For few bits per value their costs don't fit in the registers,
-// but spilling them takes less time than waiting for one row's steps.
+// Processes four rows at once, then the rest one by one. For few bits per value the costs of four rows don't
+// fit in the registers. Spilling costs to memory still takes less time than waiting for one row's steps.
 template <int B>
 void forward_all(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
   constexpr int kRows = 4;

@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-// The distribution of a coordinate sin(t) of a unit vector: its density in t is cos(t)^(n - 2). It sums over
-// a fine grid of t in [0, pi / 2], since the distribution is symmetric.
+// The distribution of a coordinate sin(t) of a unit vector in R^n, whose density in t is cos(t)^(n - 2). The
+// class sums the density over a fine grid of t in [0, pi / 2]; the distribution is symmetric.
 class Coordinate {
  public:
   explicit Coordinate(int n) {
@@ -30,7 +30,7 @@ class Coordinate {
     const double weight = at(weight_, high) - at(weight_, low);
     return weight > 0 ? (at(moment_, high) - at(moment_, low)) / weight : (low + high) / 2;
   }
-  // Returns an upper bound for the first levels, four times the mean of the coordinate's magnitude.
+  // Returns an upper bound for the levels to start from, four times the mean of the coordinate's magnitude.
   double spread() const { return std::min(1.0, 4 * moment_.back() / weight_.back()); }
 
  private:
@@ -57,7 +57,7 @@ std::vector<float> random_rotation(int n, std::uint64_t seed) {
   for (int r = 0; r < n; ++r) {
     double* row = rows.data() + std::size_t{1} * r * n;
     std::generate(row, row + n, [&] { return normal(random); });
-    for (int round = 0; round < 2; ++round) {  // the second round removes the rounding errors of the first
+    for (int round = 0; round < 2; ++round) {  // The second round removes the rounding errors of the first.
       for (int s = 0; s < r; ++s) {
         const double* other = rows.data() + std::size_t{1} * s * n;
         double along = 0;

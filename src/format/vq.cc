@@ -1,5 +1,5 @@
 // Vector quantization: sub-vectors of X channels are stored as the Y-bit index of their nearest centroid; X
-// in 2, 4, 8 and Y in 4 .. 16.
+// is 2, 4 or 8 and Y is 4 .. 16.
 //   vq-d<X>b<Y>    VecInfer (section 3.2): one codebook [2^Y][X] for a (layer, KV head, side)
 //   pq-d<X>b<Y>    MILLION: one codebook for each sub-space, [d / X][2^Y][X]
 //   nvq-d<X>b<Y>   gain-shape: vq of the unit vector x / |x|, with an f16 gain per token
@@ -9,10 +9,11 @@
 //   codes   [kPageTokens][d / X]  Y bits each, one little-endian bit stream (bit_packing.h) for the whole
 //                                 page: a token's codes need not begin at a whole byte
 //   gains   [kPageTokens]         f16, nvq only: the least squares gain (gain.h) of the centroids found
+// Bits per value: Y / X, and 16 / d more for nvq.
 //
-// value = centroid, times the gain. Values far outside the codebook get the farthest centroid in their
-// direction, or any centroid where the search overflows F32. Gains saturate at 65504. Left-out tokens are
-// stored like the others.
+// value = centroid, times the gain for nvq. Values far outside the codebook get the farthest centroid in
+// their direction, or any centroid where the search overflows F32. Gains saturate at 65504. Left-out tokens
+// are stored like the others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,10 +53,10 @@ static_assert(vq_page_bytes(4, 10, false, 64) == 2560 && vq_page_bytes(8, 12, fa
 static_assert(vq_page_bytes(4, 8, true, 128) == 4352 && vq_page_bytes(8, 10, true, 80) == 1856);
 
 constexpr int kMaxCodesPerToken = kMaxHeadDim / 2;
-// tokens that are decoded together, so their codes fill whole bytes of the stream
+// The number of tokens that are decoded together, so their codes fill whole bytes of the stream.
 constexpr int kChunkTokens = 8;
 
-// Returns the number of tokens that are searched together to share the loads of the codebook.
+// Returns the number of tokens that are searched together, because they share the loads of the codebook.
 constexpr int search_tokens_at_once(int d) {
   return d > kMaxHeadDim / 2 ? 16 : 32;
 }
@@ -94,7 +95,8 @@ class VqFormat : public Format {
                         .token_groups = 1};
     }
     constexpr int kGroupCodes = 4;  // whole bytes
-    const bool known = (shape_.bits == 10 || shape_.bits == 12) && shape_.dim >= 4;
+    const bool known = (shape_.bits == 10 || shape_.bits == 12) &&
+                       shape_.dim >= 4;  // Four codes of 10 or 12 bits fill whole bytes.
     if (!known || head_dim % (shape_.dim * kGroupCodes) != 0) return std::nullopt;
     return CodeScheme{.meaning = CodeMeaning::wide_vector,
                       .bits = shape_.bits,
@@ -103,7 +105,7 @@ class VqFormat : public Format {
                       .token_groups = 1};
   }
 
-  // Returns the codebook as bytes, [X][256] or (wide codes) [2^Y][X], with one scale.
+  // Returns the codebook as bytes with one scale: [X][256] for 8-bit codes, [2^Y][X] for wide codes.
   CodeTable code_table(const PageContext& context) const override {
     const float* codebook = codebook_of(context);
     const int n = shape_.centroids();
@@ -197,7 +199,7 @@ class VqFormat : public Format {
     for (int i = 0; i < d; ++i) unit[i] = static_cast<float>(x[i] * reciprocal);
   }
 
-  // Finds the codes of search_tokens_at_once(d) tokens.
+  // Finds the codes [n][d / X] of n = search_tokens_at_once(d) tokens.
   void search_tokens(const float* tokens, int d, const float* codebook, std::uint16_t* codes) const {
     std::array<float, static_cast<std::size_t>(search_tokens_at_once(kMaxHeadDim)) * kMaxHeadDim> units;
     const int n_tokens = search_tokens_at_once(d);
@@ -210,7 +212,7 @@ class VqFormat : public Format {
                       shape_.centroids(), codes);
   }
 
-  // Finds the codes of a page whose sub-spaces have their own codebooks.
+  // Finds the codes [kPageTokens][d / X] of a page whose sub-spaces have their own codebooks.
   void search_sub_spaces(const float* values, int d, const float* codebook, std::uint16_t* codes) const {
     const int n = shape_.codes_per_token(d);
     const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(shape_.centroids()) * shape_.dim;

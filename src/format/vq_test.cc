@@ -74,7 +74,7 @@ TEST(Codebooks, TakeTheBitsOfTheDesignsTable) {
   }
   EXPECT_DOUBLE_EQ(find_format("vq-d8b12")->bits(128), 1.5);
   EXPECT_DOUBLE_EQ(find_format("nvq-d4b8")->bits(64), 2.25);
-  EXPECT_DOUBLE_EQ(find_format("vq-d8b10")->bits(80), 1.25);  // the 100 bits of a token end inside a byte
+  EXPECT_DOUBLE_EQ(find_format("vq-d8b10")->bits(80), 1.25);  // The 100 bits of a token end inside a byte.
 }
 
 TEST(Codebooks, NameTheConstantTheyNeedAndItsSize) {
@@ -127,7 +127,8 @@ TEST(Codebooks, ChooseTheGainOfLeastError) {
   const std::vector<float> decoded = test.decode(test.encode(values));
   for (int token = 0; token < kPageTokens; ++token) {
     double errors[3] = {};  // errors with the stored gain, with one 1 % smaller, and with one 1 % larger
-    for (int i = token * 96; i < (token + 1) * 96; ++i) {
+    for (int i = token * 96; i < (token + 1) * 96;
+         ++i) {  // errors with the stored gain, with one 1 % smaller, and with one 1 % larger
       for (int k = 0; k < 3; ++k) {
         const double factor = k == 0 ? 1 : k == 1 ? 0.99 : 1.01;
         errors[k] += std::pow(values[i] - factor * decoded[i], 2);
