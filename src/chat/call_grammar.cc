@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// Returns the line of a grammar that holds its first rule.
+// Returns the line of a grammar that defines its root rule.
 std::string root_of(const std::string& gbnf) {
   const std::size_t at = gbnf.starts_with("root ::=") ? 0 : gbnf.find("\nroot ::=") + 1;
   return gbnf.substr(at, gbnf.find('\n', at) - at);
@@ -47,7 +47,8 @@ CallGrammar required_call_grammar(const common_chat_params& required, const comm
     return grammar;
   }
   grammar.start = required.generation_prompt;
-  // Some prompts turn thoughts off by the end tag of a thought alone, which the grammar sees as text.
+  // Some prompts turn thoughts off by writing only a thought's end tag. The grammar sees that tag as text, so
+  // text must stay allowed.
   const bool has_end_alone =
       required.generation_prompt.find(required.thinking_start_tag) == std::string::npos &&
       has_end(required, 0);

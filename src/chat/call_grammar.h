@@ -1,4 +1,5 @@
-// The grammar of a completion that must call a tool.
+// Makes the grammar of a completion that must call a tool. llama.cpp's own grammar also allows any text
+// before the call, which could go on forever.
 #pragma once
 
 #include <string>
@@ -9,12 +10,12 @@ namespace kvant {
 
 struct CallGrammar {
   std::string gbnf;
-  std::string start;  // the part of the prompt's end that the grammar begins with
+  std::string start;  // the grammar begins with this part of the prompt's end
 };
 
-// The library allows any text before a required call. In this grammar a completion begins with the call or,
-// if the template has thoughts, with a thought and then the call. required: parameters with a required call;
-// optional: the same with an optional call. splits_thoughts: if false, thoughts are part of the text.
+// Returns a grammar in which a completion begins with the call. If the template has thoughts, a thought may
+// precede the call. `required` are the library's parameters for a required call, and `optional` those for an
+// optional one. If splits_thoughts is false, thoughts are part of the completion's text.
 CallGrammar required_call_grammar(const common_chat_params& required, const common_chat_params& optional,
                                   bool splits_thoughts);
 

@@ -19,8 +19,8 @@ std::size_t after_space(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of(kSpace, at), text.size());
 }
 
-// Returns the position after the closing quotation mark of the string that begins at `at`; nothing: it is
-// incomplete.
+// Returns the position after the closing quotation mark of the string that begins at `at`. Returns nothing if
+// the string is incomplete.
 std::optional<std::size_t> string_end(std::string_view text, std::size_t at) {
   for (std::size_t i = at + 1; i < text.size(); ++i) {
     if (text[i] == '\\')
@@ -31,7 +31,7 @@ std::optional<std::size_t> string_end(std::string_view text, std::size_t at) {
   return std::nullopt;
 }
 
-// Returns where a value (container, string or bare word) ends; nothing: it may go on.
+// Returns where a value (container, string or bare word) ends. Returns nothing if the value may go on.
 std::optional<std::size_t> value_end(std::string_view text, std::size_t at) {
   int depth = 0;
   for (std::size_t i = at; i < text.size(); ++i) {
@@ -44,7 +44,7 @@ std::optional<std::size_t> value_end(std::string_view text, std::size_t at) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (c == '}' || c == ']') {
-      if (depth == 0) return i;  // it closes the container around a bare word
+      if (depth == 0) return i;  // the bracket closes the container around a bare word
       if (--depth == 0) return i + 1;
     } else if (c == ',' && depth == 0) {
       return i;
@@ -68,8 +68,8 @@ bool CallJson::may_be_name(std::string_view beginning) const {
   });
 }
 
-// Checks the members that have arrived, so a long object that is not a call is released at its first
-// member.
+// Returns whether the members that have arrived may belong to a call. A long object that is not a call is
+// therefore recognized at its first member.
 bool CallJson::may_be_call(std::string_view object) const {
   for (std::size_t at = 1;;) {
     at = after_space(object, at);

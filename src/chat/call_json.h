@@ -1,4 +1,4 @@
-// A tool call as JSON: {"name": ..., "arguments": {...}}, or a list of such calls.
+// Recognizes tool calls that are written as JSON: {"name": ..., "arguments": {...}}, or a list of these.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,22 +15,22 @@ struct WrittenCall {
 
 class CallJson {
  public:
-  // functions: the offered tools, as the OpenAI API has them.
+  // `functions` are the offered tools, in the OpenAI API's format.
   explicit CallJson(const nlohmann::ordered_json& functions);
 
   enum class Verdict {
-    no,       // no continuation of this text is a call
+    no,       // no continuation of the text is a call
     unknown,  // more text is needed to decide
     yes,
   };
   struct Reading {
     Verdict verdict = Verdict::no;
-    std::size_t length = 0;               // if yes: length of the JSON value in bytes
-    std::vector<WrittenCall> calls = {};  // if yes: at least one
+    std::size_t length = 0;               // the length of the JSON value in bytes; only for `yes`
+    std::vector<WrittenCall> calls = {};  // at least one call; only for `yes`
   };
-  // Classifies the beginning of the text. A call has the name of an offered tool, an object as `arguments`
-  // (or `parameters`), and nothing else but an `id` and a `type`. OpenAI's {"type": "function", "function":
-  // CALL} is also a call. A tool's own description is not a call.
+  // Decides whether the text begins with a call. A call has the name of an offered tool, an object as
+  // `arguments` (or `parameters`), and otherwise only an `id` and a `type`. OpenAI's {"type": "function",
+  // "function": CALL} is also a call, but a tool's own description is not.
   Reading read(std::string_view text) const;
 
  private:
@@ -39,7 +39,7 @@ class CallJson {
   bool may_be_call(std::string_view object) const;
   bool add_call(const nlohmann::ordered_json& json, std::vector<WrittenCall>& calls) const;
 
-  // schemas of the arguments, by the tool's name
+  // The schemas of the tools' arguments, by the tool's name.
   nlohmann::ordered_json schemas_ = nlohmann::ordered_json::object();
 };
 

@@ -1,4 +1,4 @@
-// The messages of a chat so far.
+// Holds the messages of a chat so far, and what a request says about rendering them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,9 +9,9 @@
 namespace kvant {
 
 struct ChatHistory {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();  // messages, as the OpenAI API has them
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();  // the messages, in the OpenAI API's format
   bool calls_tools = false;  // some messages are tool calls or their results
-  // variables that the template may ask for
+  // Variables for the template, from the client.
   nlohmann::ordered_json template_values = nlohmann::ordered_json::object();
 
   ThinkingOptions thinking;

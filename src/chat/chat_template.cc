@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 // A model's file may have a second template for chats with tools.
 struct Programs {
-  std::shared_ptr<const TemplateProgram> chat, tools;  // tools: null if there is only one template
+  std::shared_ptr<const TemplateProgram> chat, tools;  // `tools` is null if there is only one template
 
   const TemplateProgram& of(const ChatTools& offered) const {
     return tools != nullptr && !offered.functions.empty() ? *tools : *chat;
@@ -97,11 +97,11 @@ class LibraryTemplate : public ChatTemplate {
         chat.grammar_start = std::move(grammar.start);
       } else {
         chat.grammar = waiting_rules(params);
-        // For a template whose calls have no mark the library would take any bracket for a call.
+        // If a template has no mark at the start of a call, the library would take any bracket for a call.
         inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
         if (params.grammar.empty()) params = common_chat_templates_apply(templates_.get(), inputs);
       }
-      // Without a grammar the model may write calls in its own format.
+      // Without a grammar, the model may write calls in its own format.
       if (tools.choice == ChatTools::Choice::automatic || chat.grammar.empty())
         reading.untagged_functions = tools.functions;
       read_completions(params, reading, chat);
@@ -130,8 +130,8 @@ class LibraryTemplate : public ChatTemplate {
     }
   }
 
-  // The library wants to know whether completions contain thoughts. If the request doesn't say, the template
-  // decides.
+  // Returns whether completions contain thoughts, which the library must know. If the request does not say,
+  // the template's own default decides.
   bool thinks(const TemplateProgram& program, const ChatText& written, const Json& messages,
               const ChatTools& tools, const Json& values) const {
     constexpr const char* kSwitch = "enable_thinking";
@@ -151,7 +151,7 @@ class LibraryTemplate : public ChatTemplate {
     return all;
   }
 
-  // Returns the rules that apply from the beginning of a call.
+  // Returns rules that restrict a completion only from the beginning of a call on.
   GrammarRules waiting_rules(const common_chat_params& params) const {
     GrammarRules rules{.gbnf = params.grammar};
     rules.trigger.thought = {params.thinking_start_tag, params.thinking_end_tags, ends_in_thought(params)};
@@ -174,7 +174,8 @@ class LibraryTemplate : public ChatTemplate {
     return rules;
   }
 
-  // A word that is a single token is found without searching all of the text.
+  // Adds a word that begins a call. If the word is a single token, the matcher can compare tokens and need
+  // not search all of the text.
   void add_word(const std::string& word, GrammarRules& rules) const {
     const auto tokens = tokenizer_.encode(word, /*add_special=*/false, /*parse_special=*/true);
     if (tokens.ok() && tokens->size() == 1) {
@@ -192,7 +193,7 @@ class LibraryTemplate : public ChatTemplate {
   TemplateWords words_;
 };
 
-// Returns the text of a token; empty if the model has none.
+// Returns the text of a token. The text is empty if the model has no such token.
 std::string token_text(const Tokenizer& tokenizer, llama_token token) {
   return token == LLAMA_TOKEN_NULL ? "" : tokenizer.piece(token);
 }

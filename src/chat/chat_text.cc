@@ -12,8 +12,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBlank = " \t\n\r\f\v";
 
-// Strings of digits that don't occur in the conversation. They serve as marks, because templates leave digits
-// unchanged.
+// UnusedDigits makes strings of digits that do not occur in the conversation. They serve as marks, because
+// templates copy digits unchanged.
 class UnusedDigits {
  public:
   explicit UnusedDigits(const Json& conversation)
@@ -36,7 +36,8 @@ bool is_inside_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
 }
 
-// Inserts the mark after the first character of each control token, so the token can't be read there.
+// Inserts the mark after the first character of each control token in a text. The tokenizer then no longer
+// recognizes the token there.
 std::string break_tokens(const std::string& text, const ControlTokens& control, const std::string& mark) {
   std::string broken;
   bool is_due = false;
@@ -66,7 +67,7 @@ void break_all(Json& json, const ControlTokens& control, const std::string& mark
   }
 }
 
-// Removes the marks from a text. The tokens that they broke are quoted.
+// Removes the marks from a rendered text. A control token that a mark had broken is recorded as quoted.
 ChatText take_marks_out(const std::string& marked, const std::string& mark) {
   ChatText chat;
   std::size_t start = 0;
@@ -80,7 +81,7 @@ ChatText take_marks_out(const std::string& marked, const std::string& mark) {
   return chat;
 }
 
-// The conversation as the template's variables.
+// TemplateInput holds a conversation and renders it through the template.
 class TemplateInput {
  public:
   TemplateInput(const TemplateProgram& program, const Json& messages, const Json& tools, const Json& values)
@@ -106,7 +107,7 @@ class TemplateInput {
     auto text = run(marked, /*begin_turn=*/false);
     if (!text.ok()) return text;
     if (cut(*text)) return text;
-    // The template left the message out, so the message begins the next turn.
+    // The template left the unfinished message out, so the message begins a new turn of the assistant.
     marked.erase(marked.size() - 1);
     text = run(marked, /*begin_turn=*/true);
     if (!text.ok()) return text;
@@ -119,8 +120,8 @@ class TemplateInput {
     return found != message.end() && found->is_string() ? found->get<std::string>() : "";
   }
 
-  // Cuts the text where the continued message ends. A template that trims the message has removed the space
-  // after the mark.
+  // Cuts the text at the mark that ends the continued message. A space follows the mark, so a missing space
+  // shows that the template trims messages.
   bool cut(std::string& text) const {
     const std::size_t at = text.rfind(end_mark_);
     if (at == std::string::npos) return false;
@@ -138,7 +139,8 @@ class TemplateInput {
     variables.update(values_);
     auto text = program_.render(variables);
     if (text.ok() || !variables["tools"].is_null()) return text;
-    // Templates made only for chats with tools iterate over them without checking whether there are any.
+    // Templates that are made only for chats with tools iterate over the tools even if `tools` is null, which
+    // fails. An undefined variable works.
     variables.erase("tools");
     auto without = program_.render(variables);
     return without.ok() ? without : text;
@@ -151,8 +153,8 @@ class TemplateInput {
   std::string end_mark_;
 };
 
-// Renders the conversation and records its quoted tokens. assistant: whether those in the assistant's
-// messages count too.
+// Renders the conversation and records the control tokens that its messages quote. `assistant` says whether
+// the assistant's messages are included.
 std::optional<ChatText> render_marked(TemplateInput conversation, const ControlTokens& control,
                                       bool assistant) {
   const std::string mark = conversation.new_mark();
@@ -165,9 +167,7 @@ std::optional<ChatText> render_marked(TemplateInput conversation, const ControlT
   return take_marks_out(*text, mark);
 }
 
-// --- tokens ---
-
-// Collects the tokens of a text that is encoded in pieces.
+// PieceEncoder collects the tokens of a text that is encoded in pieces.
 class PieceEncoder {
  public:
   explicit PieceEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -188,7 +188,7 @@ class PieceEncoder {
 
 struct Fragment {
   std::size_t begin = 0, end = 0;
-  bool quotes = false;  // it has control tokens that count as text
+  bool quotes = false;  // the fragment has control tokens that count as text
 };
 
 }  // namespace
@@ -198,9 +198,10 @@ bool continues(const Json& messages) {
          !messages.back().contains("tool_calls");
 }
 
-// A template may inspect its messages, and a broken token may change its decisions. Then the assistant's
-// messages keep their tokens, which templates search for (such as the end of thoughts). If that is not
-// enough, control tokens in all messages stay broken.
+// Templates may inspect messages, and broken control tokens may change a template's decisions. In that case,
+// the assistant's messages keep their control tokens, which templates search for (such as the end of a
+// thought). If the text still differs, all messages are rendered unbroken. All control tokens of that text
+// that messages also have then count as quoted.
 Result<ChatText> write_chat(const TemplateProgram& program, const ControlTokens& control,
                             const Json& messages, const Json& tools, const Json& values) {
   const TemplateInput conversation(program, messages, tools, values);
@@ -220,9 +221,9 @@ Result<std::vector<std::int32_t>> encode_chat(const Tokenizer& tokenizer, const 
                                               const ChatText& chat, std::size_t from) {
   PieceEncoder pieces(tokenizer);
   const std::string& text = chat.text;
-  std::size_t written = from;  // end of the pieces encoded so far
+  std::size_t written = from;  // the end of the pieces that are already encoded
   Fragment fragment{from, from};
-  bool strips_right = false;  // whether the token before the fragment strips white space on its right
+  bool strips_right = false;  // the token before the fragment strips white space on its right
   const auto close = [&](bool strips_left) -> Status {
     if (!fragment.quotes) return {};
     KVANT_RETURN_IF_ERROR(pieces.add(text.substr(written, fragment.begin - written), /*parse_special=*/true));

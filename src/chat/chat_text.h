@@ -1,4 +1,5 @@
-// A conversation as a prompt's text, and which control tokens in that text its messages only quote.
+// Renders a conversation as the text of a prompt. A user must not be able to forge a turn by quoting a
+// control token, so the text comes with the places where messages only quote such tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +16,24 @@ namespace kvant {
 
 struct ChatText {
   std::string text;
-  // Byte positions in `text` at which a message or a tool quotes a control token. A quoted control token
-  // counts as text.
+  // These byte positions in `text` are where a message or a tool quotes a control token. A quoted control
+  // token counts as text.
   std::vector<std::size_t> quoted;
 };
 
-// Returns whether the last message is the assistant's and the model is to continue it. A message that calls
-// tools is complete.
+// Returns whether the model is to continue the last message: an assistant's message that calls no tool.
 bool continues(const nlohmann::ordered_json& messages);
 
-// Renders a conversation with a template. messages, tools: as the OpenAI API has them. values: an object of
-// further variables for the template, such as enable_thinking. A message to be continued is left open; after
-// any other the assistant's turn begins. Errors: see TemplateProgram::render.
+// Renders a conversation through a template. `messages` and `tools` have the OpenAI API's format. `values` is
+// an object of further template variables, such as enable_thinking. A message that the model continues stays
+// open; otherwise the text ends with the start of the assistant's turn. Returns the errors of
+// TemplateProgram::render().
 Result<ChatText> write_chat(const TemplateProgram& program, const ControlTokens& control,
                             const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                             const nlohmann::ordered_json& values);
 
-// Returns the tokens of the text from this byte on. A quoted control token is encoded as ordinary text.
-// Errors: see Tokenizer::encode.
+// Returns the tokens of the text from byte `from` on. A quoted control token is encoded as ordinary text.
+// Returns the errors of Tokenizer::encode().
 Result<std::vector<std::int32_t>> encode_chat(const Tokenizer& tokenizer, const ControlTokens& control,
                                               const ChatText& chat, std::size_t from);
 

@@ -1,4 +1,4 @@
-// The tools that a chat offers to the model.
+// ChatTools describes the tools that a chat offers to the model.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,14 +10,17 @@ namespace kvant {
 
 struct ChatTools {
   enum class Choice { automatic, required, none };
-  nlohmann::ordered_json functions = nlohmann::ordered_json::array();  // as the OpenAI API has them
-  // Schemas that a grammar can enforce; the prompt shows the schemas above. Empty: the schemas above can be
-  // enforced.
+  // The tools, in the OpenAI API's format.
+  nlohmann::ordered_json functions = nlohmann::ordered_json::array();
+  // The same tools with schemas that a grammar can enforce; empty if the schemas in `functions` can be
+  // enforced. The prompt always shows `functions`.
   nlohmann::ordered_json held = nlohmann::ordered_json::array();
   Choice choice = Choice::automatic;
-  std::vector<std::string> loosened;  // sentences: which parts of the schemas are not enforced
-  std::string only;                   // the tool that is required; empty: any
-  std::optional<bool> parallel;  // whether an answer may have several calls; unset: as the template decides
+  std::vector<std::string> loosened;  // one sentence for each part of a schema that the grammar does not
+                                      // enforce
+  std::string only;                   // the tool that the model must call; empty if it may choose
+  std::optional<bool> parallel;       // whether a completion may have several calls; if unset, the template
+                                      // decides
 
   bool may_be_called() const { return !functions.empty() && choice != Choice::none; }
 };

@@ -4,7 +4,7 @@
 
 namespace kvant {
 
-// Renders a made-up conversation, whose text before the turn is known.
+// Renders a made-up conversation, in which the text before the new turn is known and can be removed.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message) {
   const std::string said = "a";
   ChatHistory history;

@@ -1,4 +1,4 @@
-// The next turn of a chat whose earlier turns are known only as tokens.
+// Makes the text of a chat's next turn if the earlier turns are known only as tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,9 @@ struct ChatTurn {
   std::vector<std::int32_t> tokens;
 };
 
-// Returns the template's text between a completion and the next one, with `message` as the user's: the end of
-// the assistant's turn, the user's turn, and the beginning of the assistant's next turn. Errors: see
-// write_chat; or the template's text depends on more than the earlier turns, so turns can't simply be
-// appended.
+// Returns the template's text between a completion and the next one: the end of the assistant's turn, the
+// user's turn with `message`, and the start of the assistant's next turn. Returns the errors of write_chat().
+// If the template changes earlier turns, the text cannot be appended, which is also an error.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message);
 
 }  // namespace kvant

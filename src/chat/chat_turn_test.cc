@@ -14,7 +14,7 @@ Result<ChatTurn> turn_of(const std::string& source) {
   return next_turn(*chat_template, "And now?");
 }
 
-// ChatML with a default system message, as some models have it.
+// The template is ChatML with a default system message, as some models have it.
 const std::string kSystem = "{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}";
 const std::string kTurn = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}";
 const std::string kBegin = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -26,7 +26,7 @@ TEST(ChatTurn, IsWhatComesAfterAnAnswer) {
   EXPECT_FALSE(turn->tokens.empty());
 }
 
-// This template renders only the last turn, like templates that leave out earlier thoughts.
+// This template renders only the last turn, as templates do that leave out earlier thoughts.
 TEST(ChatTurn, IsRefusedWhereATemplateDoesNotGoOn) {
   const auto turn = turn_of("{% for m in messages[-1:] %}" + kTurn + "{% endfor %}" + kBegin);
   ASSERT_FALSE(turn.ok());

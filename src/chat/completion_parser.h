@@ -1,4 +1,4 @@
-// Parses a model's completion while it arrives into thoughts, text and tool calls.
+// Parses a model's completion into thoughts, text and tool calls while the completion arrives.
 #pragma once
 
 #include <memory>
@@ -7,36 +7,37 @@
 
 namespace kvant {
 
-// The next part of a tool call.
+// ToolCallPart is the next part of a tool call.
 struct ToolCallPart {
-  int index = 0;          // index of the call in its completion
+  int index = 0;          // the number of the call within its completion, from 0
   std::string id, name;   // set only in the first part of a call
   std::string arguments;  // a piece of JSON; all parts together form an object
 };
 
-// What the newest text adds to an answer.
+// AnswerDelta is what the newest text adds to a completion.
 struct AnswerDelta {
-  std::string thought = {};  // comes before the text
+  std::string thought = {};  // the thought comes before the text
   std::string text = {};
   std::vector<ToolCallPart> calls = {};
 };
 
-// ToolAnswer: parses one completion that may call tools, while it arrives.
+// ToolAnswer parses one completion while it arrives. The completion may have thoughts and tool calls.
 class ToolAnswer {
  public:
   virtual ~ToolAnswer() = default;
   virtual AnswerDelta add(const std::string& text) = 0;
-  virtual AnswerDelta finish() = 0;  // after the last text: returns what was held back
+  virtual AnswerDelta finish() = 0;  // called after the last text; returns the text that was held back
   virtual bool has_calls() const = 0;
-  // Whether only one call is wanted and it is complete. The rest of the completion is then ignored.
+  // Returns whether the request wants only one call and the call is complete. The rest of the completion is
+  // then ignored.
   virtual bool is_complete() const = 0;
 };
 
-// Parses the completions of a request.
+// ToolFormat makes parsers for the completions of a request.
 class ToolFormat {
  public:
   virtual ~ToolFormat() = default;
-  virtual std::unique_ptr<ToolAnswer> read() const = 0;  // one completion
+  virtual std::unique_ptr<ToolAnswer> read() const = 0;  // returns a parser for one completion
 };
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// The control tokens of a vocabulary, such as <|im_start|>. A tokenizer reads their texts as these tokens
-// when it is told to.
+// ControlTokens finds the control tokens of a vocabulary, such as <|im_start|>, in a text. A tokenizer reads
+// these texts as tokens only if the caller asks for it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace kvant {
 
 struct ControlToken {
   std::int32_t id = 0;
-  bool strips_left = false, strips_right = false;  // white space on that side is removed
+  bool strips_left = false, strips_right = false;  // white space on that side of the token is removed
 };
 
 class ControlTokens {
@@ -24,7 +24,7 @@ class ControlTokens {
 
   void add(const std::string& text, const ControlToken& token);
 
-  // The longest control token at this byte of the text; its length is 0 if there is none.
+  // Match is the longest control token at a byte of a text. Its length is 0 if there is none.
   struct Match {
     std::size_t length = 0;
     ControlToken token;
@@ -34,7 +34,7 @@ class ControlTokens {
 
  private:
   std::unordered_map<std::string, ControlToken> tokens_;
-  // lengths of the tokens that begin with this character, longest first
+  // The lengths of the control tokens that begin with a character, the longest first.
   std::unordered_map<char, std::vector<std::size_t>> lengths_;
 };
 

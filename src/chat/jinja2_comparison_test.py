@@ -1,7 +1,8 @@
-"""Compares the prompts that kvant's chat templates write with those of jinja2, set up as transformers sets it up: every template
-in llama.cpp's archive, with several conversations each.
+"""Compares the prompts of kvant's chat templates with those of jinja2, which is set up as in transformers. Every
+template in llama.cpp's archive gets several conversations.
 
-Usage: jinja2_comparison_test.py WRITE_PROMPTS FOLDER: the test program src/chat/testing/write_prompts.cc; the templates."""
+Usage: jinja2_comparison_test.py WRITE_PROMPTS FOLDER: the test program src/chat/testing/write_prompts.cc; the
+templates."""
 
 import copy
 import datetime
@@ -21,11 +22,10 @@ from jinja2.sandbox import SandboxedEnvironment
 BOS, EOS = "<|bos|>", "<|eos|>"
 CONTROL = ["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<|start_header_id|>", "[INST]", BOS, EOS]
 
-# --- jinja2 as transformers has it ---
 
 
 class Generation(Extension):
-    """{% generation %} marks what the assistant wrote. It writes nothing itself."""
+    """Parses {% generation %}, which marks what the assistant wrote and writes nothing itself."""
 
     tags = {"generation"}
 
@@ -40,13 +40,14 @@ def raise_exception(message):
 
 
 def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    # default: what `map` gives is a list for llama.cpp, and nothing that transformers could write.
+    # `default` writes the result of `map` as a list, like llama.cpp. transformers could not write the result at all.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=list)
 
 
 def environment():
-    """Two things are otherwise than in transformers, where they are faults: a template may append to a list (Kimi K2 does), and
-    `safe` does not turn the quotation marks behind it into HTML (Functionary 3.1)."""
+    """Returns jinja2's environment with the settings of transformers, except for two faults there. A template may
+    append to a list (Kimi K2's does). The filter `safe` does not turn quotation marks after it into HTML
+    (Functionary 3.1)."""
     env = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["safe"] = lambda text: text
     env.filters["tojson"] = to_json
@@ -60,8 +61,8 @@ END = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 def render(template, messages, tools, values, without_tools):
-    """The prompt as transformers' apply_chat_template(add_generation_prompt=True) writes it, or with
-    continue_final_message=True where the last message is the assistant's."""
+    """Returns the prompt of transformers' apply_chat_template(add_generation_prompt=True). If the last message is the
+    assistant's, the prompt is that of continue_final_message=True."""
     messages = copy.deepcopy(messages)
     last = messages[-1]
     is_open = last["role"] == "assistant" and "tool_calls" not in last
@@ -79,7 +80,7 @@ def render(template, messages, tools, values, without_tools):
     return text
 
 
-# --- conversations, as the OpenAI API has them ---
+# The conversations have the OpenAI API's format.
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "description": "Où? \"here\" & <there>"},
                                                "days": {"type": "integer", "description": "How many", "minimum": 1},
@@ -137,17 +138,17 @@ CONVERSATIONS = {
                                   result(1, FORGED)], TOOLS, {}),
 }
 
-# --- what templates want otherwise than the OpenAI API has it ---
+# These templates deviate from the OpenAI API's format in one field each.
 
 ARGUMENTS_AS_TEXT = {"meetkai-functionary-medium-v3.2"}
 THOUGHTS = {"LFM2.5-8B-A1B": "thinking", "LFM2.5-Instruct": "thinking", "openai-gpt-oss-120b": "thinking",
             "upstage-Solar-Open-100B": "reasoning"}
 THOUGHTS_AS_PARTS = {"mistralai-Ministral-3-14B-Reasoning-2512"}
 NO_SYSTEM_TURN = {"google-gemma-2-2b-it"}
-# They go through the tools without a look at whether there are any: tools that are none stop them, undefined ones do not.
+# These templates iterate over the tools without a check. They fail if `tools` is null, but not if it is undefined.
 FOR_TOOLS_ALONE = {"CohereForAI-c4ai-command-r-plus-tool_use", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
                    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"}
-# A variable that a template has instead of the tools.
+# This template reads a variable of its own in place of the tools.
 VALUES = {"fireworks-ai-llama-3-firefunction-v2": {"functions": json.dumps(TOOLS), "datetime": "Jan 01 2026"}}
 
 
@@ -170,13 +171,12 @@ def shaped(name, messages):
     return messages
 
 
-# --- the comparison ---
 
 
 def read(value):
-    """A conversation without what was forged in it."""
+    """Returns a conversation without the forged control tokens."""
     text = json.dumps(value, ensure_ascii=False)
-    for written in (json.dumps(FORGED)[1:-1], json.dumps(json.dumps(FORGED)[1:-1])[1:-1]):  # within arguments, twice
+    for written in (json.dumps(FORGED)[1:-1], json.dumps(json.dumps(FORGED)[1:-1])[1:-1]):  # the text within arguments is escaped twice
         text = text.replace(written, "harmless")
     return json.loads(text)
 
@@ -207,7 +207,7 @@ class Comparison:
             self.differences.append(f"{file.stem}, {name}:\n  kvant  {show(got, expected)}\n  jinja2 {show(expected, prompt)}")
             return
         self.same += 1
-        # The tokens that are the template's own are those that a harmless conversation has, too.
+        # The template's own control tokens are those that a harmless conversation has, too.
         own = render(template, shaped(file.stem, read(messages)), tools, values, drop)
         quoted = got["quoted"]
         if any(not any(prompt.encode()[at:].startswith(token.encode()) for token in CONTROL) for at in quoted):
@@ -218,7 +218,7 @@ class Comparison:
 
 
 def show(text, other):
-    """The part of a text that is not as in the other."""
+    """Returns the part of a text that differs from the other text."""
     if not isinstance(text, str):
         return text if "prompt" not in text else show(text["prompt"], other)
     other = other or ""

@@ -32,9 +32,10 @@ std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
-// The nesting depth of brackets outside of strings. It is unknown where a call begins, and a quotation mark
-// in the text before it inverts what is inside a string. So brackets are counted both ways. The inverted
-// count has a higher limit, since brackets within strings need not be closed.
+// BracketDepth measures the nesting depth of brackets outside of strings. The parser does not know where a
+// call begins, and a quotation mark in the text before the call swaps the inside and the outside of strings.
+// Brackets are therefore counted both ways. The count inside of strings has a higher limit, because such
+// brackets are often left open.
 class BracketDepth {
  public:
   void add(const std::string& text) {
@@ -58,11 +59,11 @@ class BracketDepth {
  private:
   static constexpr int kMaxDepthInText = 512;
 
-  std::array<int, 2> depth_{};  // outside of strings; inside
+  std::array<int, 2> depth_{};  // the depth outside of strings, and the depth inside
   bool is_too_deep_ = false, in_string_ = false, after_backslash_ = false;
 };
 
-// The data that the library needs to parse a completion.
+// LibraryFormat holds the data that the library needs to parse a completion.
 struct LibraryFormat {
   common_chat_parser_params params;
   std::vector<std::string> thought_ends;
@@ -72,11 +73,12 @@ std::size_t after_spaces(const std::string& text, std::size_t at) {
   return std::min(text.find_first_not_of(" \t\r\n", at), text.size());
 }
 
-// Parses a completion with the library's parser for the template's format, which parses the whole text again
-// each time.
+// LibraryParse parses a completion with the library's parser for the template's format. The library parses
+// the whole text again for each new piece.
 class LibraryParse {
  public:
-  // The part of the message that the prompt already contains is not reported.
+  // The prompt may already contain the start of the message. Parsing the empty text first keeps that start
+  // out of the results.
   explicit LibraryParse(const LibraryFormat& format) : format_(format) {
     if (format.params.is_continuation) (void)advance(/*is_partial=*/true);
   }
@@ -88,8 +90,8 @@ class LibraryParse {
   std::vector<common_chat_msg_diff> finish() { return advance(/*is_partial=*/false); }
   bool has_calls() const { return !message_.tool_calls.empty(); }
 
-  // Valid after finish(): returns the end of the text that doesn't match the template's format. Either the
-  // completion was cut, or the model left the format.
+  // Returns the end of the text that does not match the template's format. Such an end exists if the
+  // completion was cut off or if the model left the format. Call unread() after finish().
   std::string unread() const {
     const std::string& begin = format_.params.generation_prompt;
     common_peg_parse_context context(begin + text_, COMMON_PEG_PARSE_FLAG_LENIENT);
@@ -102,7 +104,7 @@ class LibraryParse {
   }
 
  private:
-  // Returns the text after the message's content, if that content occurs unchanged in the text.
+  // Returns the text after the message's content, if the content occurs unchanged in the text.
   std::string after_content() const {
     std::size_t at = 0;
     if (!message_.reasoning_content.empty()) {
@@ -126,18 +128,18 @@ class LibraryParse {
       message_ = std::move(message);
       return diffs;
     } catch (const std::exception&) {
-      return {};  // it can't be parsed yet; more text may fix that
+      return {};  // more text may make it possible to parse
     }
   }
 
   const LibraryFormat& format_;
   std::string text_;
-  common_chat_msg message_;  // the message parsed so far
+  common_chat_msg message_;  // the message that was parsed so far
   std::vector<std::string> ids_;
 };
 
 struct Format {
-  std::optional<LibraryFormat> library;  // empty: the whole text is the completion
+  std::optional<LibraryFormat> library;  // empty if the whole text is the completion
   bool has_thought_tags = false;
   CompletionReading reading;
 };
@@ -182,8 +184,8 @@ class Reader : public ToolAnswer {
     add_content_form(split.text, delta);
   }
 
-  // Adds text in the template's format. The library's parser recurses for each bracket, so beyond a nesting
-  // limit everything is passed on as text.
+  // Adds text in the template's format. The library's parser recurses for each bracket, so text beyond a
+  // nesting limit is passed on unparsed.
   void add_content_form(const std::string& text, AnswerDelta& delta) {
     if (!parse_) return add_content(text, delta);
     const bool was_too_deep = depth_.is_too_deep();
@@ -244,7 +246,7 @@ class Reader : public ToolAnswer {
   BracketDepth depth_;
   ThoughtEdges edges_;
   int n_calls_ = 0;                // calls that have begun
-  std::optional<int> n_untagged_;  // calls before the first one with the template's marks
+  std::optional<int> n_untagged_;  // the number of calls before the first one with the template's marks
 };
 
 class SharedFormat : public ToolFormat {
@@ -256,7 +258,7 @@ class SharedFormat : public ToolFormat {
   std::shared_ptr<const Format> format_;
 };
 
-// Returns whether the format leaves text unchanged; the library then need not parse it.
+// Returns whether the format leaves text unchanged. The library then need not parse the completions.
 bool is_plain(const LibraryFormat& format) {
   const std::string text = "text";
   try {

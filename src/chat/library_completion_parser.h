@@ -1,5 +1,5 @@
-// Parses completions of a request: with llama.cpp's parser for the template's own format, and with support
-// for what models write outside that format.
+// Parses the completions of a request with llama.cpp's parser for the template's own format. It also
+// recognizes thoughts and calls that models write outside of that format.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ struct common_chat_params;
 namespace kvant {
 
 struct CompletionReading {
-  bool splits_thoughts = true;  // if false, thoughts stay in the text with their tags
+  bool splits_thoughts = true;  // if it is false, thoughts stay in the text with their tags
   bool one_call = false;        // further calls are not reported
-  bool continues = false;  // the prompt contains the beginning of the message, which clients already have
-  // Tools that may also be called without the template's marks; empty: none.
+  bool continues = false;       // the prompt contains the start of the message, which clients already have
+  // These tools may also be called without the template's marks. The list may be empty.
   nlohmann::ordered_json untagged_functions = nlohmann::ordered_json::array();
 };
 
-// params: of the rendered template, with the same choice about thoughts.
+// `params` come from rendering the template with the same choice about thoughts.
 std::shared_ptr<const ToolFormat> read_by_library(const common_chat_params& params,
                                                   CompletionReading reading);
 

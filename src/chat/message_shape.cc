@@ -33,7 +33,7 @@ void set_arguments(Json& call, bool as_object) {
   }
 }
 
-// Moves thoughts to the name that the template uses.
+// Moves a message's thoughts to the member that the template reads.
 void rename_thoughts(Json& message, const TemplateProgram& program) {
   if (!message.contains(kThoughts) || mentions(program, {kThoughts})) return;
   const Json thoughts = message[kThoughts];

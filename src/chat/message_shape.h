@@ -1,4 +1,5 @@
-// Adapts messages to what a chat template expects: templates follow the OpenAI API except for a few fields.
+// Adapts messages to what a chat template expects. Most templates follow the OpenAI API's format except for a
+// few members.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,10 +8,10 @@
 
 namespace kvant {
 
-// Returns the same conversation with content as text or as parts, arguments of calls as objects or as text,
-// and thoughts under the name that the template reads. If the template has no system turn, the system message
-// goes before the user's first message. messages: as the OpenAI API has them, with thoughts in
-// `reasoning_content`.
+// Returns the conversation in the template's form. Content is a text or a list of parts, arguments of calls
+// are objects or texts, and thoughts are in the member that the template reads. If the template has no system
+// turn, the system message precedes the user's first message. `messages` have the OpenAI API's format, with
+// thoughts in `reasoning_content`.
 nlohmann::ordered_json shape_messages(const nlohmann::ordered_json& messages, const TemplateProgram& program);
 
 }  // namespace kvant

@@ -10,7 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Returns the position in an error message of the engine, such as "line 3, column 5"; empty if there is none.
+// Returns the position that an error message of the engine names, such as "line 3, column 5". The position is
+// empty if there is none.
 std::string position_in(const std::string& message) {
   const std::size_t at = message.find("line ");
   const std::size_t column = message.find(", column ", at);
@@ -20,7 +21,8 @@ std::string position_in(const std::string& message) {
   return message.substr(at, end == std::string::npos ? end : end - at);
 }
 
-// The engine prints the source lines around an error. Users only need the reason after them.
+// Returns the reason at the end of an error message. The source lines that the engine prints before it are of
+// no use to users.
 std::string reason_in(std::string message) {
   for (const std::string_view before : {"Error: ", "Jinja Exception: "}) {
     if (const std::size_t at = message.rfind(before); at != std::string::npos)

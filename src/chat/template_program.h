@@ -1,4 +1,4 @@
-// TemplateProgram: a chat template as a Jinja program, run by llama.cpp's engine.
+// TemplateProgram is a chat template as a Jinja program, which llama.cpp's engine runs.
 #pragma once
 
 #include <memory>
@@ -9,20 +9,22 @@
 
 namespace kvant {
 
-// Which features a template supports, as found by running it.
+// TemplateAbilities says which features a template supports. Running the template with examples finds that
+// out.
 struct TemplateAbilities {
   bool system_messages = true;
   bool tools = false;
   bool tool_calls = false;
   bool parallel_tool_calls = false;
-  bool text_content = true;       // if false, content must be a list of parts
-  bool object_arguments = false;  // arguments of calls are an object; if false, they are JSON text
+  bool text_content = true;       // if it is false, content must be a list of parts
+  bool object_arguments = false;  // if it is false, arguments of calls must be JSON texts
 };
 
 class TemplateProgram {
  public:
-  // source: Jinja text. name: for error messages, such as "the model's chat template". bos, eos: the texts of
-  // these tokens; empty: the model has none. Errors: the source is not Jinja.
+  // `source` is a Jinja text. Error messages call the template `name`, such as "the model's chat template".
+  // `bos` and `eos` are the texts of the tokens, empty if the model has none. Returns an error if the source
+  // is not Jinja.
   static Result<std::shared_ptr<const TemplateProgram>> parse(const std::string& source,
                                                               const std::string& name, const std::string& bos,
                                                               const std::string& eos);
@@ -30,9 +32,9 @@ class TemplateProgram {
 
   virtual const std::string& source() const = 0;
   virtual const TemplateAbilities& abilities() const = 0;
-  // variables: an object whose members become template variables, beside bos_token and eos_token. Errors: the
-  // template rejects the variables, or uses what the engine does not support. The message gives place and
-  // reason in one sentence.
+  // Renders the template. The members of `variables` become template variables, in addition to bos_token and
+  // eos_token. Returns an error, in one sentence with place and reason, if the template rejects the variables
+  // or uses what the engine does not support.
   virtual Result<std::string> render(const nlohmann::ordered_json& variables) const = 0;
 };
 

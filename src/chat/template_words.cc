@@ -16,7 +16,7 @@ TemplateWords template_words(const std::string& source) {
       if (token.t == jinja::token::string_literal) words.literals.insert(token.value);
       after_dot = token.t == jinja::token::dot;
     }
-  } catch (const std::exception&) {  // this is how the library reports a syntax error
+  } catch (const std::exception&) {  // the library reports a syntax error in this way
     return {};
   }
   return words;

@@ -1,4 +1,4 @@
-// The names that a chat template's source uses, which show the switches that it has.
+// Finds the names that a chat template's source uses. The names show which switches the template has.
 #pragma once
 
 #include <set>
@@ -8,10 +8,10 @@ namespace kvant {
 
 struct TemplateWords {
   std::set<std::string> variables;  // also functions, tests and filters, but no members of values
-  std::set<std::string> literals;   // string literals
+  std::set<std::string> literals;   // the string literals
 };
 
-// Returns empty sets for a source that is not a template.
+// Returns the names in a template's source. Both sets are empty if the source is not a template.
 TemplateWords template_words(const std::string& source);
 
 }  // namespace kvant

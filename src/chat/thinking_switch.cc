@@ -14,14 +14,15 @@ constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", 
 constexpr std::array<const char*, 3> kEffortNames = {"reasoning_effort", "reasoning_strength",
                                                      "thinking_effort"};
 constexpr std::array<const char*, 3> kSwitchNames = {"enable_thinking", "thinking", "reasoning"};
-constexpr const char* kNoThought = "no_think";  // the effort's name in some templates
+constexpr const char* kNoThought = "no_think";  // some templates have this name for the lowest effort
 
 bool has(const std::set<std::string>& words, std::string_view word) {
   return words.contains(std::string(word));
 }
 
-// Returns the effort under a name that the template knows; empty: the template's default is nearest. If a
-// template names at least two efforts, it is assumed to know no others.
+// Returns the effort under a name that the template knows, the next lower one if necessary. An empty result
+// means that the template's default is nearest. A template that names at least two efforts is assumed to know
+// no others.
 std::string known_effort(const std::string& effort, const TemplateWords& words) {
   if (has(words.literals, effort)) return effort;
   const auto names = std::ranges::count_if(kEfforts, [&](auto name) { return has(words.literals, name); });
@@ -40,14 +41,14 @@ void set_missing(const char* name, Json value, Json& values) {
   if (!values.contains(name)) values[name] = std::move(value);
 }
 
-// Reads the wish that the client's template values already express.
+// Reads the wish that the client already expresses by its values for the template.
 void read_values(const Json& values, ThinkingWish& wish) {
   for (const char* name : kSwitchNames) {
     if (values.contains(name) && values[name].is_boolean()) wish.thinks = values[name].get<bool>();
   }
 }
 
-// Returns whether there is a switch to turn thoughts on and off.
+// Sets the variables that turn thoughts on and off. Returns whether the template has any.
 bool set_switches(const ThinkingWish& wish, bool thinks, const TemplateWords& words, Json& values) {
   bool has_switch = false;
   for (const char* name : kSwitchNames) {
@@ -66,7 +67,7 @@ bool set_switches(const ThinkingWish& wish, bool thinks, const TemplateWords& wo
   return has_switch;
 }
 
-// Returns whether the template has efforts.
+// Sets the variables for the effort. Returns whether the template has any.
 bool set_efforts(const ThinkingWish& wish, bool is_off, bool has_switch, const TemplateWords& words,
                  Json& values) {
   bool has_efforts = false;

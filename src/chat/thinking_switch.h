@@ -1,4 +1,4 @@
-// How much a model is to think before it answers: how requests express it and how chat templates take it.
+// Translates how much a model should think, from the wish of a request into the variables of a chat template.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,28 +11,28 @@ namespace kvant {
 
 struct ThinkingWish {
   std::optional<bool> thinks = {};
-  bool is_adaptive = false;              // the model decides
-  std::string effort = {};               // none, minimal, low, medium, high, xhigh or max; empty: unset
-  std::optional<int> token_budget = {};  // limit for the thoughts
+  bool is_adaptive = false;              // the model decides itself
+  std::string effort = {};               // none, minimal, low, medium, high, xhigh or max; empty if unset
+  std::optional<int> token_budget = {};  // tokens; the limit for the thoughts
 
   bool empty() const { return !thinks && effort.empty() && !token_budget; }
 };
 
-// The thinking options of a request.
+// ThinkingOptions are a request's options about thoughts.
 struct ThinkingOptions {
   ThinkingWish wish = {};
-  bool splits_thoughts = true;  // if false, thoughts stay in the text with their tags
-  bool may_think = true;        // if false, a format constrains the completion from its first token on
+  bool splits_thoughts = true;  // if it is false, thoughts stay in the text with their tags
+  bool may_think = true;        // if it is false, a format restricts the completion from its first token on
 };
 
-// Returns whether there is an effort of that name.
+// Returns whether `effort` is the name of a thinking effort.
 bool is_thinking_effort(const std::string& effort);
 
-// Adds the wish to the values for a template, under the names that this template has: `enable_thinking` (Qwen
-// 3, GLM, Gemma 4), `thinking` (Granite, DeepSeek), `thinking_mode`, `thinking_budget`, `reasoning_effort`
-// (gpt-oss) and the like. Existing values are kept, and an existing `enable_thinking` counts as a wish. An
-// effort that the template doesn't have is replaced by the next lower one. Returns whether the template has a
-// switch for the wish; without one, the model thinks as it always does.
+// Adds the wish to the template's values, under the names that the template reads. Examples are
+// `enable_thinking` (Qwen 3, GLM, Gemma 4), `thinking` (Granite, DeepSeek), `thinking_mode`,
+// `thinking_budget` and `reasoning_effort` (gpt-oss). Existing values stay, and an existing `enable_thinking`
+// counts as a wish. If the template does not have an effort, the next lower one replaces it. Returns false if
+// the template cannot express the wish; the model then thinks as it always does.
 bool set_thinking(ThinkingWish wish, const TemplateWords& words, nlohmann::ordered_json& values);
 
 }  // namespace kvant

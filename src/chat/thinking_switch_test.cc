@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The lines of these families' templates that read their switches.
+// These are the lines that read the switches in the templates of the model families.
 constexpr const char* kQwen3 =
     "{%- if enable_thinking is defined and enable_thinking is false %}off{% endif %}";
 constexpr const char* kGranite = "{%- if thinking %}Think, {{ message.reasoning_effort }}{% endif %}";
@@ -32,7 +32,7 @@ TEST(ThinkingSwitch, HasTheNameThatTheTemplateHas) {
   EXPECT_EQ(values(on, kQwen3), R"({"enable_thinking":true})");
   EXPECT_EQ(values(on, kGranite), R"({"thinking":true})");
   EXPECT_EQ(values(off, kHunyuan), R"({"reasoning_effort":"no_think"})");
-  EXPECT_EQ(values(off, kGptOss), R"({"reasoning_effort":"low"})");  // this template always thinks
+  EXPECT_EQ(values(off, kGptOss), R"({"reasoning_effort":"low"})");  // this template's model always thinks
   EXPECT_EQ(values(on, kGptOss), "{}");
   EXPECT_EQ(values(budget, kSeed), R"({"thinking_budget":512})");
   EXPECT_EQ(values(off, kSeed), R"({"thinking_budget":0})");
@@ -48,8 +48,8 @@ TEST(ThinkingSwitch, TakesAnEffort) {
   EXPECT_EQ(values(effort("minimal"), kGptOss), R"({"reasoning_effort":"low"})");
   EXPECT_EQ(values(effort("none"), kGptOss), R"({"reasoning_effort":"low"})");
   EXPECT_EQ(values(effort("xhigh"), kGptOss), R"({"reasoning_effort":"high"})");
-  EXPECT_EQ(values(effort("medium"), kHunyuan),
-            R"({"reasoning_effort":"low"})");  // this template raises an exception for others
+  // This template raises an exception for any other effort.
+  EXPECT_EQ(values(effort("medium"), kHunyuan), R"({"reasoning_effort":"low"})");
   EXPECT_EQ(values(effort("none"), kHunyuan), R"({"reasoning_effort":"no_think"})");
   EXPECT_EQ(values(effort("low"), kQwen3), R"({"enable_thinking":true})");
   EXPECT_EQ(values(effort("none"), kQwen3), R"({"enable_thinking":false})");

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kThoughtStart = "<think>", kThoughtEnd = "</think>", kSpaces = " \t\r\n";
 
-// Returns how many bytes at the text's end may be the beginning of the tag.
+// Returns how many bytes at the end of the text may be the beginning of the tag.
 std::size_t begun(std::string_view text, std::string_view tag) {
   std::size_t length = std::min(text.size(), tag.size() - 1);
   while (length > 0 && !tag.starts_with(text.substr(text.size() - length))) --length;

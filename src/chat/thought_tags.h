@@ -1,20 +1,20 @@
-// Splits off thoughts for models whose chat template doesn't handle them: <think>...</think> at the start of
-// a completion.
+// Splits off thoughts if the chat template does not handle them. A thought is <think>...</think> at the start
+// of a completion.
 #pragma once
 
 #include <string>
 
 namespace kvant {
 
-// Processes a text while it arrives.
+// ThoughtTags processes a completion while it arrives.
 class ThoughtTags {
  public:
   struct Split {
     std::string thought, text;
   };
   Split add(const std::string& text);
-  // Returns the text that was held back, after the last add(). A thought without an end tag still counts as a
-  // thought.
+  // Returns the text that was held back. Call finish() after the last add(). A thought without an end tag
+  // still counts as a thought.
   Split finish();
 
  private:
@@ -24,10 +24,10 @@ class ThoughtTags {
   std::string held_;
 };
 
-// Removes the white space that templates and models write around a thought.
+// ThoughtEdges removes the white space that templates and models write around a thought.
 class ThoughtEdges {
  public:
-  // Both take the next piece and return the part of it to show.
+  // Both functions take the next piece and return the part of the piece that is to be shown.
   std::string thought(const std::string& more);
   std::string text(const std::string& more);
 

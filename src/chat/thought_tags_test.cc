@@ -50,7 +50,7 @@ TEST(ThoughtTags, AreHeldBackNoLongerThanTheyMayBeTags) {
 
 TEST(ThoughtEdges, HaveNoSpace) {
   ThoughtEdges edges;
-  EXPECT_EQ(edges.text(" \na"), " \na");  // there was no thought before it
+  EXPECT_EQ(edges.text(" \na"), " \na");  // there was no thought before this text
   EXPECT_EQ(edges.thought("\n"), "");
   EXPECT_EQ(edges.thought(" a\n"), "a");
   EXPECT_EQ(edges.thought("\nb"), "\n\nb");

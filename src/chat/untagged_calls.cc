@@ -12,7 +12,7 @@ constexpr std::string_view kBlanks = " \t\r\n", kFence = "```";
 constexpr std::string_view kWordLetters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
 
-// Tags that models write around calls: marks of other templates, and tags of the prompt's list of tools.
+// Models write these tags around calls: marks of other templates, and tags of the prompt's list of tools.
 constexpr std::array<std::string_view, 7> kOpeningTags = {
     "<tool_call>", "<tool_calls>", "<tools>", "<tool>", "<function_call>", "<function_calls>", "<function>"};
 constexpr std::array<std::string_view, 7> kClosingTags = {
@@ -29,8 +29,8 @@ std::vector<std::string> call_tags() {
 
 namespace {
 
-// Returns the length of the tag at the beginning of the text, 0 if there is none, and nothing if more text is
-// needed.
+// Returns the length of the tag at the beginning of the text. Returns 0 if there is no tag, and nothing if
+// more text is needed to decide.
 template <std::size_t kCount>
 std::optional<std::size_t> tag_length(const std::array<std::string_view, kCount>& tags,
                                       std::string_view text) {
@@ -150,7 +150,7 @@ bool UntaggedCalls::step_json(bool is_last, Found& found) {
   return verdict != CallJson::Verdict::unknown;
 }
 
-// Continues to the fence that closes the block.
+// Releases text up to the fence that closes the block.
 bool UntaggedCalls::step_code(bool is_last, Found& found) {
   const std::size_t fence = held_.find(kFence);
   if (fence != std::string::npos) {
@@ -165,7 +165,8 @@ bool UntaggedCalls::step_code(bool is_last, Found& found) {
   return length > 0;
 }
 
-// Continues to the bracket that closes the value. An empty line ends it as well, since it was then not JSON.
+// Releases text up to the bracket that closes the value. An empty line ends the value, too, because the text
+// is then hardly JSON.
 bool UntaggedCalls::step_object(Found& found) {
   std::size_t length = 0;
   while (length < held_.size() && place_ == Place::object) {
@@ -211,7 +212,7 @@ bool UntaggedCalls::step_wrapper(bool is_last, Found& found) {
   return verdict != CallJson::Verdict::unknown;
 }
 
-// If a call begins at `begin`, takes it together with the text before it.
+// If a call begins at `begin`, takes the call and drops the text before it.
 CallJson::Verdict UntaggedCalls::take_call(std::size_t begin, bool is_last, Found& found) {
   CallJson::Reading reading = json_.read(std::string_view(held_).substr(begin));
   if (reading.verdict == CallJson::Verdict::unknown && is_last) return CallJson::Verdict::no;

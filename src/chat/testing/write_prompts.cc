@@ -1,6 +1,6 @@
-// Reads conversations as a list of JSON objects from standard input and writes the list of their prompts. A
-// test compares these with another template engine. An object has "template" (a file), "bos", "eos",
-// "control" (texts of control tokens), "messages", "tools" and "values".
+// Reads a list of conversations as JSON from standard input, and writes the list of their prompts. A test
+// compares the prompts with those of another template engine. A conversation has "template" (a file), "bos",
+// "eos", "control" (texts of control tokens), "messages", "tools" and "values".
 #include <fstream>
 #include <iostream>
 #include <map>
