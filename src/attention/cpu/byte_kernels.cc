@@ -11,7 +11,7 @@ namespace kvant::cpu {
 namespace {
 
 #if defined(__x86_64__)
-// Asked of the processor itself, since Clang 14's __builtin_cpu_supports doesn't know it.
+// Asks the processor itself, because Clang 14's __builtin_cpu_supports does not know F16C.
 bool has_f16c() {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -19,14 +19,14 @@ bool has_f16c() {
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
-// Each asks for all that its kernels are compiled for (cmake/instruction_sets.cmake).
+// Each function asks for all instructions for which its kernels are compiled (cmake/instruction_sets.cmake).
 bool runs_avx512() {
   return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
          __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("gfni");
 }
-// AVX-VNNI is bit 4 of EAX in the second part of leaf 7: older compilers have no name for it.
+// AVX-VNNI is bit 4 of EAX in the second part of leaf 7. Older compilers have no name for this bit.
 bool runs_avxvnni() {
   unsigned eax, ebx, ecx, edx;
   if (!runs_avx2() || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_GFNI) == 0)

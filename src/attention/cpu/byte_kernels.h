@@ -1,8 +1,10 @@
-// The inner loops of the CPU backend, once for each instruction set: sums of products of a page's codes with
-// integers, straight from the codes. Orders of bytes: format/code_order.h.
+// Declares the inner loops of the CPU backend. Each instruction set implements the table ByteKernels once,
+// and the backend picks the best table at run time. Most loops multiply a page's codes with integers
+// directly, without decoding the page first. format/code_order.h describes the order of the codes.
 //
-// This header and those that the per-instruction-set files include use no inline functions of the standard
-// library: compiled with other flags there, they could be linked into code that runs everywhere.
+// This header and the headers of the instruction sets use no inline functions of the standard library. The
+// files of an instruction set are compiled with other flags, and the linker could pick their copy of such a
+// function for code that runs on every machine.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +17,8 @@
 
 namespace kvant::cpu {
 
-// Query heads that a kernel serves at once: of `left` that are left.
+// A kernel serves at most kMaxHeads query heads at once. head_group() returns how many of the `left`
+// remaining heads the next call serves.
 inline constexpr int kMaxHeads = 4;
 inline int head_group(int left) {
   return left == 3 || left == 6 ? 3 : left >= 4 ? 4 : 1;
@@ -23,88 +26,100 @@ inline int head_group(int left) {
 using kvant::kMaxHeadDim;
 using kvant::kPageTokens;
 
-// The largest number of a query or a weight: both of its bytes are then within -128 .. 127.
+// Numbers of queries and weights are at most this large, which keeps both of their bytes within -128 .. 127.
 inline constexpr int kMaxNumber = 32512;
-// Sums over more channels than this have numbers of half the size, so that they fit 32 bits.
+// If a sum covers more channels than this, its numbers are at most half as large, so the sum fits into 32
+// bits.
 inline constexpr int kNarrowHeadDim = 256;
 constexpr int max_query_number(int channels) {
   return channels > kNarrowHeadDim ? kMaxNumber / 2 : kMaxNumber;
 }
 
-// A query as integers of at most 16 bits, in the order of the codes: quad (block * group_channels + r)
-// holds channels group_channels * (4 * block + k) + r, k = 0 .. 3. A block: 4 groups of channels.
+// Holds a query as integers of at most 16 bits, in the order of the codes. A block is 4 groups of channels.
+// Quad (block * group_channels + r) holds channels group_channels * (4 * block + k) + r for k = 0 .. 3.
 struct ByteQuery {
-  std::uint32_t quads[kMaxHeadDim / 4][2];   // as the instruction set wants them
-  std::int32_t block_sums[kMaxHeadDim / 4];  // of its numbers, by block
-  float unit;                                // number * unit = value
+  // Each instruction set packs the two words in its own way.
+  std::uint32_t quads[kMaxHeadDim / 4][2];
+  // Holds the sum of each block's numbers.
+  std::int32_t block_sums[kMaxHeadDim / 4];
+  // A value is its number times `unit`.
+  float unit;
 };
 
-// Bytes that will be read soon: asked for beside the work, so that they are near by then.
+// Names bytes that will be read soon. A kernel prefetches them while it computes.
 struct NextBytes {
   const std::uint8_t* bytes = nullptr;
   std::ptrdiff_t size = 0;
 };
 
-// The codes of a page and what they mean. Wide vectors: bytes that codebook_lookup.h has looked up, for
-// scores as groups of 1 channel, for a mix as 4 positions: channel r * groups + g.
+// Describes the codes of a page. Pages of wide vectors hold bytes that codebook_lookup.h has looked up
+// before. For scores these bytes form groups of 1 channel; for a mix they form 4 positions, with channel r *
+// groups + g at position r of group g.
 struct CodePage {
-  const std::uint8_t* codes;  // in the side's order; a multiple of 64 bytes lies before what follows them
+  // The codes are in their side's order. Whatever follows them begins a multiple of 64 bytes after their start.
+  const std::uint8_t* codes;
   CodeMeaning meaning;
   int bits;
   int group_channels;
-  int groups;                 // of a token
-  const std::uint8_t* table;  // code_scheme.h
+  int groups;  // groups of a token
+  // code_scheme.h describes the table.
+  const std::uint8_t* table;
 };
 
-// sums[h][t] = the sum over channels of blocks [first_block, end_block) of query number * code number, for
-// tokens [first_token, end_token), multiples of 32.
+// Asks for sums[h][t] = the sum of query number * code number over the channels of blocks [first_block,
+// end_block), for tokens t in [first_token, end_token). Both token bounds are multiples of 32.
 struct ScoreTask {
   CodePage page;
   int first_block, end_block;
   int first_token, end_token;
-  int n_heads;  // 1, 3 or 4: head_group()
+  int n_heads;  // 1, 3 or 4, as head_group() returns
   const ByteQuery* queries[kMaxHeads];
   std::int32_t* sums[kMaxHeads];  // [kPageTokens]
   NextBytes next;
 };
 
-// Integer products round weights to this many units of the largest (TurboAttention).
+// TurboAttention's integer products round weights to multiples of 1 / kWholeMax of the largest weight.
 inline constexpr int kWholeMax = 119;
 
-// Weights of a page's tokens as integers, in the order that the instruction set wants.
+// Holds the weights of a page's tokens as integers, packed as the instruction set needs them.
 struct ByteWeights {
   std::uint64_t octets[kPageTokens / 8][2];
-  std::int32_t sum;  // of the numbers
+  // The sum of the integers.
+  std::int32_t sum;
   float unit;
 };
 
-// out[h][r * groups + g] += unit * channel_scale[r * groups + g] * the sum over the tokens of `octets` of
-// weight number * code number, with the weights [g / weight_groups] of the head.
+// Asks for out[h][r * groups + g] += unit * channel_scale[r * groups + g] * the sum of weight number * code
+// number over the tokens of `octets`. Group g uses weights[h][g / weight_groups].
 struct MixTask {
   CodePage page;
-  int weight_groups;           // groups of channels that share weights: a multiple of 4
-  const std::uint8_t* octets;  // which groups of 8 tokens, ascending: the others' weights are 0
+  // This many neighbouring groups of channels share weights; a multiple of 4.
+  int weight_groups;
+  // Lists groups of 8 tokens in ascending order. Tokens of all other groups have weight 0.
+  const std::uint8_t* octets;
   int n_octets;
-  bool small_weights;  // numbers are within -128 .. 127
+  // All weight numbers are within -128 .. 127.
+  bool small_weights;
   int n_heads;
   const ByteWeights* weights[kMaxHeads];  // [groups / weight_groups]
-  const float* channel_scale;             // in the order of `out`; null: 1
+  const float* channel_scale;             // [group_channels * groups] like `out`; null means 1
   float* out[kMaxHeads];                  // [group_channels * groups]
   NextBytes next;
 };
 
-// What a query adds to sums of products: see add_scores.
+// Holds what add_scores() needs from a query to turn sums of products into scores.
 struct ScoreFactors {
-  bool before;  // scores are there already; else what they hold does not count
+  // True adds to the scores that are there already; false overwrites them.
+  bool before;
   float unit, q_sum, constant;
 };
 
-// Sums over tokens: of the weights, and of weights times the tokens' offsets.
+// Holds two sums over tokens: the sum of the weights, and the sum of the weights times the tokens' offsets.
 struct WeightSums {
   float weights, offsets;
 };
 
-// A page's rows as numbers of one type, [n_tokens][d], d a multiple of 8.
+// Describes a page's rows as numbers of one type: [n_tokens][d], with d a multiple of 8.
 struct Rows {
   const void* values;
   NumberType type;
@@ -112,24 +127,26 @@ struct Rows {
   NextBytes next;
 };
 
-// Tokens of a page that share parameters (code_scheme.h), with their scales and offsets; null: none.
+// Holds the scales and offsets of tokens that share parameters (code_scheme.h). Null stands for scales of 1
+// or offsets of 0.
 struct TokenParameters {
   const float* scale;   // [kPageTokens]
   const float* offset;  // [kPageTokens]
 };
 
-// What belongs to one row of a tile's products; see TileTask.
+// Holds the factors of one row in TileTask.
 struct RowFactors {
   std::int32_t bias;
   float unit, offset, constant;
 };
 
-// Products of many rows of numbers with the bytes of one page, expanded once for all of them:
+// Asks for the products of many rows of numbers with the bytes of one page. The page is expanded to bytes
+// once for all rows:
 //
 // out[r][i] = (before ? out[r][i] : 0) + unit * scale[i] * (the sum over quads of number * byte - bias) +
 //             offset * lane_offset[i] + constant
 //
-// for lanes i in [first_lane, end_lane), multiples of kTileLanes.
+// The lanes i are in [first_lane, end_lane), two multiples of kTileLanes.
 struct TileTask {
   const std::uint8_t* bytes;  // [quads][lanes][4]
   int lanes;
@@ -139,94 +156,104 @@ struct TileTask {
   const ByteQuery* numbers;   // [n_rows]
   const RowFactors* factors;  // [n_rows]
   bool before;
-  const float* scale;        // [lanes]; null: 1
-  const float* lane_offset;  // [lanes]; null: 0
-  float* out;                // [n_rows][lanes], `stride` values from row to row
+  const float* scale;        // [lanes]; null means 1
+  const float* lane_offset;  // [lanes]; null means 0
+  float* out;                // [n_rows][lanes], with a distance of `stride` values between rows
   std::ptrdiff_t stride;
 };
 inline constexpr int kTileLanes = 16;
 
-// Products for tiles of many queries, of codes that are numbers or states. All null: such products are no
-// faster than F32 ones of decoded pages.
+// Holds products for tiles of many queries, for codes that are numbers or states. All functions are null if
+// F32 products of decoded pages are as fast on the instruction set.
 struct TileKernels {
-  // bytes[quad][t][4], quads as a ByteQuery has them: for scores.
+  // Expands codes for scores to bytes[quad][t][4], with the quads of ByteQuery.
   void (*expand_for_scores)(const CodePage& page, std::uint8_t* bytes);
-  // bytes[t / 4][channel][t % 4]: for a mix.
+  // Expands codes for a mix to bytes[t / 4][channel][t % 4].
   void (*expand_for_mix)(const CodePage& page, std::uint8_t* bytes);
   void (*multiply)(const TileTask& task);
-  // The largest of kPageTokens scores.
+  // Returns the largest of kPageTokens scores.
   float (*largest)(const float* scores);
-  // scores[t] <- exp(scores[t] - max), 0 or less than 1e-37 where that is far below 0; returns the sum.
+  // Sets scores[t] = exp(scores[t] - max) and returns the sum. Results far below 1e-37 may become 0 or
+  // another value below 1e-37.
   float (*exponentials)(float* scores, float max);
-  // Numbers of weights[t] * tokens.scale[t] for t in [first, end), multiples of 32, each at most `bound`:
-  // quad t / 4 holds tokens t - t % 4 + k, k = 0 .. 3. block_sums[0]: of those numbers.
+  // Turns weights[t] * tokens.scale[t] into integers of at most `bound`, for t in [first, end), two multiples
+  // of 32. Quad t / 4 of `out` holds tokens t - t % 4 + k for k = 0 .. 3. out.block_sums[0] is the sum of the
+  // integers.
   WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
                                 float bound, ByteQuery& out);
 };
 
-// Products of rows of unsigned bytes with the signed bytes of a page:
+// Asks for the products of rows of unsigned bytes with the signed bytes of a page:
 //
 // out[r][i] = (before ? out[r][i] : 0) + factor[r] * scale[i] * (first[i] + the sum over quads of byte *
 // byte)
 //
-// for lanes i in [0, lanes), a multiple of kTileLanes.
+// The lanes i are in [0, lanes), and `lanes` is a multiple of kTileLanes.
 struct ByteTask {
   const std::uint8_t* rows;  // [n_rows][quads][4]
   const std::int8_t* bytes;  // [quads][lanes][4]
   int n_rows, quads, lanes;
-  const std::int32_t* first;  // [lanes]; null: 0
+  const std::int32_t* first;  // [lanes]; null means 0
   const float* factor;        // [n_rows]
-  const float* scale;         // [lanes]; null: 1
+  const float* scale;         // [lanes]; null means 1
   const float* offset;        // [n_rows]
-  const float* lane_offset;   // [lanes]; null: 0
+  const float* lane_offset;   // [lanes]; null means 0
   bool before;
   float* out;  // [n_rows][lanes]
 };
 
-// The weights of one row over the tokens of a page.
+// Holds the weights of one row over the tokens of a page.
 struct ByteWeighing {
-  float top;  // the largest of log2(weight * scale); -inf: nothing seen, and all bytes are 0
-  float sum;  // of the weights, in units of 2^top
+  // The largest log2(weight * scale). The value -inf means that no token is seen, and all bytes are 0.
+  float top;
+  // The sum of the weights in units of 2^top.
+  float sum;
 };
 inline constexpr float kLargestByte = 255;
 
-// Attention in bytes (flashq.h). All null: no faster than F32 products of whole numbers.
+// Holds attention in bytes (flashq.h). Both functions are null if F32 products of rounded numbers are as fast
+// on the instruction set.
 struct PromptKernels {
   void (*multiply)(const ByteTask& task);
-  // bytes[t] = kLargestByte * weight * scale / 2^top of scores[kPageTokens], rounded, with weight =
-  // exp(score); by its logarithm to base 2 and its inverse.
+  // Sets bytes[t] to kLargestByte * weight * scale / 2^top, rounded, with weight = exp(scores[t]). scores:
+  // [kPageTokens]. The token's scale is given by its logarithm to base 2 and by its inverse.
   ByteWeighing (*weigh)(const float* scores, const float* log_scale, const float* inverse_scale,
                         std::uint8_t* bytes);
 };
 
-// One instruction set.
+// Holds the kernels of one instruction set.
 struct ByteKernels {
-  const char* name;   // "avx512"
-  bool large_tables;  // vectors' codes are looked up fast: else a page's are better looked up beforehand
+  // For example "avx512".
+  const char* name;
+  // True if the kernels look up codes of vectors fast; otherwise a page's codes are looked up before the
+  // products.
+  bool large_tables;
   CodebookLookup lookup;
 
-  // query = values * scale (null: 1) as numbers, values [4 * group_channels * blocks]. whole: they are whole
-  // numbers within +-32512, unit 1. sums: set block_sums too, which codes with a bias need.
+  // Turns values * scale into the integers of a query; `scale` may be null for 1. values: [4 * group_channels
+  // * blocks]. With `whole`, the values are whole numbers within +-32512 and the unit is 1. With `sums`, the
+  // function also sets block_sums, which codes with a bias need.
   void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks, bool whole,
                         bool sums, ByteQuery& query);
   void (*score)(const ScoreTask& task);
-  // scores[t] = scores[t] (if before) + sums[t] * unit * tokens.scale[t] + q_sum * tokens.offset[t] +
-  // constant for t in [first, end), multiples of 32.
+  // Sets scores[t] = sums[t] * unit * tokens.scale[t] + q_sum * tokens.offset[t] + constant, plus the old
+  // scores[t] if `before` is set. The tokens t are in [first, end), two multiples of 32.
   void (*add_scores)(const std::int32_t* sums, const ScoreFactors& factors, const TokenParameters& tokens,
                      int first, int end, float* scores);
 
-  // out = weights * tokens.scale as numbers, weights [kPageTokens], those outside [first, end) (multiples of
-  // 32) left out. whole: as integers within +-kWholeMax, in units of the largest, not scaled.
+  // Turns weights * tokens.scale into integers. weights: [kPageTokens]. Tokens outside [first, end), two
+  // multiples of 32, get 0. With `whole`, the unscaled weights become integers within +-kWholeMax, in
+  // proportion to the largest weight.
   WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
                                 bool whole, ByteWeights& out);
   void (*mix)(const MixTask& task);
 
-  // scores[h][t] = q[h] . rows[t]; out[h] += sum over t of weights[h][t] * rows[t]. q and out have row stride
-  // d, scores and weights `stride`.
+  // Compute scores[h][t] = q[h] . rows[t] and out[h] += the sum over t of weights[h][t] * rows[t]. Rows of q
+  // and out are d values apart, rows of scores and weights `stride` values.
   void (*score_rows)(const Rows& rows, const float* q, int n_heads, float* scores, std::ptrdiff_t stride);
   void (*mix_rows)(const Rows& rows, const float* weights, std::ptrdiff_t stride, int n_heads, float* out);
 
-  // n: a multiple of 8.
+  // n must be a multiple of 8.
   float (*dot)(const float* a, const float* b, int n);
   float (*sum)(const float* x, int n);
 
@@ -234,14 +261,16 @@ struct ByteKernels {
   PromptKernels prompts;
 };
 
-inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};  // best first
+// The order is from the best to the worst.
+inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};
 
-// The best set that this machine can run, or the one called `name`; null where the machine or the build lacks
-// it (a build with KVANT_KERNELS=here has no other set than the best of the machine that made it).
+// Return the best instruction set that this machine can run, or the set called `name`. The result of
+// find_kernels() is null if the machine or the build lacks the set. A build with KVANT_KERNELS=here has only
+// the best set of the machine that built it.
 const ByteKernels* best_kernels();
 const ByteKernels* find_kernels(const char* name);
 
-// Those of this build; null where it has none.
+// Return the kernels of each set, or null if this build does not contain the set.
 const ByteKernels* avx512_kernels();
 const ByteKernels* avxvnni_kernels();
 const ByteKernels* avx2_kernels();

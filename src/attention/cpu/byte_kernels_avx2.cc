@@ -1,4 +1,4 @@
-// AVX2, FMA and F16C.
+// Implements the kernels with AVX2, FMA and F16C, for processors without products of bytes.
 #include "attention/cpu/byte_kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)

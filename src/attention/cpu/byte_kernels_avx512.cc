@@ -1,5 +1,6 @@
-// AVX-512 with VNNI, VBMI, VBMI2 and GFNI (Ice Lake, Zen 4 and later): products of bytes, 256-entry tables in
-// registers. Numbers of 16 bits are two bytes, multiplied apart.
+// Implements the kernels with AVX-512 including VNNI, VBMI, VBMI2 and GFNI (Ice Lake, Zen 4 and later). These
+// processors multiply bytes and keep tables of 256 entries in registers. A number of 16 bits is split into
+// two bytes, which are multiplied separately.
 #include "attention/cpu/byte_kernels.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512VBMI2__) && defined(__GFNI__)
@@ -46,13 +47,13 @@ struct Floats16 {
     const Lanes f = _mm512_fnmadd_ps(n, fill(kLn2Low), _mm512_fnmadd_ps(n, fill(kLn2High), x));
     return _mm512_scalef_ps(exp_polynomial<Floats16>(f), n);
   }
-  // 2^x, or 2^-126 where that is less; by power_polynomial.
+  // Returns 2^x by power_polynomial(), or 2^-126 if x < -126.
   static KVANT_INLINE Lanes power(Lanes x) {
     x = _mm512_max_ps(x, fill(-126));
     const Lanes n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return _mm512_scalef_ps(power_polynomial<Floats16>(_mm512_sub_ps(x, n)), n);
   }
-  // Whole numbers of 0 to 255, rounded.
+  // Stores numbers of 0 to 255 as rounded bytes.
   static KVANT_INLINE void store_bytes(std::uint8_t* to, Lanes x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
   }
@@ -218,7 +219,7 @@ struct Avx512 : BytePacking {
     const __m512i both =
         _mm512_inserti64x4(_mm512_castsi256_si512(bytes(high_bytes(groups01), high_bytes(groups23))),
                            bytes(groups01, groups23), 1);
-    // Byte 8 * r + k: the high byte of number r of group k; byte 8 * r + 4 + k: its low one.
+    // The high byte of number r of group k goes to byte 8 * r + k, the low byte to byte 8 * r + 4 + k.
     alignas(64) static constexpr auto kOrder = [] {
       struct {
         std::uint8_t from[64];
@@ -233,14 +234,14 @@ struct Avx512 : BytePacking {
     }();
     _mm512_storeu_si512(quads, _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.from), both));
   }
-  // Four quads.
+  // Packs numbers into four quads.
   static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
     const __m512i x = _mm512_loadu_si512(numbers);
     const __m128i high = _mm512_cvtepi32_epi8(high_bytes(x)), low = _mm512_cvtepi32_epi8(x);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(quads), _mm_unpacklo_epi32(high, low));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(quads + 2), _mm_unpackhi_epi32(high, low));
   }
-  // Two octets.
+  // Packs numbers into two octets.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     const __m512i x = _mm512_loadu_si512(numbers);
     const __m128i high = _mm512_cvtepi32_epi8(high_bytes(x)), low = _mm512_cvtepi32_epi8(x);

@@ -1,5 +1,6 @@
-// AVX2 with AVX-VNNI and GFNI (Alder Lake, Zen 5 and later): products of bytes in registers of AVX2. Numbers
-// of 16 bits are two bytes, multiplied apart.
+// Implements the kernels with AVX2, AVX-VNNI and GFNI (Alder Lake, Zen 5 and later). These processors
+// multiply bytes in registers of AVX2. A number of 16 bits is split into two bytes, which are multiplied
+// separately.
 #include "attention/cpu/byte_kernels.h"
 
 #if defined(__AVXVNNI__) && defined(__GFNI__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -66,7 +67,7 @@ struct AvxVnni : Avx2 {
     Avx2::add_octets(total(sums), bias, factor, scale, out, groups);
   }
 
-  // The lowest bytes of 4 registers' lanes, side by side.
+  // Returns the lowest byte of each lane of 4 registers, side by side.
   static KVANT_INLINE __m256i lowest_bytes(__m256i a, __m256i b, __m256i c, __m256i d) {
     const __m256i low_byte = _mm256_set1_epi32(0xff);
     const __m256i ab =
@@ -84,7 +85,7 @@ struct AvxVnni : Avx2 {
     store_pairs(lowest_bytes(high[0], high[1], high[2], high[3]),
                 lowest_bytes(low[0], low[1], low[2], low[3]), quads);
   }
-  // Four quads: high bytes, then low ones.
+  // Packs numbers into four quads: the high bytes, then the low bytes.
   static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
     const __m256i words =
         _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);
@@ -95,7 +96,7 @@ struct AvxVnni : Avx2 {
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), _mm256_shuffle_epi8(bytes, order));
   }
-  // Two octets: high bytes, then low ones.
+  // Packs numbers into two octets: the high bytes, then the low bytes.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     const __m256i words =
         _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);

@@ -1,42 +1,46 @@
-// The kernels of byte_kernels.h over an instruction set `Isa`; included by one file for each set, in its own
-// namespace.
+// Implements the kernels of byte_kernels.h once, over a class `Isa` that wraps an instruction set. The file
+// of each instruction set defines its Isa and includes this header inside its own namespace.
 //
-// An Isa has: Bytes, a register of kBytes bytes; Codes, a register split as its products want it; Ints, the
-// sums that belong to it; and
-//   load                       kBytes bytes
-//   Groups, first_groups(n)    which of a register's groups of 8 bytes are there: the first n, 4 or all
-//   load_groups(from, groups)  their bytes, the rest zero
-//   shift_right<n>, shift_left<n>   within 32-bit lanes
-//   fill(byte), both(a, b), select(mask, a, b): (a & mask) | (b & ~mask)
-//   from_lane_before(x, y)     in 32-bit lanes: x one byte up, the last byte of y below
-//   from_octet_before(x, first)  64-bit lanes one up, the 8 bytes at `first` below
-//   LevelTable                 a table of up to 32 bytes; look_up(bytes)
-//   kLargeTables               that there is a ByteTable, one of 256 bytes that is fast
-//   state_levels<B, R>(planes, before)  levels (trellis_code.h) of the states at position R
-//   split                      Codes of bytes
+// An Isa has three types: Bytes, a register of kBytes bytes; Codes, a register in the form that the products
+// need; and Ints, the sums of these products. An Isa also has these members:
+//
+//   load                       loads kBytes bytes
+//   Groups, first_groups(n)    select the first n groups of 8 bytes of a register; n is 4 or all
+//   load_groups(from, groups)  loads the bytes of the selected groups and zeros for the others
+//   shift_right<n>, shift_left<n>   shift within 32-bit lanes
+//   fill(byte), both(a, b), select(mask, a, b)   byte in all places; a & b; (a & mask) | (b & ~mask)
+//   from_lane_before(x, y)     shifts 32-bit lanes of x up by one byte and fills in the last byte of y
+//   from_octet_before(x, first)  shifts x up by one 64-bit lane and fills in the 8 bytes at `first`
+//   LevelTable                 a table of up to 32 bytes with look_up(bytes)
+//   kLargeTables               true if there is a ByteTable, a fast table of 256 bytes
+//   state_levels<B, R>(planes, before)  returns the levels (trellis_code.h) of the states at position R
+//   split                      turns Bytes into Codes
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
-//   Weights, load_weights(octet)  those of 8 tokens
-//   load_weights(lower, upper) those of each half of a register's groups, if it holds more than 4
-//   kSmallWeights: that weights of one byte are faster; multiply_small_weights, if so
-//   kMaxPairedHeads           with which the sums of two registers of tokens fit
-//   sums_from(number)          sums of one register that begin with `number`
-//   store_lanes(sums, out)     one number for each 4 bytes
-//   Floats, HalfFloats         registers of F32: Lanes, kLanes of them; store_sums: of four registers' lanes
+//   Weights, load_weights(octet)  loads the weights of 8 tokens
+//   load_weights(lower, upper) loads weights for each half of the groups, if a register has more than 4
+//   kSmallWeights              true if weights of one byte are faster; then there is multiply_small_weights
+//   kMaxPairedHeads            the heads up to which the sums of two registers of tokens fit into registers
+//   sums_from(number)          returns sums of one register that begin with `number`
+//   store_lanes(sums, out)     stores one number for each 4 bytes
+//   Floats, HalfFloats         registers Lanes of kLanes F32; store_sums takes the lanes of four registers
 //   add_octets(sums, bias, factor, scale, out, groups)
-//                              out[i] += factor * scale[i] * (both lanes of octet i - bias), for those
-//                              octets; scale may be null
-//   add_halves(sums, lower, upper, scale, out)  the same with a factor for each half of the octets, no bias
-//   pack_query, pack_weights   numbers of 16 bits as multiply_query and multiply_weights want them
-//   Centroids                  codebook_lookup_body.h
-//   kTileRows, kTileRegisters  rows and registers of lanes that a tile's products keep sums of at once; 0
-//                              rows: tiles are multiplied in F32. Else there are, too: store(to, bytes),
-//                              to_floats(sums); pack_quads(numbers, quads), which makes quads of 16 numbers
-//                              as multiply_query wants them; and of Floats maximum, largest, multiply,
-//                              exponential and store_rounded
-//   kByteRows, kByteRegisters  the same of a prompt's products in bytes; 0 rows: there are none. Else there
-//                              are, too: ByteSums, no_byte_sums(), multiply_bytes(sums, of_row, lanes): four
-//                              unsigned bytes of a row times signed ones, byte_sums_to_floats(sums); and of
-//                              Floats power and store_bytes
+//                              adds factor * scale[i] * (both lanes of octet i - bias) to out[i] for the
+//                              selected groups; scale may be null
+//   add_halves(sums, lower, upper, scale, out)  works like add_octets, with one factor for each half of the
+//                              octets and no bias
+//   pack_query, pack_weights   pack 16-bit numbers as multiply_query and multiply_weights need them
+//   Centroids                  a class that codebook_lookup_body.h describes
+//   kTileRows, kTileRegisters  the rows and registers of lanes whose sums a tile's products keep in
+//   registers.
+//                              With 0 rows, tiles are multiplied in F32. Otherwise the Isa also has
+//                              store(to, bytes), to_floats(sums), and pack_quads(numbers, quads), which packs
+//                              16 numbers as multiply_query needs them. Floats then has maximum, largest,
+//                              multiply, exponential and store_rounded.
+//   kByteRows, kByteRegisters  the rows and registers of a prompt's products in bytes. With 0 rows there are
+//                              no such products. Otherwise the Isa also has ByteSums, no_byte_sums(),
+//                              byte_sums_to_floats(sums) and multiply_bytes(sums, of_row, lanes), which
+//                              multiplies four unsigned bytes of a row with signed bytes. Floats then has
+//                              power and store_bytes.
 #include "attention/cpu/byte_kernels.h"
 
 #define KVANT_INLINE inline __attribute__((always_inline))
@@ -65,8 +69,9 @@ struct Unrolled<Integers<Each...>> {
   }
 };
 
-// Loops over positions must unroll: their shifts are immediate operands. Side by side and not one within the
-// other, which would have the compiler copy each body as often as there are bodies before it.
+// Loops over positions must unroll, because their shifts are immediate operands. The bodies are expanded side
+// by side. If each expansion contained the next one, the compiler would copy a body once for every body
+// before it.
 template <int Count>
 constexpr Unrolled<typename IntegersBelow<Count>::type> unroll{};
 
@@ -75,7 +80,7 @@ constexpr Unrolled<typename IntegersBelow<Count>::type> unroll{};
 #include "attention/cpu/codebook_lookup_body.h"
 #include "attention/cpu/product_operands_body.h"
 
-// Calls run(heads), or run(kind), for what the task says.
+// with_heads() calls run(heads), and with_kind() calls run(kind), with the task's value as a constant.
 template <class Isa, class Run>
 void with_heads(int n_heads, const Run& run) {
   switch (n_heads) {
@@ -153,7 +158,8 @@ void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
       }
     case kvant::CodeMeaning::vector:
       if constexpr (Isa::kLargeTables) return with_vectors<Isa>(page, run);
-      [[fallthrough]];  // never, as they are looked up before
+      // Codes of vectors are looked up before without large tables, so this branch is never taken.
+      [[fallthrough]];
     case kvant::CodeMeaning::wide_vector:
       if (page.group_channels == 1) return run(KindOf<LookedUp<Isa, 1>>{});
       return run(KindOf<LookedUp<Isa, 4>>{});
@@ -182,7 +188,7 @@ void mix(const kvant::cpu::MixTask& task) {
   });
 }
 
-// n: a multiple of 8.
+// n must be a multiple of 8.
 template <class Isa>
 float dot(const float* a, const float* b, int n) {
   using F = typename Isa::HalfFloats;

@@ -1,4 +1,5 @@
-// Vectors of 16 bytes in the compilers' own notation: for processors without a file of their own.
+// Implements the kernels with the compilers' own vectors of 16 bytes, for processors without a file of their
+// own.
 #include "attention/cpu/byte_kernels.h"
 
 #if !defined(KVANT_NO_PORTABLE_KERNELS)
@@ -34,8 +35,8 @@ struct Floats4 {
     const Words32 bits = {from[0], from[1], from[2], from[3]};
     return reinterpret_cast<Lanes>(bits << 16);
   }
-  // Finite: the cache stores nothing else. The exponent's bias is put right by a product, which normalizes
-  // denormals too.
+  // The values are finite, because the cache stores no others. A product corrects the exponent's bias, and
+  // also normalizes denormals.
   static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
     const Words32 bits = {from[0], from[1], from[2], from[3]};
     return reinterpret_cast<Lanes>((bits & 0x8000) << 16 | (bits & 0x7fff) << 13) * 0x1p112F;
@@ -66,7 +67,8 @@ struct Portable : WordPacking {
   static constexpr int kTileRows = 0, kByteRows = 0;
   using Bytes = Bytes16;
   struct Codes {
-    Words16 even, odd;  // bytes as numbers
+    // Hold the even and the odd bytes as 16-bit numbers.
+    Words16 even, odd;
   };
   using Ints = Ints32;
 
@@ -89,8 +91,8 @@ struct Portable : WordPacking {
   static KVANT_INLINE Bytes fill(int byte) { return Bytes{} + static_cast<std::uint8_t>(byte); }
   static KVANT_INLINE Bytes both(Bytes a, Bytes b) { return a & b; }
   static KVANT_INLINE Bytes select(Bytes mask, Bytes a, Bytes b) { return (a & mask) | (b & ~mask); }
-  // Lanes are numbers in memory order: on little-endian machines (the only ones that pages are for) the last
-  // byte of a lane is its highest.
+  // Lanes are numbers in memory order. Pages exist only on little-endian machines, so the last byte of a lane
+  // is its highest byte.
   static KVANT_INLINE Bytes from_lane_before(Bytes x, Bytes y) {
     return reinterpret_cast<Bytes>((reinterpret_cast<Words32>(x) << 8) |
                                    (reinterpret_cast<Words32>(y) >> 24));
@@ -113,7 +115,8 @@ struct Portable : WordPacking {
     const std::uint8_t* table;
   };
 
-  // The last bits of `mixed` and `folded` are the same: half of the bits that differ is whole, byte by byte.
+  // The last bits of `mixed` and `folded` are equal. The difference of the two is therefore even in each
+  // byte, and half of the difference is exact.
   template <int B, int R>
   static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
     constexpr kvant::TrellisCode kCode = kvant::kTrellisCodes[B - 1];
@@ -130,8 +133,8 @@ struct Portable : WordPacking {
   }
 
   static KVANT_INLINE Ints sums_from(std::int32_t number) { return Ints{} + number; }
-  // Of each pair of neighbours, the sum of their products: one instruction of every x86-64, which GCC does
-  // not see in a loop over elements.
+  // Returns for each pair of neighbours the sum of their products. Every x86-64 has one instruction for it,
+  // which GCC does not use for a loop over elements.
   static KVANT_INLINE Ints multiply_pairs(Words16 a, Words16 b) {
 #if defined(__SSE2__)
     return reinterpret_cast<Ints>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));

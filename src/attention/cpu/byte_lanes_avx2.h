@@ -1,10 +1,12 @@
-// Registers of AVX2, with products of 16-bit numbers; included as byte_kernels_body.h is.
+// Wraps registers of AVX2 with products of 16-bit numbers. byte_kernels_avx2.cc and byte_kernels_avxvnni.cc
+// include this header inside their namespaces.
 #include "attention/cpu/centroids_avx2.h"
 #include "attention/cpu/float_lanes_avx2.h"
 
-// A state's level is the sum of what the low and the high nibble of the mixed state (trellis_code.h) give:
-// where both shifts add up to 8, no bit that the mix changes is folded, so that every bit of the mixed state
-// has a weight of its own. A mix by 4 and more undoes itself.
+// The table holds the levels of 16 nibbles. The level of a state (trellis_code.h) is the sum of two entries,
+// for the low and the high nibble of the mixed state. This works if both shifts add up to at least 8: no bit
+// that the mix changes is then folded, so every bit of the mixed state has a weight of its own. A mix by 4 or
+// more undoes itself.
 struct NibbleTable {
   std::uint8_t levels[16];
 };
@@ -31,7 +33,8 @@ struct Avx2 : WordPacking {
     __m256i even, odd;
   };
   using Ints = __m256i;
-  struct Weights {  // as their packing has them
+  // Packed by pack_weights().
+  struct Weights {
     __m256i first, second;
   };
 
@@ -64,7 +67,7 @@ struct Avx2 : WordPacking {
     return _mm256_blend_epi32(_mm256_permute4x64_epi64(x, 0x90), _mm256_set1_epi64x(octet), 0x03);
   }
 
-  // Entries 0 .. 15 or 16 .. 31, by bit 4 of the index.
+  // Holds entries 0 .. 15 and 16 .. 31; bit 4 of an index selects between the two.
   template <bool Large>
   struct LevelTable {
     explicit LevelTable(const std::uint8_t* from)
@@ -78,7 +81,7 @@ struct Avx2 : WordPacking {
     __m256i low, high;
   };
 
-  // The 4 bits of each group that begin at bit First of its bytes.
+  // Returns the 4 bits of each group that begin at bit First of the group's bytes.
   template <int First, int B>
   static KVANT_INLINE Bytes nibbles(const Bytes (&planes)[B], const Bytes& before) {
     constexpr int kByte = (First + 8) / 8 - 1, kShift = First - kByte * 8;
@@ -93,8 +96,8 @@ struct Avx2 : WordPacking {
                              both(_mm256_slli_epi16(planes[kByte + 1], 8 - kShift), fill(0x0f & ~kLow)));
     }
   }
-  // The mix leaves low nibbles as they are. Tables heed the lowest 4 bits of an index, and none here has its
-  // highest set.
+  // The mix leaves low nibbles unchanged. Table look-ups use the lowest 4 bits of an index, and no index here
+  // has its highest bit set.
   template <int B, int R>
   static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
     constexpr kvant::TrellisCode kCode = kvant::kTrellisCodes[B - 1];
@@ -108,7 +111,7 @@ struct Avx2 : WordPacking {
                            _mm256_shuffle_epi8(Centroids::sixteen(kHigh.levels), mixed_high));
   }
 
-  // quads[r]: lane r of `first`, lane r of `second`.
+  // Stores lane r of `first` and lane r of `second` in quads[r].
   static KVANT_INLINE void store_pairs(__m256i first, __m256i second, std::uint32_t (*quads)[2]) {
     const __m256i low = _mm256_unpacklo_epi32(first, second), high = _mm256_unpackhi_epi32(first, second);
     auto* to = reinterpret_cast<__m256i*>(quads);
@@ -123,7 +126,7 @@ struct Avx2 : WordPacking {
     };
     store_pairs(two_groups(0, 2), two_groups(1, 3), quads);
   }
-  // Four quads: numbers 0 and 2 of each, then 1 and 3.
+  // Packs numbers into four quads: numbers 0 and 2 of each, then 1 and 3.
   static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
     const __m256i order =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
@@ -131,7 +134,7 @@ struct Avx2 : WordPacking {
         _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), _mm256_shuffle_epi8(words, order));
   }
-  // Two octets: the even numbers of each, then the odd ones.
+  // Packs numbers into two octets: the even numbers of each, then the odd numbers.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     const __m256i order =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));

@@ -1,13 +1,15 @@
-// Centroids of 2 channels with AVX2 (store_pairs of codebook_lookup_body.h): half of the codes in tables of
-// 16 bytes, which takes shuffles, half one by one, which takes loads. A processor does both at the same time.
+// Looks up centroids of 2 channels with AVX2 (store_pairs of codebook_lookup_body.h). Half of the codes use
+// tables of 16 bytes, which cost shuffles; the other half are loaded one by one, which costs loads. A
+// processor does both at the same time.
 
 struct Avx2CentroidPairs {
   static KVANT_INLINE __m256i sixteen(const std::uint8_t* from) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
 
-  // 32 bytes in a table of 256: tables of 16 entries by the low four bits, pairs of which bit 4 tells apart
-  // (an index with its highest bit set gives 0), the rest a tree.
+  // Looks up 32 codes in a table of 256 bytes. The low four bits select from tables of 16 entries. Bit 4
+  // selects within pairs of tables, because a shuffle index with its highest bit set gives 0. The remaining
+  // bits select in a tree.
   struct Table {
     KVANT_INLINE Table(const std::uint8_t* table, __m256i codes) : table(table), codes(codes) {
       const __m256i highest = _mm256_set1_epi8(static_cast<char>(0x80));
@@ -16,7 +18,7 @@ struct Avx2CentroidPairs {
       if_set = _mm256_xor_si256(if_clear, highest);
     }
     KVANT_INLINE __m256i look_up() const { return node<7>(0); }
-    // Entries from `first` on, by bits 0 .. Bit.
+    // Selects among the entries from `first` on by bits 0 .. Bit of the code.
     template <int Bit>
     KVANT_INLINE __m256i node(int first) const {
       if constexpr (Bit == 4) {
@@ -31,7 +33,7 @@ struct Avx2CentroidPairs {
     __m256i codes, if_clear, if_set;
   };
 
-  // Words of 16 codes: code(i) the one of word i.
+  // Returns the words of 16 codes; code(i) is the code of word i.
   template <class Code>
   static KVANT_INLINE __m256i words(const std::uint8_t* centroids, const Code& code) {
     const auto entry = [&](int i) __attribute__((always_inline)) {
@@ -52,10 +54,10 @@ struct Avx2CentroidPairs {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
   }
 
-  // [16 tokens][4 groups]: the first 8 tokens in tables, the others one by one.
+  // Stores [16 tokens][4 groups]. The first 8 tokens use the tables, the others are loaded one by one.
   static KVANT_INLINE void store_quads_of_pairs(const std::uint8_t* codes, const kvant::cpu::ByteCodes& page,
                                                 std::uint8_t* to) {
-    constexpr int kQuadBytes = 64;  // of 16 tokens
+    constexpr int kQuadBytes = 64;  // bytes of one quad of 16 tokens
     const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     const __m256i channel0 = Table(page.channels, first).look_up();
     const __m256i channel1 = Table(page.channels + 256, first).look_up();
@@ -72,7 +74,7 @@ struct Avx2CentroidPairs {
     }
   }
 
-  // [8 groups][8 tokens]: the first 4 groups in tables, the others one by one.
+  // Stores [8 groups][8 tokens]. The first 4 groups use the tables, the others are loaded one by one.
   static KVANT_INLINE void store_octets_of_pairs(const std::uint8_t* codes, const kvant::cpu::ByteCodes& page,
                                                  std::uint8_t* to) {
     const __m256i by_channel =
@@ -80,7 +82,8 @@ struct Avx2CentroidPairs {
     const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     const __m256i channel0 = Table(page.channels, first).look_up();
     const __m256i channel1 = Table(page.channels + 256, first).look_up();
-    const __m256i even = _mm256_unpacklo_epi64(channel0, channel1);  // groups
+    // Even groups, then odd groups.
+    const __m256i even = _mm256_unpacklo_epi64(channel0, channel1);
     const __m256i odd = _mm256_unpackhi_epi64(channel0, channel1);
     store(to, _mm256_permute2x128_si256(even, odd, 0x20));
     store(to + 32, _mm256_permute2x128_si256(even, odd, 0x31));

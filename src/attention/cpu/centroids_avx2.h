@@ -1,8 +1,8 @@
-// Centroids of codebook_lookup_body.h with AVX2: 8 tokens of 4 channels in a register.
+// Looks up centroids (codebook_lookup_body.h) with AVX2, which holds 8 tokens of 4 channels in a register.
 #include "attention/cpu/centroid_pairs_avx2.h"
 
 struct Avx2Centroids : Avx2CentroidPairs {
-  // Words that broadcast loads bring are put together by blends, without shuffles, which are scarce.
+  // The words come from broadcast loads and are combined by blends, because shuffles are scarce.
   template <int X, class Codes>
   static KVANT_INLINE void look_up(const Codes& codes, const std::uint8_t* table, __m256i (&quads)[X / 4]) {
     const auto centroid = [&](int t) __attribute__((always_inline)) {
@@ -21,7 +21,8 @@ struct Avx2Centroids : Avx2CentroidPairs {
       const auto words = [&](int t) __attribute__((always_inline)) {
         return _mm256_broadcast_sd(reinterpret_cast<const double*>(centroid(t)));
       };
-      const auto four = [&](int t) __attribute__((always_inline)) {  // t, t + 1, t + 4, t + 5
+      // Combines tokens t, t + 1, t + 4 and t + 5.
+      const auto four = [&](int t) __attribute__((always_inline)) {
         return _mm256_castpd_ps(_mm256_blend_pd(_mm256_blend_pd(words(t), words(t + 1), 0x2),
                                                 _mm256_blend_pd(words(t + 4), words(t + 5), 0x8), 0xc));
       };

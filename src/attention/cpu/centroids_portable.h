@@ -1,4 +1,4 @@
-// Centroids of codebook_lookup_body.h in plain loops.
+// Looks up centroids (codebook_lookup_body.h) in plain loops.
 
 struct PortableCentroids {
   template <int X, class Codes>

@@ -1,10 +1,13 @@
-// What the codes of a page stand for, as bytes: a kind has at<R>(planes, before), the byte at position R of
-// each group, from the registers of the group's bytes; kPlanes, kPositions; kBias, what a byte is more than
-// the number it stands for; kNeedsBefore, that it reads the last byte of the group before; and kIsExact, that
-// bytes are what the format decodes to, not rounded. Included by byte_kernels_body.h, in the namespace of its
-// file.
+// Turns the codes of a page into bytes. Each class here is a kind of codes, over a wrapped instruction set
+// `Isa`. byte_kernels_body.h includes this header inside its namespace.
+//
+// A kind has at<R>(planes, before), which returns the byte at position R of each group from the registers of
+// the group's bytes. kPlanes and kPositions are the bytes and the positions of a group. A byte is its number
+// plus kBias. kNeedsBefore is true if at() reads the last byte of the previous group. kIsExact is true if the
+// bytes are exactly what the format decodes to, without rounding.
 
-// The 8 bits of each group that begin at bit First of its bytes; `before`: the last byte of the group before.
+// Returns the 8 bits of each group that begin at bit First of the group's bytes. `before` holds the last byte
+// of the previous group.
 template <class Isa, int First, int Planes>
 KVANT_INLINE typename Isa::Bytes bits_from(const typename Isa::Bytes (&planes)[Planes],
                                            const typename Isa::Bytes& before) {
@@ -21,14 +24,14 @@ KVANT_INLINE typename Isa::Bytes bits_from(const typename Isa::Bytes (&planes)[P
   }
 }
 
-// The states of trellis codes (trellis.h) at position R.
+// Returns the states of trellis codes (trellis.h) at position R.
 template <class Isa, int B, int R>
 KVANT_INLINE typename Isa::Bytes states(const typename Isa::Bytes (&planes)[B],
                                         const typename Isa::Bytes& before) {
   return bits_from<Isa, B*(R + 1) - kvant::kTrellisBits>(planes, before);
 }
 
-// Plain numbers of B bits.
+// Codes are unsigned numbers of B bits.
 template <class Isa, int B>
 struct Numbers {
   static constexpr int kPlanes = B, kPositions = 8;
@@ -91,7 +94,7 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
-// Bytes that have been looked up already (codebook_lookup.h), as positions of X planes.
+// Codes are bytes that codebook_lookup.h has looked up already; X planes are X positions.
 template <class Isa, int X>
 struct LookedUp {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias;

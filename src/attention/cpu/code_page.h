@@ -1,4 +1,4 @@
-// The codes of one side of a stored page, as kernels are given them.
+// Describes the codes of one side of a stored page for the kernels.
 #pragma once
 
 #include "attention/cpu/byte_kernels.h"
@@ -7,10 +7,10 @@
 
 namespace kvant::cpu {
 
-// `scheme` is that of the side's format.
+// `scheme` must be the code scheme of the side's format.
 CodePage code_page(const PageSide& side, const CodeScheme& scheme);
 
-// The page's parameters, in the vectors of `parameters`.
+// Reads the page's parameters into the vectors of `parameters`.
 void read_code_parameters(const PageSide& side, CodeParameters& parameters);
 
 }  // namespace kvant::cpu

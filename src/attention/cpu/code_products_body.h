@@ -1,17 +1,19 @@
-// Sums of products of codes with queries and with weights, for any kind of code_kinds_body.h; included by
-// byte_kernels_body.h, in the namespace of its file.
+// Sums products of codes with queries (scores) and with weights (mixes), for any kind of codes in
+// code_kinds_body.h. byte_kernels_body.h includes this header inside its namespace.
 
-// Asks the memory for what comes after the page, line by line: part [i, i + n) of `parts`.
+// Prefetches the bytes after the page, cache line by cache line. A call handles parts [i, i + n) of `parts`
+// parts.
 KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int parts) {
   constexpr std::ptrdiff_t kLine = 64;
   if (next.size == 0) return;
-  const std::ptrdiff_t lines = (next.size + kLine - 1) / kLine + 1;  // it may begin within a line
+  // The bytes may begin in the middle of a cache line.
+  const std::ptrdiff_t lines = (next.size + kLine - 1) / kLine + 1;
   const std::ptrdiff_t end = lines * (i + n) / parts;
   for (std::ptrdiff_t line = lines * i / parts; line < end; ++line)
     __builtin_prefetch(next.bytes + line * kLine);
 }
 
-// The sum of a query's numbers.
+// Returns the sum of the query's numbers in the task's blocks.
 inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
   std::int32_t sum = 0;
   for (int block = task.first_block; block < task.end_block; ++block)
@@ -19,8 +21,8 @@ inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
   return sum;
 }
 
-// Score: lanes are tokens, two registers of them at a time where they fit, which share what is loaded of the
-// queries.
+// Computes scores with one token per lane. If the sums fit into registers, two registers of tokens share the
+// loaded numbers of the queries.
 template <class Isa, class Kind, int H>
 void score_heads(const kvant::cpu::ScoreTask& task) {
   using Bytes = typename Isa::Bytes;
@@ -71,7 +73,7 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
   }
 }
 
-// Positions whose sums are kept in registers at the same time.
+// Returns how many positions can keep their sums in registers at the same time.
 template <class Isa, class Kind, int H, bool Small>
 constexpr int positions_at_once() {
   constexpr int kFit = Isa::kSumRegisters / (H * (Small ? 1 : Isa::kRegistersPerSum));
@@ -79,7 +81,8 @@ constexpr int positions_at_once() {
   return kFit >= kPositions ? kPositions : kFit >= 4 ? (kPositions < 4 ? kPositions : 4) : kFit >= 2 ? 2 : 1;
 }
 
-// What a register of groups holds: groups that share weights, or groups of two weights, each in its half.
+// Tells whether all groups of a register share their weights (`one`), or each half of the register has its
+// own (`two`).
 enum class Filling { one, two };
 
 template <class Isa, Filling Fill>
@@ -92,14 +95,14 @@ KVANT_INLINE typename Isa::Weights load_weights(const kvant::cpu::ByteWeights* l
   }
 }
 
-// Mix: lanes are groups of channels, 8 tokens each; n_groups of them.
+// Mixes N positions of n_groups groups of channels. A lane of 64 bits holds 8 tokens of one group.
 template <class Isa, class Kind, int H, bool Small, int First, int N, Filling Fill>
 KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes;
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
   const typename Isa::Groups groups = Isa::first_groups(n_groups);
-  // Indexed by constants alone, sums stay in registers: GCC keeps a copy in memory otherwise.
+  // Constant indices keep the sums in registers; with other indices GCC keeps a copy in memory.
   typename Isa::Ints sums[N][H];
   unroll<N * H>([&](auto i) __attribute__((always_inline)) {
     sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(0);
@@ -124,7 +127,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     unroll<N>([&](auto i) __attribute__((always_inline)) {
       codes[decltype(i)::value] = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
     });
-    // All positions share what is loaded of the weights.
+    // All positions share the loaded weights.
     unroll<H>([&](auto h) __attribute__((always_inline)) {
       constexpr int kHead = decltype(h)::value;
       const auto weights = load_weights<Isa, Fill>(lower[kHead], upper[kHead], octet);
@@ -152,7 +155,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   });
 }
 
-// All positions of a register of groups.
+// Mixes all positions of a register of groups.
 template <class Isa, class Kind, int H, bool Small, Filling Fill>
 KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups) {
   constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
@@ -164,7 +167,7 @@ KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, 
 
 template <class Isa, class Kind, int H, bool Small>
 void mix_heads(const kvant::cpu::MixTask& task) {
-  constexpr int kGroups = Isa::kBytes / 8;  // of a register
+  constexpr int kGroups = Isa::kBytes / 8;  // groups in a register
   constexpr bool kHalves = kGroups > 4;
   const Kind kind(task.page);
   for (int group = 0; group < task.page.groups;) {

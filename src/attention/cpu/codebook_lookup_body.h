@@ -1,20 +1,23 @@
-// The functions of codebook_lookup.h over an instruction set's `Centroids`, included as byte_kernels_body.h
-// is. Centroids has
-//   store_quads<X>(codes, table, next_quad, to)  those of 8 tokens, codes(t) the code of token t:
-//                              to[quad * next_quad + token * 4 + channel], quads of channels
-//   store_octets<X>(codes, table, to)  the same as to[channel][token]
-//   store_pairs<Mix>(codes, page, to)  the centroids of 2 channels of 64 codes side by side: for scores those
-//                              of [16 tokens][4 groups] as quads, to[group / 2][token][4], for a mix those
-//                              of [8 groups][8 tokens] as to[group][channel][token]
+// Implements codebook_lookup.h over a class `Centroids` of an instruction set. byte_kernels_body.h includes
+// this header inside its namespace. Centroids has
+//
+//   store_quads<X>(codes, table, next_quad, to)  stores the centroids of 8 tokens; codes(t) is the code of
+//                              token t: to[quad * next_quad + token * 4 + channel], quads of channels
+//   store_octets<X>(codes, table, to)  stores the centroids of 8 tokens as to[channel][token]
+//   store_pairs<Mix>(codes, page, to)  stores the centroids of 64 codes with 2 channels. For scores the codes
+//                              are [16 tokens][4 groups] and become quads, to[group / 2][token][4]. For a mix
+//                              they are [8 groups][8 tokens] and become to[group][channel][token].
 #include "attention/cpu/codebook_lookup.h"
 
-constexpr int kQuad = 4;          // bytes that move together: channels of one centroid
-constexpr int kOctetTokens = 8;   // that are looked up side by side
-constexpr int kScoreTokens = 16;  // of a tile of scores
-constexpr int kScoreGroups = 4;   // of a tile of a byte's codes for scores
+// Channels of a centroid, one byte each, that are moved together.
+constexpr int kQuad = 4;
+// Tokens that are looked up side by side.
+constexpr int kOctetTokens = 8;
+constexpr int kScoreTokens = 16;  // tokens of a tile of scores
+constexpr int kScoreGroups = 4;   // groups in a tile of byte codes for scores
 
-// Codes in 64 bits, so that scaling them is part of an address.
-// Code `Position` of 8 rows of codes of `Bits` bits. Loading 16 bits of a row costs less than unpacking it.
+// Reads code `Position` of 8 rows whose codes have `Bits` bits. Loading 16 bits of a row costs less than
+// unpacking the row. A code is returned in 64 bits, which lets the processor scale it as part of an address.
 template <int Bits, int Position>
 struct RowCodes {
   static constexpr int kByte = Position * Bits / 8, kShift = Position * Bits % 8;
@@ -46,7 +49,8 @@ KVANT_INLINE void store_centroids(const Codes& codes, const std::uint8_t* table,
 template <class Centroids, bool Mix, int Bits, int X>
 void look_up_wide_codes(const kvant::cpu::WideCodes& page, std::uint8_t* out) {
   constexpr int kTileTokens = Mix ? kOctetTokens : kScoreTokens;
-  constexpr int kCodes = 4;  // whole bytes
+  // Four codes fill whole bytes.
+  constexpr int kCodes = 4;
   const int row_codes = page.d / X;
   const std::ptrdiff_t row_bytes = row_codes * Bits / 8;
   for (int token = 0; token < kvant::cpu::kPageTokens; token += kOctetTokens) {
@@ -71,7 +75,7 @@ void look_up_wide(const kvant::cpu::WideCodes& page, std::uint8_t* out) {
   look_up_wide_codes<Centroids, Mix, 10, 8>(page, out);
 }
 
-// Of tiles of tokens and groups side by side: [t / kTileTokens][g / kGroups][kTileTokens][kGroups].
+// The codes lie in tiles of tokens and groups: [t / kTileTokens][g / kGroups][kTileTokens][kGroups].
 template <class Centroids, bool Mix, int X>
 void look_up_byte_codes(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   constexpr int kTileTokens = Mix ? kOctetTokens : kScoreTokens, kGroups = Mix ? 1 : kScoreGroups;
@@ -86,7 +90,7 @@ void look_up_byte_codes(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   }
 }
 
-// Tiles of 64 codes end where those of their bytes do.
+// A tile of 64 codes ends where the tile of their bytes ends.
 template <class Centroids, bool Mix>
 void look_up_pairs(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   constexpr int kCodes = 64;

@@ -15,7 +15,7 @@
 namespace kvant::cpu {
 namespace {
 
-// A page of random codes, and the byte that channel c of token t stands for.
+// Holds a page of random codes, and knows the byte that channel c of token t stands for.
 struct RandomPage {
   RandomPage(int bits, int x, int d) : bits(bits), x(x), d(d), codes(kPageTokens * d / x) {
     std::mt19937 random(bits + x + d);
@@ -31,14 +31,14 @@ struct RandomPage {
   std::vector<std::uint8_t> table;
 };
 
-// In rows. No byte more than there are: reading beyond is found by the sanitizers.
+// Returns the codes packed in rows. The result has no spare byte, so sanitizers find any read beyond its end.
 std::vector<std::byte> packed(const RandomPage& page) {
   std::vector<std::byte> bytes(packed_bytes(page.codes.size(), page.bits));
   pack_codes(page.codes.data(), page.codes.size(), page.bits, bytes.data());
   return bytes;
 }
 
-// As code_order.h has codes of a byte for K and for V.
+// Returns the codes in the orders of code_order.h for byte codes of K and V.
 std::vector<std::uint8_t> in_lanes(const RandomPage& page) {
   const int groups = page.d / page.x;
   std::vector<std::uint8_t> bytes(page.codes.size());
@@ -78,7 +78,7 @@ void expect_octets(const std::vector<std::uint8_t>& out, const RandomPage& page,
   }
 }
 
-// Calls check(lookup, page, what) for all instruction sets of this machine.
+// Calls check(lookup, page, what) for all instruction sets that this machine has.
 template <class Check>
 void for_each_page(std::initializer_list<int> widths, std::initializer_list<int> vectors,
                    const Check& check) {
@@ -96,7 +96,7 @@ void for_each_page(std::initializer_list<int> widths, std::initializer_list<int>
   }
 }
 
-// The codebook with channels apart, and with each centroid often enough to fill 4 bytes.
+// Returns the codebook with separate channels, and with each centroid repeated until it fills 4 bytes.
 std::vector<std::uint8_t> channels_apart(const RandomPage& page) {
   std::vector<std::uint8_t> table;
   for (int c = 0; c < page.x; ++c) {

@@ -1,6 +1,7 @@
-// The CPU backend: decoded tokens attend by integer products of the codes, scores of a whole run of
-// pages before V of the first. Tiles of many queries expand the codes of each page once for all of them, or
-// decode it as the reference does: there the matrix products dominate.
+// Implements attention on the CPU with the kernels of byte_kernels.h. Decoded tokens attend by integer
+// products of the pages' codes: the scores of a whole run of pages are computed before any V is read. For
+// tiles of many queries, each page is expanded to bytes once for all queries, or decoded as in the reference
+// backend. The matrix products dominate the cost of such tiles.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ class CpuAttention final : public PageAttention {
     RunWeights& run = skip == nullptr ? buffers.run : partial.kept;
     const MatrixView<float> rows{run.weights.data(), tile.rows(), tokens_of(pages)};
     for (int r = 0; r < rows.rows; ++r) {
-      if (run.max[r] == kUnseen) continue;  // all weights are 0
+      // All weights of the row are 0.
+      if (run.max[r] == kUnseen) continue;
       add_sum(r, run, rules.head_dim, partial);
       if (run.max[r] != partial.max[r])
         scale_row(rows.row(r), rows.cols, std::exp(run.max[r] - partial.max[r]));
@@ -97,11 +99,12 @@ class CpuAttention final : public PageAttention {
     cpu::TileProducts tiles;
     cpu::PromptProducts prompts;
     RunWeights run;
-    std::vector<WeightedPage> read;  // of a mix
-    TileScratch tile;                // of many queries
+    std::vector<WeightedPage> read;  // pages of a mix
+    TileScratch tile;                // buffers for tiles of many queries
   };
 
-  // Algorithm 1 as printed rescales from page to page: its error is the reference's business.
+  // Algorithm 1 as printed rescales from page to page. Only the reference backend reproduces the resulting
+  // error.
   static bool one_token(const QueryTile& tile, const AttentionRules& rules) {
     return tile.n_queries == 1 && rules.softmax != Softmax::sas_paper;
   }
@@ -114,7 +117,8 @@ class CpuAttention final : public PageAttention {
     for (const PageView& page : pages) buffers.prompts.attend(page, partial);
   }
 
-  // Many queries: codes where they are multiplied, page by page; the rest is decoded.
+  // Serves tiles of many queries page by page. Pages whose codes can be multiplied are expanded; the other
+  // pages are decoded.
   static SkipCount attend_tile(const QueryTile& tile, std::span<const PageView> pages,
                                const AttentionRules& rules, const SkipRule* skip, Buffers& buffers,
                                PartialAttention& partial) {
@@ -131,11 +135,12 @@ class CpuAttention final : public PageAttention {
     return {};
   }
 
-  // Scores of all pages, then their weights relative to the largest.
+  // Computes the scores of all pages, and then their weights relative to the largest score.
   static void weigh(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                     cpu::PageProducts& products, RunWeights& run) {
     const int n_rows = tile.rows(), n_tokens = tokens_of(pages);
-    run.weights.reserve(n_rows * pages.size() * kPageTokens);  // the tail grows
+    // Reserve whole pages, because the tail grows.
+    run.weights.reserve(n_rows * pages.size() * kPageTokens);
     run.weights.resize(static_cast<std::size_t>(n_rows) * n_tokens);
     run.max.resize(n_rows);
     run.sum.resize(n_rows);
@@ -162,8 +167,8 @@ class CpuAttention final : public PageAttention {
     }
   }
 
-  // SAS drops what lies far below the largest score so far, page after page. Returns the sum of the weights,
-  // which are relative to `max`.
+  // SAS drops tokens that score far below the largest score so far, page after page. Returns the sum of the
+  // weights, which are relative to `max`.
   static float sas_pages(float* row, std::span<const PageView> pages, float max) {
     float sum = 0, so_far = kUnseen;
     for (const PageView& page : pages) {
@@ -180,7 +185,7 @@ class CpuAttention final : public PageAttention {
     return sum;
   }
 
-  // A run's weights join those that were seen before.
+  // Adds the sum of a run's weights to the sum of earlier runs.
   static void add_sum(int r, const RunWeights& run, int d, PartialAttention& partial) {
     if (run.max[r] > partial.max[r])
       partial.raise_max(r, run.max[r], std::exp(partial.max[r] - run.max[r]), d);
@@ -194,7 +199,7 @@ class CpuAttention final : public PageAttention {
     cpu::PageProducts& products = buffers.products;
     const MatrixView<float> out{partial.accumulator.data(), tile.rows(), rules.head_dim};
     products.begin({tile.q.data(), tile.rows(), rules.head_dim}, tile.q_scale, rules.products);
-    // Of a page that is skipped wholly not a byte is asked for.
+    // A page that is skipped as a whole is not prefetched either.
     std::vector<WeightedPage>& read = buffers.read;
     read.clear();
     read.reserve(pages.size());

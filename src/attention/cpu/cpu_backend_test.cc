@@ -1,5 +1,5 @@
-// The CPU backend against the reference, on caches of the same values: every instruction set, every format,
-// head sizes, groups, lengths, and the features of recipes.
+// Compares the CPU backend with the reference backend on caches of equal values. The tests cover every
+// instruction set, every format, head sizes, groups, lengths, and the features of recipes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using testing::Outputs;
 using testing::plan_for;
 using testing::small_geometry;
 
-// Rows whose attention is neither flat nor all on one token.
+// Returns rows whose attention is neither uniform nor concentrated on one token.
 testing::RowSource source(const Geometry& g) {
   return [g](int layer, int head, int kind, int token) {
     std::vector<float> row = testing::token_values(layer, head, kind, token, g.dim(layer));
@@ -28,7 +28,7 @@ testing::RowSource source(const Geometry& g) {
   };
 }
 
-// The outputs of one backend: a prompt, then tokens one by one.
+// Holds the outputs of one backend for a prompt and for tokens that follow one by one.
 struct Generation {
   std::vector<Outputs> tokens;
   std::vector<SkipCount> skipped;
@@ -58,8 +58,8 @@ double relative_error(const Generation& fast, const Generation& reference) {
   return testing::relative_error(a, b);
 }
 
-// A suite for each set of instructions, its name the parameter: what this machine can't run is seen to be
-// skipped.
+// Each instruction set is one parameter of the suite. A test of a set that this machine cannot run is
+// reported as skipped.
 class CpuBackend : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -68,7 +68,7 @@ class CpuBackend : public ::testing::TestWithParam<const char*> {
     backend_ = make_cpu_backend(GetParam());
   }
 
-  // Runs `recipe` on the reference and on the backend. maximum: the largest relative error allowed.
+  // Runs `recipe` on the reference and on the backend. `maximum` is the largest relative error allowed.
   void expect_like_reference(const std::string& recipe, const Geometry& geometry, double maximum,
                              int prompt = 300, int n_tokens = 2) {
     const auto reference = make_reference_backend();
@@ -86,8 +86,8 @@ INSTANTIATE_TEST_SUITE_P(AvxVnni, CpuBackend, ::testing::Values("avxvnni"));
 INSTANTIATE_TEST_SUITE_P(Avx2, CpuBackend, ::testing::Values("avx2"));
 INSTANTIATE_TEST_SUITE_P(Portable, CpuBackend, ::testing::Values("portable"));
 
-// Bytes instead of levels and centroids cost accuracy, most where a few channels are outliers, as here; else
-// only q and P are rounded, to 16 bits.
+// Rounding levels and centroids to bytes costs accuracy, above all if a few channels are outliers, as in this
+// test. With other formats only q and P are rounded, to 16 bits.
 double tolerance(const std::string& format) {
   if (format.starts_with("vq") || format.starts_with("nvq")) return 0.035;
   return format.starts_with("lm") ? 0.015 : 1e-3;
@@ -95,7 +95,8 @@ double tolerance(const std::string& format) {
 
 TEST_P(CpuBackend, AttendsToEveryFormat) {
   for (const std::string& format : format_names()) {
-    if (format == "int8") continue;  // a tail's
+    // int8 is a format of tails.
+    if (format == "int8") continue;
     const std::string recipe = fmt::format("k={0},v={0}", format);
     expect_like_reference(recipe, small_geometry(64, 3, 1, 1), tolerance(format), 140, 1);
   }
@@ -104,7 +105,8 @@ TEST_P(CpuBackend, AttendsToEveryFormat) {
 TEST_P(CpuBackend, AttendsToEveryFormatWithTheWidestHeads) {
   for (const std::string& format : format_names()) {
     const Format& known = *find_format(format);
-    if (format == "int8" || known.constant_size(kMaxHeadDim) >= 16384) continue;  // searches large codebooks
+    // Large codebooks take long to search.
+    if (format == "int8" || known.constant_size(kMaxHeadDim) >= 16384) continue;
     const std::string recipe = fmt::format("k={0},v={0}", format);
     Geometry widest = small_geometry(kMaxHeadDim, 3, 1, 1);
     widest.softmax_scale = 1 / std::sqrt(static_cast<float>(kMaxHeadDim));
@@ -137,14 +139,14 @@ TEST_P(CpuBackend, AttendsAtEveryLength) {
   }
 }
 
-// Where the products of a prompt are of 16-bit numbers, q and P are rounded to 1 / 32512 of a row's largest:
-// by 0.29 units each (1 / sqrt(12)). A score errs by 9e-6 * max |q| * |K|, below 1e-4 with the outlier
-// channels here, and its weight in proportion; rounded weights add 9e-6 * sqrt(128) = 1e-4 of |V| for each
-// page at most. Codes of 1 bit come near the bound (2.6e-4 was seen): all of their values are large beside
-// outputs.
+// A prompt's 16-bit products round q and P to multiples of 1 / 32512 of a row's largest value, with an RMS
+// error of 0.29 (1 / sqrt(12)) of a multiple. A score then errs by 9e-6 * max |q| * |K|, which stays below
+// 1e-4 with the outlier channels of this test. The score's weight errs in proportion. Rounded weights add at
+// most 9e-6 * sqrt(128) = 1e-4 of |V| per page. Codes of 1 bit come near the bound (2.6e-4 was seen), because
+// all their values are large compared with the outputs.
 constexpr double kPromptError = 3e-4;
 
-// The queries of whole and of started pages, over pages that are sealed and ones that are not.
+// The queries fill whole and incomplete pages, and attend to sealed and unsealed pages.
 double prompt_error(const std::string& recipe, const Geometry& g, const testing::RowSource& rows,
                     AttentionBackend& found) {
   const auto reference = make_reference_backend();
@@ -181,8 +183,8 @@ TEST_P(CpuBackend, ReadsPromptsAsTheReferenceDoes) {
   expect_same("k=tcq2,v=tok2g32,sink=4", g);
 }
 
-// A token whose V is far larger than the others', and which nobody attends to: the weights of the others are
-// as fine as without it.
+// One token has a far larger V than the others, and no query attends to it. The weights of the other tokens
+// must be rounded as finely as without this token.
 TEST_P(CpuBackend, RoundsWeightsOfPromptsByWhatTheyAreMultipliedWith) {
   constexpr int kLarge = 5;
   const Geometry g = small_geometry(64, 3, 1, 1);
@@ -195,8 +197,9 @@ TEST_P(CpuBackend, RoundsWeightsOfPromptsByWhatTheyAreMultipliedWith) {
   EXPECT_LT(prompt_error("k=tok8g32,v=tok4g32", g, rows, *backend_), kPromptError);
 }
 
-// Keys of a layer with biases, as Qwen2's: some channels are about 100 in every token. They coarsen nothing:
-// what queries are rounded by is their own largest, and what biases add to scores is common to all tokens.
+// A layer with biases, like Qwen2's, has channels of K that are about 100 in every token. These channels must
+// not make the rounding coarser. Queries are rounded relative to their own largest value, and the biases add
+// an equal amount to the scores of all tokens.
 TEST_P(CpuBackend, ReadsPromptsWithBiasedKeys) {
   const Geometry g = small_geometry(64, 3, 1, 1);
   const auto rows = [&](int layer, int head, int kind, int token) {
@@ -212,7 +215,8 @@ TEST_P(CpuBackend, ReadsPromptsWithBiasedKeys) {
   }
 }
 
-// Of a prompt and of a decoded token, behind a sealed page: rounded to integers it would not be seen.
+// Tests a prompt and a decoded token after a sealed page. If NaN were rounded to an integer, nobody would
+// notice it.
 TEST_P(CpuBackend, NamesAQueryThatIsNotANumber) {
   const Geometry g = small_geometry(64, 3, 1, 1);
   for (const float bad : {std::nanf(""), INFINITY}) {
@@ -259,7 +263,8 @@ TEST_P(CpuBackend, HandlesTheFeaturesOfRecipes) {
   expect_like_reference("k=mean:ch4g128,v=tok4g128", g, 1e-3, 400, 2);
 }
 
-// What an evaluation scores is what a user gets: a step of many decoded tokens, over the ends of pages.
+// A step of many decoded tokens, as in an evaluation, must give what a user gets who decodes tokens one by
+// one. The step crosses ends of pages.
 TEST_P(CpuBackend, DecodesTokensOfOneStepAsOneByOne) {
   for (const char* recipe : {"k=hadamard:tcq4,v=hadamard:tcq4,sink=4", "k=ch2g128,v=tok2g128,window=128",
                              "k=prog4,v=prog4,products=integer,tail=int8,softmax=sas"}) {
@@ -279,7 +284,7 @@ TEST_P(CpuBackend, DecodesTokensOfOneStepAsOneByOne) {
   }
 }
 
-// q and P are integers on both sides; a weight that falls between two of them may be rounded either way.
+// Both backends round q and P to integers. A weight halfway between two integers may be rounded either way.
 TEST_P(CpuBackend, MultipliesIntegersAsTheReferenceDoes) {
   for (const char* bits : {"2", "3", "4", "5"}) {
     const std::string format = std::string("prog") + bits;

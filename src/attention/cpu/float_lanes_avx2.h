@@ -1,11 +1,12 @@
-// 8 numbers of F32 in a register of AVX2, for the files that have it; included as byte_kernels_body.h is.
+// Wraps 8 F32 numbers in a register of AVX2. The files of instruction sets with AVX2 include this header
+// inside their namespaces.
 
-// exp(x) = 2^n * exp(f) with n = round(x / ln 2): the ln 2 that is taken off n times is in two parts. What
-// lies below kLowestExponent, -infinity too, counts as that.
+// exp(x) is 2^n * exp(f) with n = round(x / ln 2) and f = x - n ln 2. The constant ln 2 is split into two
+// parts for accuracy. An x below kLowestExponent, including -infinity, counts as kLowestExponent.
 constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
 constexpr float kLowestExponent = -87;
 
-// exp_series.h's, in fused steps.
+// Evaluates the polynomial of exp_series.h with fused steps.
 template <class F>
 KVANT_INLINE typename F::Lanes exp_polynomial(typename F::Lanes f) {
   auto p = F::multiply_add(F::fill(1.0F / 720), f, F::fill(1.0F / 120));
@@ -30,8 +31,8 @@ struct Floats8 {
   static KVANT_INLINE Lanes from_f16(const std::uint16_t* from) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  // Magnitude in an F32's place and the sign, which extension has copied, above it; the exponent's bias is
-  // put right by a product, which normalizes denormals too.
+  // Puts magnitude and sign, which the sign extension has copied, into the places of an F32. A product
+  // corrects the exponent's bias, and also normalizes denormals.
   static KVANT_INLINE Lanes from_e4m3(const std::uint8_t* from) {
     const __m256i x = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0x87f00000U));
@@ -56,7 +57,7 @@ struct Floats8 {
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(exp_polynomial<Floats8>(f), _mm256_castsi256_ps(exponent));
   }
-  // 2^x, or 2^-126 where that is less; by power_polynomial.
+  // Returns 2^x by power_polynomial(), or 2^-126 if x < -126.
   static KVANT_INLINE Lanes power(Lanes x) {
     x = _mm256_max_ps(x, fill(-126));
     const Lanes n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -64,7 +65,7 @@ struct Floats8 {
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(power_polynomial<Floats8>(_mm256_sub_ps(x, n)), _mm256_castsi256_ps(exponent));
   }
-  // Whole numbers of 0 to 255, rounded.
+  // Stores numbers of 0 to 255 as rounded bytes.
   static KVANT_INLINE void store_bytes(std::uint8_t* to, Lanes x) {
     const __m256i numbers = _mm256_cvtps_epi32(x);
     const __m128i words =

@@ -25,7 +25,7 @@ NextBytes bytes_of(const PageSide* side) {
               kPageTokens};
 }
 
-// Calls serve(first, n) for groups of rows that a kernel serves at once.
+// Calls serve(first, n) for each group of rows that a kernel serves at once.
 template <class Serve>
 void by_heads(int rows, const Serve& serve) {
   for (int first = 0, n = 0; first < rows; first += n) {
@@ -68,7 +68,7 @@ void PageProducts::score(const PageSide& k, int n_tokens, const PageSide* next, 
   }
 }
 
-// What a query's numbers stand for, in units of the scores.
+// Returns the factor that turns a query's numbers into units of the scores.
 float PageProducts::query_scale(int r) const {
   return products_ == Products::integer ? (*q_scale_)[r] : 1.0F;
 }
@@ -91,14 +91,15 @@ void PageProducts::clear_parameters() {
   parameters_of_ = nullptr;
 }
 
-// Clearing costs as much as reading: vectors that are set again keep their size.
+// Clearing vectors costs as much as reading parameters, so vectors that the next page sets again keep their
+// size.
 void PageProducts::clear_parameters_of_others(const Format& format) {
   if (&format == parameters_of_) return;
   clear_parameters();
   parameters_of_ = &format;
 }
 
-// The page at hand: its scheme and parameters.
+// Makes the page the current one: sets scheme_ and parameters_ and returns its codes.
 CodePage PageProducts::code_page(const PageSide& side) {
   const PageContext& context = *side.context;
   scheme_ = *side.format->code_scheme(context.head_dim);
@@ -117,7 +118,7 @@ bool PageProducts::needs_lookup(const CodePage& page) const {
   return page.meaning == CodeMeaning::vector && !kernels_->large_tables;
 }
 
-// codebook[code * entry + i] = channel i, of those that repeat if there are fewer.
+// Sets codebook[code * entry + i] to channel i. With fewer than 4 channels, the channels repeat.
 template <int Channels>
 void put_side_by_side(const std::uint8_t* channels, std::uint8_t* codebook) {
   constexpr int kEntry = std::max(Channels, 4);
@@ -126,7 +127,8 @@ void put_side_by_side(const std::uint8_t* channels, std::uint8_t* codebook) {
   }
 }
 
-// Centroids as codebook_lookup.h has them, from the page's table. All pages of a run have the same.
+// Returns the page's centroids in the order of codebook_lookup.h. All pages of a run share one table, so the
+// order is made once.
 const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
   if (codebook_table_ == page.table) return codebook_.data();
   codebook_table_ = page.table;
@@ -144,7 +146,7 @@ const std::uint8_t* PageProducts::codebook_of(const CodePage& page) {
   return codebook_.data();
 }
 
-// Bytes of channels in order: positions 1 for scores, 4 for a mix.
+// Returns the page as bytes: 1 position with the channels in order for scores, 4 positions for a mix.
 CodePage PageProducts::looked_up_page(const CodePage& page, int n_positions) {
   const int d = q_.cols;
   bytes_.resize(static_cast<std::size_t>(kPageTokens) * d);
@@ -160,7 +162,8 @@ CodePage PageProducts::looked_up_page(const CodePage& page, int n_positions) {
   return {bytes_.data(), CodeMeaning::wide_vector, 8, n_positions, d / n_positions, nullptr};
 }
 
-// Integers for the page's codes, times the channels' scales, if any. Without them, pages share them.
+// Turns the queries, times the channels' scales if there are any, into integers for the page's codes. Without
+// scales all pages share the integers.
 void PageProducts::prepare_queries(const float* channel_scale) {
   const int channels = scheme_.group_channels;
   if (channel_scale == nullptr && prepared_channels_ == channels) return;
@@ -187,7 +190,7 @@ void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
   }
 }
 
-// The queries' sums over n_groups equal groups of channels, which all pages of a format share.
+// Sums the queries over n_groups equal groups of channels. All pages of a format share these sums.
 void PageProducts::sum_queries(int n_groups) {
   if (summed_groups_ == n_groups) return;
   const int channels = q_.cols / n_groups;
@@ -199,8 +202,8 @@ void PageProducts::sum_queries(int n_groups) {
   summed_groups_ = n_groups;
 }
 
-// Adds the channels of one group to the scores of tokens [first, end); the first group those of the
-// channels' offsets (null: none) too.
+// Adds the channels of one group to the scores of tokens [first, end). The first group also adds the
+// channels' offsets; null means that there are none.
 void PageProducts::score_group(const CodePage& page, int group, int first, int end, const float* offset,
                                MatrixView<float> scores) {
   const int n_groups = std::max(1, scheme_.token_groups);
@@ -240,8 +243,8 @@ TokenParameters PageProducts::token_parameters(int group) const {
           part(parameters_.token_offset, group, kPageTokens)};
 }
 
-// The page's numbers as they are stored, if they are, or decoded. Their tokens' scales are left in
-// parameters_.
+// Returns the page's stored numbers if the format stores numbers, else the decoded page. The scales of the
+// tokens remain in parameters_.
 Rows PageProducts::rows_of(const PageSide& side, int n_tokens) {
   const Format& format = *side.format;
   const PageContext& context = *side.context;
@@ -257,7 +260,7 @@ Rows PageProducts::rows_of(const PageSide& side, int n_tokens) {
   return {rows_.data(), NumberType::f32, n_tokens, context.head_dim, next_};
 }
 
-// Times the scales of the tokens of rows.
+// Multiplies the values of each token with the token's scale.
 void PageProducts::scale_tokens(int n_tokens, MatrixView<float> values) const {
   if (parameters_.token_scale.empty()) return;
   for (int r = 0; r < values.rows; ++r) {
@@ -273,7 +276,7 @@ void PageProducts::score_rows(const PageSide& k, int n_tokens, MatrixView<float>
   }
 }
 
-// Outputs in the order of another family's codes are put in order first.
+// If outputs are pending in the order of another code scheme, adds them to `out` first.
 void PageProducts::keep_order(const CodeScheme& scheme, MatrixView<float> out) {
   if (ordered_channels_ == scheme.group_channels) return;
   end(out);
@@ -309,7 +312,7 @@ void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, Matri
   }
 }
 
-// The channels' scales as [group_channels][groups].
+// Stores the channels' scales as [group_channels][groups].
 void PageProducts::put_in_order(const float* scale, const CodePage& page) {
   for (int r = 0; r < page.group_channels; ++r) {
     float* to = ordered_scale_.data() + static_cast<std::ptrdiff_t>(r) * page.groups;
@@ -317,14 +320,14 @@ void PageProducts::put_in_order(const float* scale, const CodePage& page) {
   }
 }
 
-// offset: of the channels (null: none), for the block whose weights have been summed up last.
+// Adds the channels' offsets (null: none) for the block whose weights were summed last.
 void PageProducts::add_channel_offsets(const float* offset, MatrixView<float> out) const {
   for (int r = 0; r < out.rows && offset != nullptr; ++r) {
     if (weight_sums_[r] != 0) add_scaled_row(out.row(r), offset, out.cols, weight_sums_[r]);
   }
 }
 
-// The weights of one group of channels, as numbers, and what the tokens' offsets add to it.
+// Turns the weights of one group of channels into integers, and adds the tokens' offsets to `out`.
 void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> weights,
                                MatrixView<float> out) {
   const int n_groups = std::max(1, scheme_.token_groups), group_channels = out.cols / n_groups;
@@ -334,7 +337,7 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
     ByteWeights& numbers = weights_[static_cast<std::size_t>(r) * n_groups + group];
     const WeightSums sums = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, numbers);
     weight_sums_[r] = sums.weights;
-    // Whole weights leave their tokens' scale out, which is the same for all.
+    // Whole weights do not contain the tokens' scale, which is equal for all tokens here.
     if (whole && tokens.scale != nullptr) numbers.unit *= tokens.scale[first];
     float* to = out.row(r) + group * group_channels;
     if (tokens.offset == nullptr) continue;
@@ -342,7 +345,7 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
   }
 }
 
-// Tokens [first, end), with the channels' scales in ordered_scale_ or without.
+// Mixes tokens [first, end), with the channels' scales in ordered_scale_ if `scales` is set.
 void PageProducts::mix_block(const CodePage& page, int first, int end, bool scales, MatrixView<float> weights,
                              MatrixView<float> out) {
   const int n_groups = std::max(1, scheme_.token_groups);

@@ -1,5 +1,5 @@
-// Products of one query token's rows with the pages of one KV head, for any format: from the codes as
-// integers where a page's order serves that (code_order.h), else from decoded rows.
+// Multiplies the rows of one query token with the pages of one KV head, for any format. Codes are multiplied
+// as integers if their order allows (code_order.h); other pages are decoded first.
 #pragma once
 
 #include <vector>
@@ -11,27 +11,29 @@
 
 namespace kvant::cpu {
 
-// Whether whole pages of a format are multiplied as codes, or decoded first.
+// Returns whether whole pages of a format are multiplied as codes and not decoded.
 bool multiplies_codes(const Format& format, int head_dim);
 
-// Buffers of one thread are part of it.
+// An object contains the buffers of one thread, so each thread needs its own.
 class PageProducts {
  public:
   explicit PageProducts(const ByteKernels& kernels) : kernels_(&kernels) {}
 
-  // The queries of the pages to come: q [rows, d]; with integer products integers, and their scales.
+  // Sets the queries for the pages that follow: q is [rows, d]. With integer products, q holds integers and
+  // q_scale their scales.
   void begin(MatrixView<const float> q, const std::vector<float>& q_scale, Products products);
 
-  // scores[r, t] = q_r . k_t for tokens [0, n_tokens) of the page.
-  // next: the page that comes after it; null: none.
+  // Sets scores[r, t] = q_r . k_t for tokens [0, n_tokens) of the page. `next` is the page that will follow,
+  // or null.
   void score(const PageSide& k, int n_tokens, const PageSide* next, MatrixView<float> scores);
 
-  // out[r] += sum over t of weights[r, t] * v_t. Weights may be overwritten. V of 8 tokens in a row
-  // whose weights are all 0 is not read.
+  // Adds the sum over t of weights[r, t] * v_t to out[r]. Weights may be overwritten. If all weights of 8
+  // neighbouring tokens are 0, their V is not read.
   void mix(const PageSide& v, int n_tokens, const PageSide* next, MatrixView<float> weights,
            MatrixView<float> out);
 
-  // Adds to `out` what mix() has left in the order of codes. After the last page of a run.
+  // Adds outputs to `out` that mix() has kept in the order of the codes. Call it after the last page of a
+  // run.
   void end(MatrixView<float> out);
 
  private:
@@ -65,24 +67,29 @@ class PageProducts {
   const std::vector<float>* q_scale_ = nullptr;
   Products products_ = Products::real;
 
-  NextBytes next_;     // taken by the first kernel
-  CodeScheme scheme_;  // of the page at hand
+  // The first kernel prefetches these bytes.
+  NextBytes next_;
+  CodeScheme scheme_;  // scheme of the current page
   CodeParameters parameters_;
   const Format* parameters_of_ =
-      nullptr;                        // the format that set them last: for every page it sets the same ones
-  std::vector<ByteQuery> queries_;    // [rows]
-  int prepared_channels_ = 0;         // the groups that queries_ are in the order of; 0: scaled for one page
-  std::vector<float> query_sums_;     // [rows, token groups]
-  int summed_groups_ = 0;             // of them; 0: nothing in them
+      // The format that set the parameters last. A format sets the same vectors for every page.
+      nullptr;
+  std::vector<ByteQuery> queries_;  // [rows]
+  // The group_channels for which queries_ are packed; 0 if they contain the scales of one page.
+  int prepared_channels_ = 0;
+  std::vector<float> query_sums_;  // [rows, token groups]
+  // The token groups of query_sums_; 0 if query_sums_ is not set.
+  int summed_groups_ = 0;
   std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
-  std::vector<float> weight_sums_;    // [rows]: of a block's tokens
+  std::vector<float> weight_sums_;    // [rows], over the tokens of a block
   std::vector<ByteWeights> weights_;  // [rows, token groups]
-  std::vector<float> ordered_;        // [rows, d]: outputs, [group_channels][groups]
-  int ordered_channels_ = 0;          // their group_channels; 0: nothing in them
-  std::vector<float> ordered_scale_;  // [d]
-  std::vector<float> rows_;           // [kPageTokens, d]: decoded
-  std::vector<std::uint8_t> bytes_;   // [kPageTokens * d]: looked up
-  std::vector<std::uint8_t> codebook_;  // [256][group_channels], of codebook_table_
+  std::vector<float> ordered_;        // [rows, d], outputs as [group_channels][groups]
+  // The group_channels of ordered_; 0 if ordered_ holds nothing.
+  int ordered_channels_ = 0;
+  std::vector<float> ordered_scale_;    // [d]
+  std::vector<float> rows_;             // [kPageTokens, d], decoded rows
+  std::vector<std::uint8_t> bytes_;     // [kPageTokens * d], looked-up bytes
+  std::vector<std::uint8_t> codebook_;  // [256][max(group_channels, 4)], made from codebook_table_
   const std::uint8_t* codebook_table_ = nullptr;
   float block_scales_[kPageTokens / kIntegerBlock] = {};
 };

@@ -1,4 +1,4 @@
-// Parameters of equal parts of a page (CodeParameters), one after the other.
+// Gives access to the parameters of equal parts of a page, which lie one after the other (CodeParameters).
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace kvant::cpu {
 
-// Those of part i, `size` of them; null where there are none.
+// Returns the `size` parameters of part i, or null if there are no parameters.
 inline const float* part(const std::vector<float>& all, int i, int size) {
   return all.empty() ? nullptr : all.data() + static_cast<std::ptrdiff_t>(i) * size;
 }

@@ -1,10 +1,10 @@
-// Queries and weights as integers, and what makes scores of sums of products; included by
-// byte_kernels_body.h, in the namespace of its file.
+// Turns queries and weights into integers, and sums of products into scores. byte_kernels_body.h includes
+// this header inside its namespace.
 
-// How queries and weights lie where products are of 16-bit words: the even bytes of a register's codes, then
-// the odd ones.
+// Packs queries and weights for products of 16-bit words: numbers for the even bytes of a register's codes,
+// then numbers for the odd bytes.
 struct WordPacking {
-  // A block of 4 groups: quads[r] holds number r of groups 0 and 2, and of groups 1 and 3.
+  // Packs a block of 4 groups. quads[r] holds number r of groups 0 and 2, and then of groups 1 and 3.
   static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
     for (int r = 0; r < channels; ++r) {
       for (int odd = 0; odd < 2; ++odd) {
@@ -13,7 +13,7 @@ struct WordPacking {
       }
     }
   }
-  // Two octets.
+  // Packs two octets.
   static void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     for (int octet = 0; octet < 2; ++octet) {
       for (int odd = 0; odd < 2; ++odd) {
@@ -28,10 +28,10 @@ struct WordPacking {
   }
 };
 
-// How they lie where products are of bytes: high bytes, and the low ones that are left, both signed.
+// Packs queries and weights for products of bytes: the high bytes, then the remaining low bytes, both signed.
 struct BytePacking {
   static constexpr std::int32_t high_byte(std::int32_t number) { return (number + 128) >> 8; }
-  // A block of 4 groups: quads[r] holds number r of each group.
+  // Packs a block of 4 groups. quads[r] holds number r of each group.
   static void pack_query(const std::int32_t* numbers, int channels, std::uint32_t (*quads)[2]) {
     for (int r = 0; r < channels; ++r) {
       quads[r][0] = quads[r][1] = 0;
@@ -48,7 +48,7 @@ inline float magnitude(float x) {
   return x < 0 ? -x : x;
 }
 
-// scaled[i] = values[i] * scale[i] (null: 1); the largest magnitude of them.
+// Sets scaled[i] = values[i] * scale[i], with 1 for a null scale, and returns the largest magnitude.
 inline float scale_values(const float* values, const float* scale, int n, float* scaled) {
   float largest = 0;
   for (int i = 0; i < n; ++i) {
@@ -87,7 +87,7 @@ void prepare_query(const float* values, const float* scale, int group_channels, 
   }
 }
 
-// Loops over tokens have whole registers to do.
+// Returns the number of tokens that fill whole registers.
 constexpr int whole_registers(int tokens) {
   return tokens / kTokenStep * kTokenStep;
 }

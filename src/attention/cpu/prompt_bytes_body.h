@@ -1,6 +1,7 @@
-// Attention in bytes (PromptKernels); included by byte_kernels_body.h, in the namespace of its file.
+// Implements attention in bytes (PromptKernels). byte_kernels_body.h includes this header inside its
+// namespace.
 
-// R rows, L registers of lanes from `lane` on.
+// Multiplies R rows with L registers of lanes from `lane` on.
 template <class Isa, int R, int L>
 KVANT_INLINE void multiply_byte_strip(const kvant::cpu::ByteTask& task, int row, int lane) {
   using F = typename Isa::Floats;
@@ -67,7 +68,7 @@ KVANT_INLINE typename F::Lanes power_polynomial(typename F::Lanes f) {
   return F::multiply_add(p, f, F::fill(0.99992807F));
 }
 
-// Logarithms below this are those of tokens that are not seen.
+// Tokens with a logarithm below this are not seen.
 constexpr float kNothing = -1e30F;
 
 template <class Isa>

@@ -14,13 +14,16 @@
 namespace kvant::cpu {
 namespace {
 
-// A multiple of the rows that kernels take at once; their scores, 24 KiB, stay in the first-level cache.
+// The number is a multiple of the rows that kernels take at once. The scores of these rows, 24 KiB, stay in
+// the first-level cache.
 constexpr int kRowsAtOnce = 48;
 
-// Added to a number of at most 2^22, it rounds it, and leaves it in the lowest bits of the sum.
+// Adding this constant to a number of at most 2^22 rounds the number, and leaves the result in the lowest
+// bits of the sum.
 constexpr float kRounding = 0x1.8p23F;
 
-// A value's scale is at least this share of the page's largest, so that its inverse is finite.
+// The scale of a token's V is at least this share of the page's largest scale, which keeps its inverse
+// finite.
 constexpr float kLeastShare = 0x1p-40F;
 
 KVANT_SIMD_CLONES float largest_magnitude(const float* x, int n) {
@@ -36,7 +39,7 @@ KVANT_SIMD_CLONES float largest_magnitude(const float* x, int n) {
   return *std::max_element(largest, largest + kReductionLanes);
 }
 
-// Four rows of n values, each times its factor, as the bytes of n words.
+// Packs four rows of n values, each times its factor, as the bytes of n words.
 KVANT_SIMD_CLONES void pack_rows(const float* x, std::ptrdiff_t stride, const float* factors, int n,
                                  std::uint32_t* words) {
   const float f0 = factors[0], f1 = factors[1], f2 = factors[2], f3 = factors[3];
@@ -50,7 +53,7 @@ KVANT_SIMD_CLONES void pack_rows(const float* x, std::ptrdiff_t stride, const fl
   }
 }
 
-// [rows, columns] to [columns, rows], multiples of 4.
+// Transposes [rows, columns] to [columns, rows]; both are multiples of 4.
 void transpose(const std::uint32_t* from, int rows, int columns, std::uint32_t* to) {
   for (int row = 0; row < rows; row += 4) {
     for (int column = 0; column < columns; ++column) {
@@ -59,7 +62,8 @@ void transpose(const std::uint32_t* from, int rows, int columns, std::uint32_t* 
   }
 }
 
-// The sum of a word's signed bytes, of `quads` words each kPageTokens after the one before: sums[t] of all.
+// Sets sums[t] to the sum of the signed bytes of token t. A token has `quads` words, and its next word lies
+// kPageTokens words after the previous one.
 KVANT_SIMD_CLONES void add_up_bytes(const std::uint32_t* words, int quads, std::int32_t* sums) {
   for (int t = 0; t < kPageTokens; ++t) sums[t] = 0;
   for (int quad = 0; quad < quads; ++quad) {
@@ -76,14 +80,14 @@ float scale_of(const float* row, int d) {
   return largest == 0 ? 1.0F : largest / kByteNumberMax;
 }
 
-// Bytes of one row; n channels side by side belong to words side by side.
+// Rounds one row to bytes. n neighbouring channels belong to n neighbouring words.
 void pack_row(const float* row, int d, int n, float scale, std::uint32_t* words) {
   const float inverse = 1 / scale, factors[4] = {inverse, inverse, inverse, inverse};
   for (int channel = 0; channel < d; channel += 4 * n)
     pack_rows(row + channel, n, factors, n, words + channel / 4);
 }
 
-// Numbers that are `kTableBias` more than they stand for, as signed bytes; queries' the other way round.
+// Turns bytes with a bias of kTableBias into signed bytes, and signed bytes of queries into biased bytes.
 constexpr std::uint32_t kOtherSign = 0x80808080U;
 static_assert(kTableBias == 128);
 
@@ -135,8 +139,8 @@ void PromptProducts::prepare_queries(int group_channels) {
   change_sign(queries_.data(), static_cast<int>(queries_.size()));
 }
 
-// Whether a side's codes are bytes times a positive scale of their token, and maybe an offset of their
-// channel; sets parameters_, if so.
+// Returns whether a side's codes are bytes times a positive scale of their token, plus an optional offset of
+// their channel. If so, sets parameters_.
 bool PromptProducts::holds_bytes(const PageView& page, Side which) {
   const PageSide& side = which == Side::key ? page.k : page.v;
   if (page.n_tokens != kPageTokens || side.format->code_order() == CodeOrder::rows) return false;
@@ -183,7 +187,8 @@ void PromptProducts::take_off_query_offset() {
   for (std::int32_t& sum : first_) sum *= -128;
 }
 
-// How weights take values' scales in; a scale may be raised to a share of the largest, which is positive.
+// Prepares what weights need to include the scales of V. A scale may be raised to a share of the largest one,
+// so all scales are positive.
 void PromptProducts::invert_value_scales() {
   const float largest = *std::max_element(value_scales_.begin(), value_scales_.end());
   const float least = largest == 0 ? 1.0F : largest * kLeastShare;
@@ -217,7 +222,7 @@ void PromptProducts::prepare_values(const PageView& page) {
               mixed_.data() + static_cast<std::ptrdiff_t>(t) / 4 * d);
 }
 
-// What key_offsets_ add to all scores of a row.
+// Returns what key_offsets_ add to all scores of a row.
 float PromptProducts::key_offset(int row) const {
   const int d = rules_->head_dim;
   const float* q = tile_->q.data() + static_cast<std::ptrdiff_t>(row) * d;
@@ -241,7 +246,7 @@ void PromptProducts::score(Rows rows) {
                               .out = scores_.data()});
 }
 
-// Whether every query sees every token as it is.
+// Returns whether every query sees every token of the page without a mask, a soft cap or an offset.
 bool PromptProducts::all_seen(const PageView& page) const {
   return page.n_tokens == kPageTokens && tile_->offset.empty() && rules_->softcap == 0 &&
          rules_->sliding_window == 0 && page.masked.empty() &&

@@ -1,5 +1,5 @@
-// Attention of a tile of a prompt's queries in 8 bits (flashq.h): a page's keys and values become bytes once
-// for all rows of the tile. Codes that are trellis states are bytes already, with a scale for each token.
+// Attends with a tile of a prompt's queries in 8 bits (flashq.h). A page's K and V become bytes once for all
+// rows of the tile. Codes that are trellis states are bytes already, with one scale per token.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace kvant::cpu {
 
-// Buffers of one thread are part of it.
+// An object contains the buffers of one thread, so each thread needs its own.
 class PromptProducts {
  public:
   explicit PromptProducts(const ByteKernels& kernels);
 
-  // Whether attend() serves heads of `head_dim` channels by these rules: the instruction set multiplies
-  // bytes, and softmax is exact.
+  // Returns whether attend() supports the rules on this instruction set: it multiplies bytes, the softmax is
+  // exact, and head_dim is a multiple of kTileLanes.
   bool takes(const AttentionRules& rules) const;
 
-  // The queries of the pages to come. Both must outlive them.
+  // Sets the queries for the pages that follow. Tile and rules must outlive the calls of attend().
   void begin(const QueryTile& tile, const AttentionRules& rules);
 
-  // Adds the page to `partial`, whose maxima become those of weights times their values' scales.
+  // Adds the page to `partial`. The maxima of `partial` then refer to weights times the scales of V.
   void attend(const PageView& page, PartialAttention& partial);
 
  private:
-  // Consecutive rows that go through all of it while their scores are near.
+  // Consecutive rows go through all steps of attend() while their scores are in the first-level cache.
   struct Rows {
     int first, n;
   };
@@ -48,24 +48,29 @@ class PromptProducts {
   const ByteKernels* kernels_;
   const QueryTile* tile_ = nullptr;
   const AttentionRules* rules_ = nullptr;
-  // [rows of the tile, d / 4]: word block * n + i holds channels n * (4 * block + k) + i, k = 0 .. 3, with n
-  // that of group_channels_.
+  // Holds [rows of the tile, d / 4] words. With n = group_channels_, word block * n + i holds channels n * (4
+  // * block + k) + i for k = 0 .. 3.
   std::vector<std::uint32_t> queries_;
-  int group_channels_ = 0;            // 0: there are no words yet
+  // 0 if queries_ is not set.
+  int group_channels_ = 0;
   std::vector<float> query_scales_;   // [rows of the tile]
-  std::vector<float> values_;         // [kPageTokens, d]: decoded K, then V
-  std::vector<std::uint32_t> words_;  // [kPageTokens, d / 4]: keys' bytes before they are transposed
+  std::vector<float> values_;         // [kPageTokens, d], decoded K, later decoded V
+  std::vector<std::uint32_t> words_;  // [kPageTokens, d / 4], bytes of K before the transposition
   std::vector<std::uint32_t> keys_;   // [d / 4, kPageTokens]
-  std::vector<std::uint32_t> mixed_;  // [kPageTokens / 4, d]: values' bytes
-  std::vector<std::int32_t> first_;   // [kPageTokens]: what queries' offset of 128 adds, taken off
+  std::vector<std::uint32_t> mixed_;  // [kPageTokens / 4, d], bytes of V
+  // [kPageTokens]; cancels what the queries' bias of 128 adds to the sums.
+  std::vector<std::int32_t> first_;
   std::vector<float> key_scales_, value_scales_;    // [kPageTokens]
-  std::vector<float> log_scales_, inverse_scales_;  // [kPageTokens]: of values
-  std::vector<float> scores_;                       // [rows at hand, kPageTokens]
-  std::vector<std::uint8_t> weights_;               // [rows at hand, kPageTokens]
-  std::vector<float> key_offsets_, value_offsets_;  // [d]: what all tokens have in common; empty: 0
-  std::vector<float> sums_;                         // [rows at hand]: of weights, as accumulators have them
-  CodeParameters parameters_;                       // of a page's codes
-  std::vector<float> factors_;                      // [rows at hand]
+  std::vector<float> log_scales_, inverse_scales_;  // [kPageTokens], of the scales of V
+  std::vector<float> scores_;                       // [current rows, kPageTokens]
+  std::vector<std::uint8_t> weights_;               // [current rows, kPageTokens]
+  // [d], equal for all tokens of the page; empty means 0.
+  std::vector<float> key_offsets_, value_offsets_;
+  // [current rows]; sums of weights in the units of partial.accumulator.
+  std::vector<float> sums_;
+  // Parameters of a page's codes.
+  CodeParameters parameters_;
+  std::vector<float> factors_;  // [current rows]
 };
 
 }  // namespace kvant::cpu

@@ -1,7 +1,7 @@
-// Products of pages that are rows of numbers (`Rows`), in F32, over an instruction set's registers `Floats`
-// and `HalfFloats`; included by byte_kernels_body.h, in the namespace of its file.
+// Multiplies pages that are rows of numbers (`Rows`) in F32, with the registers `Floats` and `HalfFloats` of
+// an instruction set. byte_kernels_body.h includes this header inside its namespace.
 
-// Numbers [at, at + kLanes) of the rows. F: registers of kLanes F32.
+// Loads numbers [at, at + kLanes) of the rows. F wraps registers of kLanes F32 numbers.
 template <class F, kvant::NumberType Type>
 KVANT_INLINE typename F::Lanes load_numbers(const void* values, std::ptrdiff_t at) {
   if constexpr (Type == kvant::NumberType::bf16) {
@@ -36,7 +36,7 @@ void score_numbers(const kvant::cpu::Rows& rows, const float* q, float* scores, 
   }
 }
 
-// N registers of channels from `first` on.
+// Mixes N registers of channels from `first` on.
 template <class F, kvant::NumberType Type, int H, int N>
 KVANT_INLINE void mix_strip(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride,
                             int first, float* out) {
@@ -75,7 +75,7 @@ struct TypeOf {
   static constexpr kvant::NumberType value = Type;
 };
 
-// Calls run(registers, type, heads) as constants.
+// Calls run(registers, type, heads) with the task's values as constants.
 template <class Isa, class Run>
 void with_rows(const kvant::cpu::Rows& rows, int n_heads, const Run& run) {
   using Type = kvant::NumberType;

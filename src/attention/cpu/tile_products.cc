@@ -15,12 +15,13 @@
 namespace kvant::cpu {
 namespace {
 
-// A multiple of the rows that kernels take at once; their scores, 24 KiB, stay in the first-level cache.
+// The number is a multiple of the rows that kernels take at once. The scores of these rows, 24 KiB, stay in
+// the first-level cache.
 constexpr int kRows = 48;
 
-// Sums of integers may wrap around on the way, but what they come to fits: numbers of queries or weights
-// times bytes (less their bias) of at most 255, over a query's channels or a page's tokens. Products of two
-// 16-bit words, or of four bytes, are added up without saturation.
+// Integer sums may wrap around on the way, but their final values fit. They sum numbers of queries or weights
+// times bytes minus bias, at most 255 in magnitude, over a query's channels or a page's tokens. Products of
+// two 16-bit words, or of four bytes, are added without saturation.
 constexpr bool fits(int n, int number) {
   return std::int64_t{n} * 255 * number <= std::numeric_limits<std::int32_t>::max();
 }
@@ -35,8 +36,9 @@ bool is_exact(const PageSide& side) {
   return exact && d / std::max(1, scheme->token_groups) % kTileLanes == 0;
 }
 
-// Numbers are multiplied less half of their range, so that rounded queries and weights err in proportion to
-// what they are multiplied with; the offsets take the half in. Returns it, or 0 where offsets can't.
+// Half of the numbers' range is subtracted before multiplying, so the rounding errors of queries and weights
+// grow only with the distance from the middle. The offsets absorb the subtracted half. Returns this half, or
+// 0 if the offsets cannot absorb it.
 int center_numbers(const CodeScheme& scheme, CodeParameters& parameters) {
   const bool by_token = !parameters.token_scale.empty(), by_channel = !parameters.channel_scale.empty();
   if (by_token == by_channel) return 0;
@@ -48,8 +50,9 @@ int center_numbers(const CodeScheme& scheme, CodeParameters& parameters) {
   return half;
 }
 
-// The largest weight times the magnitude of its token's scale: a token of a large scale that weighs little
-// must not coarsen the rounding of the others. n: a multiple of kReductionLanes.
+// Returns the largest product of a weight and the magnitude of its token's scale. With separate maxima, a
+// token of large scale and small weight would make the rounding of all tokens coarser. n must be a multiple
+// of kReductionLanes.
 KVANT_SIMD_CLONES float largest_product(const float* weights, const float* scale, int n) {
   float largest[kReductionLanes] = {};
   for (int t = 0; t < n; t += kReductionLanes) {
@@ -96,7 +99,7 @@ void TileProducts::expand(const PageSide& side, Side which, Operand& operand) {
   (which == Side::key ? tiles.expand_for_scores : tiles.expand_for_mix)(page, operand.bytes.data());
 }
 
-// Without scales of channels, pages share them.
+// Without scales of channels, all pages share the prepared queries.
 void TileProducts::prepare_queries(Rows rows, const float* channel_scale) {
   const int d = rules_->head_dim, channels = k_.scheme.group_channels;
   for (int r = rows.first; r < rows.first + rows.n; ++r) {
@@ -158,13 +161,14 @@ void TileProducts::score(Rows rows) {
   }
 }
 
-// Whether every query sees every token as it is.
+// Returns whether every query sees every token of the page without a mask, a soft cap or an offset.
 bool TileProducts::all_seen(const PageView& page) const {
   return tile_->offset.empty() && rules_->softcap == 0 && rules_->sliding_window == 0 &&
          page.masked.empty() && page.first_token + kPageTokens <= tile_->first_token + 1;
 }
 
-// Scores become weights relative to their row's running maximum; what came before is rescaled.
+// Turns scores into weights relative to the running maximum of their row. If the maximum rises, earlier
+// results are rescaled.
 void TileProducts::weigh(Rows rows, const PageView& page, PartialAttention& partial) {
   const bool plain = all_seen(page);
   for (int i = 0; i < rows.n; ++i) {

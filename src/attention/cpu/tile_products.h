@@ -1,5 +1,5 @@
-// Attention of a tile of many queries to whole pages of codes, as integers: a page's codes are expanded to
-// bytes once for all rows of the tile, which are multiplied in numbers of 16 bits.
+// Attends with a tile of many queries to whole pages of codes by integer products. A page's codes are
+// expanded to bytes once for all rows of the tile, and the rows are integers of 16 bits.
 #pragma once
 
 #include <algorithm>
@@ -12,24 +12,24 @@
 
 namespace kvant::cpu {
 
-// Buffers of one thread are part of it.
+// An object contains the buffers of one thread, so each thread needs its own.
 class TileProducts {
  public:
   explicit TileProducts(const ByteKernels& kernels);
 
-  // The queries of the pages to come, which must outlive them. All rules but `products` and `softmax`, which
-  // must be real and exact, are obeyed.
+  // Sets the queries for the pages that follow. Tile and rules must outlive the calls of attend(). All rules
+  // are obeyed, but `products` must be real and `softmax` exact.
   void begin(const QueryTile& tile, const AttentionRules& rules);
 
-  // Whether attend() serves the page: its codes are numbers or states on both sides, which bytes hold
-  // exactly.
+  // Returns whether attend() supports the page. The codes of both sides must be numbers or states, which
+  // bytes hold exactly.
   bool takes(const PageView& page) const;
 
   // Adds the page to `partial`.
   void attend(const PageView& page, PartialAttention& partial);
 
  private:
-  // One side of the page at hand. Its bytes are `bias` more than the numbers that the parameters belong to.
+  // Holds one side of the current page. Its bytes exceed the numbers to which the parameters apply by `bias`.
   struct Operand {
     CodeScheme scheme;
     CodeParameters parameters;
@@ -39,7 +39,7 @@ class TileProducts {
     int groups() const { return std::max(1, scheme.token_groups); }
     TokenParameters tokens(int group) const;
   };
-  // Consecutive rows that go through all of it while their scores are near.
+  // Consecutive rows go through all steps of attend() while their scores are in the first-level cache.
   struct Rows {
     int first, n;
   };
@@ -56,14 +56,17 @@ class TileProducts {
   const QueryTile* tile_ = nullptr;
   const AttentionRules* rules_ = nullptr;
   Operand k_, v_;
-  std::vector<ByteQuery> queries_;   // [rows of the tile]
-  bool prepared_ = false;            // queries_ are those of pages without scales of channels
-  std::vector<float> query_sums_;    // [rows of the tile, token groups of K]
-  int summed_groups_ = 0;            // of them; 0: nothing in them
-  std::vector<float> scores_;        // [rows at hand, kPageTokens]
-  std::vector<float> bounds_;        // [rows at hand]: their largest weight; 0: nothing seen
-  std::vector<ByteQuery> weights_;   // [rows at hand]
-  std::vector<RowFactors> factors_;  // [rows at hand]
+  std::vector<ByteQuery> queries_;  // [rows of the tile]
+  // True if queries_ contain no scales of channels, so other pages can use them.
+  bool prepared_ = false;
+  std::vector<float> query_sums_;  // [rows of the tile, token groups of K]
+  // The token groups of query_sums_; 0 if query_sums_ is not set.
+  int summed_groups_ = 0;
+  std::vector<float> scores_;  // [current rows, kPageTokens]
+  // [current rows]; the largest weight of each row, 0 if nothing is seen.
+  std::vector<float> bounds_;
+  std::vector<ByteQuery> weights_;   // [current rows]
+  std::vector<RowFactors> factors_;  // [current rows]
 };
 
 }  // namespace kvant::cpu

@@ -1,5 +1,5 @@
-// Products of tiles of many queries with the codes of a page (TileKernels); included by byte_kernels_body.h,
-// in the namespace of its file.
+// Multiplies tiles of many queries with the codes of a page (TileKernels). byte_kernels_body.h includes this
+// header inside its namespace.
 
 template <class Isa, class Kind>
 void expand_scores(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
@@ -46,7 +46,7 @@ void expand_mix(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
         const int group_before = group == 0 ? page.groups - 1 : group - 1;
         before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
       }
-      std::uint32_t halves[X][kGroups][2];  // of the 8 tokens
+      std::uint32_t halves[X][kGroups][2];  // the 8 tokens of each group
       unroll<X>([&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value;
         Isa::store(halves[R], kind.template at<R>(planes, before));
@@ -83,7 +83,7 @@ void expand_for_mix(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
   with_exact_kind<Isa>(page, [&](auto kind) { expand_mix<Isa, typename decltype(kind)::type>(page, bytes); });
 }
 
-// R rows, L registers of lanes from `lane` on.
+// Multiplies R rows with L registers of lanes from `lane` on.
 template <class Isa, int R, int L>
 KVANT_INLINE void multiply_strip(const kvant::cpu::TileTask& task, int row, int lane) {
   using F = typename Isa::Floats;
@@ -182,7 +182,8 @@ kvant::cpu::WeightSums prepare_tile_weights(const float* weights, const kvant::c
     of_numbers = F::add(of_numbers, F::store_rounded(numbers + t, scaled));
   }
   for (int t = first; t < end; t += 16) Isa::pack_quads(numbers + t, out.quads + t / 4);
-  out.block_sums[0] = static_cast<std::int32_t>(F::sum(of_numbers));  // below 2^24: exact
+  // The sum is below 2^24 and therefore exact.
+  out.block_sums[0] = static_cast<std::int32_t>(F::sum(of_numbers));
   return {F::sum(sum), F::sum(offsets)};
 }
 

@@ -1,6 +1,7 @@
-// The maps of trellis_code.h as GFNI's instructions want them; included as byte_kernels_body.h is.
+// Turns the maps of trellis_code.h into matrices for GFNI's instructions. The files of instruction sets with
+// GFNI include this header inside their namespaces.
 
-// A linear map of bytes as gf2p8affine wants it: byte 7 - i says which bits make up bit i.
+// A linear map of bytes as gf2p8affine needs it: byte 7 - i tells which bits add up to bit i.
 using LinearMap = int (*)(const kvant::TrellisCode&, int);
 constexpr long long matrix_of(const kvant::TrellisCode& code, LinearMap map) {
   unsigned long long matrix = 0;

@@ -1,5 +1,5 @@
-// What tests of the attention methods share: steps over values of a test's own, and plain attention in
-// double precision.
+// Gives tests of attention methods steps over their own values, and plain attention in double precision to
+// compare with.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@ namespace kvant::testing {
 
 constexpr int kKeyRows = 0, kValueRows = 1, kQueryRows = 2;
 
-// The row [d] of one token: of a KV head (kKeyRows, kValueRows) or of a query head (kQueryRows).
+// Returns the row [d] of one token for a KV head (kKeyRows, kValueRows) or a query head (kQueryRows).
 using RowSource = std::function<std::vector<float>(int layer, int head, int kind, int token)>;
 
-using Outputs = std::vector<std::vector<float>>;  // by layer: [n, n_heads * d]
+using Outputs = std::vector<std::vector<float>>;  // [n, n_heads * d] for each layer
 
-// Runs a step of one slice with attention; the caller commits or aborts it.
+// Runs a step of one slice with attention. The caller must commit or abort the step.
 inline Outputs run_step(Step& step, const RowSource& source, AttentionBackend& backend, int n_threads = 1) {
   const Geometry& g = step.plan().geometry;
   const int first = step.first_token(0), n = step.n_rows();
@@ -51,7 +51,7 @@ inline Outputs run_step(Step& step, const RowSource& source, AttentionBackend& b
   return outputs;
 }
 
-// Appends n tokens with attention, committed.
+// Appends n tokens with attention and commits the step.
 inline Outputs attend_tokens(Cache& cache, SequenceId s, int n, bool is_prompt, const RowSource& source,
                              AttentionBackend& backend) {
   auto step = cache.reserve({{s, n, is_prompt}});
@@ -66,7 +66,7 @@ inline Outputs attend_tokens(Cache& cache, SequenceId s, int n, bool is_prompt, 
   return attend_tokens(cache, s, n, is_prompt, source, *backend);
 }
 
-// A sequence of n tokens that were attended so many at a time, from token 300 on in a fork.
+// Makes a sequence of n tokens in steps of `chunk` tokens. From token 300 on, the steps continue in a fork.
 inline SequenceId attend_in_chunks(Cache& cache, int n, int chunk, bool is_prompt, const RowSource& source) {
   SequenceId s = cache.add();
   const auto backend = make_reference_backend();
@@ -81,7 +81,7 @@ inline SequenceId attend_in_chunks(Cache& cache, int n, int chunk, bool is_promp
   return s;
 }
 
-// Row `token` of head `head` in a layer's outputs that begin with token `first`.
+// Returns the row of `token` and `head` in a layer's outputs, which begin with token `first`.
 inline const float* output_row(const std::vector<float>& outputs, const Geometry& g, int first, int token,
                                int head, int layer = 0) {
   return outputs.data() + (static_cast<std::ptrdiff_t>(token - first) * g.n_heads + head) * g.dim(layer);
@@ -93,7 +93,7 @@ inline double dot(const float* a, const float* b, int n) {
   return sum;
 }
 
-// Weights exp(s - max s) / sum.
+// Returns the weights exp(s - max s) / sum.
 inline std::vector<double> softmax_in_double(std::vector<double> scores) {
   const double top = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
@@ -102,7 +102,7 @@ inline std::vector<double> softmax_in_double(std::vector<double> scores) {
   return scores;
 }
 
-// Root of the mean square of a - b over that of b.
+// Returns the root mean square of a - b relative to that of b.
 inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
   double error = 0, power = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

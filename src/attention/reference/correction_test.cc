@@ -1,4 +1,5 @@
-// KVLinC's linear correction against its equations 5 and 6 in double precision, with arbitrary adapters.
+// Compares KVLinC's linear correction with its equations 5 and 6 in double precision, with arbitrary
+// adapters.
 #include <gtest/gtest.h>
 
 #include "attention/reference/attention_fixture.h"
@@ -22,7 +23,7 @@ Geometry geometry() {
   return g;
 }
 
-// `shift` moves all scores: K gets it in channel 15, where queries are 1.
+// Adds `shift` to all scores: K has the shift in channel 15, where all queries are 1.
 testing::RowSource shifted_values(float shift) {
   return [shift](int layer, int head, int kind, int token) {
     std::vector<float> row = testing::token_values(layer, head, kind, token, kSize);
@@ -34,7 +35,7 @@ testing::RowSource shifted_values(float shift) {
   };
 }
 
-// Adapters that tell tokens apart, so that a wrong one shows.
+// Returns adapters that differ for every head, so the test notices a wrong one.
 std::shared_ptr<const Constants> adapters(const Geometry& g) {
   auto constants = std::make_shared<Constants>();
   const std::size_t one = std::size_t{2} * kSize * kHalf;
@@ -51,7 +52,7 @@ std::shared_ptr<const Constants> adapters(const Geometry& g) {
 
 using Row = std::vector<double>;
 
-// Equation 6: [softmax(x W1), softmax(x W2)]. weights: [2][d][D / 2].
+// Computes equation 6, [softmax(x W1), softmax(x W2)]. weights: [2][d][D / 2].
 Row feature_map(std::span<const float> weights, const Row& x) {
   Row features;
   for (int half = 0; half < 2; ++half) {
@@ -65,7 +66,7 @@ Row feature_map(std::span<const float> weights, const Row& x) {
   return features;
 }
 
-// Tokens of one head: bf16 K and V, and as sealed.
+// Holds the tokens of one side of a head, in BF16 and as the sealed pages decode.
 struct Side2 {
   std::vector<Row> exact, sealed;
 };
@@ -75,8 +76,9 @@ struct Oracle {
   int window = 0, sink = 0;
   bool absolute = false;
 
-  // Output of query head g of the group. n_sealed: sealed tokens. Equation 5 as written, where `absolute`;
-  // else exponentials relative to the largest score, and the correction as it is (Algorithm 1).
+  // Returns the output of query head g of the group, with n_sealed sealed tokens. With `absolute`, follows
+  // equation 5 as written. Otherwise exponentials are relative to the largest score and the correction stays
+  // unscaled (Algorithm 1).
   Row attend(const std::vector<float>& query, int g, int t, int n_sealed) const {
     const Row q(query.begin(), query.end());
     const Row phi_q =
@@ -127,7 +129,8 @@ Side2 stored(const Plan& plan, int kv_head, Side side, int n, const testing::Row
     what.sealed->encode(values, mask, what.context, bytes.data());
     what.sealed->decode(bytes.data(), kPageTokens, what.context, values);
   }
-  // V back to the model's space: it is a linear map, which may as well be applied before summing.
+  // V is mapped back to the model's space before summing, which gives the same result because the map is
+  // linear.
   if (side == Side::value) {
     what.transform.inverse({rows.data(), n, kSize});
     what.transform.inverse({sealed.data(), n, kSize});
@@ -144,7 +147,8 @@ Side2 stored(const Plan& plan, int kv_head, Side side, int n, const testing::Row
 
 struct Case {
   const char* recipe;
-  float shift;  // of all scores
+  // The shift is added to all scores.
+  float shift;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.recipe << ", scores + " << c.shift;
@@ -234,7 +238,7 @@ TEST(CorrectionState, IsCountedInTheBits) {
   uncorrected.add();
   attend_tokens(corrected, 0, 512, true, shifted_values(0));
   attend_tokens(uncorrected, 0, 512, true, shifted_values(0));
-  // S [D, d] and P [D] in F32, of each KV head.
+  // Each of 2 KV heads has S [D, d] and P [D] in F32.
   EXPECT_EQ(corrected.bytes(0).all() - uncorrected.bytes(0).all(), 2 * 256 * (kSize + 1) * 4);
   EXPECT_GT(corrected.bytes(0).bits_sealed(), uncorrected.bytes(0).bits_sealed());
 }
@@ -244,7 +248,8 @@ TEST(CorrectionState, RefusesACutIntoWhatItSummedUp) {
   const auto source = shifted_values(0);
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
-  attend_tokens(cache, s, 600, true, source);  // sealed: 384
+  // 384 tokens are sealed.
+  attend_tokens(cache, s, 600, true, source);
   const std::string before = testing::contents(cache, s);
   const Status status = cache.truncate(s, 383);
   ASSERT_FALSE(status.ok());

@@ -1,5 +1,5 @@
-// Evicted tokens (H2O; KVLinC section 4) against the definition in double precision: which tokens go, that
-// attention is the softmax over exactly those that are left, and what is freed.
+// Compares eviction (H2O; KVLinC section 4) with its definition in double precision. The tests check which
+// tokens are dropped, that attention is the softmax over the remaining tokens, and which bytes are freed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,8 +28,9 @@ std::string recipe(const Rules& rules) {
   return fmt::format("k=bf16,v=bf16,evict={},window={},sink={}", rules.share, rules.window, rules.sink);
 }
 
-// At the end of each page that seals one: of all sealed tokens but the sink, those of the lowest vertical
-// scores go until floor(share x sealed tokens) are gone. n: a multiple of kPageTokens.
+// Returns the tokens that the definition drops. Whenever a page is sealed, the sealed tokens with the lowest
+// vertical scores are dropped, except the sink, until floor(share x sealed tokens) are gone. n must be a
+// multiple of kPageTokens.
 std::set<int> evicted_by_definition(int kv_head, int n, const Rules& rules) {
   testing::graded::VerticalScores scores(kv_head);
   std::set<int> gone;
@@ -48,7 +49,7 @@ std::set<int> evicted_by_definition(int kv_head, int n, const Rules& rules) {
   return gone;
 }
 
-// Tokens that no view shows.
+// Returns the tokens that no page view shows.
 std::set<int> evicted_by_cache(const HeadState& head) {
   std::vector<PageView> pages;
   head.list_pages(0, pages);
@@ -63,7 +64,7 @@ std::set<int> evicted_by_cache(const HeadState& head) {
   return gone;
 }
 
-// Attention of query `t` over the tokens up to it but `gone`, K and V in bf16.
+// Returns the attention of query `t` to the tokens up to t except `gone`, with K and V in BF16.
 std::vector<double> attention_without(const testing::RowSource& source, const Geometry& g, int head, int t,
                                       const std::set<int>& gone) {
   const int kv_head = head / g.group(0);
@@ -138,7 +139,7 @@ TEST(Eviction, DropsTheSameForAnyChunkingAndInForks) {
 
 TEST(Eviction, OfAllLeavesOnlySinkAndWindow) {
   const Geometry g = geometry();
-  const std::int64_t row_bytes = 2 * 2 * g.head_dim * g.n_kv_heads;  // K and V in bf16
+  const std::int64_t row_bytes = 2 * 2 * g.head_dim * g.n_kv_heads;  // bytes of K and V of a token in BF16
   for (const char* formats : {"k=bf16,v=bf16", "k=ch2g128,v=tok2g128", "k=rhadamard:lm4,v=prog4"}) {
     Cache cache(plan_for(fmt::format("{},sink=4,window=128,evict=1", formats), g), 0);
     const SequenceId s = cache.add();
@@ -148,7 +149,8 @@ TEST(Eviction, OfAllLeavesOnlySinkAndWindow) {
     EXPECT_EQ(bytes.sealed, 0);
     EXPECT_EQ(bytes.sink, 4 * row_bytes);
     EXPECT_EQ(bytes.tail, kPageTokens * row_bytes);
-    EXPECT_LT(bytes.bits_all(), 16.0 * (4 + kPageTokens) / 768 + 0.3);  // and some lists
+    // Lists of tokens take up to 0.3 bits.
+    EXPECT_LT(bytes.bits_all(), 16.0 * (4 + kPageTokens) / 768 + 0.3);
     std::set<int> gone;
     for (int t = 4; t < 640; ++t) gone.insert(t);
     EXPECT_EQ(evicted_by_cache(cache.head(s, 0, 1)), gone);
@@ -172,7 +174,7 @@ TEST(Eviction, OfAllButTheProtectedKeepsTheHeavyHitters) {
   EXPECT_EQ(evicted_by_cache(all.head(0, 0, 0)), gone);
 }
 
-// Nobody looks at the tokens of page 1.
+// In these values, no query attends to the tokens of page 1.
 std::vector<float> values_with_a_dull_page(int layer, int head, int kind, int token) {
   auto row = values_of(layer, head, kind, token);
   if (kind == kKeyRows && token / kPageTokens == 1) std::fill(row.begin(), row.end(), -1.0F);
@@ -186,7 +188,8 @@ TEST(Eviction, FreesAPageWhenAllItsTokensAreGone) {
   const auto backend = make_reference_backend();
   const std::int64_t page_bytes = 2 * 2 * g.head_dim * g.n_kv_heads * kPageTokens;
   attend_tokens(cache, s, 256, true, values_with_a_dull_page, *backend);
-  EXPECT_EQ(cache.bytes(s).sealed, 2 * page_bytes);  // half of each page is gone
+  // Half of the tokens of each page are dropped.
+  EXPECT_EQ(cache.bytes(s).sealed, 2 * page_bytes);
   const SequenceId fork = *cache.fork(s);
   const std::string before = testing::contents(cache, fork);
   {
@@ -198,7 +201,8 @@ TEST(Eviction, FreesAPageWhenAllItsTokensAreGone) {
   EXPECT_EQ(cache.bytes(s).sealed, 3 * page_bytes);
   EXPECT_EQ(cache.bytes(s).sealed_elements, std::int64_t{2} * 2 * g.head_dim * 512);
   EXPECT_EQ(testing::contents(cache, fork), before) << "a fork";
-  EXPECT_EQ(cache.bytes().sealed, 4 * page_bytes);  // the fork still holds page 1, and shares page 0
+  // The fork still holds page 1 and shares page 0.
+  EXPECT_EQ(cache.bytes().sealed, 4 * page_bytes);
   cache.free(s);
   cache.free(fork);
   EXPECT_EQ(cache.bytes().all(), 0);
@@ -229,7 +233,8 @@ TEST(Eviction, AnAbortRestoresMasksAndPages) {
 TEST(Eviction, CutsAtPagesAndInTheTailOnly) {
   Cache cache(plan_for(recipe({0.5, 128, 4}), geometry()), 0);
   const SequenceId s = cache.add();
-  attend_tokens(cache, s, 700, true, values_of);  // 512 tokens are sealed
+  // 512 tokens are sealed.
+  attend_tokens(cache, s, 700, true, values_of);
   const std::string before = testing::contents(cache, s);
   const Status refused = cache.truncate(s, 400);
   ASSERT_FALSE(refused.ok());

@@ -1,5 +1,5 @@
-// What tests of token choice share: tokens whose scores are well apart and the same for every query, so that
-// rounding decides nothing; and vertical scores (VQuant equation 6) from their definition.
+// Gives tests of protection and eviction tokens whose scores are far apart and equal for every query, so
+// rounding decides nothing. Also computes vertical scores (VQuant equation 6) from their definition.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,15 @@ namespace kvant::testing::graded {
 inline constexpr int kSize = 16;  // channels
 inline constexpr int kGroup = 2;
 inline constexpr int kTokens = 900;
-inline constexpr int kBits = 10;  // channels 0 .. 9 of K hold the bits of a token's level: exact in bf16
+// Channels 0 .. 9 of K hold the bits of a token's level, which BF16 represents exactly.
+inline constexpr int kBits = 10;
 inline constexpr double kStep = 0.012;
-inline constexpr unsigned kSeed = 3;  // puts no scores near each other where a choice is made
-inline constexpr int kOutlier = 12;   // a channel that queries ignore
+// With this seed, no two scores are close to each other at a choice.
+inline constexpr unsigned kSeed = 3;
+// Queries ignore this channel.
+inline constexpr int kOutlier = 12;
 
-// A token's level among kTokens; no two tokens of a head share one.
+// Returns a token's level among kTokens levels. No two tokens of a head share a level.
 inline int level(int kv_head, int token) {
   static const std::vector<std::vector<int>> levels = [] {
     std::vector<std::vector<int>> all(2, std::vector<int>(kTokens));
@@ -34,7 +37,7 @@ inline int level(int kv_head, int token) {
   return levels[kv_head][token];
 }
 
-// Scores: level * kStep, more for later heads of the group.
+// Scores are level * kStep times a factor that grows with the head's index in its group.
 inline double head_factor(int head) {
   return 1 + 0.1 * (head % kGroup);
 }
@@ -56,7 +59,7 @@ inline Geometry geometry() {
   return g;
 }
 
-// Softmax weights of a query over tokens 0 .. query but `gone`, which get 0.
+// Returns the softmax weights of a query over tokens 0 .. query. The tokens in `gone` get 0.
 inline std::vector<double> weights_of(int kv_head, int head, int query, const std::set<int>& gone) {
   std::vector<double> scores(query + 1);
   for (int t = 0; t <= query; ++t) {
@@ -65,13 +68,14 @@ inline std::vector<double> weights_of(int kv_head, int head, int query, const st
   return softmax_in_double(scores);
 }
 
-// The weights that the last 64 queries of each page gave to a token / how many of them could see it, heads
-// summed.
+// Computes a token's vertical score: the sum of the weights that the last 64 queries of each page gave to the
+// token, divided by the number of these queries that could see it. The heads of a group are summed.
 class VerticalScores {
  public:
   explicit VerticalScores(int kv_head) : kv_head_(kv_head), weights_(kTokens, 0.0), observers_(kTokens, 0) {}
 
-  // The page that ends at `end`, whose queries see all tokens before them but `gone`.
+  // Adds the observing queries of the page that ends at `end`. They see all tokens up to themselves except
+  // `gone`.
   void end_page(int end, const std::set<int>& gone = {}) {
     for (int query = end - 64; query < end; ++query) {
       for (int h = 0; h < kGroup; ++h) {
@@ -83,8 +87,8 @@ class VerticalScores {
   }
   double of(int token) const { return weights_[token] / observers_[token]; }
 
-  // Orders tokens by score, the highest first, and expects a gap after the first n: the test is of the
-  // choice, not of rounding.
+  // Sorts tokens by descending score. Expects a gap after the first n tokens, because the test is about the
+  // choice and not about rounding.
   void sort(std::vector<int>& tokens, int n) const {
     std::sort(tokens.begin(), tokens.end(), [&](int a, int b) { return of(a) > of(b); });
     if (n == 0 || n >= static_cast<int>(tokens.size())) return;

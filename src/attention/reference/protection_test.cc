@@ -1,5 +1,5 @@
-// Protected tokens (VQuant section 5) against the definition in double precision: which tokens are chosen,
-// and that they stay exact and widen no range.
+// Compares protection (VQuant section 5) with its definition in double precision. The tests check which
+// tokens are chosen, that chosen tokens stay exact, and that they widen no range of their page.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,10 +28,11 @@ struct Rules {
   int window, sink;
 };
 
-// What is sealed and protected after n tokens (a multiple of kPageTokens), from the definition: the vertical
-// score of a token = the weights that the last 64 queries of each page gave it / how many of them could see
-// it, heads summed; when its page is sealed, it is protected if it is among the best floor(rho n) of the n
-// tokens up to the end of that page, within the cap of ceil(rho x sealed tokens).
+// Returns the protected tokens after n tokens, a multiple of kPageTokens, by the definition. A token's
+// vertical score is the sum of the weights that the last 64 queries of each page gave it, divided by the
+// number of these queries that could see it; heads are summed. When a page is sealed, its tokens compete with
+// all n tokens up to the page's end. A token is protected if it is among the best floor(rho n), within the
+// cap of ceil(rho x sealed tokens).
 std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
   testing::graded::VerticalScores scores(kv_head);
   std::set<int> chosen;
@@ -39,7 +40,8 @@ std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
   int beyond_sink = 0;
   for (int end = kPageTokens; end <= n; end += kPageTokens) {
     scores.end_page(end);
-    const int page = (end - rules.window) / kPageTokens - 1;  // sealed now
+    // The page that is sealed at this length.
+    const int page = (end - rules.window) / kPageTokens - 1;
     if (page < 0) continue;
     const int page_end = (page + 1) * kPageTokens;
     std::vector<int> order(page_end);
@@ -73,7 +75,7 @@ std::set<int> protected_by_cache(const HeadState& head) {
   return protected_set;
 }
 
-// K without rounding to speak of, so that the definition needs no decoding.
+// K is bf16, so the definition needs no decoded keys.
 std::string recipe(const Rules& rules) {
   return fmt::format("k=bf16,v=tok2g128,protect={},window={},sink={}", rules.rho, rules.window, rules.sink);
 }
@@ -95,7 +97,7 @@ TEST(Protection, ChoosesTheTokensOfTheDefinition) {
   }
 }
 
-// Protected sets of both heads after each of some chunks.
+// Compares the protected tokens of both heads after each chunk of several.
 TEST(Protection, ChoosesTheSameForAnyChunkingAndInForks) {
   const Rules rules{0.05, 128, 4};
   const auto plan = plan_for(recipe(rules), geometry());
@@ -162,7 +164,8 @@ TEST(Protection, KeepsRowsExactAndLeavesThemOutOfRanges) {
             ASSERT_EQ(values[t * kSize + c], testing::rounded_to_bf16(exact[c]));
           }
         } else if (kind == kKeyRows && token < head.n_sealed() * kPageTokens && !page.masked.test(t)) {
-          // Its outliers are all protected: with one left in, the step would be 999 / 15.
+          // Every token with an outlier is protected and left out of its page's range. One unprotected
+          // outlier of 999 would raise the step of 4-bit codes to 999 / 15.
           ASSERT_NEAR(values[t * kSize + kOutlier], 1.0F, 0.01F) << token;
         }
       }
@@ -202,7 +205,8 @@ TEST(Protection, ATruncationWithinTheOpenPageIsExact) {
   Cache cache(plan, 0), fresh(plan, 0);
   const SequenceId s = cache.add(), t = fresh.add();
   attend_tokens(cache, s, 500, true, values_of);
-  ASSERT_TRUE(cache.truncate(s, 470).ok());  // page 3 is open: its observers begin at 448
+  // Page 3 is open, and its observing queries begin at token 448.
+  ASSERT_TRUE(cache.truncate(s, 470).ok());
   attend_tokens(fresh, t, 470, true, values_of);
   EXPECT_EQ(testing::contents(cache, s), testing::contents(fresh, t));
   for (Cache* c : {&cache, &fresh}) attend_tokens(*c, 0, 400, true, values_of);
@@ -216,7 +220,8 @@ TEST(Protection, ATruncationIntoEarlierPagesKeepsWhatIsSealedAndGoesOn) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   attend_tokens(cache, s, 800, true, values_of);
-  for (const int cut : {766, 600, 333, 100, 0}) {  // an ended page of the tail, sealed pages, nothing
+  // The cuts are in a complete page of the tail, in sealed pages, and at the start.
+  for (const int cut : {766, 600, 333, 100, 0}) {
     std::set<int> expected = protected_by_cache(cache.head(s, 0, 0));
     expected.erase(expected.lower_bound(std::min(cut, cache.head(s, 0, 0).n_sealed() * kPageTokens) /
                                         kPageTokens * kPageTokens),
@@ -232,7 +237,8 @@ TEST(Protection, ATruncationIntoEarlierPagesKeepsWhatIsSealedAndGoesOn) {
   EXPECT_EQ(protected_by_cache(cache.head(s, 0, 0)), protected_by_definition(0, 768, {0.05, 128, 4}));
 }
 
-// A mean of K shifts scores, which a soft cap notices: observers must add what queries do.
+// A mean of K shifts all scores, and a soft cap is not shift-invariant. Observing queries must therefore add
+// the shift that ordinary queries add.
 TEST(Protection, WeighsAsTheQueriesDidUnderASoftCap) {
   Geometry g = geometry();
   g.score_softcap = 5;

@@ -1,6 +1,7 @@
-// Every product recipe, and every pair of features on a few formats, through the life of a sequence: append,
-// attend, seal, fork, abort, truncate. Outputs are attention to what the cache has stored, and near attention
-// to what was appended, both in double precision, the second within a bound that knows nothing but the bits.
+// Runs every product recipe, and every pair of features on a few formats, through the life of a sequence:
+// append, attend, seal, fork, abort, truncate. Outputs are compared in double precision with attention to
+// what the cache has stored. They are also compared with attention to what was appended, within a bound that
+// depends only on the bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ using testing::small_geometry;
 constexpr int kPrompt = 400, kDecoded = 3;
 constexpr int kChunks[] = {250, 150};
 
-// Layer 1 slides.
+// Layer 1 has a sliding window.
 Geometry geometry(int head_dim) {
   Geometry g = small_geometry(head_dim, 4, 2, 2);
   g.sliding_window = {0, 150};
@@ -34,7 +35,8 @@ Geometry geometry(int head_dim) {
 testing::RowSource source(const Geometry& g) {
   return [g](int layer, int head, int kind, int token) {
     static std::map<std::tuple<int, int, int, int, int>, std::vector<float>>
-        rows;  // made once: they cost time
+        // Making rows takes time, so each row is made once.
+        rows;
     const int head_dim = g.dim(layer);
     std::vector<float>& row = rows[{head_dim, layer, head, kind, token}];
     if (row.empty()) {
@@ -45,7 +47,7 @@ testing::RowSource source(const Geometry& g) {
   };
 }
 
-// Attention to everything unquantized, of some tokens' rows.
+// Returns the attention of one token to all unquantized tokens.
 std::vector<double> plain_attention(const Geometry& g, int layer, int head, int t) {
   const auto values = source(g);
   const auto q = values(layer, head, kQueryRows, t);
@@ -63,7 +65,8 @@ std::vector<double> plain_attention(const Geometry& g, int layer, int head, int 
   return out;
 }
 
-// The same of what a sequence's pages hold, taken out of them by their formats and transforms.
+// Returns the attention of one token to what a sequence's pages hold, decoded by their formats and
+// transforms.
 std::vector<double> stored_attention(const Geometry& g, const Cache& cache, SequenceId s, int layer, int head,
                                      int t) {
   const int d = g.dim(layer), kv_head = head / g.group(layer);
@@ -97,7 +100,8 @@ std::vector<double> stored_attention(const Geometry& g, const Cache& cache, Sequ
   return out;
 }
 
-constexpr double kLeastCosine = 0.5;  // of outputs of recipes of fewer than 2 bits; zeros have none
+// The outputs of recipes with fewer than 2 bits must have at least this cosine. Outputs of zeros have none.
+constexpr double kLeastCosine = 0.5;
 
 double cosine(const std::vector<double>& a, const std::vector<double>& b) {
   double product = 0, a_power = 0, b_power = 0;
@@ -150,7 +154,7 @@ class Life {
     const std::string contents = testing::contents(cache_, s);
     fork_and_abort(s);
     truncate(s);
-    // From the start again: the same.
+    // From an empty sequence, the run must give equal outputs and contents again.
     ASSERT_TRUE(cache_.truncate(s, 0).ok()) << recipe_;
     EXPECT_EQ(run_all(s), first) << recipe_;
     EXPECT_EQ(testing::contents(cache_, s), contents) << recipe_;
@@ -176,7 +180,7 @@ class Life {
     return out;
   }
 
-  // The fewest bits that a head's side is sealed in.
+  // Returns the fewest bits in which a side of a head is sealed.
   double fewest_bits() const {
     double bits = 16;
     for (const HeadPlan& head : cache_.plan().heads) {
@@ -187,7 +191,7 @@ class Life {
   }
 
   void expect_near_plain(const Outputs& out) const {
-    // Arbitrary adapters correct nothing, and evicted tokens are missing: see eviction_test.cc.
+    // Arbitrary adapters correct nothing, and evicted tokens are missing; eviction_test.cc checks eviction.
     if (cache_.plan().recipe.correction != Correction::none || cache_.plan().recipe.evict > 0) return;
     std::vector<double> probes;
     for (int layer = 0; layer < geometry_.n_layers; ++layer) {
@@ -199,12 +203,13 @@ class Life {
     const double error = testing::relative_error(probes, plain_probes(geometry_));
     if (fewest_bits() >= 2) {
       EXPECT_LT(error, 0.05 + 0.75 * std::exp2(-fewest_bits())) << recipe_;
-    } else {  // the error may be as large as the output: its direction is right
+      // The error may be as large as the output, so only the direction is checked.
+    } else {
       EXPECT_GT(cosine(probes, plain_probes(geometry_)), kLeastCosine) << recipe_;
     }
   }
 
-  // The last token's outputs are attention to what the cache has stored, however coarse that is.
+  // The last token's outputs must be attention to what the cache has stored, however coarse the format is.
   void expect_attention_to_what_is_stored(const Outputs& out, SequenceId s) const {
     if (cache_.plan().recipe.correction != Correction::none) return;
     const int t = kPrompt + kDecoded - 1;
@@ -241,7 +246,8 @@ class Life {
     cache_.free(*fork);
   }
 
-  // Into the tail, and into a sealed page: only a correction and eviction refuse that.
+  // Truncates into the tail and into a sealed page. Only a correction and eviction refuse to truncate a
+  // sealed page.
   void truncate(SequenceId s) {
     for (const int cut : {401, 300}) {
       const auto fork = cache_.fork(s);
@@ -299,7 +305,7 @@ const char* const kFeatures[] = {
     "prompt=sage",
 };
 
-// Pairs that a plan refuses: plan_test.cc.
+// Returns whether a plan refuses this pair of features; plan_test.cc tests the refusals.
 bool is_refused(std::string_view a, std::string_view b) {
   return (a.starts_with("correction") && b.starts_with("evict")) ||
          (a.ends_with("products=integer") && b.starts_with("prompt"));
@@ -315,7 +321,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, FeaturePairs,
 TEST_P(FeaturePairs, LiveThroughEveryOperation) {
   for (const char* const* a = std::begin(kFeatures); a != std::end(kFeatures); ++a) {
     for (const char* const* b = a + 1; b != std::end(kFeatures); ++b) {
-      if (std::string(*a).substr(0, 7) == std::string(*b).substr(0, 7)) continue;  // of one key
+      // Both set one key.
+      if (std::string(*a).substr(0, 7) == std::string(*b).substr(0, 7)) continue;
       if (is_refused(*a, *b) || is_refused(GetParam(), *b)) continue;
       Life(fmt::format("{},{},{}", GetParam(), *a, *b), geometry(32)).run();
     }

@@ -1,4 +1,5 @@
-// The reference backend: clear code over Format::decode.
+// Implements attention in clear code over Format::decode. Fast backends are compared with this one, and it
+// serves every feature of recipes.
 #include <vector>
 
 #include "attention/flashq.h"
@@ -30,7 +31,7 @@ class ReferenceAttention final : public PageAttention {
   KernelChoice kernel(const Plan&, int, int, Side) const override { return {"reference", ""}; }
 
  private:
-  std::vector<TileScratch> scratch_;  // by thread
+  std::vector<TileScratch> scratch_;  // one per thread
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The reference backend against plain attention in double precision, written from design section 2: query t
-// sees page j sealed if and only if t >= 128 (j + 1) + window; protected tokens and the rest unquantized.
+// Compares the reference backend with plain attention in double precision, written from the rule of
+// visibility (design section 2). Query t sees page j sealed if and only if t >= 128 (j + 1) + window.
+// Protected tokens and all other tokens are seen unquantized.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,13 +17,14 @@ using testing::plan_for;
 using testing::small_geometry;
 using testing::token_values;
 
-constexpr int kQuerySide = 7;  // seeds token_values apart from K and V
+// A side of its own seeds queries differently from K and V.
+constexpr int kQuerySide = 7;
 
 std::vector<float> query_values(int layer, int head, int token, int d) {
   return token_values(layer, head, kQuerySide, token, d);
 }
 
-// Rows [first, first + n) of one layer, as a model would hand them over.
+// Holds rows [first, first + n) of one layer, as a model would pass them.
 struct Rows {
   std::vector<float> q, k, v, out;
   Rows(const Geometry& g, int layer, int first, int n)
@@ -46,7 +48,7 @@ struct Rows {
   }
 };
 
-// Appends n tokens with attention on all layers; returns the outputs of the last layer [n, n_heads * d].
+// Appends n tokens with attention on all layers. Returns the outputs of the last layer, [n, n_heads * d].
 std::vector<float> attend(Cache& cache, SequenceId s, int n, bool is_prompt, int n_threads) {
   const Geometry& g = cache.plan().geometry;
   const auto backend = make_reference_backend();
@@ -68,7 +70,7 @@ float rounded(const Format& tail, float x) {
   return tail.name() == "f16" ? float_from_f16(f16_from_float(x)) : float_from_bf16(bf16_from_float(x));
 }
 
-// The oracle for one head: keys and values as query t sees them, mapped back to the model's space.
+// Holds the keys and values of one head as query t sees them, mapped back to the model's space.
 class Oracle {
  public:
   Oracle(const Plan& plan, int layer, int kv_head, int n_tokens) : plan_(plan), layer_(layer) {
@@ -98,7 +100,8 @@ class Oracle {
     }
   }
 
-  // block_start: the first token of t's block: what was sealed when the block began.
+  // `block_start` is the first token of t's block. A page counts as sealed if it was sealed when the block
+  // began.
   std::vector<double> attend(const std::vector<float>& q, int t, int block_start) const {
     const int d = plan_.geometry.head_dim;
     const LayerPlan& rules = plan_.layers[layer_];
@@ -213,8 +216,8 @@ TEST_P(ReferenceBackend, GivesTheSameBytesAndOutputsForAnyChunking) {
   const std::vector<float> whole = run(kTokens, whole_contents);
   for (const int chunk : {1, 128, 200}) {
     const std::vector<float> out = run(chunk, contents);
-    // A larger block lets its tokens see each other; cut into steps, they see the same, already sealed or
-    // not.
+    // Within a larger block, tokens see each other unsealed. A prompt that is cut into steps must see each
+    // token as one step does, sealed or not.
     if (!plan->geometry.slides(plan->geometry.n_layers - 1)) {
       EXPECT_EQ(contents, whole_contents) << chunk;
     }

@@ -1,5 +1,5 @@
-// Sink logits (gpt-oss) on both backends: plain attention in double precision with one more term in each
-// denominator.
+// Tests sink logits (gpt-oss) on both backends against plain attention in double precision, which adds one
+// term to each denominator.
 #include <algorithm>
 
 #include "attention/reference/attention_fixture.h"
@@ -15,7 +15,8 @@ constexpr int kTokens = 300, kDecoded = 5;
 Geometry geometry_with_sinks(int window) {
   Geometry g = small_geometry(/*head_dim=*/64, /*n_heads=*/6, /*n_kv_heads=*/2, /*n_layers=*/2);
   g.sliding_window = {0, window};
-  // Far below all scores, among them, and far above, where exp(sink - max) alone would overflow.
+  // The logits lie far below all scores, among the scores, and far above them. In the last case exp(sink -
+  // max) alone would overflow.
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (const float logit : {-40.0F, -1.0F, 0.5F, 2.0F, 4.0F, 200.0F})
       g.sink_logits.push_back(logit + layer);
@@ -27,7 +28,7 @@ std::vector<float> row_of(int layer, int head, int kind, int token) {
   return token_values(layer, head, kind, token, 64);
 }
 
-// The output [d] of a query head for one token, of K and V rounded to BF16.
+// Returns the output [d] of a query head for one token, with K and V rounded to BF16.
 std::vector<double> expected(const Geometry& g, int layer, int head, int token) {
   const int first = g.slides(layer) ? std::max(0, token + 1 - g.sliding_window[layer]) : 0;
   const std::vector<float> q = row_of(layer, head, kQueryRows, token);
@@ -76,7 +77,7 @@ TEST_P(SinkLogits, JoinTheDenominatorsOfTheirHeads) {
   }
 }
 
-// A token weighs what the sink leaves it: nothing here.
+// The sink takes nearly all weight here, so every token's weight is below the threshold.
 TEST_P(SinkLogits, CountWhereTokensAreSkipped) {
   Geometry g = geometry_with_sinks(/*window=*/0);
   std::fill(g.sink_logits.begin(), g.sink_logits.end(), 200.0F);

@@ -1,4 +1,4 @@
-// Skipping V (Sparse V) against softmax weights in double precision.
+// Compares Sparse V, which skips V of tokens with small weights, with softmax weights in double precision.
 #include <gtest/gtest.h>
 
 #include "attention/reference/attention_fixture.h"
@@ -15,7 +15,7 @@ using testing::small_geometry;
 
 constexpr int kSize = 64;
 
-// Queries sharp enough for weights from 1e-12 to 1.
+// The queries are sharp enough for weights from 1e-12 to 1.
 std::vector<float> values_of(int layer, int head, int kind, int token) {
   return testing::token_values(layer, head, kind, token, kSize);
 }
@@ -40,19 +40,21 @@ TEST_P(Skip, OfATinyThresholdChangesNothing) {
     const auto expected = attend_tokens(plain, a, n, is_prompt, values_of);
     const auto actual = attend_tokens(skipping, b, n, is_prompt, values_of, *backend);
     for (std::size_t i = 0; i < expected[1].size(); ++i) {
-      // Integers of P may round to the other side where the maximum was known from the start.
+      // With integer products, P may be rounded to another integer, because one side knew the maximum from
+      // the start.
       ASSERT_NEAR(actual[1][i], expected[1][i], plain.plan().recipe.products == Products::real ? 1e-5 : 0.05);
     }
   }
   for (const SkipCount& count : backend->skip_counts()) {
-    EXPECT_EQ(count.seen, 2 * 402 * 403 / 2);  // KV heads, pairs of (query, token at or before it)
+    // 2 KV heads see each pair of a query and a token at or before the query.
+    EXPECT_EQ(count.seen, 2 * 402 * 403 / 2);
     EXPECT_EQ(count.queries, 2 * 402);
     EXPECT_EQ(count.skipped, 0);
     EXPECT_EQ(count.mass, 0);
   }
 }
 
-// K, V of tokens [0, n) as the only query of a decode step finds them.
+// Holds K and V of tokens [0, n) as the only query of a decode step finds them.
 struct Found {
   std::vector<float> k, v;
 };
@@ -163,7 +165,8 @@ TEST(SkippedMass, BoundsTheErrorOfTheOutput) {
     const auto backend = make_reference_backend();
     const auto exact = attend_tokens(plain, a, 1, false, values_of)[0];
     const auto out = attend_tokens(skipping, b, 1, false, values_of, *backend)[0];
-    double norm = 0;  // of the largest V, as decoded
+    // The norm of the largest decoded V.
+    double norm = 0;
     for (int kv = 0; kv < g.n_kv_heads; ++kv) {
       const Found found = found_by_decoding(plain.plan(), kv, kTokens + 1);
       for (int t = 0; t <= kTokens; ++t) {
@@ -171,7 +174,8 @@ TEST(SkippedMass, BoundsTheErrorOfTheOutput) {
         norm = std::max(norm, std::sqrt(testing::dot(row, row, kSize)));
       }
     }
-    double error = 0;  // summed over heads, as the mass is
+    // The error is summed over heads, as the skipped mass is.
+    double error = 0;
     for (int h = 0; h < g.n_heads; ++h) {
       double square = 0;
       for (int c = 0; c < kSize; ++c) square += std::pow(out[h * kSize + c] - exact[h * kSize + c], 2);
