@@ -22,8 +22,8 @@ void pause_core() {
 #endif
 }
 
-// In GCC's library std::atomic::wait yields the core several times before it sleeps. On a busy machine each
-// yield costs a time slice.
+// Calls the kernel directly, because std::atomic::wait of GCC's library yields the core several times before
+// sleeping. On a busy machine each yield costs a time slice.
 void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
 #if defined(__linux__)
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -55,9 +55,9 @@ bool Barrier::spin(std::uint32_t phase) {
   return false;
 }
 
-// Both sides use sequentially consistent operations. Either the thread that releases sees this one in
-// `sleeping_`, or this one sees the new phase, which the kernel compares once more before it lets the thread
-// sleep.
+// Both sides use sequentially consistent operations, so no wake-up is lost. Either the releasing thread sees
+// this thread in `sleeping_`, or this thread sees the new phase. The kernel compares the phase once more
+// before a thread sleeps.
 void Barrier::sleep(std::uint32_t phase) {
   sleeping_.fetch_add(1);
   while (phase_.load() == phase) sleep_while(phase_, phase);

@@ -1,4 +1,4 @@
-// Barrier: the threads of a team wait for each other here.
+// Barrier: a point where the threads of a team (team.h) wait for each other.
 #pragma once
 
 #include <atomic>
@@ -6,15 +6,15 @@
 
 namespace kvant {
 
-// A waiting thread spins for a short time, then sleeps until it is woken. On an idle machine nearly all waits
-// end while spinning. Where other programs use the cores too, the awaited thread may not be running. So each
-// wait that ends in sleep halves the spinning time of the next ones, which frees the core soon. (Yielding
-// instead would put the thread behind everything else that is ready to run, which is many times slower on a
-// busy machine.)
+// A waiting thread spins for a short time, then sleeps until another thread wakes it. On an idle machine
+// nearly all waits end while spinning. Where other programs use the cores too, the awaited thread may not be
+// running. So each wait that ends in sleep halves the spinning time of the next waits, which frees the core
+// soon. (Yielding instead would put the thread behind everything else that is ready to run, which is many
+// times slower on a busy machine.)
 class Barrier {
  public:
-  // Returns when n_threads threads have called it. The last thread to arrive runs `last` before any of them
-  // continues.
+  // Returns when n_threads threads have called wait(). The last thread to arrive runs `last` before any
+  // thread continues.
   template <class Action>
   void wait(int n_threads, const Action& last) {
     const std::uint32_t phase = phase_.load(std::memory_order_acquire);
@@ -33,7 +33,7 @@ class Barrier {
   std::atomic<int> arrived_{0};
   std::atomic<std::uint32_t> phase_{0};
   std::atomic<int> sleeping_{0};
-  std::atomic<std::int32_t> spin_ns_{kMaxSpinNs};  // how long the next wait spins
+  std::atomic<std::int32_t> spin_ns_{kMaxSpinNs};  // spinning time of the next wait in ns
 
   static constexpr std::int32_t kMaxSpinNs = 50'000;
 };

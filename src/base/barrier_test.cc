@@ -27,7 +27,7 @@ TEST(Barrier, WakesThreadsThatSleep) {
   std::atomic<bool> released{false};
   std::atomic<int> woken{0};
   on_threads(4, [&](int i) {
-    if (i == 0) std::this_thread::sleep_for(milliseconds(50));  // far longer than the others spin
+    if (i == 0) std::this_thread::sleep_for(milliseconds(50));  // The others spin for a far shorter time.
     barrier.wait(4, [&] { released = true; });
     if (released) ++woken;
   });
@@ -41,16 +41,16 @@ TEST(Barrier, LetsThreadsSleepThatWaitLong) {
     if (i == 0) std::this_thread::sleep_for(milliseconds(200));
     barrier.wait(4, [] {});
   });
-  // CPU time of all threads; spinning would take 3 times 200 ms
+  // Spinning would take 3 times 200 ms of the CPU time of all threads.
   EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);
 }
 
 // A lost wake-up would leave a thread asleep for ever. There are more threads than cores, and pauses of all
-// lengths around the spinning time, so threads are caught awake, falling asleep and asleep.
+// lengths around the spinning time. So threads are caught awake, falling asleep and asleep.
 TEST(Barrier, LosesNoWakeUpAmongMoreThreadsThanCores) {
   for (const int n_threads : {2, 3, 16}) {
     Barrier barrier;
-    int phases = 0;  // not atomic: the barrier must order it
+    int phases = 0;  // The number is not atomic, so the barrier must order its accesses.
     std::atomic<int> wrong{0};
     constexpr int kPhases = 400;
     on_threads(n_threads, [&](int i) {

@@ -1,4 +1,4 @@
-// A rotation of two channels by rotary position embedding (RoPE).
+// ChannelTurn: the rotation of two channels by rotary position embedding (RoPE).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Broken invariants (bugs) end the process with a message; errors that a user can cause are `Result`s.
+// KVANT_CHECK ends the process with a message if an invariant is broken, which is a bug. Errors that a user
+// can cause are `Result`s.
 #pragma once
 
 #include <cstdio>

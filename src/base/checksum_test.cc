@@ -16,8 +16,8 @@ std::vector<std::byte> random_bytes(std::size_t n) {
   return bytes;
 }
 
-// scripts/kill-test.py and other readers of the files compute the checksum as the header specifies. These
-// values come from such a computation with integers of any size (Python).
+// Other readers of the files, such as scripts/kill-test.py, compute the checksum as checksum.h specifies. The
+// values here come from such a computation with integers of any size (Python).
 TEST(Checksum, IsWhatItsDescriptionSays) {
   EXPECT_EQ(checksum({}), 0xb538f5f135ceb6e9ULL);
   std::vector<std::byte> bytes(100);
@@ -40,7 +40,8 @@ TEST(Checksum, SeesEveryBitAndEveryLength) {
   }
 }
 
-// Simpler sums miss these: the same top bit in two words of a lane, swapped words, zeros at the end.
+// Simpler sums miss three kinds of damage: one top bit in two words of a lane, swapped words, and zeros at
+// the end.
 TEST(Checksum, SeesDamageInSeveralPlaces) {
   const std::vector<std::byte> bytes = random_bytes(256);
   std::set<std::uint64_t> seen = {checksum(bytes)};

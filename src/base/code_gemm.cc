@@ -29,7 +29,7 @@ void make_room(NumberRows& rows, int n, int k) {
 const CodeGemm* code_gemm() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // The list names every instruction set that code_gemm_avx512.cc is compiled for.
+  // The list names every instruction set for which code_gemm_avx512.cc is compiled.
   static const bool has_vnni = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                                __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

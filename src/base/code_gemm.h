@@ -1,7 +1,7 @@
-// Products of F32 rows with a matrix of small codes in blocks, as in quantized weights: value = scale * code
-// + offset, with codes of a byte and kCodeBlockSize values of a row per block. The rows are rounded to 16
-// bits, block by block, and the products of integers are exact. Each call uses one thread; teams make calls
-// in parallel.
+// Products of F32 rows with a matrix of small codes in blocks, as in quantized weights. A row of the matrix
+// has blocks of kCodeBlockSize values: value = scale * code + offset, with codes of a byte. The F32 rows are
+// rounded to 16 bits, block by block, and the products of integers are exact. Each call uses one thread;
+// teams make calls in parallel.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,24 @@ struct CodePanel {
   CodePanelView view() const { return {bytes.data(), scale.data(), offset.data()}; }
 };
 
-// Holds rows of k values as 16-bit integers.
+// Holds F32 rows of k values as 16-bit integers.
 struct NumberRows {
-  // [rows][k / 4][2]: the high bytes of the numbers and their low bytes, both signed.
+  // [rows][k / 4][2]: four high bytes of numbers, then their four low bytes, both signed.
   std::vector<std::uint32_t> quads;
   // [rows][k / kCodeBlockSize]: value = number * unit.
   std::vector<float> unit;
-  // The sum of the block's numbers times unit, with the same shape. It makes rounding errors proportional to
-  // the matrix's values, not to its offsets.
+  // [rows][k / kCodeBlockSize]: the sum of the block's numbers times unit, which the offsets of the matrix
+  // multiply. Rounding errors are then proportional to the matrix's values, not to its offsets.
   std::vector<float> sum;
   NumberRowsView view() { return {quads.data(), unit.data(), sum.data()}; }
 };
 
-// Enlarge the buffers to these sizes; existing contents stay.
+// Both functions enlarge the buffers to k values, and n rows, and keep existing contents.
 void make_room(CodePanel& panel, int k);
 void make_room(NumberRows& rows, int n, int k);
 
-// Returns the products for this processor, or null if it lacks the instructions and F32 is as fast.
+// Returns the products for this processor. Null means that the processor lacks the instructions, so F32 is as
+// fast.
 const CodeGemm* code_gemm();
 
 }  // namespace kvant

@@ -10,11 +10,12 @@ constexpr int kLanes = 16, kRegisters = kCodePanel / kLanes, kQuads = kCodeBlock
 constexpr float kMaxNumber = 32512;  // keeps both bytes within -128 .. 127
 constexpr float kTiny = 1e-30F;
 
-// Rows of x that are multiplied together: 16 integer sums and 8 F32 sums stay in registers.
+// The number of rows of x that are multiplied together. Their 16 integer sums and 8 F32 sums stay in
+// registers.
 constexpr int kStrip = 2;
 
-// Rounds one block of one row. Sums of 32 products stay below 2^20, since both bytes and codes give at most
-// 127 * 255 * 32. High bytes times 256 plus low bytes are therefore far below 2^31.
+// Rounds one block of one row. The sum of 32 products of a byte and a code is at most 127 * 255 * 32, which
+// is below 2^20. So high bytes times 256 plus low bytes are far below 2^31.
 inline void round_block(const float* x, std::uint32_t* quads, float& unit, float& sum) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + kLanes);
   const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));

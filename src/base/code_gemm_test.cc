@@ -54,7 +54,7 @@ TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
   }
 }
 
-// As with F32 products, a broken activation must be visible in its own row and in no other.
+// As with F32 products, a broken activation must show in its own row and in no other row.
 TEST(CodeGemm, GivesNanForRowsThatAreNotFinite) {
   const CodeGemm* gemm = code_gemm();
   if (gemm == nullptr) GTEST_SKIP() << "this processor (or this build) has no products of codes";

@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns whether a list such as "rw,cpu,cpuacct" contains this item.
+// Returns whether a list such as "rw,cpu,cpuacct" contains `item`.
 bool list_has(const std::string& list, const std::string& item) {
   std::istringstream items(list);
   for (std::string each; std::getline(items, each, ',');) {
@@ -18,8 +18,8 @@ bool list_has(const std::string& list, const std::string& item) {
   return false;
 }
 
-// Holds the process's group in each hierarchy. proc/self/cgroup has lines of NUMBER:CONTROLLERS:PATH, with no
-// controllers for v2.
+// Holds the process's group in each hierarchy. proc/self/cgroup has lines of NUMBER:CONTROLLERS:PATH; the
+// list of controllers is empty for v2.
 struct OwnGroups {
   std::optional<std::string> v1, v2;
 };
@@ -38,14 +38,14 @@ OwnGroups own_groups(const std::string& controller, const fs::path& root) {
   return groups;
 }
 
-// Describes where a hierarchy is mounted, and which of its groups is the root there.
+// Describes where a hierarchy is mounted, and which of its groups is the root of the mount.
 struct Mount {
   fs::path folder;
   std::string group = "/";
 };
 
-// Reads proc/self/mountinfo: ID PARENT DEVICE GROUP FOLDER OPTIONS [FIELDS] - TYPE SOURCE OPTIONS. Without
-// that file it tries the usual paths.
+// Finds the mount in proc/self/mountinfo: ID PARENT DEVICE GROUP FOLDER OPTIONS [FIELDS] - TYPE SOURCE
+// OPTIONS. Without that file the function assumes the usual paths.
 std::optional<Mount> find_mount(const std::string& controller, bool v2, const fs::path& root) {
   std::ifstream file(root / "proc/self/mountinfo");
   bool has_lines = false;
@@ -66,10 +66,10 @@ std::optional<Mount> find_mount(const std::string& controller, bool v2, const fs
 }
 
 std::vector<ControlGroup> groups_up(const Mount& mount, std::string path, bool v2) {
-  // A container without a namespace of its own sees its group as the root of the mount, but its path is the
-  // whole one.
+  // In a container without a namespace of its own, the container's group is the root of the mount, but `path`
+  // starts at the host's root.
   if (mount.group != "/" && path.starts_with(mount.group)) path.erase(0, mount.group.size());
-  if (path.find("/..") != std::string::npos) path.clear();  // the path belongs to another namespace
+  if (path.find("/..") != std::string::npos) path.clear();  // The path belongs to another namespace.
   std::vector<ControlGroup> groups;
   for (fs::path own = fs::path(path).relative_path().lexically_normal(); !own.empty() && own != ".";
        own = own.parent_path())
@@ -82,7 +82,7 @@ std::vector<ControlGroup> groups_up(const Mount& mount, std::string path, bool v
 
 std::vector<ControlGroup> control_groups(const std::string& controller, const fs::path& root) {
   const OwnGroups own = own_groups(controller, root);
-  // A controller belongs to one hierarchy; with both versions mounted, v2 may have only others.
+  // A controller belongs to one hierarchy. If both versions are mounted, v2 may have only other controllers.
   std::vector<ControlGroup> groups;
   for (const bool v2 : {false, true}) {
     const std::optional<std::string>& path = v2 ? own.v2 : own.v1;

@@ -1,4 +1,4 @@
-// The Linux control groups (cgroup v1, v2, or both) that this process belongs to.
+// Finds the Linux control groups (cgroup v1, v2, or both) that limit this process.
 #pragma once
 
 #include <filesystem>
@@ -7,15 +7,15 @@
 
 namespace kvant {
 
-// One group of a hierarchy, given by its folder of files.
+// One group of a hierarchy, given by the folder of its files.
 struct ControlGroup {
   std::filesystem::path folder;
   bool v2 = false;
 };
 
-// Returns the process's own group in the hierarchy of this controller ("memory", "cpu", "cpuset") and all its
-// visible parent groups, since each may have a limit. A container sees only its own part. root: "/", or for
-// tests a folder with the same files: proc/self/cgroup and proc/self/mountinfo, which may be missing, and
+// Returns the process's own group in the hierarchy of a controller ("memory", "cpu", "cpuset") and all
+// visible parent groups. Each of these groups may have a limit. A container sees only its own part. root:
+// "/", or for tests a folder with the files proc/self/cgroup, proc/self/mountinfo (which may be missing) and
 // sys/fs/cgroup.
 std::vector<ControlGroup> control_groups(const std::string& controller,
                                          const std::filesystem::path& root = "/");

@@ -1,4 +1,4 @@
-// A file that is compiled into the program; see cmake/embedded_files.cmake.
+// EmbeddedFile: a file that is compiled into the program (cmake/embedded_files.cmake).
 #pragma once
 
 #include <span>
@@ -6,7 +6,7 @@
 namespace kvant {
 
 struct EmbeddedFile {
-  const char* name;  // without its folder
+  const char* name;  // the file's name without its folder
   const char* contents;
 };
 

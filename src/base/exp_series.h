@@ -1,9 +1,9 @@
-// Computes exp(x) for small x in loops that vectorize.
+// Computes exp(x) for small x in loops that vectorize, because calls of std::exp do not.
 #pragma once
 
 namespace kvant {
 
-// It is Taylor's series of degree 6, whose relative error is below 2e-7 for |x| <= ln 2 / 2.
+// Returns exp(x) by Taylor's series of degree 6, whose relative error is below 2e-7 for |x| <= ln 2 / 2.
 inline float exp_series(float x) {
   float p = 1.0F / 720;
   p = p * x + 1.0F / 120;

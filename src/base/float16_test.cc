@@ -59,8 +59,8 @@ TEST(Float16, OverflowsToInfinityUnlessSaturated) {
 
 TEST(Bfloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(bf16_from_float(1.0F), 0x3f80);
-  EXPECT_EQ(bf16_from_float(0x1.01p0F), 0x3f80);      // halfway, even below
-  EXPECT_EQ(bf16_from_float(0x1.03p0F), 0x3f82);      // halfway, even above
+  EXPECT_EQ(bf16_from_float(0x1.01p0F), 0x3f80);      // halfway, the even neighbour is below
+  EXPECT_EQ(bf16_from_float(0x1.03p0F), 0x3f82);      // halfway, the even neighbour is above
   EXPECT_EQ(bf16_from_float(0x1.010002p0F), 0x3f81);  // just above halfway
   EXPECT_EQ(bf16_from_float(-0x1.03p0F), 0xbf82);
   EXPECT_EQ(bf16_from_float(std::numeric_limits<float>::infinity()), 0x7f80);

@@ -23,13 +23,13 @@ const GemmKernel& best_kernel() {
   return kernel;
 }
 
-// With at least this many rows of a, packing a panel of b whose rows lie far apart is faster than reading it
-// in place, which would take a quarter of the whole product's time.
+// From this many rows of a on, packing a panel of b whose rows lie far apart is faster than reading in place.
+// Reading in place would take a quarter of the whole product's time.
 constexpr int kRowsWorthPacking = 64;
 
 using Four = float __attribute__((vector_size(4 * sizeof(float))));
 
-// Turns four columns of b, each contiguous, into columns of the panel; it transposes 4 x 4 blocks in
+// Turns four columns of b, each contiguous, into columns of the panel by transposing 4 x 4 blocks in
 // registers.
 void turn_four(const float* const columns[4], int k, float* panel, int panel_stride) {
   int p = 0;
@@ -101,7 +101,7 @@ namespace {
 const HalfGemmKernel* find_half_kernel() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // The list names every instruction set that gemm_kernel_bf16.cc is compiled for.
+  // The list names every instruction set for which gemm_kernel_bf16.cc is compiled.
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bf16"))
@@ -114,7 +114,7 @@ const HalfGemmKernel* half_kernel() {
   return kernel;
 }
 
-// Sizes of a block of rounded rows: the block stays in the L2 cache and a panel in L1.
+// The rows and the depth of a block of rounded rows. The block stays in the L2 cache and a panel in L1.
 constexpr int kHalfRows = 128, kHalfDepth = 768;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Products of F32 matrices. Each call uses one thread; teams make calls in parallel.
+// Products of F32 matrices for the model and for attention. Each call uses one thread; teams make calls in
+// parallel.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,8 @@
 
 namespace kvant {
 
-// Element (row, col) lies at data[row * row_stride + col * col_stride]; one of the strides is usually 1.
+// A matrix whose element (row, col) lies at data[row * row_stride + col * col_stride]. One of the strides is
+// usually 1.
 struct GemmOperand {
   const float* data;
   std::ptrdiff_t row_stride;
@@ -21,23 +23,24 @@ inline GemmOperand transposed(const float* data, std::ptrdiff_t stride) {
   return {data, 1, stride};
 }
 
-// Computes c = a b, or c += a b: a [m, k], b [k, n], c [m, n] with c_stride values from row to row. It uses
-// the best instructions of this processor. Each element's sum runs over k in an order that depends on k
-// alone. A row of c therefore has the same bits whatever other rows and columns are computed with it.
+// Computes c = a b, or c += a b: a [m, k], b [k, n], c [m, n] with c_stride values from row to row. The
+// function uses the best instructions of this processor. Each element's sum runs over k in an order that
+// depends on k alone. A row of c therefore has the same bits whatever other rows and columns are computed
+// with it.
 void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 
 // The type to which factors are rounded. Sums are always F32.
 enum class GemmPrecision : std::uint8_t { f32, bf16 };
-// Returns bf16 if this processor multiplies such numbers, which is twice as fast; otherwise f32.
+// Returns bf16 if this processor multiplies bfloat16 numbers, which is twice as fast; otherwise f32.
 GemmPrecision fastest_gemm_precision();
 
-// A matrix b [k, n] in the layout that gemm() reads, for many products. Packing takes up to a fifth of the
-// time of a product with 128 rows.
+// A matrix b [k, n] in the layout that gemm() reads, for many products with one matrix. Packing takes up to a
+// fifth of the time of a product with 128 rows.
 class PackedMatrix {
  public:
-  // Allocates all parts, which can then be packed in any order or by several threads. bf16 is allowed only if
-  // fastest_gemm_precision() returns it.
+  // Allocates all n_parts() parts, which several threads can then pack in any order. bf16 is allowed only if
+  // fastest_gemm_precision() returns bf16.
   void resize(int k, int n, GemmPrecision precision = GemmPrecision::f32);
   int n_parts() const;
   void pack(const GemmOperand& b, int part);
@@ -54,12 +57,12 @@ class PackedMatrix {
                         std::ptrdiff_t c_stride) const;
 
   int k_ = 0, n_ = 0, panel_ = 1;     // panel_: columns of a panel
-  std::vector<float> panels_;         // f32: [n_parts, k, panel_]
-  std::vector<std::uint32_t> pairs_;  // bf16: [n_parts, (k + 1) / 2, panel_]
+  std::vector<float> panels_;         // [n_parts, k, panel_] for f32
+  std::vector<std::uint32_t> pairs_;  // [n_parts, (k + 1) / 2, panel_] for bf16
 };
 
-// Computes the product with b's first n columns. With an f32 matrix it has the same bits as gemm() above.
-// With a bf16 matrix it rounds a as well, whose columns must then be contiguous.
+// Computes the product of a with b's first n columns. With an f32 matrix, c has the same bits as from gemm()
+// above. With a bf16 matrix, a is rounded as well, and a's columns must be contiguous.
 void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 

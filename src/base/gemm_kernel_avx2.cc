@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 namespace kvant {
 namespace {
-constexpr int kLanes = 8, kStrip = 6;  // 12 of 16 registers hold sums
+constexpr int kLanes = 8, kStrip = 6;  // 12 of 16 registers hold sums.
 }  // namespace
 }  // namespace kvant
 

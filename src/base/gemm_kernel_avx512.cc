@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 namespace kvant {
 namespace {
-constexpr int kLanes = 16, kStrip = 12;  // 24 of 32 registers hold sums
+constexpr int kLanes = 16, kStrip = 12;  // 24 of 32 registers hold sums.
 }  // namespace
 }  // namespace kvant
 

@@ -9,7 +9,7 @@ namespace kvant {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kStrip = 12;  // 24 of 32 registers hold sums
+constexpr int kStrip = 12;  // 24 of 32 registers hold sums.
 
 inline __m512 row_part(const float* row, int n) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << n) - 1), row);
@@ -31,7 +31,7 @@ void round_rows(const float* x, std::ptrdiff_t stride, int rows, int k, std::uin
   }
 }
 
-// Interleaves the numbers of two rows, column by column.
+// Rounds two rows and interleaves their numbers, column by column.
 inline void pack_pair(const float* first, const float* second, std::uint32_t* pairs) {
   for (int half = 0; half < kHalfGemmPanel; half += kLanes) {
     const __m512 above = second == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(second + half);
@@ -64,7 +64,7 @@ inline __m512bh everywhere(const std::uint32_t* pair) {
   return numbers;
 }
 
-// As in gemm_kernel_body.h, each base pointer serves three rows of a, which one address can encode.
+// As in gemm_kernel_body.h, each base pointer serves three rows of a, which one addressing mode reaches.
 template <int rows>
 inline __attribute__((always_inline)) void multiply_strip(int n_cols, int n_pairs, const std::uint32_t* a,
                                                           std::ptrdiff_t a_row, const std::uint32_t* b,

@@ -1,5 +1,6 @@
 // The loops of gemm_kernels.h for vectors of kLanes floats and strips of kStrip rows. The including file
-// defines both. Everything here is local to that file, since each file is compiled for other instructions.
+// defines kLanes and kStrip. Everything here is local to the including file, because each such file is
+// compiled for other instructions.
 #include <cstddef>
 #include <cstring>
 
@@ -17,8 +18,8 @@ inline __attribute__((always_inline)) void load(const float* from, Vector& v) {
   std::memcpy(&v, from, sizeof(v));
 }
 
-// Multiplies `rows` rows of c, whose sums stay in registers. Elements of a are read in place; each base
-// pointer serves three rows, which one address can encode.
+// Multiplies `rows` rows of a, and keeps the sums of c in registers. Elements of a are read in place; each
+// base pointer serves three rows, which one addressing mode reaches.
 template <int rows>
 inline __attribute__((always_inline)) void multiply_strip(int n_cols, int k, const float* a,
                                                           std::ptrdiff_t a_row, std::ptrdiff_t a_col,

@@ -1,6 +1,6 @@
 namespace kvant {
 namespace {
-constexpr int kLanes = 4, kStrip = 6;  // 12 of 16 registers hold sums
+constexpr int kLanes = 4, kStrip = 6;  // 12 of 16 registers hold sums.
 }  // namespace
 }  // namespace kvant
 

@@ -1,11 +1,11 @@
-// The inner loops of gemm() by instruction set.
+// The inner loops of gemm(), one for each instruction set.
 #pragma once
 
 #include <cstddef>
 
 namespace kvant {
 
-// Values of k that are summed in registers before c is read and written. A panel of b with this many rows
+// The values of k that are summed in registers before c is read and written. A panel of b with this many rows
 // stays in the L2 cache.
 constexpr int kGemmDepth = 384;
 constexpr int kMaxGemmPanel = 32;  // columns
@@ -13,8 +13,8 @@ constexpr int kMaxGemmPanel = 32;  // columns
 struct GemmKernel {
   const char* name;
   int panel;  // columns of b that are multiplied at once
-  // Computes c [m, n_cols] = or += a [m, k] times the first n_cols columns of a panel [k, panel], which has
-  // b_stride values from row to row.
+  // Computes c [m, n_cols] = or += a [m, k] times the first n_cols columns of a panel [k, panel]. Rows of the
+  // panel lie b_stride values apart.
   void (*multiply)(int m, int n_cols, int k, const float* a, std::ptrdiff_t a_row_stride,
                    std::ptrdiff_t a_col_stride, const float* b, std::ptrdiff_t b_stride, bool accumulate,
                    float* c, std::ptrdiff_t c_stride);

@@ -98,7 +98,7 @@ TEST(Gemm, WithAPackedMatrixIsTheSame) {
   }
 }
 
-// Rounded numbers and their products are exact in F32.
+// bfloat16 numbers and their products are exact in F32.
 TEST(Gemm, InBfloat16IsTheProductOfRoundedNumbers) {
   if (fastest_gemm_precision() != GemmPrecision::bf16) GTEST_SKIP() << "this processor has no such products";
   const auto rounded = [](std::vector<float> values) {

@@ -1,4 +1,4 @@
-// The shape of a model's attention, and the sides of a cache.
+// Geometry: the shape of a model's attention. Side: the two sides of a cache, K and V.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ inline const char* side_name(Side side) {
 struct LayerHeads {
   int n_kv_heads = 0;  // divides the geometry's n_heads
   int head_dim = 0;
-  int first = 0;  // KV heads of all layers before this one
+  int first = 0;  // KV heads of all layers before this layer
 };
 
-// F32 matrices, [rows, columns] each, stored one after another.
+// Describes n F32 matrices [rows, columns] that are stored one after another.
 struct StateMatrices {
   int n = 0, rows = 0, columns = 0;
 };
 
 // Describes what the cache and the attention need to know about a model.
 struct Geometry {
-  std::string model;        // for messages
+  std::string model;        // the model's name in messages
   int n_layers = 0;         // layers with attention; only these have pages, plans and constants
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads; if layers differ, the largest number
@@ -38,29 +38,31 @@ struct Geometry {
   float softmax_scale = 0;  // scores are softmax_scale * q.k, usually 1 / sqrt(d)
   float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens
-  std::vector<int>
-      sliding_window;  // [n_layers]: a query sees this many of the newest tokens, including itself; 0: all
-  // [n_layers]: whether later layers attend to this layer's cache instead of having their own (Gemma 4 E2B).
-  // Empty means that none do.
+  // [n_layers]: how many of the newest tokens a query sees, including its own; 0 means all.
+  std::vector<int> sliding_window;
+  // [n_layers]: whether later layers attend to this layer's cache instead of having a cache of their own
+  // (Gemma 4 E2B). An empty vector means that no layer does.
   std::vector<bool> shared;
-  // Recurrent layers keep a state per sequence whose size does not depend on its length. These are their
-  // number, and the F32 values of all their states together.
+  // Recurrent layers keep a state per sequence whose size does not depend on the sequence's length.
+  // recurrent_values is the number of F32 values in the states of all recurrent layers.
   int n_recurrent_layers = 0;
   std::int64_t recurrent_values = 0;
-  // The matrices of a layer's state, in this order. A device keeps each matrix transposed, [columns, rows].
+  // The matrices of one layer's state, in this order. A device keeps each matrix transposed, [columns, rows].
   std::vector<StateMatrices> state_matrices;
-  // [n_layers * n_heads]: an extra logit in the denominator of a query head's softmax (gpt-oss). Empty means
-  // none.
+  // [n_layers * n_heads]: an extra logit in the denominator of a query head's softmax (gpt-oss). An empty
+  // vector means that no head has one.
   std::vector<float> sink_logits;
 
-  std::vector<LayerHeads> layer_heads;  // [n_layers]; empty: all layers have the same heads
+  std::vector<LayerHeads> layer_heads;  // [n_layers], or empty if all layers have the same heads
 
   int kv_heads(int layer) const { return layer_heads.empty() ? n_kv_heads : layer_heads[layer].n_kv_heads; }
   int dim(int layer) const { return layer_heads.empty() ? head_dim : layer_heads[layer].head_dim; }
-  int n_q(int layer) const { return n_heads * dim(layer); }           // values of a token's queries
-  int n_kv(int layer) const { return kv_heads(layer) * dim(layer); }  // values of its keys, and of its values
-  int group(int layer) const { return n_heads / kv_heads(layer); }    // G: query heads per KV head
-  // Returns the index of a KV head among those of all layers, layer by layer.
+  int n_q(int layer) const { return n_heads * dim(layer); }  // values of a token's queries
+  int n_kv(int layer) const {
+    return kv_heads(layer) * dim(layer);
+  }  // values of a token's keys, and of its values
+  int group(int layer) const { return n_heads / kv_heads(layer); }  // G: query heads per KV head
+  // Returns the index of a KV head among the KV heads of all layers, layer by layer.
   int head_index(int layer, int kv_head) const {
     return (layer_heads.empty() ? layer * n_kv_heads : layer_heads[layer].first) + kv_head;
   }
@@ -71,7 +73,7 @@ struct Geometry {
   std::int64_t recurrent_bytes() const { return recurrent_values * static_cast<std::int64_t>(sizeof(float)); }
   bool is_shared(int layer) const { return !shared.empty() && shared[layer]; }
   bool slides(int layer) const { return sliding_window[layer] > 0; }
-  // -inf means that the head has none.
+  // Returns the extra logit of a head, or -inf if the head has none.
   float sink_logit(int layer, int head) const {
     return sink_logits.empty() ? -std::numeric_limits<float>::infinity()
                                : sink_logits[layer * n_heads + head];

@@ -17,7 +17,8 @@ std::optional<HeapBytes> heap_bytes() {
 
 void bound_free_heap() {
 #if defined(__GLIBC__)
-  // A block of this size or more has pages of its own, which go back to the system with it.
+  // A block of at least kOwnPages bytes has pages of its own, which return to the system when the block is
+  // freed.
   constexpr int kOwnPages = 1 << 20, kArenas = 2;
   mallopt(M_ARENA_MAX, kArenas);
   mallopt(M_MMAP_THRESHOLD, kOwnPages);

@@ -1,4 +1,4 @@
-// What the program holds of memory that it has allocated.
+// Measures and bounds the memory that the C library's heap holds for this program.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +6,20 @@
 
 namespace kvant {
 
-// Bytes in use, in all threads. Large blocks have pages of their own, which their alignment may double.
+// Holds the bytes in use by all threads. Large blocks have pages of their own, and alignment may double their
+// size.
 struct HeapBytes {
   std::int64_t small_blocks = 0;
   std::int64_t large_blocks = 0;
 };
 
-// Nothing: the C library does not count them.
+// Returns the bytes in use, or nothing if the C library does not count them.
 std::optional<HeapBytes> heap_bytes();
 
 // Bounds the free memory that the heap of a program with many threads keeps. By default the GNU C library
-// gives each thread an arena, up to eight for each core, and moves larger and larger blocks into the arenas,
-// where small blocks between them hold on to their pages. Before other threads are started.
+// gives each thread an arena, up to eight arenas for each core. It also moves larger and larger blocks into
+// the arenas, where small blocks between them keep their pages in use. A program calls this function before
+// it starts other threads.
 void bound_free_heap();
 
 // Gives free pages of the heap back to the operating system.

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// Not under the sanitizers, whose own heap counts nothing.
+// Returns whether heap_bytes() sees an allocation. Under the sanitizers, whose own heap counts nothing, it
+// does not.
 bool counts() {
   const auto sum = [] {
     const HeapBytes bytes = heap_bytes().value_or(HeapBytes{});
@@ -40,8 +41,8 @@ TEST(HeapBytes, AreThoseOfSmallBlocksAndOfLargeOnes) {
   EXPECT_NEAR(heap_bytes()->large_blocks - before.large_blocks, 0, 0.5e6);
 }
 
-// Many threads take large blocks and small ones, and the small ones stay. Without the bound 134 MiB of the
-// large ones stayed, too.
+// Many threads take large blocks and small ones, and the small blocks stay. Without bound_free_heap(), 134
+// MiB of the large blocks stayed, too.
 TEST(BoundFreeHeap, KeepsNoPagesOfLargeBlocksThatAreFreed) {
   if (!counts()) GTEST_SKIP() << "the C library does not count its heap";
   bound_free_heap();

@@ -1,5 +1,6 @@
-// HugeBuffer: uninitialized bytes for large data that is written once and read once. The operating system may
-// back them with huge pages, since the first touch of a small page costs as much as the copy that fills it.
+// HugeBuffer: uninitialized bytes for large data that is written once and read once, such as session files.
+// The first touch of a small page costs as much as the copy that fills the page. So the operating system is
+// asked for huge pages.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ namespace kvant {
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  // Allocates n bytes with undefined contents. Throws std::bad_alloc.
+  // Allocates n bytes with undefined contents. Throws std::bad_alloc if memory is exhausted.
   explicit HugeBuffer(std::size_t n);
 
   std::byte* data() { return memory_.get(); }

@@ -15,7 +15,7 @@ Error write_error(const std::string& path, int code) {
   return error("cannot write '{}': {}; choose another file or make room for it", path, std::strerror(code));
 }
 
-// Resolves symbolic links, so renaming replaces the file and not the link.
+// Resolves symbolic links, so renaming replaces the file to which a link points, and not the link.
 std::string followed(const std::string& path) {
   std::error_code failure;
   const auto target = std::filesystem::canonical(path, failure);
@@ -33,7 +33,7 @@ Kind kind_of(const std::string& path) {
 
 using Parts = std::vector<std::span<const std::byte>>;
 
-// Writes all parts, or returns the errno.
+// Writes all parts. Returns 0, or the errno of the write that failed.
 int write_all(int file, const Parts& parts) {
   for (std::span<const std::byte> left : parts) {
     while (!left.empty()) {
@@ -50,7 +50,7 @@ std::string temporary_name(const std::string& target) {
   return target + "." + std::to_string(getpid()) + kTemporaryEnding;
 }
 
-// Opens a new file. An existing file with this process's number was left by a process that is gone, so it is
+// Opens a new file. If a file with this process's number exists, a process that is gone has left it, so it is
 // replaced.
 int open_new(const std::string& path, mode_t mode) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;

@@ -1,4 +1,4 @@
-// Writes a result file completely or not at all.
+// Writes a result file completely or not at all, so readers never see half a file.
 #pragma once
 
 #include <sys/types.h>
@@ -12,22 +12,24 @@
 
 namespace kvant {
 
-// Whether write_whole_file(path, ...) can be expected to work: its directory exists and files can be created
-// in it. Call it before hours of work, but check the write as well. It leaves nothing behind.
+// Returns an error if write_whole_file(path, ...) cannot work, because the directory is missing or files
+// cannot be created in it. Callers check before hours of work, and check the write as well. No file is left
+// behind.
 Status check_writable(const std::string& path);
 
-// Writes `text` to a new file next to `path` and renames it to `path`. A reader finds the old file or the
-// complete new one, which is on the disk when the function returns. A device or a pipe is written directly.
-// Errors: no such directory, no permission, disk full; the old file is then unchanged and no new file is
-// left.
+// Writes `text` to a new file next to `path` and renames the new file to `path`. A reader finds the old file
+// or the complete new one, which is on the disk when the function returns. A device or a pipe is written
+// directly. Errors: no such directory, no permission, disk full. After an error the old file is unchanged and
+// no new file is left.
 Status write_whole_file(const std::string& path, const std::string& text);
 // Does the same for bytes in several buffers. mode: the new file's permissions before the umask.
 Status write_whole_file(const std::string& path, const std::vector<std::span<const std::byte>>& parts,
                         mode_t mode = 0666);
-// Syncs the folder of a file, which makes the creation or removal of names in it durable. Returns the errno,
-// or 0 on success and on file systems that cannot sync folders.
+// Syncs the folder of a file, which makes the creation or removal of names in the folder durable. Returns the
+// errno, or 0 on success and on file systems that cannot sync folders.
 int sync_folder_of(const std::string& path);
-// The suffix of the new file's name until it is renamed. A process that was killed leaves such a file behind.
+// The suffix of the new file's name until the file is renamed. A killed process leaves a file with this
+// suffix.
 inline constexpr const char* kTemporaryEnding = ".tmp";
 
 }  // namespace kvant

@@ -70,7 +70,7 @@ TEST_F(JsonFile, AFullDeviceIsAnError) {
   EXPECT_NE(status.error().message.find("No space left"), std::string::npos);
 }
 
-// A limit on file sizes simulates a full disk: the write stops halfway.
+// A limit on file sizes simulates a full disk, which stops the write halfway.
 TEST_F(JsonFile, AWriteThatStopsHalfWayLeavesTheOldFile) {
   ASSERT_TRUE(write_whole_file(path("a"), "old").ok());
   rlimit before{};
@@ -86,7 +86,8 @@ TEST_F(JsonFile, AWriteThatStopsHalfWayLeavesTheOldFile) {
   EXPECT_EQ(files(), 1);
 }
 
-// Process numbers repeat, immediately if a container restarts.
+// Process numbers repeat, at once if a container restarts, so a new process may find a file with its own
+// number.
 TEST_F(JsonFile, WhatAKilledProcessHasLeftIsNotInTheWay) {
   std::ofstream(path(("a." + std::to_string(getpid()) + kTemporaryEnding).c_str())) << "half a fi";
   ASSERT_TRUE(write_whole_file(path("a"), "whole").ok());

@@ -7,9 +7,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Checks the limits on brackets and commas outside of strings before any memory is allocated for values.
+// Checks the limits by counting brackets and commas outside of strings, before any memory is allocated for
+// values.
 Status check_limits(std::string_view text) {
-  std::array<int, kMaxJsonDepth + 1> members{};  // of the open containers so far; arrays are not counted
+  std::array<int, kMaxJsonDepth + 1>
+      members{};  // members of each open container so far; arrays are not counted
   std::array<bool, kMaxJsonDepth + 1> is_object{};
   int depth = 0;
   bool in_string = false;
@@ -17,7 +19,7 @@ Status check_limits(std::string_view text) {
     const char c = text[i];
     if (c == '"') in_string = !in_string;
     if (in_string) {
-      if (c == '\\') ++i;  // an escaped quote does not end the string
+      if (c == '\\') ++i;  // An escaped quote does not end the string.
     } else if (c == '[' || c == '{') {
       if (depth == kMaxJsonDepth)
         return error("not valid JSON for kvant: nested more than {} levels deep at byte {}", kMaxJsonDepth,
@@ -47,7 +49,7 @@ Result<Json> parse_json(std::string_view text) {
   KVANT_RETURN_IF_ERROR(check_limits(text));
   try {
     return Json::parse(text);
-  } catch (const Json::parse_error& failure) {  // the library's way to report a syntax error
+  } catch (const Json::parse_error& failure) {  // The library reports a syntax error by an exception.
     if (failure.byte > text.size()) return error("not valid JSON: it ends too early");
     return error("not valid JSON: byte {} may not stand there", failure.byte);
   } catch (const Json::out_of_range&) {

@@ -1,4 +1,5 @@
-// Reads JSON from untrusted sources: any bytes give a value or an error.
+// Reads JSON from untrusted sources: any bytes give a value or an error, and no input exhausts memory or the
+// stack.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,15 +12,15 @@
 
 namespace kvant {
 
-// Deeper nesting is refused because functions that walk over a value recurse once per level.
+// Deeper nesting is refused, because functions that walk over a value recurse once per level.
 inline constexpr int kMaxJsonDepth = 64;
-// Objects with more members are refused because an ordered object searches its keys linearly.
+// Objects with more members are refused, because an ordered object searches its keys linearly.
 inline constexpr int kMaxJsonMembers = 4096;
 
-// The error says at which byte the text stops being JSON, or which limit it exceeds.
+// Parses `text`. The error says at which byte the text stops being JSON, or which limit the text exceeds.
 Result<nlohmann::ordered_json> parse_json(std::string_view text);
 
-// Return a member of a value, which need not be an object, if it has the requested type.
+// These functions return a member of a value if it has the requested type. The value need not be an object.
 std::optional<std::string> text_member(const nlohmann::ordered_json& json, const char* key);
 std::optional<double> number_member(const nlohmann::ordered_json& json, const char* key);
 // Returns the member if it is an array of numbers only.

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostProcessors = 8192;  // upper bound for the query to the system
+constexpr int kMostProcessors = 8192;  // most processors for which the system is asked
 
 std::string first_line(const fs::path& path) {
   std::string line;
@@ -29,12 +29,12 @@ std::string first_line(const fs::path& path) {
 // Reads a file that contains one number. Returns nothing for "max", -1, or a missing file.
 std::optional<std::int64_t> limit_in(const fs::path& path) {
   std::ifstream file(path);
-  double number = 0;  // v1 writes numbers beyond 2^63 in some versions
+  double number = 0;  // Some versions of v1 write numbers beyond 2^63.
   if (!(file >> number) || number < 0 || number >= 0x1p60) return std::nullopt;
   return static_cast<std::int64_t>(number);
 }
 
-// Parses a list such as "0-3,8"; the set is empty if the text is not such a list.
+// Parses a list such as "0-3,8". The set is empty if the text is not such a list.
 std::set<int> processors_in(const std::string& list) {
   std::set<int> processors;
   std::istringstream ranges(list);
@@ -49,7 +49,7 @@ std::set<int> processors_in(const std::string& list) {
   return processors;
 }
 
-// Restricts processors to those that the control groups allow.
+// Restricts `processors` to the processors that the control groups allow.
 std::set<int> within_groups(std::set<int> processors, const fs::path& root) {
   for (const ControlGroup& group : control_groups("cpuset", root)) {
     std::set<int> own = processors_in(
@@ -61,7 +61,8 @@ std::set<int> within_groups(std::set<int> processors, const fs::path& root) {
   return processors;
 }
 
-// Counts cores. Processors of one core share its arithmetic units, so a second thread there gains nothing.
+// Counts cores rather than processors, because processors of one core share its arithmetic units. A second
+// thread on a core gains nothing.
 int cores_of(const std::set<int>& processors, const fs::path& root) {
   std::set<std::string> cores;
   for (const int processor : processors) {
@@ -74,13 +75,13 @@ int cores_of(const std::set<int>& processors, const fs::path& root) {
   return static_cast<int>(cores.size());
 }
 
-// Returns the number of processors that a group's CPU quota pays for, rounded up; nothing if there is no
-// limit.
+// Returns the number of processors that a group's CPU quota pays for, rounded up, or nothing if the group has
+// no limit.
 std::optional<int> quota_of(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.v2) {
     std::istringstream text(first_line(group.folder / "cpu.max"));
-    if (!(text >> quota >> period)) return std::nullopt;  // "max 100000"
+    if (!(text >> quota >> period)) return std::nullopt;  // The text is "max 100000".
   } else {
     std::istringstream quota_text(first_line(group.folder / "cpu.cfs_quota_us"));
     std::istringstream period_text(first_line(group.folder / "cpu.cfs_period_us"));
@@ -90,7 +91,7 @@ std::optional<int> quota_of(const ControlGroup& group) {
   return std::max(1, static_cast<int>((quota + period - 1) / period));
 }
 
-// Sums the named lines of memory.stat.
+// Sums the lines of memory.stat that have one of `names`.
 std::int64_t sum_of(const fs::path& stat, const std::vector<std::string>& names) {
   std::ifstream file(stat);
   std::int64_t sum = 0, value = 0;
@@ -100,7 +101,7 @@ std::int64_t sum_of(const fs::path& stat, const std::vector<std::string>& names)
   return sum;
 }
 
-// Returns the bytes that a group's limits leave it; nothing if there is no limit.
+// Returns the bytes that a group may still allocate under its limits, or nothing if the group has no limit.
 std::optional<std::int64_t> memory_left(const ControlGroup& group) {
   std::int64_t limit = std::numeric_limits<std::int64_t>::max();
   const std::vector<std::string> limits = group.v2 ? std::vector<std::string>{"memory.max", "memory.high"}

@@ -32,7 +32,7 @@ class MachineLimits : public ::testing::Test {
                  std::initializer_list<std::pair<const char*, const char*>> files) const {
     for (const auto& [name, text] : files) write(folder / name, text);
   }
-  // Writes systemd's mounts for version 2.
+  // Writes the mounts that systemd makes for version 2.
   void mount_v2(const std::string& group = "/") const {
     write("proc/self/mountinfo", "24 1 0:21 / /proc rw - proc proc rw\n35 24 0:30 " + group +
                                      " /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
@@ -46,7 +46,7 @@ class MachineLimits : public ::testing::Test {
 TEST_F(MachineLimits, AreTheMachinesWithoutControlGroups) {
   EXPECT_EQ(threads(), 8);
   EXPECT_EQ(memory(), 8192 * kMiB);
-  EXPECT_EQ(usable_threads({2, 5}, root_), 2);  // affinity allows two
+  EXPECT_EQ(usable_threads({2, 5}, root_), 2);  // Affinity allows two processors.
   EXPECT_EQ(usable_threads({}, root_), 1);
 }
 
@@ -67,7 +67,7 @@ TEST_F(MachineLimits, CountACoreOnce) {
   EXPECT_EQ(usable_threads({0, 1, 4}, root_), 2);
 }
 
-// docker run --cpus 2.5 --memory 2g: the container has a namespace of its own, in which its group is "/".
+// `docker run --cpus 2.5 --memory 2g` gives the container a namespace of its own, in which its group is "/".
 TEST_F(MachineLimits, OfAContainerOfTheSecondVersion) {
   write("proc/self/cgroup", "0::/\n");
   mount_v2();
@@ -82,8 +82,8 @@ TEST_F(MachineLimits, OfAContainerOfTheSecondVersion) {
   EXPECT_EQ(memory(), 1536 * kMiB);  // 2 GiB minus the 0.5 GiB that are not file pages
 }
 
-// A systemd unit with CPUQuota=150% and MemoryHigh=1G lies in a slice with MemoryMax=4G that it shares with
-// others.
+// A systemd unit with CPUQuota=150% and MemoryHigh=1G lies in a slice with MemoryMax=4G, in which other units
+// use memory too.
 TEST_F(MachineLimits, OfASliceAndTheUnitInIt) {
   write("proc/self/cgroup", "0::/ai.slice/kvant.service\n");
   mount_v2();
@@ -95,7 +95,7 @@ TEST_F(MachineLimits, OfASliceAndTheUnitInIt) {
                                                      {"memory.high", "1073741824\n"},
                                                      {"memory.current", "104857600\n"}});
   EXPECT_EQ(threads(), 2);
-  EXPECT_EQ(memory(), 256 * kMiB);  // the slice has less left than the unit
+  EXPECT_EQ(memory(), 256 * kMiB);  // The slice has less left than the unit.
 }
 
 TEST_F(MachineLimits, TakeTheSmallestOfNestedGroups) {
@@ -112,7 +112,7 @@ TEST_F(MachineLimits, TakeTheSmallestOfNestedGroups) {
 }
 
 // With version 1, Docker makes each controller a hierarchy. The container's group is the root of the mount,
-// but proc/self/cgroup has its path on the host.
+// but proc/self/cgroup has the group's path on the host.
 TEST_F(MachineLimits, OfAContainerOfTheFirstVersion) {
   write("proc/self/cgroup",
         "9:memory:/docker/4f5e\n4:cpu,cpuacct:/docker/4f5e\n3:cpuset:/docker/4f5e\n1:name=systemd:/docker/"
@@ -139,13 +139,13 @@ TEST_F(MachineLimits, KnowWhatIsNoLimitInTheFirstVersion) {
   write_all("sys/fs/cgroup/cpu", {{"cpu.cfs_quota_us", "-1\n"}, {"cpu.cfs_period_us", "100000\n"}});
   write_all("sys/fs/cgroup/memory",
             {{"memory.limit_in_bytes", "9223372036854771712\n"}, {"memory.usage_in_bytes", "1\n"}});
-  EXPECT_EQ(threads(), 8);  // without mountinfo the usual paths are tried
+  EXPECT_EQ(threads(), 8);  // Without mountinfo the usual paths are tried.
   EXPECT_EQ(memory(), 8192 * kMiB);
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n");
   EXPECT_EQ(memory(), kMiB - 1);
 }
 
-// With both versions mounted, v2 has no controllers or different ones.
+// If both versions are mounted, v2 has no controllers or different ones.
 TEST_F(MachineLimits, OfBothVersionsBesideEachOther) {
   write("proc/self/cgroup", "5:cpu,cpuacct:/user.slice\n0::/user.slice/session.scope\n");
   write("proc/self/mountinfo",
@@ -162,10 +162,10 @@ TEST_F(MachineLimits, AreNotZeroWhereAGroupIsFull) {
   write("proc/self/cgroup", "0::/full\n");
   mount_v2();
   write_all("sys/fs/cgroup/full", {{"memory.max", "1048576\n"}, {"memory.current", "2097152\n"}});
-  EXPECT_EQ(memory(), 1);  // 0 would mean unknown
+  EXPECT_EQ(memory(), 1);  // 0 would mean unknown.
 }
 
-// The process was moved, so its path belongs to another namespace.
+// The process was moved to another group, so its path belongs to another namespace.
 TEST_F(MachineLimits, AreThoseOfTheOutermostGroupWhereTheOwnCannotBeSeen) {
   write("proc/self/cgroup", "0::/../elsewhere\n");
   mount_v2();

@@ -1,4 +1,4 @@
-// MatrixView: a non-owning view of rows of numbers.
+// MatrixView: a view of rows of numbers that it does not own.
 #pragma once
 
 #include <cstddef>

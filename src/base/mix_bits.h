@@ -1,12 +1,13 @@
-// The finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
-// It gives pseudorandom numbers that are the same on every machine.
+// mix_bits: the finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+// generators"). Its pseudorandom numbers are the same on every machine.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// Multiplying indices by this constant keeps neighbouring arguments of mix_bits far apart.
+// Callers multiply indices by this constant, which keeps the arguments of mix_bits for neighbouring indices
+// far apart.
 inline constexpr std::uint64_t kGoldenRatio64 = 0x9e3779b97f4a7c15U;
 
 inline std::uint64_t mix_bits(std::uint64_t x) {

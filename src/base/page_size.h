@@ -1,13 +1,14 @@
-// Sizes that every module shares. It includes nothing, because kernels for single instruction sets and CUDA
-// sources read it too.
+// Sizes that every module shares. This header includes nothing, because kernels for single instruction sets
+// and CUDA sources read it too.
 #pragma once
 
 namespace kvant {
 
-// A page holds this many consecutive tokens of one KV head of one layer of one sequence, one side.
+// The number of tokens in a page. A page holds consecutive tokens of one KV head of one layer of one
+// sequence, one side.
 inline constexpr int kPageTokens = 128;
 
-// The largest supported head size, and therefore the length of the longest row.
+// The largest supported head size in channels, and therefore the length of the longest row.
 inline constexpr int kMaxHeadDim = 512;
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Progress: shows on stderr how far a long operation is and how long it will still take.
+// Progress: shows on stderr how much of a long operation is done and how much time is left.
 #pragma once
 
 #include <chrono>
@@ -8,19 +8,20 @@
 
 namespace kvant {
 
-// On a terminal it redraws one line in place and clears it at the end. Elsewhere it prints a plain line now
-// and then, which keeps logs short. An operation that ends within a second prints nothing.
+// On a terminal the bar redraws one line in place and clears it at the end. Elsewhere a plain line appears
+// now and then, which keeps logs short. An operation that ends within a second prints nothing.
 class Progress {
  public:
-  // label: "reading the prompt"; total and unit: "512 / 2048 tokens". total >= 0.
+  // label: such as "reading the prompt". total and unit: 2048 and "tokens" for "512 / 2048 tokens"; total >=
+  // 0.
   Progress(std::string label, std::int64_t total, std::string unit, std::FILE* out = stderr);
   ~Progress();  // clears the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Reports n more completed units. The sum may not exceed total.
+  // Reports n more completed units. The sum of all n may not exceed `total`.
   void advance(std::int64_t n);
-  // Clears the bar to let something else be printed; the next advance() draws it again.
+  // Clears the bar so the caller can print something else. The next advance() draws the bar again.
   void clear();
 
  private:

@@ -13,7 +13,7 @@ TEST(ResidentMemory, GrowsByWhatIsWritten) {
   const std::vector<char> memory(kBytes, 1);
   EXPECT_GT(resident_bytes(), before + kBytes / 2);
   EXPECT_EQ(memory[kBytes - 1], 1);
-  EXPECT_GT(resident_file_bytes(), 0);  // the program itself is mapped
+  EXPECT_GT(resident_file_bytes(), 0);  // The program itself is mapped.
   EXPECT_LT(resident_file_bytes(), resident_bytes());
 }
 

@@ -14,7 +14,7 @@ namespace kvant {
 // Holds one sentence that says what is wrong, where, and what to do about it.
 struct Error {
   std::string message;
-  bool is_shortage = false;  // too little memory: a retry can succeed once some is freed
+  bool is_shortage = false;  // Too little memory: a retry can succeed once memory is freed.
 };
 
 // Makes an Error from a format string: error("unknown format '{}'", name).
@@ -23,7 +23,7 @@ template <class... Args>
   return Error{fmt::format(text, std::forward<Args>(args)...)};
 }
 
-// Makes an Error for too little memory.
+// Makes an Error for too little memory, after which a retry can succeed.
 template <class... Args>
 [[nodiscard]] Error shortage(fmt::format_string<Args...> text, Args&&... args) {
   return Error{fmt::format(text, std::forward<Args>(args)...), /*is_shortage=*/true};
@@ -38,7 +38,7 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  // Returns the value. Calling this on an error is a bug.
+  // Returns the value. Calling value() on an error is a bug.
   T& value() & {
     KVANT_CHECK(ok(), "value of a failed Result");
     return std::get<0>(state_);
@@ -56,7 +56,7 @@ class [[nodiscard]] Result {
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  // Returns the error. Calling this on a value is a bug.
+  // Returns the error. Calling error() on a value is a bug.
   const Error& error() const {
     KVANT_CHECK(!ok(), "error of a successful Result");
     return std::get<1>(state_);
@@ -66,7 +66,7 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
-// Status: success, or an error.
+// Status, or Result<void>: success, or an error.
 template <>
 class [[nodiscard]] Result<void> {
  public:
@@ -88,7 +88,7 @@ using Status = Result<void>;
 
 }  // namespace kvant
 
-// Returns an error to the caller.
+// Evaluates a Status and returns its error, if it has one, from the calling function.
 #define KVANT_RETURN_IF_ERROR(expression)                                   \
   do {                                                                      \
     if (auto status_ = (expression); !status_.ok()) return status_.error(); \

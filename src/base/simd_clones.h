@@ -1,6 +1,6 @@
-// KVANT_SIMD_CLONES before a function definition compiles it once for each of these instruction sets; the
-// right copy is chosen at run time. It suits plain loops that the compiler vectorizes. Sanitizers disable it,
-// because copies are chosen before their libraries have started.
+// KVANT_SIMD_CLONES before a function definition compiles the function once for each instruction set listed
+// below; the best copy is chosen at run time. The macro suits plain loops that the compiler vectorizes. It
+// does nothing under sanitizers, because copies are chosen before the sanitizers' libraries have started.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -12,7 +12,8 @@
 
 namespace kvant {
 
-// The number of partial results in a reduction, which lets such a loop vectorize without reordering sums.
+// The number of partial results in a reduction. With separate partial results a loop vectorizes without
+// reordering sums.
 inline constexpr int kReductionLanes = 16;
 
 }  // namespace kvant

@@ -8,14 +8,15 @@
 namespace kvant {
 namespace {
 
-// Nobody means a name longer than this, and the distance costs the product of both lengths.
+// Longer names get no suggestions: the distance costs the product of both lengths, and no known name is so
+// long.
 constexpr std::size_t kLongestName = 64;
 
 bool same_letter(char a, char b) {
   return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
 }
 
-// Computes Levenshtein's distance: insertions, deletions and replacements cost 1.
+// Computes Levenshtein's distance, in which insertions, deletions and replacements cost 1.
 int edit_distance(const std::string& a, const std::string& b) {
   std::vector<int> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);

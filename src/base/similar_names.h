@@ -1,4 +1,4 @@
-// Suggests known names that resemble a wrong one, for error messages.
+// Suggests known names that resemble a wrong name, for error messages.
 #pragma once
 
 #include <span>
@@ -7,8 +7,9 @@
 
 namespace kvant {
 
-// Returns up to n of `known` that resemble `name`, nearest first, by edit distance without regard to case.
-// Ties keep the order of `known`. Names that share less than about half of their letters are left out.
+// Returns up to n of the `known` names that resemble `name`, nearest first, by edit distance without regard
+// to case. Ties keep the order of `known`. Names that share less than about half of their letters with `name`
+// are left out.
 std::vector<std::string> similar_names(const std::string& name, std::span<const std::string> known, int n);
 
 }  // namespace kvant

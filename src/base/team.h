@@ -33,7 +33,7 @@ class Team {
   int index() const { return index_; }
   int size() const { return size_; }
 
-  // Returns when every thread of the team has called it.
+  // Returns when every thread of the team has called barrier().
   void barrier() {
     once([] {});
   }
@@ -44,9 +44,9 @@ class Team {
     shared_.barrier.wait(size_, action);
   }
 
-  // Runs body(i) for each i in [0, n), each on one thread of the team. It waits for all of them and runs
-  // last() on one thread before any continues. Every thread of the team must call it with the same n. Items
-  // are handed out dynamically.
+  // Runs body(i) for each i in [0, n), each on one thread of the team, and hands out indices dynamically.
+  // When all are done, one thread runs last() before any thread continues. Every thread of the team must call
+  // for_each() with the same n.
   template <class Body, class Action>
   void for_each(int n, const Body& body, const Action& last) {
     for (int i = shared_.counter.take(); i < n; i = shared_.counter.take()) body(i);
@@ -66,10 +66,11 @@ class Team {
   TeamState& shared_;
 };
 
-// Runs body(team) on n_threads threads, including the caller, and returns when all are done.
+// Runs body(team) on n_threads threads, including the caller's, and returns when all threads are done.
 void run_team(int n_threads, const std::function<void(Team&)>& body);
 
-// A team whose threads live on between pieces of work; they sleep in between.
+// A team whose threads live on between pieces of work, because starting threads takes longer than a short
+// piece. Idle threads sleep.
 class StandingTeam {
  public:
   explicit StandingTeam(int n_threads);
@@ -79,14 +80,14 @@ class StandingTeam {
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Runs body(team) on all threads, including the caller, and returns when all are done.
+  // Runs body(team) on all threads, including the caller's, and returns when all threads are done.
   void run(const std::function<void(Team&)>& body);
 
  private:
   void work(Team team);
 
   TeamState shared_;
-  const std::function<void(Team&)>* body_ = nullptr;  // null: the threads end
+  const std::function<void(Team&)>* body_ = nullptr;  // Null ends the threads.
   std::vector<std::thread> threads_;
 };
 

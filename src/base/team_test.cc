@@ -51,7 +51,7 @@ TEST(Team, WaitsForAllItemsBeforeGoingOn) {
 
 TEST(Team, PublishesWritesAcrossTheBarrier) {
   constexpr int kThreads = 4;
-  int plain[kThreads] = {};  // not atomic: the barrier must order these
+  int plain[kThreads] = {};  // The numbers are not atomic, so the barrier must order their accesses.
   std::atomic<int> wrong{0};
   run_team(kThreads, [&](Team& team) {
     for (int round = 1; round <= 100; ++round) {
@@ -66,7 +66,7 @@ TEST(Team, PublishesWritesAcrossTheBarrier) {
 
 TEST(Team, RunsAnActionOnceBeforeAnyThreadGoesOn) {
   constexpr int kThreads = 4;
-  int actions = 0;  // not atomic: the barrier must order it
+  int actions = 0;  // The number is not atomic, so the barrier must order its accesses.
   std::atomic<int> wrong{0};
   run_team(kThreads, [&](Team& team) {
     for (int round = 1; round <= 200; ++round) {
@@ -108,10 +108,10 @@ TEST(StandingTeam, RunsEachPieceOfWorkOnAllThreads) {
 TEST(StandingTeam, UsesNoProcessorTimeBetweenPiecesOfWork) {
   StandingTeam standing(4);
   standing.run([](Team&) {});
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // more than the longest spinning time
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // Threads spin for a shorter time at most.
   const std::clock_t start = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  // CPU time of all threads; spinning would take 4 times 200 ms
+  // Spinning would take 4 times 200 ms of the CPU time of all threads.
   EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);
 }
 

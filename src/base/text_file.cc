@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-// Some editors put this mark at the start of a file to say that it is UTF-8 (Unicode 15, section 23.8). It is
-// not part of the text.
+// Some editors put this mark at the start of a file to say that the file is UTF-8 (Unicode 15, section 23.8).
+// The mark is not part of the text.
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 }  // namespace

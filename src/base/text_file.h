@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// Reads the whole file at `path`, without a byte order mark at its start; "-" is the standard input. Errors:
-// the file cannot be read, or is empty.
+// Reads the whole file at `path`, without a byte order mark at its start; "-" stands for the standard input.
+// Errors: the file cannot be read, or is empty.
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace kvant

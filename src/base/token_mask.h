@@ -1,4 +1,4 @@
-// TokenMask: a set of tokens of one page.
+// TokenMask: a set of tokens of one page, such as the protected tokens.
 #pragma once
 
 #include <array>

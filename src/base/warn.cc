@@ -7,7 +7,7 @@
 namespace kvant {
 
 void warn(const std::string& message) {
-  // fmt::print would throw when nobody can read the output, such as at a closed terminal.
+  // fmt::print would throw when nobody can read the output, as on a closed terminal.
   std::fputs(fmt::format("kvant: warning: {}\n", message).c_str(), stderr);
 }
 

@@ -1,4 +1,5 @@
-// Looks up constants that calibration must have made. If they are missing, the error says how to get them.
+// Looks up constants that calibration must have made, for the transforms. If constants are missing, the error
+// says how to make them.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,8 @@
 
 namespace kvant {
 
-// Returns the array [size] called `name`. Fails if it is missing (the message says to calibrate), has another
-// size, or holds a number that isn't finite.
+// Returns the constants [size] called `name`. Errors: no constants of that name (the message says to
+// calibrate), another size, or a number that isn't finite.
 Result<std::span<const float>> calibrated_constants(const HeadConstants& constants, const std::string& name,
                                                     std::size_t size);
 

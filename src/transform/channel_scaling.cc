@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-constexpr float kSmallestShare = 1e-3F;  // relative to the largest factor
+constexpr float kSmallestShare = 1e-3F;  // smallest factor relative to the largest
 
 KVANT_SIMD_CLONES void multiply_channels(MatrixView<float> x, const float* factors) {
   for (int r = 0; r < x.rows; ++r) {

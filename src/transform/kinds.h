@@ -1,4 +1,4 @@
-// Declares the kinds of transforms.def; each is defined in its own file.
+// Declares the kinds of transforms.def. Each kind is defined in its own file.
 #pragma once
 
 #include "transform/transform.h"

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-constexpr float kOrthonormalTolerance = 1e-3F;  // for the product of two rows
+constexpr float kOrthonormalTolerance = 1e-3F;  // largest error in the product of two rows
 
 // Computes product = row * matrix. row and product: [d]; matrix: [d, d].
 KVANT_SIMD_CLONES void multiply_row(const float* row, const float* matrix, int d, float* product) {
@@ -40,7 +40,7 @@ std::vector<float> transposed(std::span<const float> matrix, int d) {
   return result;
 }
 
-// Returns whether matrix * its transpose is the unit matrix.
+// Returns whether matrix [d, d] times its transpose is the unit matrix.
 bool orthonormal(const std::vector<float>& matrix, const std::vector<float>& transpose, int d) {
   std::vector<float> products(d);
   for (int i = 0; i < d; ++i) {

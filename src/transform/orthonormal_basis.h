@@ -1,12 +1,13 @@
-// The map behind `pca` and `oscar`, a rotation to an orthonormal basis.
+// The map of the transforms `pca` and `oscar`, a rotation to an orthonormal basis.
 #pragma once
 
 #include "transform/transform.h"
 
 namespace kvant {
 
-// The map is x -> x B^T, where the rows of B [d, d] are the basis: the constants called `constant_name`.
-// Queries map like keys because B^-1 = B^T. It fails if B is not orthonormal.
+// Makes the map x -> x B^T, where the rows of B [d, d], the constants called `constant_name`, are the basis.
+// Queries map like keys because B^-1 = B^T. Errors: B is not orthonormal, and those of
+// calibrated_constants().
 Result<std::unique_ptr<TransformStep>> make_orthonormal_basis(int head_dim, const HeadConstants& constants,
                                                               const std::string& constant_name);
 

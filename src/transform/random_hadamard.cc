@@ -1,7 +1,6 @@
 // rhadamard: x -> x S H, where S = diag(+-1) is fixed: a randomized Hadamard transform (TurboQuant).
-// Afterwards each coordinate of a unit vector is close to N(0, 1/d), the distribution that Lloyd-Max
-// codebooks are made for. The signs depend on the channel alone, so every model, layer and run has the same
-// signs.
+// Afterwards each coordinate of a unit vector is close to N(0, 1/d), the distribution for which Lloyd-Max
+// codebooks are made. A sign depends on the channel alone, so every model, layer and run has the same signs.
 #include <cstdint>
 #include <vector>
 
@@ -40,7 +39,7 @@ class RandomHadamard final : public TransformStep {
     walsh_hadamard(x, order_);
     flip_signs(x, signs_.data());
   }
-  // S H is orthogonal, so A^-T = A.
+  // S H is orthogonal, so queries map like keys: A^-T = A in terms of TransformStep.
   void query(MatrixView<float> q, float* /*offset*/) const override { forward(q); }
 
  private:

@@ -1,4 +1,4 @@
-// Turns transforms.def into the list of kinds.
+// Turns transforms.def into the list of kinds that recipes and the help read.
 #include "transform/kinds.h"
 
 namespace kvant {

@@ -1,5 +1,5 @@
-// scale: the map of `smooth` with factors from each channel's standard deviation, which is less sensitive to
-// single outliers than the largest value.
+// scale: divides channels like `smooth`, but by factors from each channel's standard deviation. Single
+// outliers affect the standard deviation less than the largest value.
 #include "transform/channel_scaling.h"
 #include "transform/kinds.h"
 

@@ -31,13 +31,13 @@ void Transform::inverse(MatrixView<float> x) const {
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) (*step)->inverse(x);
 }
 
-// Each step passes k.q on as the next step's product plus its own offset, so the offsets add up.
+// For every step, k.q is the product after the step plus the step's own offset, so the offsets add up.
 void Transform::query(MatrixView<float> q, float* offset) const {
   if (offset != nullptr) std::fill(offset, offset + q.rows, 0.0F);
   for (const auto& step : steps_) step->query(q, offset);
 }
 
-// forward() turns unit rows into rows of A + b, and a row of zeros into b.
+// forward() turns unit rows into rows of A + b, and a row of zeros into b, which gives A.
 void Transform::inverse_query(MatrixView<float> q) const {
   if (identity()) return;
   const int d = q.cols;

@@ -1,8 +1,9 @@
-// Transform: an invertible affine map applied to K or V before encoding (design: "transforms own both ends").
+// Transform: an invertible affine map that is applied to K or V before encoding. One object maps K into the
+// cache and q to match, or V into the cache and the attention output back. Without quantization, attention
+// with a transform therefore equals attention without one.
 //
-// One object maps K into the cache and q to match, or V into the cache and the attention output back. Without
-// quantization, attention with and without it is therefore equal. It is composed of steps, applied in order.
-// Each step x -> x A + b is one file in this folder, listed in transforms.def.
+// A transform is composed of steps x -> x A + b, applied in order. Each kind of step is one file in this
+// folder, listed in transforms.def.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace kvant {
 
-// One invertible affine map of rows: forward(x) = x A + b, with A [d, d] and b [d].
+// An invertible affine map of rows: forward(x) = x A + b, with A [d, d] and b [d].
 class TransformStep {
  public:
   virtual ~TransformStep() = default;
@@ -25,21 +26,22 @@ class TransformStep {
   virtual void forward(MatrixView<float> x) const = 0;
   // Computes x <- (x - b) A^-1.
   virtual void inverse(MatrixView<float> x) const = 0;
-  // Computes q <- q A^-T, so forward(k) . query(q) = k.q + b . query(q). If offset is not null, it adds -b .
-  // query(q_r) to offset[r], which gives k.q = forward(k) . query(q) + offset. q: [n, d], offset: [n].
+  // Computes q <- q A^-T, so forward(k) . query(q) = k.q + b . query(q). If offset is not null, the function
+  // adds -b . query(q_r) to offset[r], which gives k.q = forward(k) . query(q) + offset. q: [n, d], offset:
+  // [n].
   virtual void query(MatrixView<float> q, float* offset) const = 0;
 };
 
-// Describes a kind of step. `make` fails if a constant that the step needs is missing or if it does not
-// support d.
+// Describes a kind of step. `make` fails if a constant that the step needs is missing, or if the step does
+// not support d.
 struct TransformKind {
-  const char* name;     // as written in a recipe
+  const char* name;     // the name in a recipe
   const char* summary;  // one line for the help
-  bool calibrated;      // needs constants from calibration
-  // Whether the step adds an offset b. On K softmax ignores it, unless a soft cap or an absolute correction
-  // is in use.
+  bool calibrated;      // whether the step needs constants from calibration
+  // Whether the step adds an offset b. On K, softmax ignores the offset unless a soft cap or an absolute
+  // correction is in use.
   bool shifts;
-  // `constant_name` is the name of the step's constants; see transform_constant_name.
+  // `constant_name` is the name of the step's constants (transform_constant_name).
   Result<std::unique_ptr<TransformStep>> (*make)(int head_dim, const HeadConstants& constants,
                                                  const std::string& constant_name);
   // Returns the size of a calibrated step's constants for a head of `head_dim` channels.
@@ -52,33 +54,34 @@ struct TransformKind {
 std::span<const TransformKind* const> transform_kinds();
 // Returns the kind called `name`, or null.
 const TransformKind* find_transform_kind(const std::string& name);
-// Returns the names of all kinds, in the same order.
+// Returns the names of all kinds, in the order of transforms.def.
 std::vector<std::string> transform_names();
 
-// Returns the name of the constants of step `index` of `names`: the names of the steps up to and including
-// it, joined with '+'. The earlier steps belong to the name because the constants describe their output. It
-// is "smooth" for a first step and "hadamard+smooth" after a rotation.
+// Returns the name of the constants of step `index`: names[0] to names[index], joined with '+'. Earlier steps
+// belong to the name because the constants describe the output of these steps. For example, the constants of
+// `smooth` are called "smooth" as a first step and "hadamard+smooth" after a rotation.
 std::string transform_constant_name(std::span<const std::string> names, std::size_t index);
 
-// The steps of one (layer, KV head, side).
+// Holds the steps of one (layer, KV head, side).
 class Transform {
  public:
   Transform() = default;  // the identity
-  // Builds the steps called `names`, in order. Fails if a name is unknown, or if constants are missing or
-  // have the wrong size.
+  // Builds the steps called `names`, in order. Errors: a name is unknown, or constants are missing or have
+  // the wrong size.
   static Result<Transform> make(std::span<const std::string> names, int head_dim,
                                 const HeadConstants& constants);
 
   bool identity() const { return steps_.empty(); }
   // Maps K or V [n, d], in place, into the cache's space.
   void forward(MatrixView<float> x) const;
-  // Maps decoded K or V, or attention outputs, back. Attention weights sum to 1, so the offset of V is
-  // removed from outputs too.
+  // Maps decoded K or V, or attention outputs, back, in place. Attention weights sum to 1, so the offset of V
+  // is removed from outputs too.
   void inverse(MatrixView<float> x) const;
-  // Maps queries [n, d], in place, to match a transformed K. offset [n] (may be null) is set to what must be
-  // added to the transformed scores to get the original ones.
+  // Maps queries [n, d], in place, to match a transformed K. Sets offset [n], which may be null, to what must
+  // be added to the transformed scores to get the original scores.
   void query(MatrixView<float> q, float* offset) const;
-  // Undoes query(): q <- q A^T, with A of all steps. It suits few rows, because each call computes A again.
+  // Undoes query(): q <- q A^T, with A of all steps. The function suits few rows, because each call computes
+  // A again.
   void inverse_query(MatrixView<float> q) const;
 
  private:

@@ -24,7 +24,7 @@ std::vector<float> random_values(std::size_t n, unsigned seed, float low, float 
   return values;
 }
 
-// Returns orthonormal rows [d, d] by Gram-Schmidt on random ones, in double precision.
+// Returns orthonormal rows [d, d] by Gram-Schmidt on random rows, in double precision.
 std::vector<float> random_basis(int d, unsigned seed) {
   const auto start = random_values(static_cast<std::size_t>(d) * d, seed, -1, 1);
   std::vector<double> basis(start.begin(), start.end());
@@ -70,7 +70,7 @@ double dot(const float* a, const float* b, int d) {
   return sum;
 }
 
-// Returns every kind alone, and the orders in which recipes combine them.
+// Returns every kind alone, and the orders in which recipes combine kinds.
 std::vector<Names> compositions() {
   std::vector<Names> all;
   for (const std::string& name : transform_names()) all.push_back({name});
@@ -212,7 +212,7 @@ TEST(Transform, LeavesAttentionAsItWas) {
       on_k.forward({k.data(), n_k, d});
       on_v.forward({v.data(), n_k, d});
       on_k.query({q.data(), n_q, d}, nullptr);
-      const auto mapped = attention(q, k, v, none, d);  // without the offset, which softmax ignores
+      const auto mapped = attention(q, k, v, none, d);  // The offset is left out because softmax ignores it.
       std::vector<float> out(mapped.begin(), mapped.end());
       on_v.inverse({out.data(), n_q, d});
       for (std::size_t i = 0; i < out.size(); ++i) {
@@ -295,7 +295,7 @@ TEST(Amax, HasOneScaleForAllHeadsOfALayersSide) {
   };
   for (const int head : {0, 1, 2}) EXPECT_EQ(after(0, head, Side::key), 3.0F) << head;
   EXPECT_EQ(after(0, 0, Side::value), 6.0F);
-  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // calibration saw only zeros
+  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // Calibration saw only zeros.
 }
 
 TEST(Pca, PutsEachDirectionIntoItsChannel) {
@@ -333,7 +333,7 @@ TEST(TransformKinds, SayHowManyConstantsTheyTake) {
 }
 
 TEST(RandomHadamard, SpreadsAUnitVectorEvenly) {
-  // Without the signs, a row of H would be mapped to a single coordinate.
+  // Without the signs, H would map a row of H to a single coordinate.
   const int d = 128;
   std::vector<float> x(d, 1.0F / std::sqrt(static_cast<float>(d)));
   make_transform({"rhadamard"}, d, {}, Side::key).forward({x.data(), 1, d});

@@ -9,11 +9,12 @@
 namespace kvant {
 namespace {
 
-// A vector of eight floats, which the compiler keeps in one or two registers.
+// Lanes holds eight floats, which the compiler keeps in one or two registers.
 using Lanes = float __attribute__((vector_size(32)));
 
-// Levels 1, 2 and 4 work within eight lanes: (a, b) -> (a + b, a - b) is the exchanged lanes plus the lanes
-// with signs. The other levels are sums and differences of whole vectors.
+// Multiplies every block of `order` values in x [cols] by H. Steps of distance 1, 2 and 4 work within eight
+// lanes: (a, b) -> (a + b, a - b) is the exchanged lanes plus the lanes with signs. The other steps are sums
+// and differences of whole vectors.
 KVANT_SIMD_CLONES void transform_row(float* x, int cols, int order, float norm) {
   const Lanes sign1 = {1, -1, 1, -1, 1, -1, 1, -1};
   const Lanes sign2 = {1, 1, -1, -1, 1, 1, -1, -1};

@@ -1,5 +1,5 @@
-// Counts the allocations of a test program by `new`, and can refuse them. It replaces the operators of the
-// whole program, libraries included, so exactly one source file of a program may include it.
+// Counts the allocations of a test program by `new`, and can refuse them. This header replaces the operators
+// of the whole program, libraries included, so exactly one source file of a program may include the header.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,12 @@
 namespace kvant::testing {
 
 inline std::atomic<long> allocations{0};
-inline std::atomic<long> allowed_allocations{1L << 60};  // how many succeed before one is refused
+inline std::atomic<long> allowed_allocations{
+    1L << 60};  // number of allocations that succeed before one is refused
 
 }  // namespace kvant::testing
 
-#ifndef __CUDA_ARCH__  // nvcc would compile these for the device as well
+#ifndef __CUDA_ARCH__  // nvcc would compile the operators for the device as well.
 void* operator new(std::size_t size) {
   kvant::testing::allocations.fetch_add(1, std::memory_order_relaxed);
   if (kvant::testing::allowed_allocations.fetch_sub(1, std::memory_order_relaxed) <= 0)
@@ -21,8 +22,8 @@ void* operator new(std::size_t size) {
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-// This repeats the standard library's version. AddressSanitizer has its own, whose memory free() would
-// reject.
+// This operator repeats the standard library's version. AddressSanitizer has a version of its own, whose
+// memory free() would reject.
 void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
   try {
     return operator new(size);
@@ -30,7 +31,7 @@ void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
     return nullptr;
   }
 }
-// It is not inlined because GCC would otherwise warn that memory from `new` goes to free().
+// Inlining is off, because GCC would otherwise warn that memory from `new` goes to free().
 __attribute__((noinline)) void operator delete(void* memory) noexcept {
   std::free(memory);
 }
