@@ -41,7 +41,7 @@ KVANT_HOST_DEVICE constexpr int slices_of_column(int head_dim) {
   return (head_dim > 256 ? 512 : 256) / kSlice;
 }
 
-// Returns how many launches serve the query heads of one KV head. Each of these launches reads the same
+// Returns how many launches serve the query heads of one KV head. All launches for a KV head read the same
 // pages.
 KVANT_HOST_DEVICE constexpr int query_passes(int group) {
   return (group + kPaddedGroup - 1) / kPaddedGroup;
@@ -71,8 +71,8 @@ struct alignas(16) WorkStart {
   std::int32_t head, seq;              // `head` is an index into DecodeArgs::heads.
   std::int32_t seq_begin, seq_end;     // units [seq_begin, seq_end) of each head
   std::int32_t n_sealed, n_protected;  // pages of the sequence
-  // first_cta is the first CTA that shares the sequence and head in which this CTA begins. last_cta is the
-  // last CTA that shares the sequence and head in which this CTA ends.
+  // Several CTAs may share a sequence and head. first_cta is the first of those that share the one in which
+  // this CTA begins. last_cta is the last of those that share the one in which this CTA ends.
   std::int32_t first_cta, last_cta;
 };
 
@@ -170,7 +170,8 @@ struct QueryArgs {
   int n_columns;    // columns for which partial results have space
   // Each of 2^sharers_log2 warps that share a ring has 8 columns.
   int sharers_log2;
-  // The value is 2^16 / DecodeArgs::n_queries, rounded up. It replaces a division by a product and a shift.
+  // The value is 2^16 / DecodeArgs::n_queries, rounded up. A product with this number and a shift replace a
+  // division by n_queries.
   int per_head;
 };
 struct SeveralArgs : DecodeArgs {

@@ -1,21 +1,21 @@
 // This file has the decode attention kernel, which attends to the pages of all sequences and KV heads of a
-// launch. CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own,
-// and the copying warp keeps a ring of pages in shared memory filled for each warp (page_copier.cuh). Where a
-// range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, they
-// write the output. Otherwise they leave a partial result, and the last CTA to do so combines all of them
-// (leave_segment.cuh).
+// launch. CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own.
+// The copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh).
+// Where a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the
+// sequence, they write the output. Otherwise the warps leave a partial result, and the last CTA to leave one
+// combines all partial results (leave_segment.cuh).
 //
-// Two warps share a ring if one warp has too few registers for its part of a page (heads of 256). Each of
-// them attends to half of every page's tokens (Pair::kPageWarps). If CTAs have few pages, up to four warps
-// share a ring, which shortens the time of the last page (Pair::OfShort).
+// Two warps share a ring if one warp has too few registers for its part of a page (heads of 256). Each of the
+// two warps attends to half of every page's tokens (Pair::kPageWarps). If CTAs have few pages, up to four
+// warps share a ring, which shortens the time of the last page (Pair::OfShort).
 //
 // With heads of 512, four warps share a ring, each with a block of every page's channels (page_layout.h). The
 // warps add their partial scores in the memory of the merge buffer, and all compute the same weights from the
 // sums. Each warp accumulates its own channels.
 //
-// If a sequence has several queries (SeveralArgs), up to four warps share a ring, and each attends to every
-// page with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips, the warps also
-// share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper).
+// If a sequence has several queries (SeveralArgs), up to four warps share a ring. Each of the warps attends
+// to every page with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips, the warps
+// also share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper).
 //
 // A kernel shares rings in only one of these three ways: by tokens, by channels or by columns.
 //
@@ -40,8 +40,8 @@ namespace kvant::cuda {
 // Barriers from this one on serve the warps that share a ring. Barriers 0 and 1 serve all warps.
 inline constexpr int kFirstRingBarrier = 2;
 
-// Holds a lane's scores of a page, which later become weights. The first index is the tile of 16 tokens. A
-// tile holds row g with heads 2t and 2t + 1, then row g + 8 with heads 2t and 2t + 1, for lane 4g + t.
+// Holds a lane's scores of a page, which later become weights. The first index is the tile of 16 tokens. For
+// lane 4g + t, a tile holds row g and then row g + 8, each with heads 2t and 2t + 1.
 using Scores = float[kTokenTiles][4];
 
 // Reads a ring for one consumer warp. The reader knows the next slot and the parity of that slot's barriers.
@@ -257,7 +257,7 @@ __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const 
 __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, const QuerySegment& segment,
                                                        int unit, int lane) {
   const int n = plain_tokens(args, segment, unit);
-  // tokens from the tail's first to the unit's first
+  // The unit begins this many tokens after the start of the tail.
   const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;
   SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
   // Protected pages lie before the tail, and every column sees all their tokens.
@@ -273,14 +273,14 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
 }
 
 // Attends to an unquantized page of which columns see at least one token. D is the head size. The loop over
-// tiles of 16 tokens is not unrolled, because in a model the code must come from memory again in each layer:
-// other kernels have evicted it. Warps that share pages by tokens take tiles in turn.
+// tiles of 16 tokens is not unrolled, because small code matters here: in a model, other kernels evict the
+// code between two layers. Warps that share pages by tokens take tiles in turn.
 template <class Pair, int D, class Seen>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
                                              const Query<block_dim(D)>& query, int lane, RingReader& ring,
                                              Accumulator<block_dim(D)>& acc) {
   const int n = seen.n;
-  // counted from the start of a tile, in pieces of 16 bytes
+  // The lane reads a tile from this piece of 16 bytes on.
   const int first_piece = own_block<D>() * (block_dim(D) / 16) * kLanes + lane;
 #pragma unroll 1
   for (int first = 0; first < n; first += kTileTokens) {

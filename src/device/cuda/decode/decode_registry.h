@@ -18,13 +18,13 @@ struct ShortSealedKernel {
   int static_bytes;  // bytes of static shared memory, in addition to tables and rings
 };
 
-// Describes a kernel for launches with few pages per CTA. Its numbers mean what they mean in DecodeKernel.
+// Describes a kernel for launches with few pages per CTA, with members as in DecodeKernel.
 struct FewPagesKernel {
   const void* function = nullptr;  // Null means that the pair has no such kernel.
   int page_warps, table_bytes, warp_bytes;
 };
 
-// Describes a kernel for launches with more than 8 columns. Its numbers mean what they mean in DecodeKernel.
+// Describes a kernel for launches with more than 8 columns, with members as in DecodeKernel.
 struct ManyColumnsKernel {
   const void* function = nullptr;  // Null means that the pair has no such kernel.
   int max_warps, table_bytes, warp_bytes;
@@ -32,7 +32,7 @@ struct ManyColumnsKernel {
 
 // Describes the kernels of a pair of formats for one head size.
 struct DecodeKernel {
-  const char* name;  // for example "cuda/sm90/ch4g128+tok4g128"; name_on() gives the name on other GPUs
+  const char* name;  // An example is "cuda/sm90/ch4g128+tok4g128". name_on() gives the name on other GPUs.
   const char* key_format;
   const char* value_format;
   int head_dim;

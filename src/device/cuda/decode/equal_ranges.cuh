@@ -9,8 +9,8 @@
 namespace kvant::cuda {
 
 // Returns the cost of leaving a sequence and head, in units: the CTA's warps wait for the slowest warp and
-// merge. A launch on all heads needs one value for all formats. With 16, formats bound by memory bandwidth
-// are up to 1 % faster, but trellis codes, which are bound by the SMs, are 2 % slower.
+// merge. A launch on all heads needs one value for all formats. With a cost of 16, formats bound by memory
+// bandwidth are up to 1 % faster. Trellis codes, which are bound by the SMs, are 2 % slower.
 __device__ constexpr int segment_cost(bool on_all_heads) {
   return on_all_heads ? 6 : 16;
 }

@@ -1,6 +1,6 @@
 // Ends a CTA's work on a sequence and KV head. The CTA's warps merge their accumulators through shared
-// memory. If the CTA holds the whole sequence, they normalize and store the output. Otherwise they leave a
-// partial result, and the last CTA to leave one combines all of them.
+// memory. If the CTA holds the whole sequence, they normalize and store the output. Otherwise the warps leave
+// a partial result, and the last CTA to leave one combines all partial results.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,9 +21,9 @@ namespace kvant::cuda {
 // above the smallest half-precision number.
 inline constexpr float kWeightBits = 4;
 
-// Holds a lane's sums of weights times values. Element [m] holds channel g * D/8 + 2 * m with heads 2t and 2t
-// + 1, then the next channel with the same heads, for lane 4g + t. D is the number of a warp's channels: a
-// block if warps share pages by channels.
+// Holds a lane's sums of weights times values. For lane 4g + t, out[m] holds channel g * D/8 + 2 * m and then
+// the next channel, each with heads 2t and 2t + 1. D is the number of a warp's channels: a block if warps
+// share pages by channels.
 template <int D>
 struct Accumulator {
   float out[D / 16][4];
@@ -37,7 +37,7 @@ struct MergedOutputs {
   static constexpr int kMTiles = block_dim(D) / 16;
   // The padding keeps writers and readers in different banks.
   static constexpr int kRow = 16 + 16 / kMTiles;
-  // Element [..][h][m][(t % 2) * 8 + g] holds channels g * D/8 + 2 * m and the next one of head 2 * (t % 2) +
+  // [warp][h][m][(t % 2) * 8 + g]: an element is two channels, from g * D/8 + 2 * m on, of head 2 * (t % 2) +
   // h.
   float2 out[Warps][2][kMTiles][kRow];
 
@@ -85,8 +85,8 @@ __device__ __forceinline__ void store_out(const Args& args, int seq, int head, i
 }
 
 // Adds KVLinC's correction to two channels and to the sum of weights. Exponentials are relative to the
-// largest score. A relative correction is added to them unchanged. An absolute correction belongs to e^score,
-// so exponentials are rescaled first if the largest score is below zero.
+// largest score. A relative correction is added to the exponentials unchanged. An absolute correction belongs
+// to e^score, so exponentials are rescaled first if the largest score is below zero.
 __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int64_t row, int d, int channel,
                                                 float2& out, float& max, float& sum) {
   float share = 1 << static_cast<int>(kWeightBits);

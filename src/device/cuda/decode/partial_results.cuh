@@ -18,9 +18,9 @@ struct PartialResult {
   float max, sum;
 };
 
-// A slice is kSlice channels of a query head's result. CTAs [first_cta, last_cta] share its sequence and KV
-// head. Slices are independent, except that all slices of a query head may share the counter of the first
-// slice.
+// A slice is kSlice channels of a query head's result. CTAs [first_cta, last_cta] share the slice's sequence
+// and KV head. Slices are independent, except that all slices of a query head may share the counter of the
+// first slice.
 struct SharedSlice {
   // Slices are numbered within the KV head.
   int index;
@@ -126,7 +126,7 @@ class FencedResults {
 // by itself that it has arrived, and no CTA waits until its writes are visible. The call that makes the
 // schedule writes the marks first. The CTA that combines results restores the marks (MarkedParts::take).
 inline constexpr int kUnwrittenByte = 0xff;
-inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // The word consists of four such bytes.
+inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // The word is four times kUnwrittenByte.
 
 __device__ __forceinline__ bool is_unwritten(const float2& x) {
   return __float_as_uint(x.x) == kUnwrittenBits || __float_as_uint(x.y) == kUnwrittenBits;

@@ -11,8 +11,8 @@ namespace kvant::cuda {
 
 inline constexpr int kTileTokens = 16;
 
-// Computes scores of the tile's tokens: row g with heads 2t and 2t + 1, then row g + 8 with heads 2t and 2t +
-// 1, for lane 4g + t. keys(k) returns this lane's part of fragment k, with k < D / 16.
+// Computes scores of the tile's tokens. Lane 4g + t gets row g and then row g + 8, each with heads 2t and 2t
+// + 1. keys(k) returns this lane's part of fragment k, with k < D / 16.
 template <int D, class Fragments>
 __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragments& keys, float (&s)[1][4]) {
   // Products alternate between two sums, because a product waits for the product before it into the same sum.

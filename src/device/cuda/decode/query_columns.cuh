@@ -19,9 +19,9 @@ __device__ __forceinline__ SequenceQueries queries_of(const QueryArgs& args, int
   return {first, min(args.begins[seq + 1] - first, args.of_sequence)};
 }
 
-// Describes a segment of a launch for several queries. All functions need the arguments of such a launch.
-// They read numbers of queries when these are needed, at a segment's ends, because loops over pages have no
-// registers for them.
+// Describes a segment of a launch for several queries. All functions need the arguments of a launch for
+// several queries. The functions read numbers of queries anew at a segment's ends, because loops over pages
+// have no registers to keep the numbers.
 struct QuerySegment : Segment {
   static constexpr bool kSeveralQueries = true;
 

@@ -1,8 +1,8 @@
 // Decodes pages for many columns: `Sets` warps that share a page also share its decoding. Each warp decodes
 // its part of the page's codes once and multiplies it with the columns of all warps. A warp's part is some of
-// the tokens for keys, and some of the channels for values. Between the two products, warps write the weights
-// of their tokens to shared memory and synchronize once a page, because the values' products need the weights
-// of all tokens.
+// the tokens for keys, and some of the channels for values. The values' products need the weights of all
+// tokens. So between the two products, warps write the weights of their tokens to shared memory and
+// synchronize, once a page.
 //
 // All warps scale a column's weights by one reference, which does not follow every larger score. Otherwise
 // warps would have to synchronize before they compute weights. The reference stays while no weight exceeds
@@ -115,8 +115,8 @@ struct SharedWeights {
                                         std::uint32_t x) const {
     reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
   }
-  // Loads the B operand of contraction tile `tile`, for set 2 * pair into b[0] and b[1], and for set 2 * pair
-  // + 1 into b[2] and b[3].
+  // Loads the B operand of contraction tile `tile`: set 2 * pair into b[0] and b[1], and the next set into
+  // b[2] and b[3].
   __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
     load_transposed_matrices(b, shared_address(at) + (tile * Sets + 2 * pair) * 256 + lane * 16);
   }
@@ -201,9 +201,9 @@ struct SharedDecoding : Strips {
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
-  // The queries of all columns follow the tables. Then each group of sharing warps has the weights of two
-  // pages, the numbers that warps publish about columns, [2][warp][column], and the lanes' own sums,
-  // [warp][set][lane].
+  // The queries of all columns follow the tables. Then each group of sharing warps has three parts: the
+  // weights of two pages, the numbers that warps publish about columns, [2][warp][column], and the lanes'
+  // sums, [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
@@ -240,7 +240,8 @@ struct SharedDecoding : Strips {
       for (int set = 0; set < Sets; ++set) sums(set, lane) = make_float4(0, 0, 0, 0);
       named_barrier(1, args.consumer_warps * kLanes);
     }
-    // Returns the query of the warp's own columns. Loops over sealed pages have no registers to keep it.
+    // Returns the query of the warp's own columns. Shared memory keeps the query, because loops over sealed
+    // pages have no registers for the query.
     __device__ __forceinline__ Query<D> own_query(int lane) const {
       return Key::rearrange(queries().load(sharer(), lane));
     }
@@ -263,8 +264,9 @@ struct SharedDecoding : Strips {
     __device__ __forceinline__ Weights weights() const {
       return {of_group() + buffer * Weights::kBytes};
     }
-    // Returns sums over this lane's tokens for columns 2t and 2t + 1 of a set: of weights (x, y), and of
-    // weights times the tokens' addends (z, w). Shared memory holds the sums because registers are scarce.
+    // Returns sums over this lane's tokens for columns 2t and 2t + 1 of a set. x and y are sums of weights,
+    // and z and w sums of weights times the tokens' addends. Shared memory holds the sums because registers
+    // are scarce.
     __device__ __forceinline__ float4& sums(int set, int lane) const {
       return reinterpret_cast<float4*>(of_group() + kSumsAt)[(sharer() * Sets + set) * kLanes + lane];
     }
@@ -341,10 +343,10 @@ struct SharedDecoding : Strips {
 
  private:
   // Returns the part of a page's tiles that a lane handles. Each of four warps reads one or two words of
-  // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had the same part, these
-  // words would lie in a quarter or half of the banks. So lanes that are eight apart have different parts, by
-  // the bits of Strips::kMixedParts. Rows of an MMA operand then belong to different tiles, which does not
-  // affect the products.
+  // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had the same part, the
+  // words that the warp reads would lie in a quarter or half of the banks. So lanes that are eight apart have
+  // different parts, by the bits of Strips::kMixedParts. Rows of an MMA operand then belong to different
+  // tiles, which does not affect the products.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
   }
@@ -433,8 +435,8 @@ struct SharedDecoding : Strips {
     }
   }
 
-  // Raises the reference of all columns' weights to the largest scores so far. This happens only at a
-  // segment's first page and when scores rise a lot.
+  // Raises the reference of all columns' weights to the largest scores so far. The call is rare: at a
+  // segment's first page, and when scores rise a lot.
   static __device__ __forceinline__ void raise(const SetSums<Sets, kTiles>& s, int lane, State& state) {
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {

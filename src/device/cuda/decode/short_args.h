@@ -1,5 +1,5 @@
-// This file has the arguments and limits of the kernels for short sequences. Kernels and launching host code
-// share them.
+// This file has the arguments and limits of the kernels for short sequences. Kernels and the launching host
+// code both include this file.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -17,7 +17,7 @@ inline constexpr int kMaxShortTokens = 512;
 inline constexpr int kMaxSharedTokens = 256;
 // A CTA has at most this many sealed pages.
 inline constexpr int kMaxShortPages = 4;
-// A ring of sealed pages has this many slots; two or four are possible.
+// A ring of sealed pages has this many slots. Two or four slots are possible.
 inline constexpr int kShortStages = 4;
 
 // Members stand in the order in which the kernel needs them, because a kernel's arguments come from memory a
@@ -48,9 +48,10 @@ struct ShortArgs {
   static constexpr int sas = 0;
 };
 
-// Holds the arguments if some pages of a sequence are sealed. The general kernel's arguments are among them,
-// because pairs of formats read these. The kernel ignores q, the schedule and the merge buffer's offset. out,
-// lse and sink_logits point to the first query head of a KV head, whichever query heads the launch serves.
+// Holds the arguments if some pages of a sequence are sealed. The structure begins with the general kernel's
+// arguments, because pairs of formats read them. The kernel ignores q, the schedule and the merge buffer's
+// offset. out, lse and sink_logits point to the first query head of a KV head, whichever query heads the
+// launch serves.
 struct ShortSealedArgs : DecodeArgs {
   // The launch serves query heads of each KV head from this one on.
   int first_query;

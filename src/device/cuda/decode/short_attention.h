@@ -1,4 +1,4 @@
-// Launches the decode kernels for short sequences. They need no schedule, and start faster than the general
+// Launches the decode kernels for short sequences, which need no schedule and start faster than the general
 // kernel.
 #pragma once
 

@@ -1,12 +1,12 @@
 // Computes decode attention of short sequences without sealed pages. A CTA or a cluster of CTAs serves each
 // sequence and KV head, and its warps take tiles of 16 tokens in turn. The kernel also appends a new token:
-// it rotates the token's rows if the recipe asks for that, rounds them and writes them to their page. Warps
-// attend to the new token in shared memory, as a tile of its own.
+// it rotates the token's rows if asked to, rounds the rows and writes them to their page. Warps attend to the
+// new token in shared memory, as a tile of its own.
 //
 // In a model, weights evict everything else from the caches between two layers. So the time depends on how
-// often the kernel waits for memory in sequence (lengths and page tables, then pages), and on the size of its
-// code. The general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers
-// before it reads a page.
+// many times in a row the kernel waits for memory (lengths, page tables, pages), and on the size of its code.
+// The general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before it
+// reads a page.
 #pragma once
 
 #include "device/cuda/decode/short_parts.cuh"
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
           s, n, at.lane, [&](int m) { return values[m]; }, acc);
     }
   }
-  // Only these warps have had tiles.
+  // Only this many warps of the CTA have had tiles.
   const int n_warps = max(0, min(n_tiles - first_tile, kShortWarps));
   leave_outputs<true>(args, at, (1U << n_warps) - 1, acc, shared);
 }

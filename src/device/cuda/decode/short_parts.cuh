@@ -1,6 +1,6 @@
 // Holds the parts that both kernels for short sequences share (short_kernel.cuh, short_sealed_kernel.cuh).
-// They bring rows to shared memory, load tiles of unquantized tokens into registers, and merge outputs over a
-// CTA's warps and a cluster's CTAs. Args is the kernel's argument type (ShortArgs, ShortSealedArgs).
+// The functions bring rows to shared memory, load tiles of unquantized tokens, and merge outputs over a CTA's
+// warps and a cluster's CTAs. Args is the kernel's argument type (ShortArgs, ShortSealedArgs).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -143,8 +143,8 @@ struct HeadPart {
   }
 };
 
-// Merges the parts that warps have left of a query head. `warps` has a bit for each of these warps. `nth` is
-// the head's index among the heads in shared memory.
+// Merges the parts that warps have left of a query head. `warps` has a bit for each warp that has left a
+// part. `nth` is the head's index among the heads in shared memory.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared, std::uint32_t warps,
                                                    int query, int nth, int lane) {

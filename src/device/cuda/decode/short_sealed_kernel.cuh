@@ -1,11 +1,11 @@
 // Computes decode attention of short sequences with some sealed pages. As in short_kernel.cuh, a cluster of
-// CTAs serves each sequence and KV head without a schedule, appends a new token, and combines results in
-// shared memory. Sealed pages are read by the code of the general kernel's pairs (pairs/*.cuh). Each warp, or
-// several warps that share pages by tokens, has a ring of slots that one lane fills.
+// CTAs serves each sequence and KV head, appends a new token, and combines results in shared memory. Sealed
+// pages are read by the code of the general kernel's pairs (pairs/*.cuh). Each warp, or several warps that
+// share pages by tokens, has a ring of slots that one lane fills.
 //
 // There are more warps than pages, so the time of one page decides. If a pair supports sharing
-// (Pair::OfShort), four warps share each page. Over all CTAs of the cluster, pages are dealt out from each
-// CTA's first warp on, and unquantized tiles of 16 tokens from its last warp on.
+// (Pair::OfShort), four warps share each page. In each CTA, pages are dealt out from the first warp on, and
+// unquantized tiles of 16 tokens from the last warp on.
 #pragma once
 
 #include <climits>

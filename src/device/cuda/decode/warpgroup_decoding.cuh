@@ -1,10 +1,10 @@
 // Decodes pages for 17 to 32 columns on Hopper. The four warps that share a page's decoding
-// (shared_decoding.cuh) form a warpgroup. Its products read queries and weights from shared memory, once for
-// all four warps. Each warp decodes some tokens of the keys and some channels of the values, as in
-// shared_decoding.cuh.
+// (shared_decoding.cuh) form a warpgroup. Products of a warpgroup read queries and weights from shared
+// memory, once for all four warps. Each warp decodes some tokens of the keys and some channels of the values,
+// as in shared_decoding.cuh.
 //
-// A pair supports warpgroups by Pair::Groups, which supplies tables as a pair does. Its formats must have
-// scales that multiply the queries of a page. Key::prepare makes each warp's part of the scaled queries,
+// A pair supports warpgroups by Pair::Groups, which supplies tables as a pair does. The pair's formats must
+// have scales that multiply the queries of a page. Key::prepare makes each warp's part of the scaled queries,
 // which Key::load and multiply use. Value supplies Tokens and finish, as Pair::Strips does, and load and add.
 //
 // A warpgroup works a page ahead: while products of a page's values are under way, the warps make the scaled
@@ -17,7 +17,7 @@
 
 namespace kvant::cuda {
 
-// This is the number of sets of eight columns, and also of warps that share a page.
+// The number counts sets of eight columns, and also warps that share a page.
 inline constexpr int kColumnSets = 4;
 
 // Holds a lane's sums of products of some tiles of rows with all columns.
@@ -108,7 +108,8 @@ struct WarpgroupDecoding : Groups {
       if (threadIdx.x < kColumnSets * kLanes) queries().store(Key::arrange(query), sharer(), lane);
       named_barrier(1, args.consumer_warps * kLanes);
     }
-    // Returns the query of the warp's own columns. Loops over sealed pages have no registers to keep it.
+    // Returns the query of the warp's own columns. Shared memory keeps the query, because loops over sealed
+    // pages have no registers for the query.
     __device__ __forceinline__ Query<D> own_query(int lane) const {
       return Key::rearrange(queries().load(sharer(), lane));
     }
@@ -268,8 +269,8 @@ struct WarpgroupDecoding : Groups {
     for (int i = 0; i < kPieces; ++i)
       weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
   }
-  // Interleaves steps of the products of a page's values and weights with steps of the next page's keys and
-  // queries, so a product need not wait for the product before it.
+  // Interleaves steps of two products: a page's values with weights, and the next page's keys with queries.
+  // So no step waits for the step before.
   template <int First, int Last>
   static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
                                                   const ColumnOperand& weights, ColumnTiles<kMTiles>& out,
@@ -408,8 +409,8 @@ struct WarpgroupDecoding : Groups {
     }
   }
 
-  // Raises the reference of all columns' weights to the largest scores so far. This happens only at a
-  // segment's first page and when scores rise a lot.
+  // Raises the reference of all columns' weights to the largest scores so far. The call is rare: at a
+  // segment's first page, and when scores rise a lot.
   static __device__ __forceinline__ void raise(const ColumnTiles<kTiles>& s, const Factors& factors, int lane,
                                                State& state) {
 #pragma unroll

@@ -1,5 +1,6 @@
-// How the CTAs of prefill attention share work, for any kind of products: blocks of query rows that the query
-// warps prepare, and the ring of tiles.
+// Shares the work of prefill attention among CTAs, whatever the type of their products. A block is a number
+// of query rows with what they see. In each CTA the query warps prepare blocks, and other warps attend to a
+// block's tiles, which pass through a ring in shared memory.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -11,30 +12,36 @@ namespace kvant::cuda {
 inline constexpr int kGroupRows = 64;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kQueryWarps = 3;
-inline constexpr int kFirstGroupBarrier = 2;  // first named barrier of a group; 1 belongs to the query warps
+// Each group of rows has a named barrier from this one on. Barrier 1 belongs to the query warps.
+inline constexpr int kFirstGroupBarrier = 2;
 
-// Tokens [first, end) that all rows of a group see.
+// Says which tokens, [first, end), all rows of a group see.
 struct SeenByAll {
   int first, end;
 };
 
-// A range within the order of a block's tiles.
+// Is a range [first, end) in the order of a block's tiles.
 struct TileRange {
   int first, end;
 };
 
-// What the rows of a block see. Shape provides kRows and kGroups.
+// Says what the rows of a block see. Shape provides kRows and kGroups.
 template <class Shape>
 struct BlockSight {
-  int sealed_end[Shape::kRows];      // earlier tokens are seen in sealed pages, later ones as rows
-  SeenByAll all[Shape::kGroups][2];  // of sealed pages, of rows
-  int seen_tiles[Shape::kGroups];    // no row of the group sees tiles after this number
-  // nor tiles in this range: pages that it sees as rows, and the reverse
+  // A row sees tokens before sealed_end[row] in sealed pages, and later tokens as rows.
+  int sealed_end[Shape::kRows];
+  SeenByAll all[Shape::kGroups][2];  // [group][2]: of sealed pages, then of rows
+  // No row of a group sees tiles from this number on.
+  int seen_tiles[Shape::kGroups];
+  // No row of a group sees tiles in this range either. The hidden tiles are pages whose tokens the group sees
+  // as rows, or rows whose tokens the group sees in pages.
   TileRange hidden_tiles[Shape::kGroups];
-  PromptItem item;  // n_rows 0: no more work
+  // An item with 0 rows means that there is no more work.
+  PromptItem item;
   int head;
 };
 
+// Starts a bulk copy into shared memory, whose bytes arrive on `barrier`.
 __device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, std::uint32_t bytes,
                                           std::uint32_t barrier) {
   asm volatile(
@@ -43,7 +50,7 @@ __device__ __forceinline__ void copy_tile(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// A slot of a ring, with the parity of its round.
+// Names a slot of a ring of N slots, and the parity of the slot's barriers in the present round.
 template <int N>
 struct RingPlace {
   int slot = 0;
@@ -56,39 +63,40 @@ struct RingPlace {
   }
 };
 
-// The limit of rows if attention is not causal.
+// A row's limit has this value if attention is not causal.
 inline constexpr int kUnbounded = 0x3fffffff;
 
-// Returns the token before which a row of a block sees.
+// Returns the first token that a row of a block does not see.
 __device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem& item, int row) {
   return args.causal != 0 ? item.limit + row : kUnbounded;
 }
 
-// Returns the token before which a row of a block sees sealed pages; it sees later tokens as rows. Rows after
-// the last are treated like the last.
+// Returns the token before which a row of a block sees sealed pages. The row sees later tokens as rows. Rows
+// after the block's last row are treated like the last row.
 __device__ __forceinline__ int sealed_end_of(const PromptArgs& args, const PromptItem& item, int row) {
   return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
 }
 
-// Finds what all of the block's rows [row, last] see: of sealed pages, and of rows.
+// Finds which tokens all of the block's rows [row, last] see: in all[0] of sealed pages, in all[1] of rows.
 __device__ __forceinline__ void find_seen_by_all(const PromptArgs& args, const PromptItem& item, int row,
                                                  int last, SeenByAll (&all)[2]) {
   const int limit = limit_of(args, item, row);
-  const int end = limit_of(args, item, last);  // no row sees tokens from here on
+  // No row sees tokens from `end` on.
+  const int end = limit_of(args, item, last);
   const int first = args.window > 0 ? end - args.window : -kUnbounded;
   all[0] = {first, min(limit, sealed_end_of(args, item, row))};
   all[1] = {max(first, sealed_end_of(args, item, last)), min(limit, item.tokens)};
 }
 
-// Finds the columns [low, high) that a row sees of a tile of sealed pages or of rows, which begins with token
-// `first`.
+// Finds the columns [low, high) that a row sees of a tile. The tile begins with token `first` and holds a
+// sealed page or rows.
 __device__ __forceinline__ void find_columns(const PromptArgs& args, const PromptItem& item, int limit,
                                              int sealed_end, bool is_rows, int first, int& low, int& high) {
   low = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
   high = min(limit, is_rows ? item.tokens : sealed_end) - first;
 }
 
-// Finds what a group's rows see; the first of them is `row` of the item.
+// Finds what a group's rows see. The group's first row is row `row` of the item.
 template <class Shape>
 __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const PromptItem& item, int group,
                                                    int row, BlockSight<Shape>& block) {
@@ -102,11 +110,11 @@ __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const
   const int first_row = (sealed_end_of(args, item, row) - item.first_token) / kTileTokens;
   const TileRange hidden{min(pages, item.end_page - item.page),
                          item.end_page - item.page + max(first_row - item.tile, 0)};
-  // A group has at least one tile.
+  // The range must leave a group at least one tile.
   block.hidden_tiles[group] = hidden.end < block.seen_tiles[group] ? hidden : TileRange{0, 0};
 }
 
-// Finds what rows and groups of rows see; one warp runs it.
+// Finds what all rows and groups of a block see. One warp runs this.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
                                           BlockSight<Shape>& block) {
@@ -114,9 +122,9 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   if (lane < Shape::kGroups) find_seen_by_group(args, item, lane, lane * kGroupRows, block);
 }
 
-// Run by the query warps: prepares one block after another until there is no more work. await_queries(item,
-// head) may start loading rows of a warp's share before there is space for another block. read_queries(item,
-// head, slot) brings them into shared memory.
+// Prepares one block after another until there is no more work. The query warps run this. await_queries(item,
+// head) may start to load rows of a warp's share before there is space for another block. read_queries(item,
+// head, slot) brings the rows into shared memory.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
                                                const Await& await_queries, const Read& read_queries) {
@@ -136,7 +144,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
       block.item = is_there ? item : PromptItem{};
       block.head = head;
     }
-    // The next work is fetched while this block is prepared.
+    // The next work is fetched while the warps prepare this block.
     int next = 0;
     if (warp == 0 && lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
     if (is_there) {
@@ -153,7 +161,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
   }
 }
 
-// Transposes four words of each lane of a quad: lane i gets word i of lanes 0 to 3.
+// Transposes four words of each lane of four: lane i gets word i of lanes 0 to 3.
 __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
   const bool is_odd = (pair & 1) != 0;
   const bool is_high = (pair & 2) != 0;
@@ -169,7 +177,7 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) 
   }
 }
 
-// Returns the first of a thread's two rows of its group; the other is 8 rows after it.
+// Returns the first of a thread's two rows of its group. The second row is 8 rows after the first.
 __device__ __forceinline__ int row_of(int thread) {
   return thread / 32 * 16 + thread % 32 / 4;
 }

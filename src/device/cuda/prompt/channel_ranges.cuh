@@ -1,54 +1,57 @@
-// What the tiles of a sequence's head share: the channels' centres, and the distance of values from them.
+// Finds the centres and scales of channels, which all tiles of a sequence's KV head share. Each channel's
+// centre, a value near its mean, is subtracted from keys, which moves all scores of a row alike
+// (SageAttention, section 4). A centre is subtracted from values too, and added to the outputs, because
+// weights add up to one.
 //
-// A vector near the mean is subtracted from a head's keys (SageAttention, section 4: it moves all scores of a
-// row alike). One is subtracted from values too, and added to the outputs, since weights add up to one.
-// Values are divided by a scale per channel and one per tile. Vectors and channel scales need to fit only
-// roughly. They come from all tokens up to kSampledTiles tiles, and from as many tiles spread over longer
-// sequences.
+// Values are also divided by a scale per channel and a scale per tile. Centres and channel scales need to fit
+// only roughly. Sequences of up to kSampledTiles tiles are read in full. In longer sequences kSampledTiles
+// tiles are read, spread evenly.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
 
 namespace kvant::cuda {
 
-// The number of CTAs that read tiles of a sequence, KV head and side.
+// This many CTAs, one for each sampled tile, read tiles of a sequence, KV head and side.
 inline constexpr int kSampledTiles = 8;
 
-// The least channel scale, used if all samples are alike. A tile's scale is relative to it and is multiplied
-// by up to 2^88 (weigh.cuh), which stays finite for all half-precision values.
+// A channel scale is at least this large, also if all samples are alike. A tile's scale is relative to the
+// channel scales and is multiplied by up to 2^88 (weigh.cuh). The product stays finite for all half-precision
+// values.
 inline constexpr float kLeastChannel = 0x1p-28F;
-// The least channel scale relative to the head's largest, which bounds the tiles' scales.
+// A channel scale is at least this part of the head's largest scale, which bounds the tiles' scales.
 inline constexpr float kLeastOfWidest = 0x1p-10F;
 
-// Sums over the tokens that a CTA has read.
+// Holds sums, minima and maxima over the tokens that a CTA has read.
 template <int D>
 struct ChannelSums {
   float sum[D], least[D], greatest[D];
   int n_tokens;
 };
 
-// Each thread has eight neighbouring channels of every kRowGroups-th token.
+// Shares a tile among threads. Each thread has eight neighbouring channels of every kRowGroups-th token.
 template <int D>
 struct SampledOctets {
   static constexpr int kOctets = D / 8;
   static constexpr int kRowGroups = kQuantizeThreads / kOctets;
 };
 
+// Holds the sums, minima and maxima of each group of rows. The padding avoids bank conflicts.
 template <int D>
 using SampleScratch = float[3][SampledOctets<D>::kRowGroups][D + 1];
 
-// The sample that a CTA processes.
+// Says which sample a CTA reads.
 struct SampleAt {
   int sample, seq, head;
   bool is_value;
 };
-// The grid is (kSampledTiles for each sequence) x KV heads x sides.
+// Returns the sample of this CTA. The grid is [sides][KV heads][sequences * kSampledTiles].
 __device__ __forceinline__ SampleAt sample_of_cta() {
   return {static_cast<int>(blockIdx.x) % kSampledTiles, static_cast<int>(blockIdx.x) / kSampledTiles,
           static_cast<int>(blockIdx.y), blockIdx.z != 0};
 }
 
-// Adds up a tile's rows.
+// Adds up a tile's rows into `sums`.
 template <int D, bool IsHalf, class Source>
 __device__ void add_up(const PromptArgs& args, const Source& source, const TileAt& at,
                        unsigned char* page_memory, SampleScratch<D>& scratch, ChannelSums<D>& sums) {
@@ -81,7 +84,8 @@ __device__ void add_up(const PromptArgs& args, const Source& source, const TileA
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int column = i * Octets::kOctets + octet;  // avoids bank conflicts with its neighbours
+    // Neighbouring threads write to neighbouring columns, which avoids bank conflicts.
+    const int column = i * Octets::kOctets + octet;
     scratch[0][row_group][column] = sum[i];
     scratch[1][row_group][column] = least[i];
     scratch[2][row_group][column] = greatest[i];
@@ -104,7 +108,7 @@ __device__ void add_up(const PromptArgs& args, const Source& source, const TileA
   }
 }
 
-// Computes the sums of the tile that a CTA samples; they stay empty if there are fewer tiles.
+// Computes the sums of the tile that a CTA samples. The sums stay empty if the sequence has too few tiles.
 template <int D, bool IsHalf, class Source>
 __device__ __forceinline__ void sample_tile(const PromptArgs& args, const Source& source, const SampleAt& of,
                                             unsigned char* page_memory, SampleScratch<D>& scratch,
@@ -132,8 +136,8 @@ __device__ __forceinline__ void sample_tile(const PromptArgs& args, const Source
   if (threadIdx.x == 0) sums.n_tokens = n_tokens;
 }
 
-// Combines all samples, part(i) each, and stores the channels' ranges. The order of additions is fixed. All
-// threads of a CTA call it.
+// Combines all samples and stores the ranges of channels. part_of(i) returns the sums of sample i. The order
+// of additions is fixed, so results are too. All threads of a CTA must call this.
 template <int D, class Part>
 __device__ __forceinline__ void store_ranges(const PromptArgs& args, int seq, int head, bool is_value,
                                              std::uint32_t (&maxima)[kQuantizeThreads / 32],

@@ -1,5 +1,5 @@
-// Finds the channels' ranges (channel_ranges.cuh) with a kernel of clusters, whose CTAs read each other's
-// sums (sm_90).
+// Finds the ranges of channels (channel_ranges.cuh) on GPUs with clusters (sm_90). A cluster's CTAs sample
+// one tile each, and one CTA reads the sums of all from their shared memory.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -13,7 +13,8 @@ __global__ void __cluster_dims__(kSampledTiles, 1, 1) __launch_bounds__(kQuantiz
                                                                         Source::kSamplingCtas)
     channel_ranges_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source) {
   extern __shared__ __align__(16) unsigned char page_memory[];
-  admit_successors();  // successors read tiles before they wait for the ranges
+  // Successors read tiles before they wait for the ranges.
+  admit_successors();
   __shared__ SampleScratch<D> scratch;
   __shared__ ChannelSums<D> sums;
   __shared__ std::uint32_t maxima[kQuantizeThreads / 32];
@@ -24,7 +25,8 @@ __global__ void __cluster_dims__(kSampledTiles, 1, 1) __launch_bounds__(kQuantiz
   if (of.sample == 0)
     store_ranges<D>(args, of.seq, of.head, of.is_value, maxima,
                     [&](int i) -> const ChannelSums<D>& { return *cluster.map_shared_rank(&sums, i); });
-  cluster.sync();  // other CTAs may read this one's sums until then
+  // Until this barrier, the first CTA may read this CTA's sums.
+  cluster.sync();
 }
 
 }  // namespace kvant::cuda

@@ -1,13 +1,12 @@
-// Makes INT8 tiles of sealed pages directly from their codes, without rows in between. It supports 4-bit
-// codes in grids by channel and, for values, by token. Pages with protected tokens use rows instead
+// Makes INT8 tiles of sealed pages directly from their codes, without rows in between. Codes must have 4 bits
+// and grids by channel or, for values, by token. Pages with protected tokens go through rows instead
 // (page_rows.cuh).
 //
 // A word of a page has 8 codes: four channels of two tokens for keys, four tokens of two channels for values
-// (page_layout.h). A warp has 64 tokens of 64 channels, which are a quarter (keys) or an eighth (values) of
-// consecutive channels. With grids by channel, all 64 tokens share one grid. One product and sum turns codes
-// into INT8, as half-precision numbers, two at a time. Its factors are the grid's step and its zero relative
-// to the channel's centre and the tile's scale; a first pass over all codes gives that scale. With grids by
-// token, both are F32.
+// (page_layout.h). A warp has 64 tokens of 64 channels. With grids by channel, all 64 tokens share one grid,
+// and one half-precision product and sum turns two codes into INT8. The factors come from the grid's step and
+// zero, the channel's centre and the tile's scale. A first pass over all codes finds the tile's scale. With
+// grids by token, products and sums are F32.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,10 +17,11 @@
 
 namespace kvant::cuda {
 
+// A progressive format's grid covers this many tokens.
 inline constexpr int kGridTokens = 64;
 inline constexpr int kLargestCode = 15;
 
-// Whether pages of a head and side have such codes.
+// Says whether pages of a head and side have 4-bit codes with grids by channel.
 inline bool has_channel_codes(const PageDecoding& decoding) {
   if (decoding.layout.order != CodeOrder::planes || decoding.layout.bits != 4 || decoding.stored.symmetric)
     return false;
@@ -29,14 +29,14 @@ inline bool has_channel_codes(const PageDecoding& decoding) {
   return decoding.encoding == Encoding::channel_grid && decoding.group == kPageTokens;
 }
 
-// Whether a head's values have a grid per token.
+// Says whether a head's values have 4-bit codes with grids by token.
 template <int D>
 bool has_token_codes(const PageDecoding& decoding) {
   return decoding.layout.order == CodeOrder::planes && decoding.layout.bits == 4 &&
          decoding.encoding == Encoding::token_grid && decoding.group >= D && !decoding.stored.symmetric;
 }
 
-// The grid of a channel and kGridTokens tokens: values are step * code + zero, and at most `most`.
+// Describes the grid of a channel and kGridTokens tokens. Values are step * code + zero, and at most `most`.
 struct ChannelGrid {
   float step, zero, most;
 };
@@ -59,7 +59,7 @@ __device__ __forceinline__ ChannelGrid channel_grid(const PageDecoding& decoding
   return {step * scale, zero * scale, fminf(fmaf(kLargestCode, step, zero), kByteMax) * scale};
 }
 
-// Converts codes to INT8, with a product, a sum and an upper limit per channel.
+// Holds what converts codes to INT8: a product, a sum and an upper limit per channel.
 template <int D>
 struct CodeFactors {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
@@ -76,17 +76,20 @@ __device__ __forceinline__ __half2 half2_of(std::uint32_t bits) {
 __device__ __forceinline__ __half2 scaled_codes(std::uint32_t word, int shift, __half2 product, __half2 sum,
                                                 __half2 limit) {
   const __half2 codes =
-      __hsub2(half2_of((word >> shift & 0x000f000f) | 0x64006400), half2_of(0x64006400));  // minus 1024
+      // With 0x6400 above it, a code is the half-precision number 1024 + code.
+      __hsub2(half2_of((word >> shift & 0x000f000f) | 0x64006400), half2_of(0x64006400));
   return __hmin2(__hfma2(codes, product, sum), limit);
 }
-// Above 1024 halves are whole numbers: 1536, and 1536 + 128, make integers from -127 to 127 the low bytes.
+// Above 1024 half-precision numbers are whole. Adding 1536, or 1536 + 128, puts integers from -127 to 127
+// into the low bytes.
 inline constexpr std::uint32_t kKeyRounder = 0x66006600, kValueRounder = 0x66806680;
 __device__ __forceinline__ std::uint32_t round_to_bytes(__half2 x, std::uint32_t rounder) {
   const __half2 rounded = __hadd2(x, half2_of(rounder));
   return *reinterpret_cast<const std::uint32_t*>(&rounded);
 }
 
-// Load a piece of 4 fragments of a lane, which are consecutive in the page, and select a word of it.
+// load_fragments() loads a piece of 4 MMA fragments of a lane, which are consecutive in the page. word_of()
+// selects a word of the piece.
 __device__ __forceinline__ uint4 load_fragments(const unsigned char* page, int fragment, int lane) {
   return __ldg(reinterpret_cast<const uint4*>(page) + fragment / 4 * kLanes + lane);
 }
@@ -94,10 +97,10 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& piece, int i) {
   return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
 }
 
-// The codes of a thread: four pieces of a block.
+// Holds the codes of a thread: four pieces of a block of tokens.
 template <int D>
 struct ThreadCodes {
-  int block, part;  // block of tokens; part of each lane's channels
+  int block, part;  // block of tokens, and part of each lane's channels
   int lane;
   uint4 pieces[4];
 
@@ -111,12 +114,14 @@ struct ThreadCodes {
                                           : (4 * part + i) * kTokenTiles + block * kTokenTilesOfBlock,
                                  lane);
   }
-  // Makes the compiler unpack them again from here on, since unpacked numbers would take most registers.
+  // Makes the compiler unpack codes again after this call, because unpacked numbers would take most
+  // registers.
   __device__ __forceinline__ void forget_unpacked() {
 #pragma unroll
     for (uint4& piece : pieces) asm volatile("" : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w));
   }
-  // Return the first of 16, or of 8, consecutive channels.
+  // first_key_channel() returns the first of 16 consecutive channels, and first_value_channel() the first of
+  // 8.
   __device__ __forceinline__ int first_key_channel() const {
     return lane % 4 * (D / 4) + 16 * part;
   }
@@ -139,8 +144,8 @@ struct EightHalves {
   }
 };
 
-// Visits a thread's keys: 16 channels of Tokens tokens from first_token on. Calls body(token, k, j, the
-// channels 4 k + 2 j and the next).
+// Visits a thread's keys: 16 channels of Tokens tokens from first_token on. Calls body(token, k, j, x), where
+// x holds channels 4 k + 2 j and the next one.
 template <int D, int Tokens = 8, class Body>
 __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                              const Body& body, int first_token = 0) {
@@ -153,7 +158,8 @@ __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const 
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int token = first_token; token < first_token + Tokens; ++token)  // two in each fragment
+      // Each MMA fragment has two tokens.
+      for (int token = first_token; token < first_token + Tokens; ++token)
 #pragma unroll
         for (int j = 0; j < 2; ++j)
           body(token, k + i, j,
@@ -162,10 +168,12 @@ __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const 
   }
 }
 
+// Stores a thread's keys as signed bytes of the tile.
 template <class Tile, int D>
 __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                            unsigned char* tile) {
-  constexpr int kTogether = 4;  // tokens that registers can hold
+  // Registers can hold this many tokens at a time.
+  constexpr int kTogether = 4;
 #pragma unroll
   for (int first = 0; first < 8; first += kTogether) {
     std::uint32_t words[kTogether][4] = {};  // [token][four channels]
@@ -184,8 +192,8 @@ __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const Co
   }
 }
 
-// Stores the bytes of a channel for a thread's 8 consecutive tokens, starting at `byte` of the channel's row.
-// The order there is that of value_token: two tokens of a lane with an even t, then two of its neighbour's.
+// Stores the bytes of a channel for a thread's 8 consecutive tokens, from `byte` on in the channel's row.
+// Bytes have the order of value_token(): two tokens of a lane with an even t, then two of the next lane.
 template <class Tile>
 __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int channel, int byte,
                                                   std::uint32_t low, std::uint32_t high, bool is_odd) {
@@ -195,8 +203,8 @@ __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int chann
       make_uint2(__byte_perm(of_even, of_odd, 0x5410), __byte_perm(of_even, of_odd, 0x7632));
 }
 
-// Visits a thread's values with grids by channel: 8 channels of 8 consecutive tokens out of each 32, in two
-// fragments. Calls body(a, channel, i, j, tokens 2 i + j and 2 i + j + 4 of group a).
+// Visits a thread's values with grids by channel: 8 channels of 8 consecutive tokens out of each 32. Calls
+// body(a, channel, i, j, x), where x holds tokens 2 i + j and 2 i + j + 4 of group a of tokens.
 template <int D, class Body>
 __device__ __forceinline__ void for_each_value(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                                const Body& body) {
@@ -217,6 +225,7 @@ __device__ __forceinline__ void for_each_value(const ThreadCodes<D>& codes, cons
                             product.both(channel), sum.both(channel), limit.both(channel)));
 }
 
+// Stores a thread's values with grids by channel as unsigned bytes of the tile.
 template <class Tile, int D>
 __device__ __forceinline__ void store_values(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                              unsigned char* tile) {
@@ -225,7 +234,7 @@ __device__ __forceinline__ void store_values(const ThreadCodes<D>& codes, const 
   for_each_value<D>(codes, factors, [&](int a, int channel, int i, int j, __half2 x) {
     pairs[i][j] = round_to_bytes(x, kValueRounder);
     if (i == 0 || j == 0) return;
-    // The words have tokens 0, 1, 4, 5 and 2, 3, 6, 7.
+    // `even` has tokens 0, 1, 4 and 5, and `odd` has tokens 2, 3, 6 and 7.
     const std::uint32_t even = __byte_perm(pairs[0][0], pairs[0][1], 0x6240);
     const std::uint32_t odd = __byte_perm(pairs[1][0], pairs[1][1], 0x6240);
     store_value_bytes<Tile>(tile, codes.first_value_channel() + channel,
@@ -234,7 +243,7 @@ __device__ __forceinline__ void store_values(const ThreadCodes<D>& codes, const 
   });
 }
 
-// The grids of a thread's 8 tokens in group a of 32 tokens of the block, one grid per token.
+// Holds the grids of a thread's 8 tokens in group a of 32 tokens of the block, one grid per token.
 template <int D>
 struct TokenGrids {
   float step[8], zero[8];
@@ -255,11 +264,12 @@ struct TokenGrids {
       zero[2 * i + 1] = two_zeros.y;
     }
   }
-  // Returns the value of one of a thread's channels.
+  // Returns the value of a token and channel, which are counted within the thread's share.
   __device__ __forceinline__ float value(const ThreadCodes<D>& codes, int a, int channel, int token) const {
     const std::uint32_t word = word_of(codes.pieces[2 * a + token % 4 / 2], channel / 2);
     const std::uint32_t code = word >> (token / 4 * 16 + token % 2 * 8 + channel % 2 * 4) & 15;
-    return fmaf(__uint_as_float(code | 0x4b000000) - 0x1p23F, step[token], zero[token]);  // 2^23 + code
+    // The bits of 2^23 with a code added are the number 2^23 + code.
+    return fmaf(__uint_as_float(code | 0x4b000000) - 0x1p23F, step[token], zero[token]);
   }
 };
 
@@ -274,7 +284,8 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   const int t = codes.lane % 4;
   const int first_channel = codes.first_value_channel();
   const TokenGrids<D> grids[2] = {{decoding, page, codes, 0}, {decoding, page, codes, 1}};
-  wait_for_predecessors();  // for the ranges of channels
+  // Predecessors compute the ranges of channels.
+  wait_for_predecessors();
   const float* channels =
       args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + D + first_channel;
   float centre[8], inverse[8];
@@ -298,7 +309,8 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   for (int a = 0; a < 2; ++a) {
 #pragma unroll
     for (int channel = 0; channel < 8; ++channel) {
-      std::uint32_t bits[8];  // the low byte is the rounded number plus the centre
+      // The low byte is the rounded number plus kByteCentre.
+      std::uint32_t bits[8];
 #pragma unroll
       for (int token = 0; token < 8; ++token)
         bits[token] = __float_as_uint(fmaf(grids[a].value(codes, a, channel, token) - centre[channel],
@@ -311,19 +323,21 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   return scale;
 }
 
-// Prepares the factors of a tile's codes if grids are by channel; thread i has channel i. At first the ends
-// of the grids bound the values, which need not be reached, so the scale comes from a first pass.
+// Prepares the factors of a tile's codes if grids are by channel. Thread i has channel i. The ends of the
+// grids bound a tile's values but need not be reached, so a first pass over the codes finds the tile's scale.
 template <int D>
 struct ChannelGrids {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
-  ChannelGrid grids[kBlocks];  // minus the centre; for values divided by the channel scale
-  float scale;                 // of the tile
+  // The grids lose the channel's centre, and for values are divided by the channel's scale.
+  ChannelGrid grids[kBlocks];
+  float scale;  // scale of the tile
 
   __device__ __forceinline__ ChannelGrids(const PageDecoding& decoding, const unsigned char* page) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
       grids[block] = channel_grid<D>(decoding, page, static_cast<int>(threadIdx.x), block);
   }
+  // Subtracts the channel's centre, and divides grids of values by the channel's scale.
   __device__ __forceinline__ void lose_centre(const PromptArgs& args, const TileAt& at) {
     const float* channel =
         args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + threadIdx.x;
@@ -333,13 +347,14 @@ struct ChannelGrids {
     for (ChannelGrid& grid : grids)
       grid = {grid.step * inverse, (grid.zero - centre) * inverse, (grid.most - centre) * inverse};
   }
+  // Returns the largest magnitude at the ends of the grids.
   __device__ __forceinline__ float end() const {
     float end = 0;
 #pragma unroll
     for (const ChannelGrid& grid : grids) end = fmaxf(end, fmaxf(fabsf(grid.zero), fabsf(grid.most)));
     return end;
   }
-  // Sets the factors for a tile whose largest number is `largest`.
+  // Sets the factors for a tile whose largest magnitude is `largest`.
   __device__ __forceinline__ void put_factors(float largest, CodeFactors<D>& factors) {
     scale = fmaxf(largest, kLeastReach) / kByteMax;
     const float inverse = 1 / scale;
@@ -353,7 +368,7 @@ struct ChannelGrids {
   }
 };
 
-// Returns the largest of a thread's numbers.
+// Returns the largest magnitude of a thread's numbers.
 template <int D>
 __device__ __forceinline__ float largest_of_codes(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                                   bool is_value) {
@@ -368,7 +383,7 @@ __device__ __forceinline__ float largest_of_codes(const ThreadCodes<D>& codes, c
   return __half2float(__hmax(__low2half(largest), __high2half(largest)));
 }
 
-// Stores the tile and returns its scale.
+// Stores a thread's part of a tile if grids are by channel. Returns the tile's scale.
 template <class Tile, int D>
 __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, const PageDecoding& decoding,
                                                      const unsigned char* page, const TileAt& at,
@@ -376,7 +391,8 @@ __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, con
                                                      std::uint32_t (&maxima)[D / kLanes],
                                                      unsigned char* tile) {
   ChannelGrids<D> grids(decoding, page);
-  wait_for_predecessors();  // for the ranges of channels
+  // Predecessors compute the ranges of channels.
+  wait_for_predecessors();
   grids.lose_centre(args, at);
   grids.put_factors(largest_of_cta(grids.end(), maxima), factors);
   const float reached = largest_of_cta(largest_of_codes<D>(codes, factors, at.is_value), maxima);
@@ -390,8 +406,8 @@ __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, con
   return grids.scale;
 }
 
-// The grid is slots of pages x KV heads x sides from first_side on, with D threads per CTA. OfTokens: the
-// grids of some heads are by token, which needs more registers.
+// Makes the tile of a slot of sealed pages with D threads. The grid is [sides from first_side on][KV
+// heads][slots]. With OfTokens the grids of some heads are by token, which needs more registers.
 template <class Tile, int D, bool OfTokens>
 __global__ void __launch_bounds__(D, (OfTokens ? 640 : 1024) / D)
     code_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ DequantizeArgs pages,
@@ -405,7 +421,8 @@ __global__ void __launch_bounds__(D, (OfTokens ? 640 : 1024) / D)
   TileAt at;
   int first_token;
   if (!find_tile(args, slot, head, is_value, &at, &first_token) || (pages.sink > 0 && at.number == 0)) {
-    wait_for_predecessors();  // the next kernel waits only for this one
+    // The next kernel waits only for this kernel.
+    wait_for_predecessors();
     return;
   }
   const PageDecoding& decoding = pages.decodings[pages.decoding_of_head[head]][side];

@@ -1,11 +1,13 @@
-// Finds the tile and sequence of a slot.
+// Finds the sequence and the tile of a slot. Slots number the tiles of all sequences: first those of sealed
+// pages, then those of rows.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
 
 namespace kvant::cuda {
 
-// Returns the last sequence that begins at a slot or before it.
+// Returns the last sequence whose slots begin at `slot` or before. begin(i) returns the first slot of
+// sequence i.
 template <class Begin>
 __device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const Begin& begin) {
   int low = 0;
@@ -20,7 +22,7 @@ __device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const B
   return low;
 }
 
-// Finds the tile of a slot, or returns false if there is none.
+// Finds the tile of a slot. Returns false if the slot has none.
 __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int head, bool is_value,
                                           TileAt* at, int* first_token) {
   if (slot < args.page_slots) {
@@ -40,7 +42,7 @@ __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int 
   return at->number == 0 || at->n_tokens > 0;
 }
 
-// Returns the address of the tile that is made for a slot and a KV head.
+// Returns the address of the tile of a slot and KV head.
 template <class Tile>
 __device__ __forceinline__ unsigned char* tile_of_slot(const PromptArgs& args, int slot, int head) {
   return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head) * Tile::kBytes;

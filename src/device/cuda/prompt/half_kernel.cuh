@@ -1,9 +1,9 @@
-// Prefill attention in half precision (sm_90a): as exact as decoding, for whole blocks of rows.
+// Computes prefill attention in half precision with products of warpgroups (sm_90a), as exactly as decoding.
+// CTAs share work as in prompt_kernel.cuh.
 //
-// Work is shared as in prompt_kernel.cuh. A slot of the ring has the keys or the values of a tile. Keys come
-// one tile earlier, since the next tile's scores are computed after a tile's values: the tensor cores do
-// these while the group computes weights. Sums of values stay in their registers, and their unit changes only
-// if a row's scores rise a lot.
+// A ring slot holds the keys or the values of one tile. Keys arrive one tile ahead, because the tensor cores
+// compute the next tile's scores while a warpgroup turns the current scores into weights. Sums of values stay
+// in their registers, and their unit changes only if a row's scores rise a lot.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -20,10 +20,11 @@ struct HalfShape {
   static constexpr int kRows = kGroups * kGroupRows;
   static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
   static constexpr int kSlots = D == 64 ? 8 : 5;
-  static constexpr int kGroupBytes = kGroupRows * D * 2;  // of queries
+  static constexpr int kGroupBytes = kGroupRows * D * 2;  // bytes of a group's queries
   static constexpr int kConsumerRegisters = D == 64 ? 160 : 232;
   static constexpr int kProducerRegisters = D == 64 ? 32 : 40;
-  // Registers per thread at launch. Groups that request more than the CTA has would wait for ever.
+  // A CTA has this many registers per thread at launch. Groups that request more registers than the CTA has
+  // would wait for ever.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * kLaunchRegisters);
 };
@@ -40,7 +41,8 @@ struct HalfShared {
   int claims[Shape::kGroups];
 };
 
-// A block's tiles arrive in this order: keys 0, keys 1, values 0, keys 2, values 1, and so on.
+// The two functions below return the place of a tile's keys and values in a block's order of arrival. The
+// order is keys 0, keys 1, values 0, keys 2, values 1, and so on.
 __device__ __forceinline__ unsigned place_of_keys(int n) {
   return n == 0 ? 0 : 2 * n - 1;
 }
@@ -48,6 +50,7 @@ __device__ __forceinline__ unsigned place_of_values(int n, int n_tiles) {
   return n + 1 == n_tiles ? 2 * n + 1 : 2 * n + 2;
 }
 
+// Copies the tiles of all blocks into the ring. One thread runs this.
 template <int D>
 __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShared<D>& shared) {
   using Tile = HalfTile<D>;
@@ -82,13 +85,13 @@ __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShar
   }
 }
 
-// A group's walk through the tiles of a block.
+// Attends from one group's rows to the tiles of a block.
 template <int D, class Weight>
 class HalfBlock {
  public:
   using Shape = HalfShape<D>;
 
-  // base: the number of ring slots that were filled before the block.
+  // `base` is the number of ring slots that were filled before the block.
   __device__ __forceinline__ HalfBlock(const PromptArgs& args, HalfShared<D>& shared, int place,
                                        unsigned base, int group, int thread)
       : args_(args),
@@ -137,7 +140,7 @@ class HalfBlock {
     hold_registers(sums_);
     hold_registers(p);
     free(place_of_values(n_seen - 1, n_tiles_));
-    // The group only releases tiles after the last that it sees.
+    // The group sees no later tiles, but must release their slots.
     for (int n = n_seen; n < n_tiles_; ++n) {
       let_go(place_of_keys(n));
       let_go(place_of_values(n, n_tiles_));
@@ -182,7 +185,7 @@ class HalfBlock {
     for (int k = 0; k < kTileTokens / 16; ++k) add_values(sums_, p + 4 * k, values + step(k, D));
     commit_products();
   }
-  // Returns the offset from a matrix's start to its columns from 16 k on, in units of 16 bytes.
+  // Returns the offset of a matrix's columns from 16 k on, in units of 16 bytes.
   static __device__ __forceinline__ constexpr std::uint64_t step(int k, int n_rows) {
     return static_cast<std::uint64_t>(k / 4 * (n_rows * 128 / 16) + k % 4 * 2);
   }
@@ -205,14 +208,14 @@ class HalfBlock {
     }
     return weigh_scores<Weight>(s, args_.scale_log2, args_.slack_log2, rows_, shrink);
   }
-  // Packs the A operand of 16 tokens: columns 2t and the next of rows g and g + 8, then the same 8 columns
-  // further.
+  // Packs weights into A operands of 16 tokens each. A lane has columns 2t and 2t + 1 of rows g and g + 8,
+  // then columns 2t + 8 and 2t + 9.
   static __device__ __forceinline__ void pack(const float (&s)[64], std::uint32_t (&p)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) p[i] = pack_half2(s[2 * i], s[2 * i + 1]);
   }
 
-  // Returns false if another CTA has the other part of the block and will store it.
+  // Returns false if another CTA has the other part of the block and stores the block.
   __device__ __forceinline__ bool joined(int thread) {
     const int split = block_.item.split;
     if (split < 0) return true;
@@ -232,6 +235,7 @@ class HalfBlock {
   float sums_[D / 2] = {};
 };
 
+// Attends from one group's rows in all blocks of the CTA.
 template <int D, class Weight>
 __device__ __forceinline__ void attend_blocks(const PromptArgs& args, HalfShared<D>& shared, int group,
                                               int thread) {
@@ -268,9 +272,10 @@ __global__ void __launch_bounds__(HalfShape<D>::kThreads, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  wait_for_predecessors();  // for tiles and the plan
+  // Predecessors make the tiles and the plan.
+  wait_for_predecessors();
   __syncthreads();
-  // the shuffle makes it uniform in a warp for the compiler
+  // The shuffle tells the compiler that a warp's threads have one group.
   const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));

@@ -1,4 +1,5 @@
-// Rows of queries and outputs for prefill in half precision.
+// Loads rows of queries and stores rows of outputs for prefill in half precision. Both may be rotated on the
+// way, and outputs are normalized.
 #pragma once
 
 #include "device/cuda/page/row_channels.cuh"
@@ -7,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Loads eight numbers of a query.
+// Loads eight channels of a query in half precision.
 __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t at) {
   if (args.q_type != NumberType::f32) {
     const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
@@ -18,7 +19,7 @@ __device__ __forceinline__ uint4 load_query(const PromptArgs& args, std::int64_t
   return half_octet_of({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
-// Loads them for a rotation, as floats with the stored precision.
+// Loads eight channels of a query for a rotation, in F32 with all stored bits.
 __device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t at, float (&x)[8]) {
   if (args.q_type != NumberType::f32) {
     const uint4 octet = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(args.q.data) + at);
@@ -35,12 +36,12 @@ __device__ __forceinline__ void load_query(const PromptArgs& args, std::int64_t 
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-// The number of lanes that load a row of queries, with one octet each, or several of a longer row.
+// This many lanes load a row of queries, eight channels a lane at a time.
 template <int D>
 inline constexpr int kLanesOfQuery = D / 8 < kLanes ? D / 8 : kLanes;
 
-// Loads a block's queries into shared memory; warps take turns with rows [first, end) and call store(row,
-// octet, eight numbers). Heads of 512 are not rotated.
+// Loads a block's queries into shared memory. Warps take rows [first, end) in turn and call store(row, octet,
+// eight numbers). Heads of 512 are not rotated.
 template <int D, class Store>
 __device__ __forceinline__ void load_queries(const PromptArgs& args, const PromptItem& item, int head,
                                              int first, int end, int step, int lane, const Store& store) {
@@ -70,7 +71,8 @@ __device__ __forceinline__ void load_queries(const PromptArgs& args, const Promp
             row < item.n_rows ? load_query(args, place_of(row, octet + i)) : make_uint4(0, 0, 0, 0));
 }
 
-// D: the number of a warp's channels from the first on. A warp has all channels of rows that are rotated.
+// Normalizes and stores a thread's two rows of a block. A warp has D channels from first_channel on, and all
+// channels of rows that are rotated.
 template <int D>
 __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                 int row, int pair, int first_channel, const RowSums& rows,
@@ -80,7 +82,7 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     float mass = rows.mass[i];
     mass += __shfl_xor_sync(~0U, mass, 1);
     mass += __shfl_xor_sync(~0U, mass, 2);
-    float x[D / 4];  // channels 8 j + 2 pair and the next are at 2 j
+    float x[D / 4];  // x[2 j] and x[2 j + 1] are channels 8 j + 2 pair and the next one.
 #pragma unroll
     for (int j = 0; j < D / 4; ++j) x[j] = sums[j / 2 * 4 + 2 * i + j % 2];
     if (args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);
@@ -88,7 +90,8 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     if (in_block >= item.n_rows) continue;
     const std::int64_t out_row = item.first_row + in_block;
     float reference = rows.reference[i], share = 1;
-    if (args.sink_logits != nullptr) {  // adds the sink logit to the denominator
+    // A sink's logit counts in the denominator only.
+    if (args.sink_logits != nullptr) {
       const float sink = args.sink_logits[head] * 1.44269504F;
       reference = fmaxf(reference, sink);
       share = exp2_fast(rows.reference[i] - reference);

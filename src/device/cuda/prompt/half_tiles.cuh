@@ -1,5 +1,6 @@
-// Half-precision tiles for exact prefill attention: keys [128 tokens][D] and values [D][128 tokens] in the
-// layout that products read from shared memory. Also the pass that makes them from rows and pages.
+// Makes the half-precision tiles of prefill attention from rows and pages. A tile has keys as [128 tokens][D]
+// and values as [D][128 tokens], in the layout that products read from shared memory. The kernel also makes
+// the plan.
 #pragma once
 
 #include <type_traits>
@@ -11,18 +12,19 @@
 
 namespace kvant::cuda {
 
-// Returns the byte of a number in a matrix of Rows rows whose columns run along the contraction: panels of 64
-// columns, each with swizzled rows of 128 bytes (tile_layout.cuh).
+// Returns the byte of a number in a matrix of Rows rows whose columns run along the contraction. Panels of 64
+// columns follow each other, each with swizzled rows of 128 bytes (tile_layout.cuh).
 inline constexpr int kPanelColumns = 64;
 template <int Rows>
 __host__ __device__ constexpr int half_place(int row, int column) {
   return column / kPanelColumns * (Rows * 128) + swizzled<128>(row, column % kPanelColumns * 2);
 }
 
+// Says where the sides of a tile lie.
 template <int D>
 struct HalfTile {
   static constexpr int kSideBytes = kTileTokens * D * 2;
-  static constexpr int kBytes = 2 * kSideBytes;  // keys, then values
+  static constexpr int kBytes = 2 * kSideBytes;  // bytes of keys, then values
 };
 
 // Converts eight numbers to half precision, saturated.
@@ -51,9 +53,9 @@ __device__ __forceinline__ std::uint32_t number_of(const uint4& octet, int i) {
   return words[i / 2] >> (16 * (i % 2)) & 0xffff;
 }
 
-// A thread has 8 neighbouring channels of kRows tokens. For keys these are every kRowGroups-th token, so a
-// warp stores whole rows. For values they are groups of four consecutive tokens, so a warp stores whole rows
-// of the transposed tile.
+// Shares a tile of Tokens tokens among threads. A thread has 8 neighbouring channels of kRows tokens. For
+// keys, a thread has every kRowGroups-th token, so a warp stores whole rows. For values, a thread has groups
+// of four consecutive tokens, so a warp stores whole rows of the transposed tile.
 template <int D, int Tokens>
 struct HalfOctets {
   static constexpr int kOctets = D / 8;
@@ -74,7 +76,7 @@ struct HalfOctets {
     return half_octet<IsHalf>(*reinterpret_cast<const uint4*>(rows.data + token * rows.stride + octet * 8));
   }
 
-  // Stores keys into the tile `to`, where they are the tokens from `first` on.
+  // Stores the keys of `rows` into the tile `to`, where they are the tokens from `first` on.
   template <bool IsHalf>
   __device__ __forceinline__ void store_keys(const TileRows& rows, int n_tokens, int first,
                                              unsigned char* to) const {
@@ -103,12 +105,12 @@ struct HalfOctets {
   }
 };
 
-// Rotates back rows of a page in shared memory, [n_tokens][D], in place; they are half precision afterwards.
-// Lanes that share a row take turns with its octets, and rows four apart lie in different banks.
+// Undoes the rotation of rows in shared memory, [n_tokens][D], in place. The rows are half precision
+// afterwards. Lanes that share a row take eight channels in turn, and rows four apart lie in different banks.
 template <int D>
 __device__ __forceinline__ void rotate_back(unsigned short* rows, std::int64_t stride, int n_tokens) {
   constexpr int kLanesOfRow = D <= 128 ? 4 : 8;
-  constexpr int kOctets = D / 8 / kLanesOfRow;  // octets per lane
+  constexpr int kOctets = D / 8 / kLanesOfRow;  // groups of eight channels of a lane
   constexpr int kRowsOfWarp = 32 / kLanesOfRow;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int of_warp = lane / kLanesOfRow;
@@ -136,7 +138,7 @@ __device__ __forceinline__ void rotate_back(unsigned short* rows, std::int64_t s
   }
 }
 
-// The grid is (the plan, then tiles' slots) x KV heads x sides.
+// Makes the tile of a slot. The grid is [sides][KV heads][1 + slots], where the first CTA makes the plan.
 template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, kTileCtas<D>)
     half_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,

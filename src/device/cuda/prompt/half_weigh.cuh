@@ -1,17 +1,17 @@
-// Turns scores of half-precision products into weights, relative to a reference that moves only if a row's
-// scores rise a lot.
+// Turns scores of half-precision products into weights. Weights are relative to a row's reference, which
+// moves only if the row's scores rise a lot. So sums of values seldom need to be rescaled.
 #pragma once
 
 #include "device/cuda/prompt/weigh.cuh"
 
 namespace kvant::cuda {
 
-// A row's sums are in units of 2^reference; this value means that there are no sums yet.
+// A row's sums are in units of 2^reference. The value means that there are no sums yet.
 inline constexpr float kNoReference = -1e30F;
 
-// The types below compute weights of a row's scores in a tile; top is the largest score, in log2.
+// The types below compute weights of a row's scores in a tile. `top` is the tile's largest score, in log2.
 
-// Computes 2^(scale score - reference).
+// Computes 2^(scale * score - reference).
 struct ExactHalfWeight {
   float factor, offset;
   __device__ __forceinline__ ExactHalfWeight(float scale_log2, float /*top*/, float reference)
@@ -19,10 +19,10 @@ struct ExactHalfWeight {
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// Approximates weights like SAS (sas_polynomial.cuh): e^-(whole + 1/2 + g) of the top's weight, g in [-1/2,
-// 1/2], and 0 below the floor. The floor is relative to the tile's top. TurboAttention's Algorithm 1 makes it
-// relative to the largest score so far. A text's first tokens often have scores far above all others, which
-// would then zero most of the later tiles.
+// Approximates weights as SAS does (sas_polynomial.cuh): the weight of the tile's top times e^-(whole + 1/2 +
+// g) with g in [-1/2, 1/2]. Scores below a floor get weight 0. The floor is relative to the tile's top, while
+// TurboAttention's Algorithm 1 makes it relative to the largest score so far. A text's first tokens often
+// have scores far above all others, so Algorithm 1 would zero most of the later tiles.
 struct SasHalfWeight {
   static constexpr float kLn2 = 0.69314718F;
   float factor, offset, exponent;
@@ -37,7 +37,7 @@ struct SasHalfWeight {
   }
 };
 
-// Masks a thread's scores in F32, which are arranged as in weigh.cuh.
+// Sets a thread's masked scores to -infinity. Scores are F32 and arranged as in weigh.cuh.
 template <int N>
 __device__ __forceinline__ void mask_scores(float (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {
@@ -49,9 +49,10 @@ __device__ __forceinline__ void mask_scores(float (&s)[N], const int (&low)[2], 
   }
 }
 
-// Turns products into capped scores in units of log 2, before any is masked. It uses tanh x = 1 - 2 / (e^2x +
-// 1), whose absolute error of about 2^-21 is what counts. Four reciprocals come from one reciprocal of their
-// product; the exponents end where tanh is 1, which keeps the product below 2^125.
+// Turns products into capped scores in units of log 2. The call must come before any score is masked. tanh x
+// is computed as 1 - 2 / (e^2x + 1), whose absolute error is about 2^-21. Four reciprocals come from one
+// reciprocal of four numbers' product. The exponent is limited to a value where tanh is 1, which keeps the
+// product below 2^125.
 template <int N>
 __device__ __forceinline__ void cap_scores(float (&s)[N], float softcap_log2, float slope) {
   static_assert(N % 4 == 0);
@@ -71,8 +72,8 @@ __device__ __forceinline__ void cap_scores(float (&s)[N], float softcap_log2, fl
   }
 }
 
-// Turns scores into weights in place. slack: see PromptArgs. Sets the factors of earlier sums; returns true
-// unless they are 1 in all rows of the warp.
+// Turns scores into weights in place. PromptArgs::slack_log2 explains `slack`. Sets `shrink` to the factors
+// of earlier sums, and returns true unless all factors of the warp's rows are 1.
 template <class Weight, int N>
 __device__ __forceinline__ bool weigh_scores(float (&s)[N], float scale_log2, float slack, RowSums& rows,
                                              float (&shrink)[2]) {

@@ -1,11 +1,12 @@
-// Half-precision products by warpgroups, with F32 sums.
+// Multiplies half-precision matrices by warpgroups (sm_90a), with F32 sums in registers. B operands lie in
+// shared memory, and A operands there or in registers.
 #pragma once
 
 #include "device/cuda/prompt/products.cuh"
 
 namespace kvant::cuda {
 
-// Computes d[64 x 128] (+)= a[64 x 16] b[16 x 128], both operands in shared memory.
+// Computes d[64 x 128] (+)= a[64 x 16] b[16 x 128]. Both operands lie in shared memory.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_scores(float (&d)[64], std::uint64_t a, std::uint64_t b) {
   asm volatile(
@@ -28,7 +29,7 @@ __device__ __forceinline__ void multiply_scores(float (&d)[64], std::uint64_t a,
       : "l"(a), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// Computes d[64 x 128] += a[64 x 16] b[16 x 128]; each warp holds 16 rows of a in the layout of mma.m16n8k16.
+// Computes d[64 x 128] += a[64 x 16] b[16 x 128]. Each warp holds 16 rows of a in the layout of mma.m16n8k16.
 __device__ __forceinline__ void add_values(float (&d)[64], const std::uint32_t* a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
@@ -49,7 +50,7 @@ __device__ __forceinline__ void add_values(float (&d)[64], const std::uint32_t* 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Computes d[64 x 64] in the same way.
+// Computes d[64 x 64] += a[64 x 16] b[16 x 64]. Each warp holds 16 rows of a in the layout of mma.m16n8k16.
 __device__ __forceinline__ void add_values(float (&d)[32], const std::uint32_t* a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"

@@ -1,8 +1,9 @@
-// Prefill attention in 8-bit integers by products of warps (mma.sync), where prompt_kernel.cuh does not
-// apply: on GPUs other than Hopper, and with heads of 256.
+// Computes prefill attention in 8-bit integers with products of warps (mma.sync). The kernel serves GPUs
+// other than Hopper, and heads of 256, where prompt_kernel.cuh does not apply.
 //
-// Blocks, warps and steps are those of mma_kernel.cuh, tiles and weights those of prompt_kernel.cuh. A step's
-// keys and values come together; its weights are bytes relative to the row's largest in the step.
+// Blocks, warps and steps are those of mma_kernel.cuh. Tiles and weights are those of prompt_kernel.cuh. A
+// step's keys and values arrive together. Weights of a step are bytes relative to the row's largest weight in
+// the step.
 #pragma once
 
 #include "device/cuda/prompt/integer_mma.cuh"
@@ -11,7 +12,8 @@
 
 namespace kvant::cuda {
 
-// RowTiles: tiles of 16 rows per warp. With two, fragments of keys and values are read once for both.
+// Says how a CTA divides a block among its warps. A warp has RowTiles tiles of 16 rows. With two tiles, the
+// warp reads keys and values once for both.
 template <int D, int RowTiles, int Warps, int Ctas>
 struct IntegerMmaShape {
   static constexpr int kHeadDim = D;
@@ -24,21 +26,23 @@ struct IntegerMmaShape {
   static constexpr int kSlotBytes = StepTile<D>::kStepBytes;
   static constexpr int kWarpQueryBytes = kWarpRows * D;
   static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
-  static constexpr int kParts = Warps * RowTiles;  // parts of a block that two CTAs join separately
+  // Two CTAs that share a block join this many parts of it separately.
+  static constexpr int kParts = Warps * RowTiles;
   static constexpr int kLeastSlots = 2;
-  static constexpr int kMostCtas = Ctas;  // per SM, limited by registers
+  static constexpr int kMostCtas = Ctas;  // CTAs of an SM, limited by registers
 };
 
+// Holds a CTA's static shared memory.
 template <class Shape>
 struct IntegerMmaShared : WarpBlock<Shape::kWarps> {
-  float query_scale[Shape::kRows];  // includes the softmax scale and log2(e)
+  float query_scale[Shape::kRows];  // [row]: including the softmax scale and log2(e)
   alignas(16) TileNote notes[kMostSlots];
 };
 
-// The initial reference; every tile's exponent is above it.
+// A row's reference starts here, below the exponent of every tile.
 inline constexpr float kLeastReference = -0x1p126F;
 
-// A block's steps, which all threads copy into the ring.
+// Copies the steps of a block into the ring, with all threads.
 template <class Shape>
 class IntegerSteps {
  public:
@@ -46,7 +50,7 @@ class IntegerSteps {
                                           std::uint32_t ring, int n_slots)
       : args_(args), shared_(shared), ring_(ring), n_slots_(n_slots) {}
 
-  // Starts the next group of copies, which is empty at the end.
+  // Starts the next group of copies. After the last step the group is empty.
   __device__ __forceinline__ void begin() {
     if (next_ < shared_.n_steps) copy();
     commit_copies();
@@ -76,7 +80,7 @@ class IntegerSteps {
   int slot_ = 0;
 };
 
-// A warp's rows and their progress through the steps of a block.
+// Attends from a warp's rows to the steps of a block.
 template <class Shape, class Weight>
 class IntegerMmaRows {
  public:
@@ -86,7 +90,7 @@ class IntegerMmaRows {
 
   __device__ __forceinline__ IntegerMmaRows(std::uint32_t queries, int warp, int lane)
       : row_(warp * Shape::kWarpRows + lane / 4), pair_(lane % 4) {
-    // Rows lie in swizzled panels; bytes 32 k of a row are 32 k further, before the swizzle.
+    // Rows lie in swizzled panels. Byte 32 k of a row is 32 k bytes further, before the swizzle.
     constexpr int kRowBytes = Tile::kPanelBytes;
     const int row = lane % 8, mask = kRowBytes == 128 ? row : row / 2;
     queries_ = queries + (lane % 16) * kRowBytes + ((lane / 16 ^ mask) << 4);
@@ -125,7 +129,8 @@ class IntegerMmaRows {
     }
   }
 
-  // Turns scores into weights and converts earlier sums to their unit. first: the step's first token.
+  // Turns scores into weights and rescales earlier sums if the reference rises. `first` is the step's first
+  // token.
   __device__ __forceinline__ void weigh_step(const PromptArgs& args, const IntegerMmaShared<Shape>& shared,
                                              const WarpSight& sight, bool is_rows, int first,
                                              const TileNote& note) {
@@ -149,7 +154,7 @@ class IntegerMmaRows {
     }
   }
 
-  // Adds a step's values.
+  // Adds the products of weights and values of the step in this slot to the sums.
   __device__ __forceinline__ void add_values(std::uint32_t slot) {
     const std::uint32_t values = slot + values_;
 #pragma unroll
@@ -181,7 +186,7 @@ class IntegerMmaRows {
     }
   }
 
-  // Stores the rows that no other CTA will store.
+  // Stores the rows that no other CTA stores.
   __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
                                         int lane, int& claim) {
 #pragma unroll
@@ -209,8 +214,8 @@ class IntegerMmaRows {
                                                      channels_of<kD>(args, item, head) + kD,
                                                      [&](int i) { return shift[i]; });
   }
-  // Returns what the keys' centre adds to the scores of a row, in units of log 2; the four lanes that share
-  // the row call it.
+  // Returns what the keys' centre adds to the scores of a row, in units of log 2. The four lanes that share
+  // the row must call this together.
   template <bool IsHalf>
   __device__ __forceinline__ float find_shift(const PromptArgs& args, const PromptItem& item, int head,
                                               int row) const {
@@ -242,12 +247,12 @@ class IntegerMmaRows {
   float sums_[kTiles][kD / 2] = {};
 };
 
-// Quantizes a warp's own queries to INT8.
+// Quantizes the queries of a warp's own rows to INT8.
 template <class Shape>
 __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, const PromptItem& item,
                                                       int head, int warp, int lane, unsigned char* queries,
                                                       float* scales) {
-  constexpr int kOctets = Shape::kHeadDim / 8;  // a lane has one
+  constexpr int kOctets = Shape::kHeadDim / 8;  // groups of eight channels; a lane has one
   const int octet = lane % kOctets;
 #pragma unroll 4
   for (int row = lane / kOctets; row < Shape::kWarpRows; row += 32 / kOctets) {
@@ -275,7 +280,7 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
   __syncwarp();
 }
 
-// Processes a block with all threads. ring: the shared address of its slots.
+// Attends from the rows of a block with all threads. `ring` is the shared-memory address of the ring's slots.
 template <class Shape, class Weight>
 __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, IntegerMmaShared<Shape>& shared,
                                                      unsigned char* queries, std::uint32_t ring, int n_slots,
@@ -308,7 +313,8 @@ __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, Int
   rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
 }
 
-// Dynamic shared memory holds the queries of each warp, then the ring.
+// Attends from blocks until there is no more work. Dynamic shared memory holds each warp's queries, then the
+// ring.
 template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     integer_mma_kernel(const __grid_constant__ PromptArgs args, int n_slots) {

@@ -1,4 +1,5 @@
-// Rows of queries and outputs for prefill in 8-bit integers.
+// Quantizes rows of queries and stores rows of outputs for prefill in 8-bit integers. Both may be rotated on
+// the way. Outputs regain the centres and scales of the values' channels.
 #pragma once
 
 #include "device/cuda/page/row_channels.cuh"
@@ -8,19 +9,21 @@
 
 namespace kvant::cuda {
 
-// Returns [3][D]: the centres of keys and values, then the scales of values (channel_ranges.cuh).
+// Returns [3][D] numbers: the centres of keys, the centres of values, and the scales of values
+// (channel_ranges.cuh).
 template <int D>
 __device__ __forceinline__ const float* channels_of(const PromptArgs& args, const PromptItem& item,
                                                     int head) {
   return args.channels + (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D;
 }
 
-// MayTurn, here and below: queries and outputs are rotated if args ask for that. Kernels without it are
-// smaller.
+// With MayTurn, the functions below rotate queries and outputs if `args` asks for that. Kernels without
+// MayTurn are smaller.
 
-// Quantizes octets of rows to INT8; Lanes neighbouring lanes share a row. A lane's octets of a row come
-// first, Lanes octets apart, then those of the next row. octet(n) is called twice, then store(n, bytes).
-// largest: per row.
+// Quantizes rows to INT8, eight channels at a time. Lanes neighbouring lanes share a row. A lane has every
+// Lanes-th group of eight channels of a row, and one row's groups come before the next row's. octet(n) must
+// return a lane's nth group, and is called twice. store(n, bytes) takes the result. Returns each row's
+// largest magnitude in `largest`.
 template <int D, int Lanes, bool IsHalf, bool MayTurn, int N, class Octet, class Store>
 __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const Octet& octet,
                                                  float (&largest)[N * Lanes / (D / 8)], const Store& store) {
@@ -49,7 +52,7 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lan
       return;
     }
   }
-  // Without their signs, the bits of numbers compare like the numbers, two at a time.
+  // Without their signs, the bits of two numbers compare like the numbers.
   constexpr std::uint32_t kUnsigned = 0x7fff7fff;
   std::uint32_t most[N / kOfRow] = {};
 #pragma unroll
@@ -75,8 +78,8 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lan
   }
 }
 
-// Stores a thread's two rows of a block, the first of which is `row`. channels: the values' centres, then
-// their scales. shift_of(i): what the keys' centre adds to scores of row i, in units of log 2.
+// Stores a thread's two rows of a block, `row` and row + 8. `channels` holds the values' centres, then their
+// scales. shift_of(i) returns what the keys' centre adds to the scores of row i, in units of log 2.
 template <int D, bool IsHalf, bool MayTurn, class Shift>
 __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                    int row, int pair, const RowSums& rows,
@@ -98,7 +101,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
     centre[i] = -offset * kByteCentre * inverse[i];
     const int in_block = row + 8 * i;
     if (args.lse != nullptr && pair == 0 && in_block < item.n_rows) {
-      // Weights were subnormal numbers, times 2^(kSumExponent - reference).
+      // Weights were read as subnormal numbers, times 2^(kSumExponent - reference).
       const float log2_mass = log2f(mass) + (149 - kSumExponent) + rows.reference[i] + shift_of(i);
       args.lse[(item.first_row + in_block) * args.lse_token_stride + head * args.lse_head_stride] =
           mass > 0 ? log2_mass * 0.69314718F : -INFINITY;
@@ -109,7 +112,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
               head * args.out_head_stride + 8 * pair;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float x[D / 4];  // channels 8 j + 2 pair and the next are at 2 j
+    float x[D / 4];  // x[2 j] and x[2 j + 1] are channels 8 j + 2 pair and the next one.
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * j);

@@ -1,4 +1,5 @@
-// Products of 8-bit integers by warpgroups (sm_90a), which are asynchronous and have sums in registers.
+// Multiplies matrices of 8-bit integers by warpgroups (sm_90a). Products run asynchronously, and their sums
+// lie in registers.
 #pragma once
 
 #include "device/cuda/prompt/products.cuh"
@@ -28,7 +29,7 @@ __device__ __forceinline__ void multiply_scores(std::uint32_t (&d)[64], std::uin
       : "l"(a), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// Computes d[64 x 128] (+)= a[64 x 32] b[32 x 128] for unsigned bytes; each warp holds 16 rows of a in the
+// Computes d[64 x 128] (+)= a[64 x 32] b[32 x 128] for unsigned bytes. Each warp holds 16 rows of a in the
 // layout of mma.m16n8k32.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_values(std::uint32_t (&d)[64], const std::uint32_t* a,
@@ -53,7 +54,8 @@ __device__ __forceinline__ void multiply_values(std::uint32_t (&d)[64], const st
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// Computes d[64 x 64] in the same way.
+// Computes d[64 x 64] (+)= a[64 x 32] b[32 x 64] for unsigned bytes. Each warp holds 16 rows of a in the
+// layout of mma.m16n8k32.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_values(std::uint32_t (&d)[32], const std::uint32_t* a,
                                                 std::uint64_t b) {

@@ -1,5 +1,5 @@
-// Joins blocks that two CTAs share: the CTA that finishes first leaves its sums in memory, and the other one
-// adds them.
+// Joins the results of blocks that two CTAs share. The CTA that finishes first leaves its sums in memory. The
+// other CTA adds the stored sums to its own sums, and stores the result.
 #pragma once
 
 #include "device/cuda/prompt/prompt_args.h"
@@ -7,22 +7,23 @@
 
 namespace kvant::cuda {
 
-// What each thread of a group of rows leaves: its sums, then references, masses and offsets of its two rows.
-// Threads are interleaved.
+// Counts the numbers that each thread of a group of rows leaves: its sums, then the references, masses and
+// offsets of its two rows. Numbers are interleaved by thread.
 template <int D, int Threads>
 struct HalfSums {
   static constexpr int kOfThread = D / 2 + 6;
   static constexpr int kNumbers = kOfThread * Threads;
 };
 
-// Computes x a + y b; swapping (x, a) and (y, b) gives the same bits.
+// Computes x a + y b. Swapping (x, a) and (y, b) gives the same bits, so results do not depend on which CTA
+// is first.
 __device__ __forceinline__ float add_scaled(float x, float a, float y, float b) {
   return __fadd_rn(__fmul_rn(x, a), __fmul_rn(y, b));
 }
 
-// All threads of a group call this. `half`: memory for sums. `claims`: two numbers of this block, head and
-// group, which are 0 initially. It returns false if this CTA was the first, since the other one then has the
-// result.
+// Leaves this CTA's sums, or adds the other CTA's. Returns false if this CTA was the first, because the other
+// CTA then has the result. All threads of a group must call this. `half` is memory for the group's sums.
+// `claims` points to two numbers of this block, head and group, which must be 0 initially.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_halves(float* half, std::int32_t* claims, int barrier, int thread,
                                             int& claim, RowSums& rows, float (&sums)[N]) {

@@ -1,14 +1,15 @@
-// Joins blocks that several CTAs share, each with a part of the tiles. Each CTA that finishes leaves its sums
-// in memory, and the last one adds them all.
+// Joins the results of blocks that several CTAs share, each with a part of the tiles. Each CTA that finishes
+// leaves its sums in memory, and the last CTA adds them all. Parts are added in the order of their tiles, so
+// results do not depend on which CTA is the last.
 #pragma once
 
 #include "device/cuda/prompt/join_halves.cuh"
 
 namespace kvant::cuda {
 
-// All threads of a group of rows call this; it is group n of n_groups in all heads' blocks of the item. It
-// returns false if other CTAs have not finished, since the last of them then has the result. Parts are added
-// in their order, whichever CTA is the last.
+// Leaves this CTA's sums, or adds all parts. Returns false unless this CTA is the last, which has the result.
+// All threads of a group of rows must call this. The group is number n of n_groups in all heads' blocks of
+// the item.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_parts(const PromptArgs& args, const PromptItem& item, int n,
                                            int n_groups, int barrier, int thread, int& claim, RowSums& rows,
@@ -55,7 +56,7 @@ __device__ __forceinline__ bool join_parts(const PromptArgs& args, const PromptI
   }
   const auto add = [](float sum, float x, float factor) { return __fadd_rn(sum, __fmul_rn(x, factor)); };
   float mass[2] = {}, offset[2] = {};
-  // The number of sums that are added together; warps on their own have no registers for more.
+  // This many sums are added together. Single warps have no registers for more.
   constexpr int kTogether = N < 16 ? N : Threads > 32 ? 32 : 16;
   static_assert(N % kTogether == 0);
 #pragma unroll

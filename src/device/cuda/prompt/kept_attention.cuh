@@ -1,5 +1,5 @@
-// Attends from a block's rows to kept rows, after its INT8 tiles. The products are half precision, and their
-// weights join the same sums (sm_90a).
+// Attends from a block's rows to kept rows (kept_rows.h), after the block's INT8 tiles (sm_90a). Products are
+// half precision, and their weights join the sums of the INT8 tiles.
 #pragma once
 
 #include "device/cuda/prompt/half_weigh.cuh"
@@ -9,10 +9,11 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kKeptChunk = 64;  // kept rows that registers can hold at a time
+// Registers can hold scores of this many kept rows at a time.
+inline constexpr int kKeptChunk = 64;
 
-// Returns the tiles of kept rows that a block attends to. Only the first part of a divided block does,
-// because kept rows belong to pages, and the first page to that part.
+// Returns how many tiles of kept rows a block attends to. If a block is divided, only the part with the first
+// page attends to kept rows.
 __device__ __forceinline__ int kept_tiles_of(const PromptArgs& args, const KeptRows& kept,
                                              const PromptItem& item, int head) {
   if (item.page > 0 || item.n_sealed == 0) return 0;
@@ -30,7 +31,7 @@ __device__ __forceinline__ const unsigned char* kept_tile(const PromptArgs& args
   return kept.tiles + (static_cast<std::int64_t>(kv_head) * kept.slots + slot) * HalfTile<D>::kBytes;
 }
 
-// Masks the scores of a page's protected tokens; a thread's scores are arranged as in mask_scores.
+// Masks a thread's scores of a page's protected tokens. Scores are arranged as in mask_scores().
 template <class Numbers>
 __device__ __forceinline__ void mask_kept(std::uint32_t (&s)[64], const uint4& mask, int pair) {
   const std::uint32_t words[4] = {mask.x >> 2 * pair, mask.y >> 2 * pair, mask.z >> 2 * pair,
@@ -40,7 +41,7 @@ __device__ __forceinline__ void mask_kept(std::uint32_t (&s)[64], const uint4& m
     if ((words[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1) != 0) s[i] = Numbers::kMasked;
 }
 
-// Loads queries of this thread's two rows as the A operand of D / 16 steps.
+// Loads the queries of this thread's two rows as A operands of D / 16 steps.
 template <int D>
 __device__ __forceinline__ void load_kept_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int row, int pair, std::uint32_t (&q)[D / 4]) {
@@ -60,8 +61,8 @@ __device__ __forceinline__ void load_kept_queries(const PromptArgs& args, const 
   }
 }
 
-// Attends from a group's rows to the block's kept rows; sums and masses are shared with the INT8 tiles before
-// and after.
+// Attends from a group's rows to the block's kept rows. `rows` and `sums` also hold the results of the
+// block's INT8 tiles.
 template <int D, class Shared, class Stage>
 __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRows& kept, Shared& shared,
                                             int place, int group, int thread, Stage& stage, RowSums& rows,
@@ -76,7 +77,7 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
   const auto seen = [&](int of_row) { return before[block.sealed_end[of_row] / kTileTokens] - before[0]; };
   const int seen_by_any = seen(group * kGroupRows + kGroupRows - 1);
   const int high[2] = {seen(row), seen(row + 8)};
-  // Weights were subnormal numbers, times 2^(kSumExponent - reference).
+  // Weights of INT8 tiles were read as subnormal numbers, times 2^(kSumExponent - reference).
   const auto change_unit = [&](float factor) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -109,8 +110,8 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
     for (int first = 0; first < kTileTokens; first += kKeptChunk) {
       const int begin = n * kTileTokens + first;
       if (begin >= seen_by_any) break;
-      // They are loaded again for each chunk, since the assembler of CUDA 13.0 doesn't keep registers that
-      // wgmma reads for longer.
+      // Queries are loaded again for each chunk, because the assembler of CUDA 13.0 does not keep registers
+      // that wgmma reads any longer.
       std::uint32_t q[D / 4];
       load_kept_queries<D>(args, item, of_group.head, of_group.first + row_of(thread), pair, q);
       float s[kKeptChunk / 2] = {};

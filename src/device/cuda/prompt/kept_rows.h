@@ -1,5 +1,5 @@
-// Kept rows: protected tokens that prefill attention in 8-bit integers omits from the tiles of their pages,
-// and attends to in half precision (VQuant, section 5.2).
+// Describes kept rows: protected tokens that prefill attention in 8-bit integers omits from the tiles of
+// their pages. Queries attend to kept rows in half precision instead (VQuant, section 5.2).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,21 +11,23 @@
 namespace kvant::cuda {
 
 struct KeptRows {
-  const uint4* masks;  // pages' protected tokens after the sink; null: only the sink
+  // Masks mark pages' protected tokens after the sink. Null means that only the sink's tokens are kept.
+  const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
   int sink;
   PageSource protected_pages;
-  // [n_kv_heads][page_slots + n_seqs]: the number of kept rows of this and earlier sequences that precede
-  // each page of each sequence, and the sequence's end.
+  // [n_kv_heads][page_slots + n_seqs]: for each page of each sequence, and for each sequence's end, how many
+  // kept rows of this and earlier sequences come before.
   std::int32_t* before;
-  int n_before;  // per head
-  // [n_kv_heads][slots], HalfTile: the sequences in turn, like tiles of rows (first_tile). As in INT8 tiles,
-  // the centre is subtracted from keys and values, and values are divided by their channels' scales.
+  int n_before;  // numbers of a head
+  // [n_kv_heads][slots] of HalfTile: the tiles of one sequence after another, like tiles of rows
+  // (first_tile). As in INT8 tiles, the centre is subtracted from keys and values, and values are divided by
+  // their channels' scales.
   unsigned char* tiles;
   int slots;
 };
 
-// Replaces KeptRows if there are none.
+// Takes the place of KeptRows in kernels without kept rows.
 struct NothingKept {};
 
 }  // namespace kvant::cuda

@@ -1,4 +1,5 @@
-// The first pass over kept rows: counts them before each page, and makes their tiles.
+// Makes the tiles of kept rows (kept_rows.h). One kernel counts the kept rows before each page. Another reads
+// the protected pages and makes half-precision tiles, which have the centres and scales of the INT8 tiles.
 #pragma once
 
 #include "device/cuda/prompt/find_tile.cuh"
@@ -8,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// Returns the bits of a page's protected tokens, including the sink's.
+// Returns a mask of a page's protected tokens, including the sink's.
 __device__ __forceinline__ uint4 kept_mask(const KeptRows& kept, int seq, int head, int page) {
   uint4 mask = make_uint4(0, 0, 0, 0);
   if (kept.masks != nullptr)
@@ -27,7 +28,7 @@ __device__ __forceinline__ const std::int32_t* kept_before(const PromptArgs& arg
   return kept.before + static_cast<std::int64_t>(head) * kept.n_before + args.sealed_begins[seq] + seq;
 }
 
-// A CTA counts the rows of one head. The grid is KV heads.
+// Counts the kept rows of one head with one CTA. The grid is [KV heads].
 template <int Threads>
 __global__ void __launch_bounds__(Threads)
     count_kept_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ KeptRows kept) {
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(Threads)
         count = __popc(mask.x) + __popc(mask.y) + __popc(mask.z) + __popc(mask.w);
       }
     }
-    int sum = count;  // over the warp's positions up to this one
+    int sum = count;  // sum over the warp's pages up to this one
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(~0U, sum, step);
@@ -78,7 +79,7 @@ __device__ __forceinline__ uint4 kept_octet(const unsigned char* page, int row, 
   return half_octet_of(x);
 }
 
-// The grid is tiles' slots x KV heads x sides.
+// Makes the tile of a slot. The grid is [sides][KV heads][slots].
 template <int D>
 __global__ void __launch_bounds__(kQuantizeThreads)
     kept_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ KeptRows kept) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
                        : make_uint4(0, 0, 0, 0);
     return;
   }
-  // Four rows are processed together: a word of each channel.
+  // A thread handles four rows together, which fill a word of each channel.
   for (int row = 4 * group; row < kTileTokens; row += 4 * kTogether) {
     uint4 four[4];
 #pragma unroll

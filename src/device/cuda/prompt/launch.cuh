@@ -1,4 +1,5 @@
-// Launches prefill attention in 8-bit integers for one head size.
+// Launches prefill attention in 8-bit integers by products of warpgroups (sm_90a), for one head size. The
+// first pass finds the ranges of channels, makes tiles and the plan. The attention kernel follows.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 namespace kvant::cuda {
 
-// Launch the count of kept rows before each page and, once the channels' ranges are known, the making of
-// their tiles.
+// Launch the kernels of kept rows. launch_kept_count() counts kept rows before each page. launch_kept_tiles()
+// makes the tiles of kept rows, and must come after the ranges of channels.
 inline void launch_kept_count(const PromptArgs& args, const PromptLaunch& launch) {
   if (launch.kept != nullptr)
     count_kept_kernel<kQuantizeThreads>
@@ -28,11 +29,12 @@ cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch
   return cudaGetLastError();
 }
 
-// Whether tiles are made directly from codes where the format allows it. If false, all go through rows.
+// Says whether tiles are made directly from codes where the format allows that. If false, all tiles go
+// through rows.
 inline constexpr bool kTilesFromCodes = true;
 
-// Launches the making of tiles from codes. Tells source which tiles these are, and returns how many tiles of
-// either side remain to be made from rows.
+// Launches the kernels that make tiles from codes. Tells `source` which sides of pages they serve. Returns in
+// n_tiles how many tiles of either side must still be made from rows.
 template <int D>
 cudaError_t launch_code_tiles(const PromptArgs&, const OnlyRows&, const PromptLaunch& launch, int* n_tiles) {
   *n_tiles = launch.tile_slots;
@@ -44,7 +46,8 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   *n_tiles = launch.tile_slots;
   const DequantizeArgs& pages = source.pages;
   if (!kTilesFromCodes || args.page_slots == 0 || pages.masks != nullptr) return cudaSuccess;
-  bool of_tokens = false;  // whether some heads' values have grids by token
+  // Some heads' values have grids by token if true.
+  bool of_tokens = false;
   for (int side = 0; side < 2; ++side) {
     source.from_codes[side] = true;
     for (int head = 0; head < args.n_kv_heads; ++head) {
@@ -71,9 +74,11 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   return make(code_tiles_kernel<PromptTile<D>, D, true>, 1, 1);
 }
 
+// A block has this many units of rows.
 template <int D>
 inline constexpr BlockUnits kPromptUnits{kGroupRows, PromptShape<D>::kGroups};
 
+// Launches the kernels that find the ranges of channels and make tiles and the plan.
 template <int D, bool IsHalf, class Source>
 cudaError_t launch_first_pass(const PromptArgs& args, Source source, const PromptLaunch& launch) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
@@ -87,10 +92,11 @@ cudaError_t launch_first_pass(const PromptArgs& args, Source source, const Promp
   if (const cudaError_t error = launch_code_tiles<D>(args, source, launch, &n_tiles); error != cudaSuccess)
     return error;
   const dim3 tiles(n_tiles + 1, args.n_kv_heads, 2);
-  // Tiles are read while the channels' ranges are computed.
+  // The kernel reads rows and pages while the ranges of channels are still being computed.
   return launch_overlapped(quantize, tiles, kQuantizeThreads, kBytes, launch, args, source, kPromptUnits<D>);
 }
 
+// Launches the attention kernel.
 template <int D, class Weight, bool IsHalf, bool MayTurn = false, class Kept = NothingKept>
 cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch, const Kept& kept = {}) {
   constexpr int kBytes = sizeof(PromptShared<D>) + 1024;
@@ -99,8 +105,8 @@ cudaError_t launch_attention(const PromptArgs& args, const PromptLaunch& launch,
   return launch_overlapped(kernel, dim3(args.n_ctas), PromptShape<D>::kThreads, kBytes, launch, args, kept);
 }
 
-// Kept rows have tiles of their own (kept_tiles.cuh); 0 means that they are rounded within the tiles of their
-// pages.
+// Kept rows have tiles of this many bytes (kept_tiles.cuh). With 0, protected tokens would be rounded within
+// the tiles of their pages.
 template <int D>
 inline constexpr int kKeptTileBytes = HalfTile<D>::kBytes;
 

@@ -1,4 +1,5 @@
-// The kernels of prefill attention by head size, each compiled separately.
+// Declares the launches of prefill attention by head size. Each head size and precision is compiled in a file
+// of its own. The host chooses a kernel, asks it for its sizes, and then launches it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,34 +13,39 @@
 
 namespace kvant::cuda {
 
+// Describes a launch beyond the kernels' arguments.
 struct PromptLaunch {
-  int tile_slots;  // of all sequences, for pages and rows
+  int tile_slots;  // slots of all sequences, for pages and rows
   Gpu gpu;
   bool is_half, sas;
-  const DequantizeArgs* pages;  // null: there are none
-  bool rows_in_tail;            // with pages: rows come from tail pages
-  const KeptRows* kept;         // null: there are none, or the kernel does not support them
+  const DequantizeArgs* pages;  // Null means that there are no sealed pages.
+  // With pages, rows come from tail pages if this is true.
+  bool rows_in_tail;
+  // Null means that there are no kept rows, or that the kernel does not support them.
+  const KeptRows* kept;
   cudaStream_t stream;
 };
 
-// The distance between tokens' rows in shared memory, in numbers; octets of neighbouring tokens then lie in
-// different banks.
+// Returns the distance between tokens' rows in shared memory, in numbers. The padding puts neighbouring
+// tokens into different banks.
 constexpr int dequantized_stride(int head_dim) {
   return head_dim + 8;
 }
 
-// The block sizes and memory that the kernels of a head size and precision use on a device.
+// Says which block sizes and memory the kernels of a head size and precision use on a device.
 struct PromptSizes {
-  int block_rows;  // rows of a work item; 0: the device has too little shared memory
+  int block_rows;  // rows of a work item; 0 if the device has too little shared memory
   int tile_bytes;
-  // For blocks that several CTAs share: numbers in PromptArgs::halves, and in `claims`.
+  // Blocks that several CTAs share need this many numbers in PromptArgs::halves and in PromptArgs::claims.
   std::size_t half_numbers;
   int claims;
-  int ctas;                 // that run concurrently on an SM
-  int kept_tile_bytes = 0;  // 0: the kernel attends to protected tokens in the tiles of their pages
-  int units = 1;            // units of a block (BlockUnits)
+  int ctas;  // CTAs that run concurrently on an SM
+  // With 0 the kernel attends to protected tokens in the tiles of their pages.
+  int kept_tile_bytes = 0;
+  int units = 1;  // units of a block (BlockUnits)
 };
-// Return the sizes in 8-bit integers, by warpgroups (sm_90a) or by warps, and likewise in half precision.
+// Return the sizes for 8-bit integers by warpgroups (sm_90a) and by warps, then for half precision by
+// warpgroups and by warps.
 template <int D>
 PromptSizes prompt_sizes(const Gpu& gpu);
 template <int D>
@@ -49,7 +55,8 @@ PromptSizes half_prompt_sizes(const Gpu& gpu);
 template <int D>
 PromptSizes mma_prompt_sizes(const Gpu& gpu);
 
-// Launch the first pass (for integers the channels' ranges, then tiles) and the attention after it.
+// Launch the first pass and the attention kernel. For integers, the first pass also finds the ranges of
+// channels.
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
 template <int D>

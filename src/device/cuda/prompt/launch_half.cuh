@@ -1,4 +1,5 @@
-// Launches prefill attention in half precision by products of warpgroups (Hopper), for one head size.
+// Launches prefill attention in half precision by products of warpgroups (Hopper), for one head size. The
+// first pass makes half-precision tiles and the plan.
 #pragma once
 
 #include "device/cuda/prompt/half_kernel.cuh"

@@ -1,4 +1,5 @@
-// Launches prefill attention in 8-bit integers by products of warps, for one head size.
+// Launches prefill attention in 8-bit integers by products of warps, for one head size. Chooses the shape of
+// blocks that suits the device.
 #pragma once
 
 #include "device/cuda/prompt/integer_mma_kernel.cuh"
@@ -10,7 +11,8 @@ namespace kvant::cuda {
 // Calls body(shape, slots, CTAs per SM) with the shape that suits the device.
 template <int D, class Body>
 auto with_integer_mma_shape(const Gpu& gpu, const Body& body) {
-  constexpr int kRowTiles = D == 256 ? 1 : 2;  // registers do not hold more sums
+  // With heads of 256, registers do not hold the sums of more rows.
+  constexpr int kRowTiles = D == 256 ? 1 : 2;
   using Several = IntegerMmaShape<D, kRowTiles, 4, D == 64 ? 3 : 2>;
   using Wide = std::conditional_t<D == 256, IntegerMmaShape<D, 1, 8, 1>, Several>;
   return with_warp_shape<Several, Wide, IntegerMmaShared>(gpu, body);

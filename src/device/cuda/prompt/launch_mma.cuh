@@ -1,5 +1,5 @@
-// Launches prefill attention in half precision by products of warps, for one head size. It chooses the shape
-// of blocks that suits a device.
+// Launches prefill attention in half precision by products of warps, for one head size. Chooses the shape of
+// blocks that suits the device.
 #pragma once
 
 #include "device/cuda/prompt/launch.h"
@@ -9,14 +9,15 @@
 namespace kvant::cuda {
 
 // Calls body(shape, slots, CTAs per SM) with the shape that suits the device. Heads of 512 have only one
-// shape, for which fewer slots than its minimum may fit.
+// shape, and `slots` may be less than the shape's kLeastSlots.
 template <int D, class Body>
 auto with_mma_shape(const Gpu& gpu, const Body& body) {
   if constexpr (D == 512) {
     using Only = MmaShape<D, 1, 8, 2>;
     return body(Only{}, slots_of<Only>(gpu, 1, sizeof(MmaShared<Only>)), 1);
   } else {
-    constexpr int kRowTiles = D == 256 ? 1 : 2;  // registers do not hold more sums
+    // With heads of 256, registers do not hold the sums of more rows.
+    constexpr int kRowTiles = D == 256 ? 1 : 2;
     using Several = MmaShape<D, kRowTiles, 4>;
     using Wide = std::conditional_t<D == 64, Several, MmaShape<D, 1, 8>>;
     return with_warp_shape<Several, Wide, MmaShared>(gpu, body);

@@ -1,4 +1,5 @@
-// Launches of the kernels of prompt attention.
+// Launches kernels of prompt attention. A kernel may use more shared memory than the default, and may begin
+// while the kernel before it ends.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,13 +8,14 @@
 
 namespace kvant::cuda {
 
+// Allows a kernel to use this many bytes of dynamic shared memory.
 template <class Kernel>
 cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-// Launches a kernel that may begin while the previous one ends, if the device supports that; the kernel
-// itself waits for its predecessor.
+// Launches a kernel that may begin while the kernel before it ends, if the device supports overlap. The
+// launched kernel itself waits for its predecessor.
 template <class... Parameters>
 cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
                               const PromptLaunch& launch, const Parameters&... parameters) {

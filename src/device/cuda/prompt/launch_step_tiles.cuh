@@ -1,5 +1,5 @@
-// Launches the first pass of prefill in integers by products of warps: the channels' ranges, the tiles and
-// the plan.
+// Launches the first pass of prefill in integers by products of warps. The kernels of this pass find the
+// ranges of channels, and make the tiles and the plan.
 #pragma once
 
 #include "device/cuda/prompt/launch.h"
@@ -14,7 +14,7 @@ template <int D, bool IsHalf, class Source>
 cudaError_t launch_step_tiles_of(const PromptArgs& args, const Source& source, const PromptLaunch& launch,
                                  int block_rows) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
-  // In addition the plan takes 9 KB, and samples take their own memory.
+  // The plan takes 9 KB more, and samples take SampleScratch.
   static_assert(kBytes + std::max<std::size_t>(9 * 1024, sizeof(SampleScratch<D>)) <= Gpu::kLeastSharedBytes);
   auto* sample = sample_channels_kernel<D, IsHalf, Source>;
   auto* quantize = quantize_tiles_kernel<StepTile<D>, D, IsHalf, Source>;

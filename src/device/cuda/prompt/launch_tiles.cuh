@@ -1,4 +1,5 @@
-// Launches the first pass of prefill in half precision, which makes the tiles and the plan.
+// Launches the first pass of prefill in half precision. One kernel makes the tiles and the plan, for kernels
+// by warpgroups and by warps alike.
 #pragma once
 
 #include "device/cuda/prompt/half_tiles.cuh"
@@ -11,7 +12,8 @@ template <int D, bool IsHalf, class Source>
 cudaError_t launch_tiles_of(const PromptArgs& args, const Source& source, const PromptLaunch& launch,
                             int block_rows) {
   constexpr int kBytes = Source::template kSharedBytes<D>;
-  static_assert(kBytes <= Gpu::kLeastSharedBytes - 9 * 1024);  // the plan takes 9 KB
+  // The plan takes 9 KB more.
+  static_assert(kBytes <= Gpu::kLeastSharedBytes - 9 * 1024);
   auto* kernel = half_tiles_kernel<D, IsHalf, Source>;
   if (const cudaError_t error = allow_shared(kernel, kBytes); error != cudaSuccess) return error;
   const dim3 tiles(launch.tile_slots + 1, args.n_kv_heads, 2);

@@ -1,4 +1,5 @@
 // Chooses the shape of blocks that suits a device, for kernels with products of warps, and launches them.
+// Several small CTAs on an SM are preferred, because one multiplies while another computes weights.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 
 namespace kvant::cuda {
 
-// Returns the slots that fit next to `ctas - 1` other CTAs of the shape; below kLeastSlots it cannot run that
-// way.
+// Returns how many slots fit if `ctas` CTAs of the shape share an SM. With fewer than kLeastSlots, the shape
+// cannot run that way.
 template <class Shape>
 int slots_of(const Gpu& gpu, int ctas, std::size_t static_bytes) {
   const int others = Shape::kQueryBytes + static_cast<int>(static_bytes);
@@ -20,10 +21,10 @@ int slots_of(const Gpu& gpu, int ctas, std::size_t static_bytes) {
   return std::min((bytes - others) / Shape::kSlotBytes, kMostSlots);
 }
 
-// Calls body(shape, slots, CTAs per SM). It prefers as many CTAs of the first shape as registers allow, if
-// shared memory has space for them, because their products and weights then interleave by themselves.
-// Otherwise it uses one CTA of the other shape, or, if necessary, of the first. Shared: what either shape has
-// in static shared memory.
+// Calls body(shape, slots, CTAs per SM). If shared memory suffices, the shape is Several with as many CTAs as
+// registers allow, because the CTAs' products and weights then interleave by themselves. Otherwise one CTA of
+// Wide runs, or, if even that does not fit, one of Several. Shared<Shape> is the shape's static shared
+// memory.
 template <class Several, class Wide, template <class> class Shared, class Body>
 auto with_warp_shape(const Gpu& gpu, const Body& body) {
   for (int ctas = Several::kMostCtas; ctas > 1; --ctas) {
@@ -35,7 +36,8 @@ auto with_warp_shape(const Gpu& gpu, const Body& body) {
   return body(Several{}, slots_of<Several>(gpu, 1, sizeof(Shared<Several>)), 1);
 }
 
-// Launches a kernel of the shape, whose dynamic shared memory holds queries and a ring of `slots` slots.
+// Launches a kernel of the shape. The kernel's dynamic shared memory holds queries and a ring of `slots`
+// slots.
 template <class Shape>
 cudaError_t launch_warps(void (*kernel)(PromptArgs, int), int slots, const PromptArgs& args,
                          const PromptLaunch& launch) {
@@ -44,6 +46,7 @@ cudaError_t launch_warps(void (*kernel)(PromptArgs, int), int slots, const Promp
   return launch_overlapped(kernel, dim3(args.n_ctas), Shape::kThreads, bytes, launch, args, slots);
 }
 
+// Returns the sizes of kernels with this shape.
 template <class Shape>
 PromptSizes warp_sizes(int tile_bytes, int ctas) {
   return {Shape::kRows, tile_bytes,

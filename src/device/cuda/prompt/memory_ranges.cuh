@@ -1,12 +1,13 @@
-// Finds the channels' ranges (channel_ranges.cuh) without clusters: one kernel leaves its sums in memory,
-// another reads them.
+// Finds the ranges of channels (channel_ranges.cuh) on GPUs without clusters. One kernel leaves the sums of
+// samples in global memory, and another kernel adds them up.
 #pragma once
 
 #include "device/cuda/prompt/channel_ranges.cuh"
 
 namespace kvant::cuda {
 
-// A sample's sums use the memory of later tiles; each sequence and head has space for at least one.
+// Returns where a sample's sums lie. The sums use the memory of tiles that are made later. Each sequence and
+// head has space for at least one tile.
 template <int D>
 __device__ __forceinline__ ChannelSums<D>& kept_sums(const PromptArgs& args, const SampleAt& of) {
   static_assert(2 * kSampledTiles * sizeof(ChannelSums<D>) <= StepTile<D>::kBytes);
@@ -15,6 +16,7 @@ __device__ __forceinline__ ChannelSums<D>& kept_sums(const PromptArgs& args, con
   return sums[(of.is_value ? kSampledTiles : 0) + of.sample];
 }
 
+// Leaves the sums of one sample per CTA. The grid is that of sample_of_cta().
 template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, D <= 128 ? Source::kSamplingCtas : 1)
     sample_channels_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source) {
@@ -24,7 +26,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, D <= 128 ? Source::kSampling
   sample_tile<D, IsHalf>(args, source, of, page_memory, scratch, kept_sums<D>(args, of));
 }
 
-// The grid is sequences x KV heads x sides.
+// Adds up the samples. The grid is [sides][KV heads][sequences].
 template <int D>
 __global__ void __launch_bounds__(kQuantizeThreads)
     join_samples_kernel(const __grid_constant__ PromptArgs args) {

@@ -1,30 +1,32 @@
-// Blocks whose groups of rows belong to several query heads of a KV head (BlockUnits), and how CTAs share
-// them.
+// Shares blocks among CTAs if a block's groups of rows belong to several query heads of a KV head
+// (BlockUnits). Sets of heads take turns with all items. Long blocks take new work near their end, so CTAs
+// that finish first get more.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
 
 namespace kvant::cuda {
 
-// The rows of a group: their query head, and the first of them among the rows of the block's item.
+// Says which rows a group has: their query head, and the first row among those of the block's item.
 struct GroupRows {
   int head, first;
 };
 
+// Returns the rows of a group of the item. `head` is the first query head of the block's set.
 __device__ __forceinline__ GroupRows rows_of_group(const PromptArgs& args, const PromptItem& item, int head,
                                                    int group) {
   const int unit = item.first_head + group;
   return {head + unit % args.mixed, unit / args.mixed * kGroupRows};
 }
 
-// head: the first of its rows' heads in the set.
+// Says what the rows of a mixed block see. BlockSight::head is the first query head of the set.
 template <class Shape>
 struct MixedSight : BlockSight<Shape> {
   GroupRows rows[Shape::kGroups];
   int set;
 };
 
-// Finds what rows and groups of rows see; one warp runs it.
+// Finds what all rows and groups of a block see. One warp runs this.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int head, int lane,
                                           MixedSight<Shape>& block) {
@@ -41,12 +43,12 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   find_seen_by_group(args, item, lane, rows.first, block);
 }
 
-// A block, given by its item's number and a set of heads. Negative: no more work.
+// Names a block by its item's number and a set of heads. A negative item means that there is no more work.
 struct MixedWork {
   int item, set;
 };
 
-// Returns piece n of the work: all items of some sets, then those of the next sets.
+// Returns piece n of the work. All items of some sets come first, then all items of the next sets.
 __device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
   const int n_items = *args.n_items, together = *args.sets_together;
   if (n >= n_items * args.n_sets) return {-1, 0};
@@ -56,17 +58,18 @@ __device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
   return {n / n_sets, first_set + n % n_sets};
 }
 
-// Blocks with more tiles than this are long. When this many tiles of one remain to be copied, more work is
-// taken; the ring and these tiles last until the next block is prepared.
+// Blocks with more tiles than this are long. More work is taken when this many tiles of a long block remain
+// to be copied. The tiles that remain, with those in the ring, last long enough to prepare the next block.
 inline constexpr int kNearEnd = 16;
 
+// Returns the number of the next piece of work that no CTA has taken.
 __device__ __forceinline__ int take_work(const PromptArgs& args) {
   return static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
 }
 
-// Works like prepare_blocks, but takes more work near the end of a long block, when the copying warp arrives
-// on shared.near_end. So CTAs that finish first get it. For a short block, work is taken while the block is
-// prepared.
+// Prepares one block after another, as prepare_blocks() does. For a long block, more work is taken near its
+// end, when the copying warp arrives on shared.near_end. So CTAs that finish first get the remaining work.
+// For a short block, more work is taken while the block is prepared.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Shared& shared, int warp,
                                                      int lane, const Await& await_queries,
@@ -89,7 +92,8 @@ __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Sha
       block.set = work.set;
       block.head = head;
     }
-    // its meaning is looked up after the queries have been read, so nothing waits for it before
+    // The number is turned into work after the queries have been read, so nothing waits for the atomic
+    // addition before.
     int next = 0;
     if (is_there && !is_long && warp == 0 && lane == 0) next = take_work(args);
     if (is_there) {

@@ -1,10 +1,10 @@
-// Prefill attention in half precision by products of warps (mma.sync), where half_kernel.cuh does not apply:
-// on GPUs other than Hopper, with heads of 256 and 512, and with capped scores.
+// Computes prefill attention in half precision with products of warps (mma.sync). The kernel serves GPUs
+// other than Hopper, heads of 256 and 512, and capped scores, where half_kernel.cuh does not apply.
 //
-// A CTA processes one block of query rows of a head after another. Each of its warps has some of the rows,
-// with queries in shared memory and outputs in registers (FlashAttention-2, section 3.3). Tiles come in steps
-// of 64 tokens, keys and then values of each, into a ring of slots. Weights stay in the registers of the
-// scores, as the next product's operand.
+// A CTA attends from one block of query rows of a head after another. Each warp has some of the rows, with
+// queries in shared memory and outputs in registers (FlashAttention-2, section 3.3). Tiles arrive in steps of
+// 64 tokens, keys before values, in a ring of slots. Weights stay in the registers of scores, as the operand
+// of the products with values.
 #pragma once
 
 #include "device/cuda/prompt/half_rows.cuh"
@@ -15,13 +15,14 @@ namespace kvant::cuda {
 
 static_assert(kStepTokens == kPanelColumns);
 
-// RowTiles: tiles of 16 rows per warp. With two, fragments of keys and values are read once for both.
-// Sharers: warps with the same rows, each with the outputs of some channels, if registers do not hold all of
-// them; each computes all scores.
+// Says how a CTA divides a block among its warps. A warp has RowTiles tiles of 16 rows. With two tiles, the
+// warp reads keys and values once for both. Sharers warps have the same rows if registers do not hold all
+// outputs. Each sharer then computes all scores but the outputs of only some channels.
 template <int D, int RowTiles, int Warps, int Sharers = 1>
 struct MmaShape {
   static constexpr int kHeadDim = D;
-  static constexpr int kSumChannels = D / Sharers;  // channels whose outputs a warp has
+  // A warp has the outputs of this many channels.
+  static constexpr int kSumChannels = D / Sharers;
   static constexpr int kSharers = Sharers;
   static constexpr int kRowTiles = RowTiles;
   static constexpr int kWarps = Warps;
@@ -31,20 +32,21 @@ struct MmaShape {
   static constexpr int kSlotBytes = kStepTokens * D * 2;
   static constexpr int kWarpQueryBytes = kWarpRows * D * 2;
   static constexpr int kQueryBytes = Warps / Sharers * kWarpQueryBytes;
-  static constexpr int kParts = Warps * RowTiles;  // parts of a block that two CTAs join separately
-  // One barrier for a step's keys and values together, instead of one each, is faster for short steps.
+  // Two CTAs that share a block join this many parts of it separately.
+  static constexpr int kParts = Warps * RowTiles;
+  // For short steps, one barrier for a step's keys and values is faster than a barrier for each.
   static constexpr bool kStepAtOnce = D == 64;
   static constexpr int kLeastSlots = kStepAtOnce ? 4 : 2;
   static_assert(kLeastSlots <= kMostSlots);
-  // CTAs per SM, limited by registers: 255 per thread.
+  // Registers limit an SM to this many CTAs, at 255 registers a thread.
   static constexpr int kMostCtas = 8 / Warps;
 };
 
 template <class Shape>
 using MmaShared = WarpBlock<Shape::kWarps>;
 
-// Copies a block's keys and values into the ring with all threads: keys of step 0, its values, keys of step
-// 1, and so on.
+// Copies a block's keys and values into the ring with all threads. The order is keys of step 0, values of
+// step 0, keys of step 1, and so on.
 template <class Shape>
 class StepCopies {
  public:
@@ -52,7 +54,7 @@ class StepCopies {
                                         std::uint32_t ring, int n_slots)
       : args_(args), shared_(shared), ring_(ring), n_slots_(n_slots), slot_(ring) {}
 
-  // Starts the next group of copies, which is empty at the end.
+  // Starts the next group of copies. After the last step the group is empty.
   __device__ __forceinline__ void begin() {
     if (next_ < 2 * shared_.n_steps) copy();
     commit_copies();
@@ -63,7 +65,7 @@ class StepCopies {
 
  private:
   using Tile = HalfTile<Shape::kHeadDim>;
-  static constexpr int kHalfPanel = kStepTokens * 128;  // of a tile's keys
+  static constexpr int kHalfPanel = kStepTokens * 128;  // bytes of a step in a panel of a tile's keys
 
   __device__ __forceinline__ void copy() {
     const int step = next_ / 2, half = step % 2;
@@ -86,15 +88,15 @@ class StepCopies {
   std::uint32_t slot_;
 };
 
-// Computes d[16 x 16] += a[16 x 16] b[16 x 16]; columns 0 to 7 and 8 to 15 of b are b[0], b[1] and b[2],
-// b[3].
+// Computes d[16 x 16] += a[16 x 16] b[16 x 16]. b[0] and b[1] are columns 0 to 7, and b[2] and b[3] are
+// columns 8 to 15.
 __device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[4]) {
   mma_f16(*reinterpret_cast<float(*)[4]>(d), a[0], a[1], a[2], a[3], b[0], b[1]);
   mma_f16(*reinterpret_cast<float(*)[4]>(d + 4), a[0], a[1], a[2], a[3], b[2], b[3]);
 }
 
-// A warp's rows and their progress through the steps of a block.
+// Attends from a warp's rows to the steps of a block.
 template <class Shape, class Weight>
 class MmaRows {
  public:
@@ -106,7 +108,7 @@ class MmaRows {
       : row_(warp / Shape::kSharers * Shape::kWarpRows + lane / 4),
         pair_(lane % 4),
         first_channel_(warp % Shape::kSharers * kSums) {
-    // Rows lie in swizzled panels; columns 16 k of a panel are 32 k bytes further, before the swizzle.
+    // Rows lie in swizzled panels. Column 16 k of a panel is 32 k bytes further, before the swizzle.
     const int swizzle = lane % 8;
     queries_ = queries + (lane % 16) * 128 + ((lane / 16 ^ swizzle) << 4);
     matrix_ = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ swizzle) << 4);
@@ -138,7 +140,8 @@ class MmaRows {
     }
   }
 
-  // Turns scores into weights and converts earlier sums to their unit. first: the step's first token.
+  // Turns scores into weights and rescales earlier sums if a reference rises. `first` is the step's first
+  // token.
   __device__ __forceinline__ void weigh(const PromptArgs& args, const PromptItem& item,
                                         const WarpSight& sight, bool is_rows, int first) {
     const SeenByAll all = sight.all[is_rows ? 1 : 0];
@@ -165,7 +168,7 @@ class MmaRows {
     }
   }
 
-  // Adds the values of the step in this slot.
+  // Adds the products of weights and values of the step in this slot to the sums.
   __device__ __forceinline__ void add_values(std::uint32_t slot) {
     const std::uint32_t values = slot + matrix_ + first_channel_ * 128;
 #pragma unroll
@@ -185,7 +188,7 @@ class MmaRows {
     }
   }
 
-  // Stores the rows that no other CTA will store.
+  // Stores the rows that no other CTA stores.
   __device__ __forceinline__ void store(const PromptArgs& args, const PromptItem& item, int head, int warp,
                                         int lane, int& claim) {
 #pragma unroll
@@ -202,7 +205,7 @@ class MmaRows {
   float sums_[kTiles][kSums / 2] = {};
 };
 
-// Loads a warp's own queries; warps that share queries load them together.
+// Loads the queries of a warp's own rows. Warps that share rows load them together.
 template <class Shape>
 __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const PromptItem& item, int head,
                                                   int warp, int lane, unsigned char* queries) {
@@ -222,7 +225,7 @@ __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const 
   }
 }
 
-// Processes a block with all threads. ring: the shared address of its slots.
+// Attends from the rows of a block with all threads. `ring` is the shared-memory address of the ring's slots.
 template <class Shape, class Weight>
 __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<Shape>& shared,
                                              unsigned char* queries, std::uint32_t ring, int n_slots,
@@ -241,7 +244,8 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
     slot += Shape::kSlotBytes;
     if (slot == ring + n_slots * Shape::kSlotBytes) slot = ring;
   };
-  // Waits for the oldest copies, or for both of a step. As many slots before theirs are then free.
+  // Waits for the oldest copies, or for both copies of a step, and starts as many new ones. After the barrier
+  // no thread reads the slots that the new copies fill.
   const auto take_turn = [&] {
     if constexpr (Shape::kStepAtOnce) {
       wait_for_copies<0>();
@@ -271,7 +275,8 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
 }
 
-// Dynamic shared memory holds the queries of each warp, then the ring.
+// Attends from blocks until there is no more work. Dynamic shared memory holds each warp's queries, then the
+// ring.
 template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     mma_prompt_kernel(const __grid_constant__ PromptArgs args, int n_slots) {

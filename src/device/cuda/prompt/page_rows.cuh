@@ -1,5 +1,5 @@
-// Tiles of pages. Sealed pages, with protected tokens in their positions, and tail pages first become rows in
-// shared memory.
+// Reads pages as rows for the kernels that make tiles. Sealed pages, with protected tokens in their places,
+// and tail pages first become rows in shared memory.
 #pragma once
 
 #include "device/cuda/prompt/launch.h"
@@ -10,21 +10,23 @@ namespace kvant::cuda {
 
 static_assert(kQuantizeThreads == kDequantizeThreads && kTileTokens == kPageTokens);
 
+// Holds the rows of a page's tokens in shared memory, kTokens at a time.
 template <int D>
 struct PageRows {
   static constexpr int kStride = dequantized_stride(D);
-  static constexpr int kTokens = D <= 128 ? kTileTokens : D == 256 ? 64 : 16;  // more do not fit in 99 KB
+  // More tokens do not fit in 99 KB.
+  static constexpr int kTokens = D <= 128 ? kTileTokens : D == 256 ? 64 : 16;
   DequantizeShared<D> page;
   alignas(16) unsigned short rows[kTokens][kStride];
 };
 
-// Writes tokens [first, end) of an unquantized page as rows in shared memory, with all threads. It reads 16
-// bytes at a time as they lie in the page (plain_index): four channels of two tokens for keys, two channels
-// of four tokens for values.
+// Writes tokens [first, end) of an unquantized page as rows in shared memory, with all threads. Each load has
+// 16 bytes as they lie in the page (plain_index). For keys these are four channels of two tokens, and for
+// values two channels of four tokens.
 template <PageSide Side, int D>
 __device__ __forceinline__ void spread_plain_page(const unsigned char* page, int first, int end,
                                                   unsigned short* rows, int stride) {
-  constexpr int kTokens = 16;  // in a tile of the page
+  constexpr int kTokens = 16;  // tokens in a tile of the page
   constexpr int kPieces = D / 16 * kLanes;
   const auto* pieces = reinterpret_cast<const uint4*>(page);
   const auto place = [&](int token, int channel) { return rows + (token - first) * stride + channel; };
@@ -54,17 +56,23 @@ __device__ __forceinline__ void spread_plain_page(const unsigned char* page, int
   }
 }
 
+// Reads rows from sealed pages, and from tail pages or rows in memory.
 struct PagesAndRows {
-  static constexpr bool kInSharedMemory = true;  // except rows that don't lie in tail pages
-  static constexpr int kSamplingCtas = 2;        // decoding needs registers
+  // Rows are read into shared memory, except rows that do not lie in tail pages.
+  static constexpr bool kInSharedMemory = true;
+  static constexpr int kSamplingCtas = 2;  // More CTAs do not fit on an SM, because decoding needs registers.
 
-  DequantizeArgs pages;  // token_stride is dequantized_stride; rows, lengths and a first page are unused
-  int rows_in_tail;      // whether rows come from tail pages
-  // For keys and values: whether tiles of pages are made directly from codes (code_tiles.cuh), except those
+  // token_stride is dequantized_stride(). Rows, lengths and the first page are not used.
+  DequantizeArgs pages;
+  // Rows come from tail pages if this is nonzero.
+  int rows_in_tail;
+  // Keys or values of sealed pages have tiles made directly from codes if true (code_tiles.cuh), except pages
   // with a sink.
   bool from_codes[2] = {};
-  int row_slots = 0;  // then the slots of tiles of rows
+  // Only this many slots of rows then remain for the kernel that makes tiles from rows.
+  int row_slots = 0;
 
+  // Returns the slot whose tile CTA n of a side makes, or a negative number if there is none.
   __device__ __forceinline__ int slot_of(const PromptArgs& args, int n, bool is_value) const {
     if (!(is_value ? from_codes[1] : from_codes[0])) return n;
     if (n >= args.n_seqs) return n - args.n_seqs < row_slots ? args.page_slots + n - args.n_seqs : -1;
@@ -77,18 +85,20 @@ struct PagesAndRows {
   template <int D>
   static constexpr int kTokens = PageRows<D>::kTokens;
 
-  // Returns where `read` leaves rows.
+  // Returns where read() leaves rows.
   template <int D>
   __device__ static unsigned short* rows(unsigned char* memory) {
     return &reinterpret_cast<PageRows<D>*>(memory)->rows[0][0];
   }
 
+  // Returns the rows of a tile's tokens from token `first` on. All threads of the CTA must call this.
   template <int D>
   __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char* memory,
                                            int first = 0) const {
     if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory, first);
     auto& shared = *reinterpret_cast<PageRows<D>*>(memory);
-    __syncthreads();  // the previous rows have been read
+    // All threads must have read the rows before.
+    __syncthreads();
     if (at.is_value) {
       read_side<PageSide::value, D>(at, shared, first);
     } else {
@@ -112,7 +122,8 @@ struct PagesAndRows {
   }
 };
 
-// Calls body(whether 16-bit numbers are half precision, the source of a launch's rows).
+// Calls body(is_half, source) with the source of a launch's rows. is_half is a constant that says whether
+// 16-bit numbers are half precision.
 template <class Body>
 cudaError_t with_source(const PromptLaunch& launch, const Body& body) {
   if (launch.pages != nullptr)

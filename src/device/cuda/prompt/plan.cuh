@@ -1,5 +1,6 @@
-// The work of a call of prefill attention: blocks of query tokens, those that see the most tokens first, so
-// SMs finish together.
+// Plans the work of a call of prefill attention. Blocks of query tokens are sorted so that those that see the
+// most tokens come first, which makes SMs finish together. If blocks are few and equally long, the last
+// blocks are cut, and several CTAs share each.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -9,12 +10,14 @@
 namespace kvant::cuda {
 
 inline constexpr int kPlanThreads = 256;
-inline constexpr int kPlanBins = 2048;  // by the number of tiles that a block sees
+// Bins sort blocks by the number of tiles that they see.
+inline constexpr int kPlanBins = 2048;
 
+// Says where the queries, rows and pages of a sequence lie.
 struct SequenceRows {
   int q_begin, q_tokens, k_begin, k_tokens;
   int page_begin, n_sealed;
-  int first_token;  // of the rows, counted in the sequence
+  int first_token;  // first token of the rows, counted from the sequence's start
 
   __device__ __forceinline__ int tokens() const { return first_token + k_tokens; }
   __device__ __forceinline__ int row_tiles() const { return (k_tokens + kTileTokens - 1) / kTileTokens; }
@@ -35,7 +38,7 @@ __device__ __forceinline__ SequenceRows rows_of_sequence(const PromptArgs& args,
   return rows;
 }
 
-// Returns the first sealed page that any query of the sequence sees; earlier pages may be gone.
+// Returns the first sealed page that any query of the sequence sees. Earlier pages may have been freed.
 __device__ __forceinline__ int first_seen_page(const PromptArgs& args, const SequenceRows& rows) {
   const int first_query = max(rows.tokens() - rows.q_tokens, 0);
   return min(first_visible_token(first_query, args.window) / kTileTokens, rows.n_sealed);
@@ -46,12 +49,13 @@ __device__ __forceinline__ int pages_seen(const PromptArgs& args, int row, int n
   return args.query_sealed == nullptr ? n_sealed : min(args.query_sealed[row], n_sealed);
 }
 
-// Returns the units of a sequence, for all heads that blocks mix.
+// Returns the number of units of a sequence, over all heads that blocks mix.
 __device__ __forceinline__ int units_of(const PromptArgs& args, const SequenceRows& rows,
                                         const BlockUnits& units) {
   return (rows.q_tokens + units.rows - 1) / units.rows * args.mixed;
 }
 
+// Returns the item of a sequence's block number `block`.
 __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, int block,
                                               const BlockUnits& units) {
   const SequenceRows rows = rows_of_sequence(args, seq);
@@ -75,7 +79,7 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
   const int first_row = max(begin, pages_seen(args, item.first_row, rows.n_sealed) * kTileTokens);
   item.tile = min(max(first_row - rows.first_token, 0) / kTileTokens, max(rows.row_tiles() - 1, 0));
   item.end_tile = max((end - rows.first_token + kTileTokens - 1) / kTileTokens, item.tile);
-  // There is at least one tile; a block that sees nothing masks all of it.
+  // An item has at least one tile. A block that sees nothing masks the whole tile.
   if (item.page == item.end_page) item.end_tile = max(item.end_tile, item.tile + 1);
   item.split = -1;
   item.part = item.first_cut = 0;
@@ -97,17 +101,18 @@ __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& f
   first.end_tile = second.tile = item.tile + n - pages;
 }
 
-// Whether the last of n_items blocks may be cut in two, which pays if there are few blocks per CTA and one
-// more makes a difference.
+// Says whether the last of n_items blocks may be cut in two. Cutting pays if there are few blocks per CTA and
+// some CTAs would have one block more than others.
 __device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
   constexpr int kManyEach = 8;
   const int work = n_items * args.n_sets;
   return work % args.n_ctas != 0 && work / args.n_ctas < kManyEach;
 }
 
-// Cuts the last blocks in two if all blocks are about equally long and few per CTA, because some CTAs would
-// otherwise have one more than others. The remaining blocks, after each CTA has had the same number, are cut
-// such that CTAs without a first part take some second parts and all finish together. One thread runs this.
+// Cuts the last blocks in two if all blocks are about equally long and few per CTA. Without cuts, some CTAs
+// would have one block more than others. Only blocks that remain after each CTA has had equally many are cut.
+// Second parts are short enough for CTAs without a first part to take some, so all CTAs finish together. One
+// thread runs this.
 __device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_ctas = args.n_ctas;
   const int left = n_items * args.n_heads % n_ctas;
@@ -116,9 +121,10 @@ __device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_split = (left + args.n_heads - 1) / args.n_heads;
   const int halves = n_split * args.n_heads;
   if (n_split > n_items || halves > min(n_ctas, kMostHalves) || shortest * 4 < longest * 3) return;
-  // The share of a block's tiles in its first part.
+  // The first part of a block has this share of the block's tiles.
   const float share = fmaxf(static_cast<float>(halves) / static_cast<float>(n_ctas), 0.5F);
-  constexpr int kLeastTiles = 8;  // minimum of a part: joining the parts takes about as long as some tiles
+  // A part has at least this many tiles, because joining parts takes as long as some tiles.
+  constexpr int kLeastTiles = 8;
   const int first_tiles = static_cast<int>(share * static_cast<float>(shortest) + 0.5F);
   if (shortest - first_tiles < kLeastTiles) return;
   for (int i = 0; i < n_split; ++i) {
@@ -131,18 +137,18 @@ __device__ inline void split_last(const PromptArgs& args, int n_items) {
   *args.n_items = n_items + n_split;
 }
 
-// Describes how the last items' blocks are cut. Their tiles, joined item after item, form n_runs runs of
-// equal length; 0 runs mean no cuts.
+// Says how the blocks of the last n_items items are cut. The tiles of these blocks, item after item, form
+// n_runs runs of equal length. With 0 runs nothing is cut.
 struct Cuts {
   int n_items, n_runs;
 };
-// Minimum lengths of a part of a block and of a run, and the costs of starting and ending a block or a run,
-// all in tiles.
+// The constants are in tiles. A block's part and a run have a least length, and starting and ending a block
+// or a run has a cost.
 inline constexpr int kLeastPart = 6, kLeastRun = 8, kBlockCost = 2, kRunCost = 4;
 
-// Returns the time, in tiles, until all CTAs are done, if each takes the next piece as soon as it is free.
-// The cut items are at least `shortest` tiles long, others at most `longest`. A negative result means that
-// such cuts are not possible.
+// Returns the time in tiles until all CTAs are done, if each CTA takes the next piece as soon as it is free.
+// Cut items have at least `shortest` tiles, and other items at most `longest`. A negative result means that
+// the cuts are not possible.
 __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int n_items, int longest,
                                    int shortest) {
   const int tiles = cuts.n_items * shortest;
@@ -150,13 +156,13 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
   if (cuts.n_items > n_items || (cuts.n_runs - 1) * args.n_sets > kMostHalves || most_parts > kMostParts ||
       cuts.n_items + cuts.n_runs > kMostPieces || tiles < cuts.n_runs * kLeastRun)
     return -1;
-  // The time of a run; the last ones to end have the most sums to add.
+  // The time of a run includes joining. The last runs to end have the most sums to add.
   const int run = (tiles + cuts.n_runs - 1) / cuts.n_runs + kRunCost + most_parts / 2;
-  // `later` CTAs have one more whole block than the others.
+  // `later` CTAs have one whole block more than the others.
   const int whole = (n_items - cuts.n_items) * args.n_sets;
   const int later = whole % args.n_ctas;
   const int begin = whole / args.n_ctas * (longest + kBlockCost), later_begin = begin + longest + kBlockCost;
-  // All are done at the end of some CTA's nth run.
+  // All CTAs are done at the end of some CTA's nth run.
   const int others = args.n_ctas - later, runs = cuts.n_runs * args.n_sets;
   int time = begin + run;
   for (int i = 1; i * others + later * (max(time - later_begin, 0) / run) < runs; ++i) time += run;
@@ -166,14 +172,14 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
   return max(min(time, of_later), later_begin);
 }
 
-// Tiles [begin, end) of the block of one of the last items, and the part's numbers.
+// Describes tiles [begin, end) of one of the last items, and the numbers of this part.
 struct Piece {
   int item, begin, end;
   int split, part, n_parts, first_cut;
 };
 static_assert(kMostPieces <= kPlanThreads);
 
-// Shared memory of the plan's CTA.
+// Holds the shared memory of the CTA that plans.
 struct PlanShared {
   union {
     int bins[kPlanBins];
@@ -183,17 +189,17 @@ struct PlanShared {
     } cut;
   };
   int sums[kPlanThreads];
-  int tiles, longest;  // of all items together; of one item
+  int tiles, longest;  // tiles of all items together, and of the longest item
 };
 
-// Chooses the cuts if blocks have rows of several heads, where the last blocks are cut into more parts. All
-// threads call it.
+// Chooses the cuts if blocks have rows of several heads, in which case blocks may be cut into many parts. All
+// threads must call this.
 __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShared& shared) {
   const int longest = tiles_of(args.items[0]);
   const int shortest = tiles_of(args.items[n_items - 1]);
   const Cuts none{0, 0};
   if (shortest * 4 < longest * 3) return none;
-  // Candidates have about as many items as remain after each CTA has had the same number, and about one run
+  // Candidates cut about as many items as remain after each CTA has had equally many, and have about one run
   // per CTA.
   constexpr int kItems = 16;
   const int left = n_items * args.n_sets % args.n_ctas / args.n_sets;
@@ -212,7 +218,7 @@ __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShar
   return best / kPlanThreads < uncut ? cuts_of(best % kPlanThreads) : none;
 }
 
-// Finds the pieces of the last items, whose lengths are in `tiles`, and returns how many there are. One
+// Finds the pieces of the last items and returns how many there are. `tiles` has the items' lengths. One
 // thread runs this.
 __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pieces) {
   int total = 0;
@@ -246,7 +252,7 @@ __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pie
   return n;
 }
 
-// Replaces the last items by their pieces, longest first. All threads call it.
+// Replaces the last items by their pieces, longest first. All threads must call this.
 __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts& cuts, PlanShared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const PromptItem* items = args.items + n_items - cuts.n_items;
@@ -284,23 +290,23 @@ __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts
   if (is_there) args.items[place] = item;
 }
 
-// Chooses how many sets attend to all items before the next sets start. CTAs at the same KV heads find tiles
-// in the L2 cache that others have brought there, though over a long prompt they drift apart. But each group
-// of sets ends with its shortest blocks, which the next group's longest ones follow. A CTA should have had
-// many blocks by then; otherwise the last ones would end at different times.
+// Chooses how many sets of heads attend to all items before the next sets start. With few sets at a time,
+// CTAs find tiles in the L2 cache that other CTAs have brought there. (Over a long prompt CTAs drift apart.)
+// But each group of sets ends with its shortest blocks, and the next group's longest blocks follow. A CTA
+// should have had many blocks by then, because otherwise CTAs would end at different times.
 __device__ __forceinline__ int choose_together(const PromptArgs& args, int tiles, int longest) {
   constexpr int kManyEach = 8;  // blocks as long as the longest
   const int turns = tiles / (kManyEach * max(longest, 1)) * args.n_sets / args.n_ctas;
   return turns > 1 ? (args.n_sets + turns - 1) / turns : args.n_sets;
 }
 
-// Returns the bin of an item; bin 0 has the longest.
+// Returns the bin of an item. Bin 0 has the longest items.
 __device__ __forceinline__ int bin_of(const PromptItem& item) {
   return kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1);
 }
 
-// Moves blocks that lie by bins after the first n into the first n places, sorted by their rows within each
-// bin. ends[bin]: the end of the bin.
+// Moves blocks from the places after the first n_items, where they lie by bins, to the first n_items places.
+// Blocks of a bin are sorted by their rows. ends[bin] is the end of the bin.
 __device__ inline void order_bins(const PromptArgs& args, int n_items, const int (&ends)[kPlanBins]) {
   const PromptItem* from = args.items + n_items;
   for (int i = static_cast<int>(threadIdx.x); i < n_items; i += kPlanThreads) {
@@ -317,7 +323,8 @@ __device__ inline void order_bins(const PromptArgs& args, int n_items, const int
   }
 }
 
-// Sorts the blocks of all sequences into args.items. One CTA of kPlanThreads runs this.
+// Makes the plan: writes all sequences' blocks to args.items, longest first. One CTA of kPlanThreads threads
+// runs this.
 __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& units) {
   __shared__ PlanShared shared;
   auto& bins = shared.bins;
@@ -361,8 +368,8 @@ __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& uni
   const int n_items = sums[kPlanThreads - 1];
   const bool may_be_cut = may_split(args, n_items);
   __syncthreads();
-  // Blocks of equal length come in any order. Outputs don't depend on it unless some of them are cut; then
-  // these must be the same each time.
+  // Blocks of equal length come in any order. Outputs do not depend on the order unless blocks are cut, in
+  // which case each call must cut the same blocks.
   PromptItem* places = may_be_cut ? args.items + n_items : args.items;
   for_each_item([&](const PromptItem& item, int bin) { places[atomicAdd(&bins[bin], 1)] = item; });
   if (units.n == 1) {

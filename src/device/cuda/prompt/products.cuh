@@ -1,4 +1,5 @@
-// Matrix products by warpgroups (sm_90a), which are asynchronous and have sums in registers.
+// Starts, ends and awaits matrix products by warpgroups (sm_90a). Products run asynchronously, and their sums
+// lie in registers.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,15 @@ __device__ __forceinline__ std::uint64_t swizzled_matrix(std::uint32_t address) 
          kSwizzle << 62;
 }
 
-// Registers that products read or write must not be touched between begin_products and finish_products.
+// Starts a group of products. No code may touch registers that products read or write until finish_products()
+// returns.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until all but the last `Pending` groups have finished.
+// Waits until all groups but the last `Pending` have finished.
 template <int Pending>
 __device__ __forceinline__ void finish_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");

@@ -1,12 +1,13 @@
-// Prefill attention in 8-bit integers (sm_90a).
+// Computes prefill attention in 8-bit integers with products of warpgroups (sm_90a).
 //
-// A CTA processes one block of query tokens of a KV head's query heads after another. Warps of its first
-// group bring tiles of keys and values to a ring in shared memory, and quantize the next block's queries to
-// INT8. Each of three other groups has 64 of the block's rows, all of one head. While one group computes
-// weights, the products of the others keep the tensor cores busy. Sums of values become F32 after every tile,
-// which lets each row of a tile have its own scale for weights. With kept rows (kept_rows.h) protected tokens
-// of pages are masked in INT8 tiles. Their own half-precision tiles come after a block's others, and take two
-// slots of the ring each.
+// A CTA attends from one block of query tokens of a KV head's query heads after another. Warps of the first
+// warpgroup copy tiles of keys and values into a ring in shared memory, and quantize the next block's queries
+// to INT8. Each of the other three warpgroups has 64 of the block's rows, all of one head. While one
+// warpgroup computes weights, the products of the others keep the tensor cores busy. Sums of values become
+// F32 after every tile, so each row of a tile can have a scale for its weights.
+//
+// With kept rows (kept_rows.h), protected tokens of pages are masked in INT8 tiles. Half-precision tiles of
+// these tokens come after the block's other tiles, and take two ring slots each.
 #pragma once
 
 #include <type_traits>
@@ -26,36 +27,39 @@ struct PromptShape {
   static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
   static constexpr int kStages = 4;
   static constexpr int kStageBytes = (PromptTile<D>::kBytes + 1023) / 1024 * 1024;
-  // If registers suffice, the next tile's scores are computed after a tile's values.
+  // If registers suffice, the next tile's scores are computed right after a tile's values.
   static constexpr bool kScoresAhead = D == 64;
-  // They then start as F32 numbers; otherwise nothing separates sums of values from the next scores.
+  // With kScoresAhead, scores start as F32 numbers. Otherwise their registers also hold sums of values, so
+  // scores start from zero.
   using Scores = std::conditional_t<kScoresAhead, RoundedScores, IntegerScores>;
-  // The registers must fit in those that the CTA has at launch: 128 per thread.
+  // All groups together may have no more registers than the CTA has at launch, which is 128 per thread.
   static constexpr int kConsumerRegisters = 160;
   static constexpr int kProducerRegisters = 32;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * 128);
 };
 
-// Work that the query warps have prepared.
+// Holds a block that the query warps have prepared.
 template <int D>
 struct PreparedBlock : MixedSight<PromptShape<D>> {
-  float scale[PromptShape<D>::kRows];  // of queries, including the softmax scale and log2(e)
-  float shift[PromptShape<D>::kRows];  // what the keys' centre adds to scores, in units of log 2
-  alignas(8) float channels[2 * D];    // the values' centres, then their scales
+  float scale[PromptShape<D>::kRows];  // [row]: scales of queries, including the softmax scale and log2(e)
+  // The keys' centre adds these numbers to the scores of each row, in units of log 2.
+  float shift[PromptShape<D>::kRows];
+  alignas(8) float channels[2 * D];  // [2][D]: the values' centres, then their scales
 };
 
-// When a query warp quantizes rows to INT8, a lane has an octet of channels of each row. These limit the
-// octets in flight, and the octets that are loaded together.
+// A lane of a query warp has eight channels of each row that it quantizes. At most kOctetsAwaited loads of
+// eight channels are in flight, and kOctetsAtOnce start together.
 inline constexpr int kOctetsAwaited = 16;
 inline constexpr int kOctetsAtOnce = 4;
 
+// Holds a CTA's shared memory.
 template <int D>
 struct PromptShared {
   using Shape = PromptShape<D>;
   unsigned char stages[Shape::kStages][Shape::kStageBytes];
   unsigned char queries[2][Shape::kRows * D];
   PreparedBlock<D> blocks[2];
-  uint4 octets[kQueryWarps][kOctetsAwaited][32];  // queries in flight to the query warps
+  uint4 octets[kQueryWarps][kOctetsAwaited][32];  // [warp][load][lane]: queries in flight to the query warps
   std::uint64_t tile_full[Shape::kStages], tile_free[Shape::kStages];
   std::uint64_t block_full[2], block_free[2], near_end;
   MixedWork work;
@@ -65,6 +69,7 @@ struct PromptShared {
 template <class Kept>
 inline constexpr bool kKeepsRows = std::is_same_v<Kept, KeptRows>;
 
+// Copies the tiles of all blocks into the ring. One thread runs this.
 template <int D, class Kept>
 __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& kept,
                                            PromptShared<D>& shared) {
@@ -107,13 +112,13 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
   }
 }
 
-// The number of lanes that share a row of queries, with one or several octets each. Fewer lanes exchange
-// less, but a rotation uses all lanes that have an octet of the row.
+// This many lanes share a row of queries. Fewer lanes exchange less, but a rotation needs all lanes that have
+// eight channels of the row.
 template <int D, bool MayTurn>
 inline constexpr int kLanesOfQueries = MayTurn ? D / 8 : 4;
 
-// Quantizes a lane's N octets octet(i) of rows of a block to INT8 and stores the rows' scales. Rows are Step
-// apart.
+// Quantizes a lane's N groups of eight channels to INT8 and stores the rows' scales. octet(i) returns group
+// i. A lane's rows are Step apart.
 template <int D, bool IsHalf, bool MayTurn, int Step, int N, class Octet>
 __device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int lane, const Octet& octet,
                                             unsigned char* queries, PreparedBlock<D>& block) {
@@ -131,7 +136,8 @@ __device__ __forceinline__ void put_queries(const PromptArgs& args, int row, int
     block.scale[row + i * Step] = largest[i] * (1.0F / kByteMax) * args.scale_log2;
 }
 
-// Returns a lane's first octet of a group's row, or of the block's last row if that is earlier.
+// Returns a lane's first eight channels of a row of the group, or of the block's last row if that row is
+// earlier.
 template <int D, int Lanes>
 __device__ __forceinline__ const unsigned short* find_query(const PromptArgs& args, const PromptItem& item,
                                                             const GroupRows& rows, int row, int lane) {
@@ -140,21 +146,21 @@ __device__ __forceinline__ const unsigned short* find_query(const PromptArgs& ar
          rows.head * args.q.head_stride + lane % Lanes * 8;
 }
 
-// The rows of a group that a query warp quantizes, on their way through shared memory. Each lane reads what
-// it has requested itself, because registers are scarce.
+// Brings the rows that a query warp quantizes through shared memory. Registers are scarce, so loads go to
+// shared memory, and each lane reads there what the lane itself has requested.
 template <int D, bool MayTurn>
 struct AwaitedQueries {
   static constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
   static constexpr int kOfRow = D / 8 / kLanes;
   static constexpr int kStep = 32 / kLanes;
-  static constexpr int kOctets = kGroupRows / kStep * kOfRow;  // per lane
+  static constexpr int kOctets = kGroupRows / kStep * kOfRow;  // groups of eight channels of a lane
   static_assert(kQueryWarps == PromptShape<D>::kGroups && kOctets % kOctetsAtOnce == 0 &&
                 kOctetsAtOnce % kOfRow == 0);
 
   const unsigned short* from;  // the next row to request
-  int rows_left;               // rows from there to the block's last
+  int rows_left;               // rows from `from` to the block's last row
   std::uint32_t slots;
-  unsigned next;  // next octet to request
+  unsigned next;  // the next group of eight channels to request
 
   __device__ __forceinline__ void await(const PromptArgs& args) {
     if (next < kOctets) {
@@ -163,7 +169,8 @@ struct AwaitedQueries {
         copy_16(slots + (next + i) % kOctetsAwaited * 512, from + i % kOfRow * kLanes * 8);
         if ((i + 1) % kOfRow != 0) continue;
         rows_left -= kStep;
-        if (rows_left > 0) from += kStep * args.q.token_stride;  // otherwise this row is read again
+        // After the block's last row, the last row is read again.
+        if (rows_left > 0) from += kStep * args.q.token_stride;
       }
     }
     next += kOctetsAtOnce;
@@ -199,7 +206,7 @@ struct AwaitedQueries {
   }
 };
 
-// Computes what the keys' centre adds to the scores of a query warp's rows, if log-sum-exps are requested.
+// Computes what the keys' centre adds to the scores of a query warp's rows. Only the LSE needs the result.
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void find_shifts(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int lane, PreparedBlock<D>& block) {
@@ -222,7 +229,7 @@ __device__ __forceinline__ void find_shifts(const PromptArgs& args, const Prompt
   }
 }
 
-// Quantizes a CTA's first block, for which all of its warps wait; each group quantizes its own rows.
+// Quantizes a CTA's first block, for which all warps of the CTA wait. Each group quantizes its own rows.
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, PromptShared<D>& shared,
                                                     int group, int thread) {
@@ -232,7 +239,8 @@ __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, Prom
   constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
   constexpr int kOfRow = D / 8 / kLanes;
   constexpr int kStep = kGroupThreads / kLanes;
-  constexpr int kOctets = kGroupRows / kStep * kOfRow;  // per lane, all in flight together
+  // A lane loads this many groups of eight channels, all in flight together.
+  constexpr int kOctets = kGroupRows / kStep * kOfRow;
   const int lane = thread % 32;
   const int first = thread / kLanes;
   const GroupRows rows = rows_of_group(args, item, work.set * args.mixed, group);
@@ -248,6 +256,7 @@ __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, Prom
   named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
 
+// Attends from one group's rows in all blocks of the CTA.
 template <int D, class Weight, bool IsHalf, bool MayTurn, class Kept>
 __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept, PromptShared<D>& shared,
                                        int group, int thread) {
@@ -301,13 +310,15 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const auto note = [&]() -> const TileNote& {
       return *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
     };
-    // Whether some row of the group does not see the whole tile; looked up while its scores are computed.
+    // Says whether some row of the group does not see the whole tile. The note is read while the tile's
+    // scores are computed.
     const auto is_cut = [&] {
       const int first = note().first_token;
       const SeenByAll all = block.all[group][note().is_rows];
       return first + kTileTokens > all.end || first < all.first;
     };
-    // Returns the tile's tokens that are kept rows; requested at the same time.
+    // Returns a mask of the tile's tokens that are kept rows. The mask is requested while the tile's scores
+    // are computed.
     const auto left_out = [&] {
       if constexpr (kKeepsRows<Kept>) {
         if (note().is_rows == 0)
@@ -343,7 +354,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const int n_seen = block.seen_tiles[group];
     const TileRange hidden = block.hidden_tiles[group];
     int n = 0;
-    // The group only releases tiles that it does not see: those between others, and those after the last.
+    // Releases tiles that the group does not see: those between the tiles that it sees, and those after the
+    // last one.
     const auto let_go = [&](int end) {
       for (; n < end; ++n, stage.advance()) {
         wait_for_tile();
@@ -398,10 +410,10 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       stage.advance();
       add_values(o);
     } else {
-      // Sums of values use the registers of scores. While they are computed, the group waits for the next
+      // Sums of values use the registers of scores. While the sums are computed, the group waits for the next
       // tile.
       auto& o = reinterpret_cast<std::uint32_t(&)[D / 2]>(s);
-      // At this tile either hidden tiles begin, which are only released, or no more tiles follow.
+      // At tile `stop` either the range of hidden tiles begins, or the group's tiles end.
       int stop = hidden.first < hidden.end ? hidden.first : n_seen;
       const auto find_tile = [&] {
         if (n == stop) {
@@ -441,7 +453,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
     int same_thread = thread, same_group = group, slot = place.slot;
-    // With heads of 128 there are no registers, while tiles are processed, for values derived from these.
+    // With heads of 128, values derived from `thread` have no registers while tiles are processed. So the
+    // code below reads the thread's number again.
     if constexpr (!PromptShape<D>::kScoresAhead) {
       asm volatile("mov.u32 %0, %%tid.x;" : "=r"(same_thread), "+r"(slot));
       same_group = same_thread / kGroupThreads - 1;
@@ -486,9 +499,10 @@ __global__ void __launch_bounds__(PromptShape<D>::kThreads, 1)
     barrier_init(shared_address(&shared.near_end), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  wait_for_predecessors();  // for tiles and the plan
+  // Predecessors make the tiles and the plan.
+  wait_for_predecessors();
   __syncthreads();
-  // the shuffle makes it uniform in a warp for the compiler
+  // The shuffle tells the compiler that a warp's threads have one group.
   const int group = __shfl_sync(~0U, thread / kGroupThreads, 0);
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));

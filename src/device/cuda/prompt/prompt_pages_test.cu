@@ -1,5 +1,6 @@
 // Compares prefill attention that reads sealed pages with attention in double precision over the values that
-// their bytes represent.
+// the page bytes represent. For integers, the error is also compared with that of the same scheme in double
+// precision.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Whether Hopper's kernels run; others attend to kept rows in the tiles of their pages.
+// Says whether Hopper's kernels run. Other kernels attend to kept rows in the tiles of their pages.
 bool have_hopper_kernels() {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;
@@ -45,35 +46,42 @@ bool have_hopper_kernels() {
 
 struct Sequence {
   int sealed;       // pages
-  int first_token;  // of the rows
+  int first_token;  // first token of the rows
   int rows, queries;
 
   int tokens() const { return first_token + rows; }
-  // Returns the token of a query.
+  // Returns the index of a query's token in the sequence.
   int index(int query) const { return tokens() - queries + query; }
 };
 
 enum class Correction { none, relative, absolute };
 
-// Some rows see pages sealed that others see as rows; one sequence has nothing sealed.
+// Some rows see pages sealed whose tokens others see as rows. One sequence has nothing sealed.
 const std::vector<Sequence> kSeenByRule = {
     {6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}};
 
+// Describes a call of prefill attention and its data.
 struct Case {
   std::vector<PageTestCache::Formats> formats;
   int head_dim;
   std::vector<Sequence> sequences;
   int sink = 0;
   bool masks = false;
-  bool in_tail = false;  // rows come from tail pages
+  // Rows come from tail pages if true.
+  bool in_tail = false;
   bool causal = true;
-  int window = 0;              // tokens that a query sees
-  bool half_products = false;  // with queries and outputs in F32
-  float softcap = 0;           // cap on scores; only with half_products
-  bool rotated = false;        // the call rotates queries and outputs, which both have 16 bits then
-  bool kept = false;           // protected tokens are kept rows; only without half_products
-  Correction correction = Correction::none;  // only with half_products
-  // Queries see pages sealed as the cache's rule says, with this window; -1: all pages.
+  int window = 0;  // tokens that a query sees; 0 if all
+  // Products are half precision if true, with queries and outputs in F32.
+  bool half_products = false;
+  // Scores are capped at this value unless it is 0. Caps need half_products.
+  float softcap = 0;
+  // The call rotates queries and outputs if true, and both have 16 bits then.
+  bool rotated = false;
+  // Protected tokens are kept rows if true. Kept rows exclude half_products.
+  bool kept = false;
+  // Corrections need half_products.
+  Correction correction = Correction::none;
+  // Queries see pages sealed as the cache's rule says with this window. With -1 they see all pages sealed.
   int unquantized = -1;
 };
 
@@ -81,7 +89,7 @@ int pages_seen(const Case& c, const Sequence& s, int query) {
   return c.unquantized < 0 ? s.sealed : std::min(s.sealed, sealed_pages(s.index(query), c.unquantized));
 }
 
-// Returns ranges in a matrix that has the sealed pages' tokens, then the rows'.
+// Returns ranges of rows of a matrix that holds the tokens of sealed pages and then those of rows.
 std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
   const int limit = c.causal ? s.index(query) + 1 : s.tokens();
   const int first = c.window > 0 ? first_visible_token(s.index(query), c.window) : 0;
@@ -91,7 +99,8 @@ std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
           {shift + std::max(first, sealed), shift + std::max({limit, first, sealed})}};
 }
 
-// Random maps and sums: each query uses the sums of as many pages as it sees sealed.
+// Holds random maps and sums of KVLinC's correction. Each query uses the sums of as many pages as it sees
+// sealed, up to the number of states.
 class Corrections {
  public:
   Corrections(const Case& c, const std::vector<std::int32_t>& seen_pages)
@@ -101,7 +110,7 @@ class Corrections {
         states_(std::size_t{kStates} * kKvHeads * numbers(), 0),
         state_of_query_(seen_pages),
         device_maps_(maps_) {
-    // The sums look like those of some keys, so z is positive. The first state, before any page, is empty.
+    // The sums look like those of some keys, so z is positive. State 0 stands for no page and is empty.
     const std::vector<float> normal = normal_numbers(states_.size(), 1, 22);
     for (std::size_t i = kKvHeads * numbers(); i < states_.size(); ++i) {
       const std::size_t in_state = i % numbers(), sums = numbers() - 2 * kMapColumns;
@@ -121,7 +130,7 @@ class Corrections {
 
   const kvant_correction* get() const { return &correction_; }
 
-  // Corrects the attention of a query row. top: its largest score.
+  // Adds the correction to the attention of a query row, whose largest score is `top`.
   void join(int row, int head, const std::vector<double>& q, double top, Attention& attention) const {
     const std::vector<double> phi = features_of(&maps_[std::size_t{2} * head * d_ * kMapColumns], q);
     const float* state = &states_[(state_of_query_[row] * std::size_t{kKvHeads} + head / kGroup) * numbers()];
@@ -152,10 +161,11 @@ class Corrections {
 };
 
 struct Errors {
-  double kernel, integers;   // relative
-  double lse, integers_lse;  // the largest differences
+  double kernel, integers;   // relative RMS errors
+  double lse, integers_lse;  // largest differences
 };
 
+// Runs a case and compares up to rows_of_head rows of each KV head and sequence.
 Errors errors_of(const Case& c, int rows_of_head) {
   const int d = c.head_dim;
   std::vector<PageTestCache::Lengths> lengths;
@@ -169,7 +179,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
     for (int query = 0; query < s.queries; ++query) seen_pages.push_back(pages_seen(c, s, query));
   }
   const PageTestCache cache(c.formats, d, lengths, c.sink, c.masks);
-  // Returns the values of a token of a sequence's sealed pages, then of its rows.
+  // Returns the values of a token. A sequence's tokens are those of its sealed pages, then those of its rows.
   const auto row = [&](std::size_t s, int head, int side, int token) {
     return cache.row(s, head, side, token);
   };
@@ -185,7 +195,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
   std::normal_distribution<float> normal;
   std::vector<float> q_numbers(static_cast<std::size_t>(query_begins.back()) * kHeads * d);
   for (float& x : q_numbers) x = float_from_bf16(bf16_from_float(normal(random)));
-  // The type of queries and outputs.
+  // Queries and outputs have this type.
   const kvant_type type = !c.half_products ? KVANT_BF16
                           : !c.rotated     ? KVANT_F32
                           : d == 128       ? KVANT_F16
@@ -298,8 +308,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
   return errors;
 }
 
-// Decoded pages are rounded to BF16, queries and weights to 11 bits. Keys with a few large channels give
-// scores of several tens, whose rounding is visible in the lse.
+// Expects half precision to be accurate. Decoded pages are rounded to BF16, and queries and weights to 11
+// bits. Keys with a few large channels give scores of several tens, whose rounding shows in the LSE.
 void expect_accurate_in_half(Case c, const char* what) {
   c.half_products = true;
   const Errors errors = errors_of(c, 14);
@@ -309,8 +319,8 @@ void expect_accurate_in_half(Case c, const char* what) {
   EXPECT_LT(errors.lse, 0.05) << what;
 }
 
-// For head sizes that support integers, the kernel must be as good as the scheme on the decoded pages, except
-// for rounding to BF16.
+// Expects integers to be about as accurate as their scheme in double precision. Decoded pages are rounded to
+// BF16 before. Head sizes above 256 do not support integers.
 void expect_accurate_in_integers(const Case& c, const char* what) {
   if (c.head_dim > 256) return;
   const Errors errors = errors_of(c, 14);
@@ -350,7 +360,8 @@ TEST_P(PromptOverPages, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_accurate(c, "protected");
 }
 
-// Pages of the prompt itself are sealed before it attends; each query sees sealed those that the rule allows.
+// The prompt's own pages are sealed before the prompt attends. Each query sees those pages sealed that the
+// rule allows.
 TEST_P(PromptOverPages, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
   for (const int unquantized : {0, 128, 200}) {
     Case c = with(kSeenByRule);
@@ -410,7 +421,7 @@ class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {
     c.softcap = 0;
     expect_accurate_in_integers(c, "rotated");
   }
-  // Also runs with a cap, for which Hopper has another kernel.
+  // Runs also with a cap, for which Hopper has another kernel.
   static void expect_accurate_and_capped(Case c, const char* what) {
     expect_accurate(c, what);
     c.softcap = 20;
@@ -430,12 +441,12 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
   expect_rotated(kSeenByRule);
 }
 
-// There are more queries than rows of tiles, so the latter are rotated back instead (not in integers).
+// There are more queries than rows of tiles, so half precision undoes the rotation of tiles' rows instead.
 TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
   expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }
 
-// There are more queries than are corrected at once; some see nothing sealed.
+// There are more queries than one launch corrects, and some queries see nothing sealed.
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   if (GetParam() > 128) GTEST_SKIP() << "there is no correction of these";
   for (const Correction correction : {Correction::relative, Correction::absolute}) {
@@ -448,8 +459,8 @@ TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   }
 }
 
-// Tests tiles that are made directly from codes (code_tiles.cuh), for each side alone and for both, next to
-// other tiles.
+// Tiles are made directly from codes (code_tiles.cuh), for each side alone and for both sides, next to other
+// tiles.
 TEST_P(PromptOverPagesOf4Bits, MakesTilesOfCodes) {
   for (const PageTestCache::Formats& formats : {PageTestCache::Formats{"prog4", "prog4"},
                                                 {"ch4g128", "prog4"},
@@ -471,7 +482,7 @@ TEST_P(PromptOverPagesOf4Bits, MakesTilesOfCodes) {
   }
 }
 
-// Centres and scales then come from a sample of the tiles.
+// The prefix is so long that centres and scales come from a sample of the tiles.
 TEST_P(PromptOverPagesOf4Bits, SeesLongPrefixes) {
   expect_accurate_and_capped(with({{40, 40 * 128, 300, 300}, {17, 17 * 128, 2, 2}}), "long");
 }
@@ -483,7 +494,7 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
   expect_accurate_and_capped(c, "rule");
 }
 
-// Some of the block's rows see the protected tokens' pages sealed, and others see them as rows.
+// Some of a block's rows see the protected tokens' pages sealed, and others see their tokens as rows.
 TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
   Case c = with(kSeenByRule);
   c.unquantized = 128;
@@ -516,7 +527,7 @@ TEST_P(PromptOverPagesOf4Bits, AttendsToKeptRowsOfThePagesThatAQuerySees) {
   }
 }
 
-// All but one or two tokens are kept rows.
+// All tokens but one or two are kept rows.
 TEST_P(PromptOverPagesOf4Bits, LosesNothingOfKeptRows) {
   if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   Case c = with({{1, 128, 1, 1}, {1, 128, 2, 2}, {1, 128, 0, 0}});

@@ -1,5 +1,6 @@
-// Prefill attention in double precision: exact, and rounded by this library's scheme (INT8 throughout) or
-// SageAttention's (scores in INT8, weights and values in FP8).
+// Computes prefill attention in double precision for tests. Scores, weights and values are exact, or rounded
+// by this library's scheme (INT8 throughout) or by SageAttention's (scores in INT8, weights and values in
+// FP8).
 #pragma once
 
 #include <algorithm>
@@ -10,9 +11,10 @@ namespace kvant::cuda {
 
 using Matrix = std::vector<double>;  // [tokens][d]
 
-// The scheme that rounds scores, weights and values.
+// Says how scores, weights and values are rounded.
 enum class Scheme { exact, integers, sage };
 
+// Rounds a number to FP8 with 4 bits of exponent and 3 of mantissa.
 inline double e4m3(double x) {
   if (x == 0) return 0;
   const int exponent = std::max(static_cast<int>(std::floor(std::log2(std::abs(x)))), -6);
@@ -20,11 +22,12 @@ inline double e4m3(double x) {
   return std::clamp(std::nearbyint(x / step) * step, -448.0, 448.0);
 }
 
+// Rounds a number to one of the multiples of largest / 127.
 inline double to_byte(double x, double largest) {
   return largest > 0 ? std::nearbyint(x / largest * 127) * largest / 127 : 0;
 }
 
-// Subtracts the mean from rows and rounds them to INT8 with a scale for each 128 (keys).
+// Rounds keys to INT8 with a scale for each 128 tokens, after the channels' means have been subtracted.
 inline Matrix rounded_keys(const Matrix& keys, int d) {
   const int n = static_cast<int>(keys.size()) / d;
   Matrix out(keys.size());
@@ -40,8 +43,8 @@ inline Matrix rounded_keys(const Matrix& keys, int d) {
   return out;
 }
 
-// Subtracts the mean from values and rounds them: to INT8 with a scale per channel and tile, or to FP8 with
-// one per channel.
+// Rounds values after the channels' means have been subtracted: to INT8 with a scale per channel and tile.
+// With `sage`, rounds to FP8 with a scale per channel and no means.
 inline Matrix rounded_values(const Matrix& values, int d, bool sage) {
   const int n = static_cast<int>(values.size()) / d;
   Matrix out(values.size());
@@ -64,25 +67,26 @@ inline Matrix rounded_values(const Matrix& values, int d, bool sage) {
   return out;
 }
 
+// Holds the attention of one row.
 struct Attention {
   std::vector<double> out;  // [d]
   double lse;
-  double top;  // the largest score
+  double top;  // largest score
 };
 
-// The rows [first, end) of a matrix.
+// Says which rows, [first, end), of a matrix a query sees.
 struct Seen {
   int first, end;
 };
 
-// The floor of SAS: scores that are this far below the largest of their tile get weight 0.
+// Describes the floor of SAS: scores that lie this far below the largest of their tile get weight 0.
 struct WeightFloor {
   double below = -INFINITY;
   int tile_tokens = 128;
 };
 
-// Computes the attention of one row to ranges of rows; keys and values are rounded by the scheme. Unless
-// softcap is 0, scores become softcap * tanh(score / softcap).
+// Computes the attention of one row to ranges of rows. `keys` and `values` must have been rounded by the
+// scheme. Unless softcap is 0, scores become softcap * tanh(score / softcap).
 inline Attention attend(const double* query, const Matrix& keys, const Matrix& values, int d, double scale,
                         const std::vector<Seen>& seen, Scheme scheme, double softcap = 0,
                         const WeightFloor& floor = {}) {

@@ -1,6 +1,6 @@
-// Compares prefill attention with attention in double precision: in half precision, and in 8-bit integers.
-// The errors of integers are compared with those of the same scheme and of SageAttention's (scores in INT8,
-// weights and values in FP8), both in double precision.
+// Compares prefill attention with attention in double precision, in half precision and in 8-bit integers. The
+// errors of integers are compared with the errors of two schemes in double precision: the kernel's own, and
+// SageAttention's (scores in INT8, weights and values in FP8).
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ double rounded(double x, bool half) {
   return float_from_bf16(bf16_from_float(static_cast<float>(x)));
 }
 
-// Returns what a query row sees.
+// Returns the tokens that a query row sees.
 Seen seen_by(int query, int queries, int tokens, bool causal, int window) {
   if (!causal) return {0, tokens};
   const int end = std::clamp(query + 1 + tokens - queries, 0, tokens);
@@ -42,23 +42,25 @@ struct Sequence {
   int queries, tokens;
 };
 
+// Describes a call of prefill attention and its data.
 struct Case {
   std::vector<Sequence> sequences;
   int n_heads, n_kv_heads, head_dim;
   bool causal = true;
   int window = 0;
   bool half = false, sas = false;
-  // Returns q, K or V of a row, head and channel.
+  // Returns a number of q, K or V (side 0, 1 or 2).
   std::function<double(int side, int row, int head, int channel)> value;
-  double scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  double scale = 0;  // scale of scores; 0 means 1 / sqrt(head_dim)
   bool half_products = false;
-  std::vector<float> sinks;  // [n_heads]: logits that are added to the denominators
-  float softcap = 0;         // cap on scores; only with half_products
+  std::vector<float> sinks;  // [n_heads]: logits that count in the denominators
+  // Scores are capped at this value unless it is 0. Caps need half_products.
+  float softcap = 0;
 };
 
 struct Errors {
-  double kernel, integers, sage;  // relative, over all rows that were checked
-  double lse, integers_lse;       // the largest differences
+  double kernel, integers, sage;  // relative RMS errors over all rows that were checked
+  double lse, integers_lse;       // largest differences
 };
 
 template <class T>
@@ -95,14 +97,15 @@ kvant_prompt_shape shape_of(const Case& c, int n_queries, int n_tokens, double s
   return shape;
 }
 
-// The inputs of a case, and the kernel's outputs.
+// Holds the inputs of a case and the kernel's outputs.
 struct Run {
   std::vector<std::int32_t> query_begins, token_begins;
   double scale;
   std::vector<double> q, k, v;
   std::vector<std::uint16_t> out;  // [queries, n_heads, head_dim]
   std::vector<float> lse;          // [n_heads, queries]
-  int others = 0;                  // the number of repetitions with other bits in either output
+  // This many repetitions had other bits in either output.
+  int others = 0;
 };
 
 Run run(const Case& c, int times = 1) {
@@ -163,15 +166,15 @@ Run run(const Case& c, int times = 1) {
   return run;
 }
 
-// The floor's tile in half precision: the kernel of warpgroups weighs tiles of 128 tokens at once, that of
-// warps 64.
+// Returns the floor of SAS in half precision. The kernel of warpgroups computes weights for 128 tokens at a
+// time, and the kernel of warps for 64.
 WeightFloor floor_of(const Case& c) {
   if (!c.sas || !c.half_products) return {};
   const bool by_warpgroups = c.head_dim <= 128 && c.softcap == 0 && kernel_path() == "cuda/sm90/";
   return {kSasFloor, by_warpgroups ? 128 : 64};
 }
 
-// Runs the kernel and measures `rows` rows of each sequence, including its first and last.
+// Runs the kernel and measures `rows` rows of each sequence, including the first and the last.
 Errors errors_of(const Case& c, int rows) {
   const int d = c.head_dim;
   const auto [query_begins, token_begins, scale, q, k, v, out, sums, others] = run(c);
@@ -254,12 +257,13 @@ double gaussian(int side, int row, int head, int channel) {
   return std::sqrt(-2 * std::log(a)) * std::cos(2 * std::numbers::pi * b);
 }
 
-// Returns numbers in [-2, 2), faster.
+// Returns independent numbers in [-2, 2), faster than gaussian().
 double uniform(int side, int row, int head, int channel) {
   return static_cast<double>(bits_at(side, row, head, channel) >> 32) / 1073741824.0 - 2;
 }
 
-// Has channels far from zero; one in 37 is twelve times as large, and one token in 200 eight times.
+// Returns numbers with outliers. Means of channels are far from zero. One channel of keys in 37 is twelve
+// times as large, and one token of values in 200 eight times.
 double outliers(int side, int row, int head, int channel) {
   double x = gaussian(side, row, head, channel);
   if (side > 0) x += std::sin(1.7 * channel + side);
@@ -279,7 +283,7 @@ class PromptAttention : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // Also runs with a cap, for which Hopper has another kernel.
+  // Expects half precision to be accurate. A second run caps scores, for which Hopper has another kernel.
   static void expect_accurate_in_half(Case c, int rows, const char* what) {
     c.half_products = true;
     for (const float cap : {0.0F, 20.0F}) {
@@ -291,11 +295,12 @@ class PromptAttention : public ::testing::TestWithParam<int> {
       EXPECT_LT(errors.lse, 0.002) << what << ", cap " << cap;
     }
   }
-  // The kernel is as good as its scheme, except where sampled tokens differ from all tokens, and for the
-  // rounding of the output. It is no worse than SageAttention's, which isn't rounded to BF16 here.
+  // Expects integers to be as accurate as their scheme in double precision, except for the rounding of
+  // outputs and for ranges that come from samples. The kernel must also be as accurate as SageAttention's
+  // scheme, whose outputs are not rounded here.
   void expect_accurate(const Case& c, int rows, const char* what) const {
     expect_accurate_in_half(c, rows, what);
-    if (c.head_dim > 256) return;  // integers are not supported
+    if (c.head_dim > 256) return;  // Heads of 512 do not support integers.
     const Errors errors = errors_of(c, rows);
     RecordProperty("kernel", std::to_string(errors.kernel));
     std::printf("%-10s d %3d  error %.4f  integers %.4f  sage %.4f  lse %.4f  integers %.4f\n", what,
@@ -346,14 +351,14 @@ TEST_P(PromptAttention, SeesAllTokensUnlessCausal) {
   expect_accurate({{{200, 333}, {100, 50}}, 2, 1, GetParam(), false, 0, false, false, gaussian}, 30, "all");
 }
 
-// Blocks have rows of several query heads, some of which have no rows left.
+// Blocks have rows of several query heads, and in the last blocks some heads have no rows left.
 TEST_P(PromptAttention, TakesOddNumbersOfHeads) {
   for (const int heads : {3, 5, 7})
     expect_accurate({{{300, 300}, {65, 200}, {1, 90}}, heads, 1, GetParam(), true, 0, false, false, gaussian},
                     30, "odd heads");
 }
 
-// The number of equally long blocks leaves some CTAs without one, so the last blocks are cut.
+// After whole rounds of equally long blocks, too few blocks remain for all CTAs, so the last blocks are cut.
 TEST_P(PromptAttention, IsAsAccurateWhereTwoCtasShareABlock) {
   expect_accurate({{{2304, 3000}}, 16, 2, GetParam(), false, 0, false, false, gaussian}, 48, "shared");
 }
@@ -373,7 +378,7 @@ TEST_P(PromptAttention, HasTheSameBitsWhereManyCtasShareABlock) {
 }
 
 // There are enough blocks for several warps to plan, in an order that varies. With blocks of 64, 128 and 192
-// rows, some remain after each CTA of an H100 has had the same number.
+// rows, some blocks remain after each CTA of an H100 has had equally many.
 TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
   Case c{{{9600, 2500}}, 4, 1, GetParam(), false, 0, false, false, uniform};
   if (c.head_dim <= 256) {
@@ -386,7 +391,8 @@ TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
   }
 }
 
-// There are enough blocks of several KV heads for sets of these to take turns; the last set has fewer heads.
+// There are enough blocks of several KV heads for sets of heads to take turns. The last group of sets is
+// smaller.
 TEST_P(PromptAttention, TakesBlocksWhoseHeadsTakeTurns) {
   if (GetParam() > 128) GTEST_SKIP() << "only heads of 64 and 128 take turns";
   Case c{{}, 15, 15, GetParam(), true, 0, false, false, uniform};
@@ -414,8 +420,8 @@ TEST_P(PromptAttention, WithSasIsAsAccurateButForItsPolynomialAndFloor) {
   EXPECT_LT(errors.kernel, 1.2 * errors.integers + 0.01);
 }
 
-// One score is far above all earlier ones, and others are far below: sums move to its unit and nothing
-// overflows.
+// Scores of later tiles are far above all earlier scores. Sums must move to the unit of the larger scores,
+// and nothing may overflow.
 TEST_P(PromptAttention, FollowsScoresThatRise) {
   if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   const auto rising = [](int side, int row, int head, int channel) {
@@ -428,7 +434,7 @@ TEST_P(PromptAttention, FollowsScoresThatRise) {
 }
 
 // Integer queries and keys with a maximum of 127, and keys in pairs that add up to zero, lose nothing as
-// INT8. A step of their products is a step of scores, of any requested size.
+// INT8. A step of the products of queries and keys is a step of scores, of any requested size.
 TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
   if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   const auto integers = [](int side, int row, int head, int channel) {
@@ -452,7 +458,8 @@ TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
   }
 }
 
-// Queries, weights and values have at least 11 bits, and outputs the 8 of BF16.
+// Scores rise and fall along the tokens. Queries, weights and values have at least 11 bits, and outputs have
+// the 8 bits of BF16.
 TEST_P(PromptAttention, InHalfPrecisionFollowsScoresThatRiseAndFall) {
   const auto waves = [](int side, int row, int head, int channel) {
     const double x = gaussian(side, row, head, channel);
@@ -467,7 +474,7 @@ TEST_P(PromptAttention, InHalfPrecisionTakesSinkLogits) {
   expect_accurate_in_half(c, 60, "sinks");
 }
 
-// Scores are several times their cap, where tanh is nearly 1, and far below it.
+// Some scores are several times their cap, where tanh is nearly 1, and others lie far below the cap.
 TEST_P(PromptAttention, InHalfPrecisionCapsScores) {
   for (const float cap : {2.0F, 50.0F}) {
     Case c{{{300, 300}, {70, 500}}, 4, 2, GetParam(), true, 100, false, false, gaussian};
@@ -477,12 +484,13 @@ TEST_P(PromptAttention, InHalfPrecisionCapsScores) {
     c.sinks = {-3, 0.5F, 4, 9};
     const Errors errors = errors_of(c, 60);
     std::printf("cap %2.0f d %3d  error %.5f  lse %.5f\n", cap, c.head_dim, errors.kernel, errors.lse);
-    EXPECT_LT(errors.kernel, 0.01) << cap;  // scores of 50 come from products of 11 bits
+    // The tolerance allows for scores of 50, which come from products of numbers with 11 bits.
+    EXPECT_LT(errors.kernel, 0.01) << cap;
     EXPECT_LT(errors.lse, 0.03) << cap;
   }
 }
 
-// For SAS in half precision: the first token's score is `first`, others are Gaussian.
+// Returns a case of SAS in half precision. The first token's score is `first`, and other scores are Gaussian.
 Case with_first_score(int head_dim, double first, int tokens) {
   const double key = first / 2 * std::sqrt(static_cast<double>(head_dim));
   const auto values = [key](int side, int row, int head, int channel) {
@@ -511,9 +519,9 @@ TEST_P(PromptAttention, InHalfPrecisionWithSasWeighsByItsPolynomialAndFloor) {
   expect_sas_of_first_score(GetParam(), 5, 300, 60);
 }
 
-// Texts begin with tokens to which most heads attend more than to any other. After their tile, SAS gives the
-// others the same weights as exact attention, a fifth of all weights here. A floor relative to the first
-// token's score would leave none.
+// Texts begin with tokens to which most heads attend more than to any other token. After the tile of the
+// first token, SAS must give other tokens the weights of exact attention, which here are a fifth of all
+// weights. A floor relative to the first token's score would leave other tokens no weight.
 TEST_P(PromptAttention, InHalfPrecisionWithSasLooksPastAnAttentionSink) {
   expect_sas_of_first_score(GetParam(), 9, 1500, 40);
 }
@@ -525,7 +533,7 @@ TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
   };
   Case c{{{200, 200}}, 1, 1, GetParam(), true, 0, false, false, large};
   c.half_products = true;
-  errors_of(c, 60);  // must stay finite
+  errors_of(c, 60);  // errors_of() expects all outputs to be finite.
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, ::testing::Values(64, 128, 256, 512));

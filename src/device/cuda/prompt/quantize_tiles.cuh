@@ -1,6 +1,6 @@
-// The first pass of prefill attention. It turns keys and values into INT8 tiles (tile_layout.cuh) with one
-// scale per tile, after subtracting the channels' centres. Values are also divided by the channels' scales
-// (channel_ranges.cuh).
+// Makes INT8 tiles of keys and values, in the first pass of prefill attention. The channels' centres are
+// subtracted, and each tile has one scale per side (tile_layout.cuh). Values are also divided by the
+// channels' scales (channel_ranges.cuh).
 #pragma once
 
 #include "device/cuda/prompt/channel_ranges.cuh"
@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Smaller numbers count as zero; the product of query and key scales must not.
+// Smaller magnitudes count as zero. The product of a query's and a key's scale must not become zero.
 inline constexpr float kLeastReach = 1e-15F;
 inline constexpr int kByteMax = 127;
 inline constexpr int kByteCentre = 128;  // offset of values' unsigned bytes
@@ -18,7 +18,7 @@ __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::ui
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-// Packs four numbers times factors, at most 127, as signed bytes.
+// Packs four numbers times factors, whose magnitudes are at most 127, as signed bytes.
 __device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const float* factors) {
   if constexpr (Architecture::kPacksBytes) {
     return pack_signed_bytes(x[0] * factors[0], x[1] * factors[1],
@@ -32,7 +32,7 @@ __device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const floa
   }
 }
 
-// Packs four numbers times a factor, at most 127, as unsigned bytes around kByteCentre.
+// Packs four numbers times a factor, whose magnitudes are at most 127, as unsigned bytes around kByteCentre.
 __device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], float factor) {
   if constexpr (Architecture::kPacksBytes) {
     float y[4];
@@ -47,7 +47,7 @@ __device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], floa
   }
 }
 
-// Loads eight consecutive channels, all in flight together.
+// Loads eight consecutive channels, with all loads in flight together.
 __device__ __forceinline__ void load_eight(const float* from, float (&x)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; i += 4) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void load_reciprocals(const float* from, float (&x)[8
   for (float& each : x) each = reciprocal_fast(each);
 }
 
-// Stores a tile's note; the side that knows a field writes it.
+// Stores a tile's note. Keys and values each write two of its fields.
 template <class Tile>
 __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, int first_token,
                                          float scale) {
@@ -75,8 +75,8 @@ __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, 
   }
 }
 
-// Makes a tile of the rows that the threads of a CTA hold. channels: the centres of its head and side,
-// followed for values by D scales.
+// Makes one side of a tile of the rows that a CTA's threads hold. `channels` holds the centres of the head
+// and side. For values, D scales follow.
 template <class Tile, int D, bool IsHalf>
 __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const TileAt& at, int first_token,
                                                 const float* channels,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
   const float of_scale = 1 / scale;
 #pragma unroll
   for (int j = 0; j < 8; ++j) inverse[j] *= of_scale;
-  // Subtracts the centre; absent tokens become 0.
+  // Subtracts the centre. Tokens that the tile does not have become 0.
   const auto centred = [&](int i, float(&x)[8]) {
     unpack_octet<IsHalf>(octets.octets[i], x);
     const bool is_token = octets.token(i) < at.n_tokens;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
     for (int j = 0; j < 8; ++j) x[j] = is_token ? x[j] - centre[j] : 0;
   };
   if (at.is_value) {
-    // Four tokens are processed together: a word of each channel.
+    // A thread handles four tokens together, which fill a word of each channel.
 #pragma unroll
     for (int first = 0; first < Octets::kRows; first += 4) {
       float x[4][8];
@@ -139,7 +139,8 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
 template <int D, class Source>
 inline constexpr int kQuantizeCtas = kTileCtas<D> + (D <= 128 && !Source::kInSharedMemory ? 1 : 0);
 
-// The grid is (the plan, then tiles (Source::slot_of)) x KV heads x sides.
+// Makes the tile of a slot. The grid is [sides][KV heads][1 + tiles], where the first CTA makes the plan and
+// Source::slot_of says which slot a CTA serves.
 template <class Tile, int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,
@@ -164,7 +165,8 @@ __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     octets.template load<kTokens, kTokens>(source.template read<D>(args, at, page_memory, kTokens),
                                            at.n_tokens);
   }
-  wait_for_predecessors();  // for the ranges of channels
+  // Predecessors compute the ranges of channels.
+  wait_for_predecessors();
   const float* channels =
       args.channels + (static_cast<std::int64_t>(at.seq) * args.n_kv_heads + head) * 3 * D;
   quantize_octets<Tile, D, IsHalf>(octets, at, first_token, channels + (is_value ? D : 0), maxima,

@@ -1,5 +1,5 @@
-// The 16-bit rows from which a tile is made, and how the threads of a CTA share them: eight channels of a few
-// tokens each.
+// Reads the 16-bit rows from which a tile is made, and shares them among the threads of a CTA. Each thread
+// has eight channels of a few tokens.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,7 +10,7 @@
 namespace kvant::cuda {
 
 inline constexpr int kQuantizeThreads = kPlanThreads;
-// CTAs per SM that make tiles: as many as their shared memory allows.
+// An SM makes tiles with this many CTAs, which is as many as their shared memory allows.
 template <int D>
 inline constexpr int kTileCtas = D <= 128 ? 3 : 2;
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ void unpack_octet(const uint4& from, float (&to)[8]) 
   }
 }
 
-// Returns the largest of a CTA's non-negative numbers.
+// Returns the largest of a CTA's numbers, which must not be negative. All threads must call this.
 template <int Warps>
 __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps]) {
   const std::uint32_t of_warp = __reduce_max_sync(~0U, __float_as_uint(x));
@@ -44,7 +44,7 @@ __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps])
   return __uint_as_float(largest);
 }
 
-// A tile of a sequence, for one KV head and side: of a sealed page, or of rows.
+// Names a tile of a sequence, KV head and side. The tile is made of a sealed page or of rows.
 struct TileAt {
   int seq, head;
   bool is_value;
@@ -63,20 +63,20 @@ __device__ __forceinline__ TileAt rows_at(const SequenceRows& rows, int seq, int
   return {seq, head, is_value, true, tile, n_tokens};
 }
 
-// Rows of a tile's tokens, [n_tokens][D], `stride` numbers apart.
+// Locates rows of a tile's tokens, [n_tokens][D], which are `stride` numbers apart.
 struct TileRows {
   const unsigned short* data;
   std::int64_t stride;
 };
 
-// A source without pages: rows are read in place. With any source a tile is read kTokens at a time, and rows
-// begin with the tile's token `first`.
+// Reads rows in place if there are no pages. Any source is read kTokens tokens at a time, and the returned
+// rows begin with the tile's token `first`.
 struct OnlyRows {
-  // Returns the slot whose tile CTA n of a side makes; negative: none.
+  // Returns the slot whose tile CTA n of a side makes. A negative number would mean that there is none.
   __device__ static int slot_of(const PromptArgs&, int n, bool) { return n; }
 
   static constexpr bool kInSharedMemory = false;
-  static constexpr int kSamplingCtas = 4;  // per SM: as many as are launched for four sequences
+  static constexpr int kSamplingCtas = 4;  // CTAs of an SM, as many as are launched for four sequences
   template <int D>
   static constexpr int kSharedBytes = 0;
   template <int D>
@@ -94,7 +94,7 @@ struct OnlyRows {
   }
 };
 
-// A thread has 8 neighbouring channels of kRows tokens of a tile.
+// Holds a thread's share of a tile: 8 neighbouring channels of kRows tokens.
 template <int D>
 struct OctetsOfTile {
   static constexpr int kOctets = D / 8;
@@ -105,7 +105,7 @@ struct OctetsOfTile {
   uint4 octets[kRows];
   bool is_value;
 
-  // A warp's keys are whole rows, and its values whole rows of the transposed tile.
+  // A warp has whole rows of keys, and for values whole rows of the transposed tile.
   __device__ __forceinline__ explicit OctetsOfTile(bool of_values)
       : octet(static_cast<int>(threadIdx.x) % kOctets),
         row_group(static_cast<int>(threadIdx.x) / kOctets),
@@ -114,19 +114,21 @@ struct OctetsOfTile {
     octet = static_cast<int>(threadIdx.x) / kRowGroups;
     row_group = static_cast<int>(threadIdx.x) % kRowGroups;
   }
-  // Returns the tile's token of octets[i].
+  // Returns the tile's token whose channels are in octets[i].
   __device__ __forceinline__ int token(int i) const {
     return is_value ? value_token(word(i), i % 4) : i * kRowGroups + row_group;
   }
-  // For values: returns the word of a channel's tokens to which octets[i] and its neighbours belong.
+  // Returns the word of a channel's values to which octets[i] belongs.
   __device__ __forceinline__ int word(int i) const { return i / 4 * kRowGroups + row_group; }
-  // Makes the compiler unpack them again from here on, since unpacked numbers would take twice the registers.
+  // Makes the compiler unpack `octets` again after this call, because unpacked numbers would take twice the
+  // registers.
   __device__ __forceinline__ void forget_unpacked() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
       asm volatile("" : "+r"(octets[i].x), "+r"(octets[i].y), "+r"(octets[i].z), "+r"(octets[i].w));
   }
-  // Loads tokens [First, First + Tokens) of the tile's n_tokens; rows begin with the first of them.
+  // Loads tokens [First, First + Tokens) of the tile, which has n_tokens tokens. `rows` begins with token
+  // First.
   template <int First, int Tokens>
   __device__ __forceinline__ void load(const TileRows& rows, int n_tokens) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Blocks of query rows for CTAs with products of warps (mma.sync): steps of 64 tokens that all threads copy
-// into a ring, and what a warp's own rows see of them.
+// Shares blocks of query rows among CTAs with products of warps (mma.sync). All threads copy steps of 64
+// tokens into a ring, and each warp attends from its own rows to the steps that these rows see.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -9,13 +9,14 @@ namespace kvant::cuda {
 
 inline constexpr int kMostSlots = 4;  // slots of the ring
 
-// What a warp's rows see of sealed pages, and as rows.
+// Says which tokens all of a warp's rows see, and which tokens any row sees: first of sealed pages, then of
+// rows.
 struct WarpSight {
   SeenByAll all[2];
   SeenByAll any[2];
 };
 
-// Describes a block to all threads.
+// Describes a block to all threads of a CTA.
 template <int Warps>
 struct WarpBlock {
   PromptItem item;
@@ -36,8 +37,8 @@ __device__ __forceinline__ void wait_for_oldest(int n_slots) {
     wait_for_copies<0>();
 }
 
-// Returns the number of steps of the block's tiles; the last tile's second half does not count if no row sees
-// it.
+// Returns the number of steps in a block's tiles. If no row sees the last tile's second half, that half does
+// not count.
 __device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem& item) {
   const int n = 2 * tiles_of(item);
   if (item.end_tile == item.tile) return n;
@@ -67,10 +68,10 @@ __device__ __forceinline__ const unsigned char* tile_of_step(const PromptArgs& a
   return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * tile_bytes;
 }
 
-// The position of a step of a block.
+// Says where a step of a block lies: in sealed pages or rows, and at which token.
 struct StepPlace {
   bool is_rows;
-  int first;  // token
+  int first;  // first token of the step
 };
 __device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int step) {
   const int n_pages = item.end_page - item.page;
@@ -80,8 +81,8 @@ __device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int s
               step * kStepTokens};
 }
 
-// Whether a warp stores tile m of its rows. If two CTAs share a block, the one that arrives last does, after
-// the other's rows and sums have been added to its own.
+// Says whether a warp stores tile m of its rows. If two CTAs share a block, the CTA that arrives last stores
+// it, after adding the other CTA's results to its own.
 template <class Shape>
 __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int m, int lane, int& claim, RowSums& rows,
@@ -93,14 +94,15 @@ __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const Prompt
                              args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows, sums);
 }
 
-// Processes blocks until there is no more work: all threads call attend(warp, lane) for each.
+// Calls attend(warp, lane) with all threads for one block after another, until there is no more work.
 template <class Shared, class Attend>
 __device__ __forceinline__ void take_blocks(const PromptArgs& args, Shared& shared, const Attend& attend) {
   const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
-  wait_for_predecessors();  // for tiles and the plan
+  // Predecessors make the tiles and the plan.
+  wait_for_predecessors();
   const int n_work = *args.n_items * args.n_heads;
   for (int work = static_cast<int>(blockIdx.x); work < n_work;) {
-    // Values derived from it are computed again for each block, because sums need the registers.
+    // Values derived from `thread` are computed again for each block, because sums need the registers.
     int thread = static_cast<int>(threadIdx.x);
     asm volatile("" : "+r"(thread));
     if (thread == 0) {

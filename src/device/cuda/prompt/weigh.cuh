@@ -1,6 +1,6 @@
-// Turns a tile's scores into weights: unsigned bytes relative to the largest score of a row in the tile.
-// Weights therefore have 8 bits wherever a tile's scores lie (FlashQ, TurboAttention section 4: a scale for
-// each tile).
+// Turns a tile's scores into weights, which are unsigned bytes relative to the row's largest score in the
+// tile. Weights therefore have 8 bits wherever a tile's scores lie (FlashQ in TurboAttention, section 4,
+// which has a scale for each tile).
 #pragma once
 
 #include "attention/sas.h"
@@ -10,13 +10,15 @@
 
 namespace kvant::cuda {
 
-// Sums of products that start with these bits equal kRounder plus the sum when read as F32, if |sum| < 2^22.
+// A sum of products starts with kRounderBits. Read as F32, its bits are then kRounder plus the sum, if the
+// sum's magnitude is below 2^22.
 inline constexpr std::uint32_t kRounderBits = 0x4B400000;
 inline constexpr float kRounder = 0x1.8p23F;
 // Sums of 256 products of signed bytes are never smaller.
 inline constexpr int kLeastScore = -(1 << 22);
 
-// The 32 bits of a score hold such a number, or the sum itself.
+// Reads a score's 32 bits as F32, which is kRounder plus the score. The sum of products must have started
+// with kRounderBits.
 struct RoundedScores {
   static constexpr std::uint32_t kStartBits = kRounderBits;
   static constexpr std::uint32_t kMasked = 0xFF800000;  // -infinity
@@ -27,39 +29,42 @@ struct RoundedScores {
     return __float_as_uint(value(bits) - top);
   }
 };
+// Reads a score's 32 bits as an integer.
 struct IntegerScores {
   static constexpr std::uint32_t kStartBits = 0;
   static constexpr std::uint32_t kMasked = 0x80000000;
   static constexpr float kZero = 0;
-  // Ensures that masked scores have no weight; all others are then below 2^-6.
+  // With smaller steps, masked scores would get weights above 0. At this step the exponents of other scores
+  // are below 2^-6 in magnitude, so all their weights are almost equal anyway.
   static constexpr float kLeastStep = 0x1p-27F;
   __device__ static __forceinline__ float value(std::uint32_t bits) {
     return __int2float_rn(static_cast<int>(bits));
   }
-  // Masked scores stay far below all others.
+  // Masked scores stay far below all other scores.
   __device__ static __forceinline__ std::uint32_t less(std::uint32_t bits, float top) {
     return static_cast<std::uint32_t>(max(static_cast<int>(bits), -(1 << 30)) - static_cast<int>(top));
   }
 };
 
-// log2 of the largest weight, which must stay below 255.5 however the exponent was rounded.
+// The largest weight is 2^kWeightTop, which must stay below 255.5 however the exponent was rounded.
 inline constexpr float kWeightTop = 7.992F;
 
-// Limits on a step of the integer scores, in log2 of weights. For steps up to kCoarseStep, exponents are one
-// product and sum per score. Their rounding, about three steps, costs weights less than a fifth of a bit. For
-// larger steps they come from the difference to the row's top, which is exact. A step beyond kLargestStep
-// counts as that: products with scores stay finite, and only the top has a weight in either case.
+// The constants limit a step of the integer scores, in log2 of weights. For steps up to kCoarseStep, an
+// exponent is one product and sum. Its rounding of about three steps costs weights less than a fifth of a
+// bit. For larger steps, exponents come from the difference to the row's largest score, which is exact. Steps
+// beyond kLargestStep count as kLargestStep, so products with scores stay finite. Only the largest score has
+// a weight in either case.
 inline constexpr float kCoarseStep = 0x1p-4F;
 inline constexpr float kLargestStep = 0x1p100F;
 
-// A row's sums are in units of 2^(reference - kSumExponent + 149). Results of products and weights are read
+// A row's sums are in units of 2^(reference - kSumExponent + 149). Sums of products and of weights are read
 // as the subnormal F32 numbers with the same bits, which count units of 2^-149.
 inline constexpr float kSumExponent = 72;
-// How far a tile's exponent may exceed the reference.
+// A tile's exponent may exceed the reference by this much.
 inline constexpr float kReferenceSlack = 16;
 
-// A thread's scores are columns 8 j + 2 t and the next: row g in s[4 j] and s[4 j + 1], row g + 8 in the next
-// two. Scores of row i are masked unless `low[i]` <= column < `high[i]`.
+// Masks the scores of row i unless low[i] <= column < high[i]. A thread's scores are columns 8 j + 2 t and
+// the next one. Row g lies in s[4 j] and s[4 j + 1], and row g + 8 in s[4 j + 2] and s[4 j + 3].
 template <class Numbers, int N>
 __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {
@@ -72,15 +77,15 @@ __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&l
     if (i / 4 * 8 + i % 2 < low[i / 2 % 2] - 2 * pair) s[i] = Numbers::kMasked;
 }
 
-// Computes 2^(c s + b) for scores s that include kRounder, or that are relative to the top.
+// Computes 2^(c s + b) for scores s that include kRounder, or that are relative to the largest score.
 struct ExactWeight {
   float factor, offset;
   __device__ __forceinline__ ExactWeight(float c, float b) : factor(c), offset(b) {}
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// Approximates weights like SAS (sas_polynomial.cuh): e^-(whole + 1/2 + g), g in [-1/2, 1/2], and 0 below the
-// floor.
+// Approximates weights as SAS does (sas_polynomial.cuh): e^-(whole + 1/2 + g) with g in [-1/2, 1/2]. Scores
+// below the floor get weight 0.
 struct SasWeight {
   static constexpr float kLn2 = 0.69314718F;
   float factor, offset;
@@ -108,29 +113,31 @@ __device__ __forceinline__ std::uint32_t rounded_to_bytes(const float (&w)[4]) {
   if constexpr (Architecture::kPacksBytes) {
     return pack_unsigned_bytes(w[0], w[1], pack_unsigned_bytes(w[2], w[3], 0));
   } else {
-    // Adding 1024 makes half-precision numbers whole.
+    // Adding 1024 makes half-precision numbers whole, so the low byte is the rounded number.
     constexpr std::uint32_t kRounders = 0x64006400;
     return __byte_perm(add_half2(pack_half2(w[0], w[1]), kRounders),
                        add_half2(pack_half2(w[2], w[3]), kRounders), 0x6420);
   }
 }
 
-// The two rows of a thread over all tiles so far.
+// Holds the sums of a thread's two rows over all tiles so far.
 struct RowSums {
   float reference[2] = {-INFINITY, -INFINITY};  // log2 of the unit of weights
-  float mass[2] = {};                           // this thread's columns only
-  float offset[2] = {};                         // mass times values' scales: what the centre of values adds
+  // The sums of weights cover only this thread's columns.
+  float mass[2] = {};
+  // Each sum of weights times values' scales says what the values' centre adds.
+  float offset[2] = {};
 };
 
-// How a tile's scores become weights: 2^(c s + b) for row i's scores s. exponent: log2 of the unit of its
-// weights.
+// Says how a tile's scores become weights: score s of row i gets weight 2^(c[i] s + b[i]). exponent[i] is
+// log2 of the unit of these weights.
 struct TileExponents {
   float c[2], b[2], exponent[2];
 };
 
-// Finds the exponents of a tile, or of half of one, from its rows' largest scores. If steps are coarse, it
-// subtracts the largest score from the others. Sums follow a tile whose exponents are far above the
-// reference.
+// Finds the exponents of a tile, or of half a tile, from its rows' largest scores. If steps are coarse,
+// subtracts the largest score from all scores. If an exponent is far above a row's reference, the reference
+// and the row's sums follow.
 template <class Numbers, int Scores, int N>
 __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Scores],
                                                         const float (&query_scale)[2], float key_scale,
@@ -146,14 +153,14 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   }
   TileExponents of;
   float top[2];
-  bool is_rare = false;  // steps are coarse, or the reference rises
+  bool is_rare = false;  // Steps are coarse, or a reference rises.
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 1));
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 2));
     top[row] = fmaxf(Numbers::value(largest[row]), Numbers::kZero + kLeastScore);
     of.c[row] = fminf(fmaxf(query_scale[row] * key_scale, Numbers::kLeastStep), kLargestStep);
-    // It is slightly less than top's, so rounding makes no weight larger than kWeightTop allows.
+    // The factor makes `b` slightly smaller, so that rounding makes no weight larger than kWeightTop allows.
     of.b[row] = fmaf(-top[row] * (1 + 0x1p-22F), of.c[row], kWeightTop);
     of.exponent[row] = fmaf(-Numbers::kZero, of.c[row], -of.b[row]);
     is_rare |= of.c[row] > kCoarseStep || of.exponent[row] > rows.reference[row] + kReferenceSlack;
@@ -185,7 +192,7 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   return of;
 }
 
-// Makes the weights: p[4 k .. 4 k + 3] is this thread's A operand for tokens 32 k to 32 k + 31.
+// Makes weights of scores. p[4 k] to p[4 k + 3] are this thread's A operand for tokens 32 k to 32 k + 31.
 template <class Weight, class Numbers, int Scores>
 __device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], const TileExponents& of,
                                              std::uint32_t (&p)[Scores / 4]) {
@@ -197,7 +204,8 @@ __device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], c
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weights[row](Numbers::value(s[i + j / 2 * 4 + 2 * row + j % 2]));
-      p[i / 4 + row] = rounded_to_bytes(w);  // for 16 columns; the first half if i / 8 is even
+      // Each word has weights for 16 columns, the first half of them if i / 8 is even.
+      p[i / 4 + row] = rounded_to_bytes(w);
     }
   }
 }
@@ -218,7 +226,7 @@ __device__ __forceinline__ void add_weights(const TileExponents& of, const std::
   }
 }
 
-// Computes weights of a tile, or of half of one, and the factors of its products.
+// Computes the weights of a tile, or of half a tile, and the factors of its products.
 template <class Weight, class Numbers, int Scores, int N>
 __device__ __forceinline__ void weigh(std::uint32_t (&s)[Scores], std::uint32_t (&p)[Scores / 4],
                                       const float (&query_scale)[2], float key_scale, float value_scale,
