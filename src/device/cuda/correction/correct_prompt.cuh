@@ -1,17 +1,19 @@
-// KVLinC's correction of a prompt's rows after their attention: products with the states are added to sums of
-// weights and outputs.
+// Adds KVLinC's correction to a prompt's rows after their attention. Products of features with the states
+// join each row's sum of weights and its output. Neighbouring rows mostly see the same sealed pages and share
+// a state, so a CTA keeps the state in registers.
 #pragma once
 
 #include "device/cuda/correction/correction_kernel.cuh"
 
 namespace kvant::cuda {
 
-// rows per CTA: most of them have the same state as the previous one
+// A CTA corrects this many rows, most of which have the state of the row before.
 inline constexpr int kCorrectedRows = 16;
-inline constexpr int kCorrectedHeads = 16;  // query heads of such rows that are multiplied together
+// Rows with one state are multiplied together, up to this many query heads in all.
+inline constexpr int kCorrectedHeads = 16;
 static_assert(kCorrectedHeads >= kPaddedGroup);
 
-// Replaces four neighbouring channels of an output by (weight out + share numerator) / sum.
+// Replaces four neighbouring channels of an output by weight * out + share * numerator.
 __device__ __forceinline__ void join_channels(const PromptCorrection& args, std::int64_t at, float weight,
                                               float share, float4 numerator) {
   const float4 joined = {share * numerator.x, share * numerator.y, share * numerator.z, share * numerator.w};
@@ -27,15 +29,16 @@ __device__ __forceinline__ void join_channels(const PromptCorrection& args, std:
   out[1] = __floats2bfloat162_rn(x.z, x.w);
 }
 
-// Corrects query head h in shared memory, which is `head` of a row; one warp runs it. The sums are relative
-// to the largest score, as in join_correction (leave_segment.cuh).
+// Corrects head `head` of a row, which is query head h in shared memory. One warp runs this. Sums are
+// relative to the largest score, as in join_correction() (leave_segment.cuh).
 __device__ __forceinline__ void correct_head(const PromptCorrection& args,
                                              const StateShared<kCorrectedHeads>& shared, int h, int row,
                                              int head, int first_channel, int lane) {
   const float mass = sum_of_features(shared, h, lane);
   const int n_heads = args.queries.n_kv_heads * args.queries.group;
   const PromptRowSums sums = args.sums[std::int64_t{row} * n_heads + head];
-  if (mass == 0 || sums.mass == 0) return;  // no visible token is sealed
+  // No token that the row sees is sealed.
+  if (mass == 0 || sums.mass == 0) return;
   float top = sums.reference, weight = sums.mass, share = 1;
   if (args.absolute != 0) {
     weight *= exp2_fast(fminf(top, 0));
@@ -50,7 +53,8 @@ __device__ __forceinline__ void correct_head(const PromptCorrection& args,
     args.lse[row * args.lse_token_stride + head * args.lse_head_stride] = (top + log2f(sum)) * 0.69314718F;
 }
 
-// Corrects rows of a KV head, for some channels.
+// Corrects rows of a KV head, for kStateChannels channels. The grid is [blocks of rows][KV heads * parts of
+// the channels].
 template <int D>
 __global__ void __launch_bounds__(kStateThreads, 4)
     correct_rows_kernel(const __grid_constant__ PromptCorrection args) {

@@ -1,5 +1,6 @@
-// KVLinC's linear correction on the GPU (docs/reference/methods.md): what its kernels share with the host
-// code that launches them.
+// Declares KVLinC's linear correction on the GPU (docs/reference/methods.md): its arguments, and the
+// functions that launch its kernels. Sealing adds pages to states, and attention adds products of queries and
+// states to its sums.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,15 +12,15 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kFeatures = 256;  // size of phi: two softmaxes of 128
+inline constexpr int kFeatures = 256;  // numbers of phi: two softmaxes of 128
 inline constexpr int kHalfFeatures = kFeatures / 2;
 
-// Whether a CTA can keep the maps of such a head in registers.
+// Says whether a CTA can keep the maps of a head of this size in registers.
 constexpr bool can_be_corrected(int head_dim) {
   return head_dim <= 128;
 }
 
-// S [kFeatures][d], then z [kFeatures], for each sequence and KV head.
+// Locates the states: S [kFeatures][d], then z [kFeatures], for each sequence and KV head.
 struct CorrectionStates {
   float* states;
   std::int64_t seq_stride, head_stride;
@@ -30,11 +31,13 @@ struct CorrectionStates {
   }
 };
 
+// Returns the states of a caller's correction.
 inline CorrectionStates states_of(const kvant_correction& correction) {
   return {correction.states, correction.state_seq_stride, correction.state_head_stride,
           correction.state_of_seq};
 }
 
+// Describes queries that are multiplied with states. Shapes in brackets name the slowest dimension first.
 struct CorrectionArgs {
   int n_seqs, n_kv_heads, group;
   const float* query_maps;
@@ -47,14 +50,14 @@ struct CorrectionArgs {
   float* denominator;  // [n_seqs][n_kv_heads * group]: phi(q) z
 };
 
-// Launches the computation of the numerators and denominators that the decode kernel adds.
+// Launches the kernels that compute numerators and denominators, which the decode kernel adds to its sums.
 cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
 // Describes a prompt's rows that are corrected after prefill attention, each with a state of its own.
-// queries.n_seqs is the number of rows. Their numerators and denominators are not used, and `features` has
-// space for rows_at_once of them.
+// queries.n_seqs is the number of rows. The numerator and denominator of `queries` are not used, and
+// `features` has space for rows_at_once() rows.
 struct PromptCorrection {
-  // Limits features to 20 MB.
+  // Returns how many rows are corrected at a time, which limits features to 20 MB.
   static constexpr int rows_at_once(int n_heads) { return n_heads < 20480 ? 20480 / n_heads : 1; }
   CorrectionArgs queries;
   const PromptRowSums* sums;  // [rows][n_heads], relative to the largest score
@@ -66,20 +69,22 @@ struct PromptCorrection {
   int absolute;
 };
 
+// Launches the kernels that correct a prompt's rows.
 cudaError_t correct_prompt(const PromptCorrection& correction, int head_dim, const Gpu& gpu,
                            cudaStream_t stream);
 
+// Describes pages that are added to states.
 struct StateUpdateArgs {
   SealArgs seal;
   const float* key_maps;
   CorrectionStates states;
-  // 0: a sequence's pages are added to its state. Otherwise the sums after its page n, counted from 1, are
-  // written at n times this many numbers after the state.
+  // With 0, a sequence's pages are added to its state. Otherwise the sums after page n of a sequence, counted
+  // from 1, are written n * page_stride numbers after the state.
   std::int64_t page_stride;
 };
 
-// Launches the addition of the pages in args, which were just sealed from the tail, to their sequences'
-// states.
+// Launches the kernels that add newly sealed pages to the states of the pages' sequences. The rows of the
+// pages must still be in the tail.
 cudaError_t add_sealed_to_states(const StateUpdateArgs& args, int head_dim, const Gpu& gpu,
                                  cudaStream_t stream);
 

@@ -1,4 +1,6 @@
-// KVLinC's correction of a step: computes features of the queries, then their products with the states.
+// Computes KVLinC's correction of a decode step. One kernel computes the features phi(q) of the queries. A
+// second kernel multiplies phi(q) with the states S and z of the sequences. The decode kernel adds the
+// products to its sums.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,10 +13,11 @@
 namespace kvant::cuda {
 
 inline constexpr int kMapThreads = 1024;
-inline constexpr int kMapSeqs = 8;  // sequences that share a CTA's reading of a query head's maps
+// A CTA reads a query head's maps once for this many sequences.
+inline constexpr int kMapSeqs = 8;
 
 // Computes phi(q) of a query head and of every gridDim.y-th block of kMapSeqs sequences. A thread multiplies
-// a quarter of the channels by one column of the maps, which it keeps in registers.
+// a quarter of the channels by one column of the maps, which stays in the thread's registers.
 template <int D>
 __global__ void __launch_bounds__(kMapThreads)
     map_queries_kernel(const __grid_constant__ CorrectionArgs args) {
@@ -29,7 +32,8 @@ __global__ void __launch_bounds__(kMapThreads)
   const float* map = args.query_maps +
                      (static_cast<std::int64_t>(head) * 2 + feature / kHalfFeatures) * D * kHalfFeatures +
                      slice * kChannels * kHalfFeatures + feature % kHalfFeatures;
-  float weights[kChannels];  // no predecessor writes the maps, which are constants
+  // The maps are constants that no predecessor writes, so they are loaded before predecessors finish.
+  float weights[kChannels];
 #pragma unroll
   for (int i = 0; i < kChannels; ++i) weights[i] = __ldg(map + i * kHalfFeatures);
   wait_for_predecessors();
@@ -55,7 +59,8 @@ __global__ void __launch_bounds__(kMapThreads)
       parts[slice][s][feature] = sum;
     }
     __syncthreads();
-    const int s = thread / kLanes / 2;  // one warp computes a softmax
+    // Each warp computes one softmax.
+    const int s = thread / kLanes / 2;
     if (s >= n_seqs) continue;
     float* features =
         args.features +
@@ -72,38 +77,40 @@ __global__ void __launch_bounds__(kMapThreads)
 }
 
 inline constexpr int kStateThreads = 256;
-inline constexpr int kStateChannels = 32;  // channels of S per CTA
+inline constexpr int kStateChannels = 32;  // channels of S of a CTA
 
-// Shared memory for a number of query heads.
+// Holds a CTA's shared memory for a number of query heads.
 template <int Heads>
 struct StateShared {
   float4 phi[Heads][kFeatures / 4];
   float z[kFeatures];
-  float4 sums[kStateThreads / kLanes][Heads][kStateChannels / 4];  // per warp
+  float4 sums[kStateThreads / kLanes][Heads][kStateChannels / 4];  // [warp][query head][column of 4 channels]
 };
 
 __device__ __forceinline__ float4 fma4(float a, float4 b, float4 c) {
   return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
 }
 
-// A thread's part of S: rows of 4 channels, next to those of the other threads in its row.
+// Holds a thread's part of S: 4 channels of kRows rows. Neighbouring threads have neighbouring channels of a
+// row.
 struct StateRows {
-  static constexpr int kColumns = kStateChannels / 4;                 // threads per row
-  static constexpr int kRows = kFeatures * kColumns / kStateThreads;  // rows per thread
+  static constexpr int kColumns = kStateChannels / 4;                 // threads of a row
+  static constexpr int kRows = kFeatures * kColumns / kStateThreads;  // rows of a thread
   static_assert(kStateThreads == kFeatures && kRows == 8);
   float4 s[kRows];
 
-  // state: S [kFeatures][D] starting at a CTA's first channel.
+  // Loads the part. `state` is S [kFeatures][D], from the CTA's first channel on.
   template <int D>
   __device__ __forceinline__ void load(const float* state, int thread) {
     const auto* rows = reinterpret_cast<const float4*>(state) + thread % kColumns;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
   }
-  // Computes phi(q) S of n_heads query heads over each warp's rows.
+  // Computes phi(q) S of n_heads query heads over each warp's rows, into shared.sums.
   template <int Heads>
   __device__ __forceinline__ void multiply(StateShared<Heads>& shared, int n_heads, int thread) const {
-    constexpr int kUnrolled = Heads > kPaddedGroup ? 2 : Heads;  // with many heads, registers would be short
+    // With many query heads, full unrolling would take too many registers.
+    constexpr int kUnrolled = Heads > kPaddedGroup ? 2 : Heads;
 #pragma unroll kUnrolled
     for (int h = 0; h < Heads; ++h) {
       if (h >= n_heads) break;
@@ -127,7 +134,7 @@ struct StateRows {
   }
 };
 
-// Loads phi(q) of a group's query heads, which are contiguous, into the heads from first_head on.
+// Loads phi(q) of a group's query heads, which are contiguous, into shared memory from head first_head on.
 template <int Heads>
 __device__ __forceinline__ void load_features(StateShared<Heads>& shared, int first_head, const float* from,
                                               int group, int thread) {
@@ -136,7 +143,7 @@ __device__ __forceinline__ void load_features(StateShared<Heads>& shared, int fi
     shared.phi[first_head + i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
 }
 
-// Returns the sum over all warps, for query head h and 4 channels.
+// Returns the sum over all warps, for query head h and a column of 4 channels.
 template <int Heads>
 __device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared, int h, int column) {
   float4 total = {0, 0, 0, 0};
@@ -145,7 +152,7 @@ __device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared,
   return total;
 }
 
-// Returns phi(q) z of query head h; one warp runs it.
+// Returns phi(q) z of query head h. One warp runs this.
 template <int Heads>
 __device__ __forceinline__ float sum_of_features(const StateShared<Heads>& shared, int h, int lane) {
   const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
@@ -155,9 +162,9 @@ __device__ __forceinline__ float sum_of_features(const StateShared<Heads>& share
   return sum;
 }
 
-// Computes phi(q) S and phi(q) z for a sequence, a KV head and some channels. A thread multiplies 8 features'
-// rows of S, with 4 channels of each (StateRows). A CTA requests its whole share of S before the features are
-// ready, because everything before map_queries_kernel has finished.
+// Computes phi(q) S and phi(q) z for a sequence, a KV head and kStateChannels channels. A thread multiplies 8
+// features' rows of S (StateRows). A CTA requests its whole share of S before the features are ready, because
+// everything before map_queries_kernel has finished.
 template <int D>
 __global__ void __launch_bounds__(kStateThreads)
     read_states_kernel(const __grid_constant__ CorrectionArgs args) {

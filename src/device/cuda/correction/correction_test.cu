@@ -1,5 +1,5 @@
 // Compares KVLinC's correction on the GPU, from appending to the output, with its equations in double
-// precision over the values of the sealed pages.
+// precision. The equations use the values of the sealed pages.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,8 @@
 namespace kvant::cuda::correction_test {
 namespace {
 
-constexpr int kSeqs = 9;  // more than share the reading of a query head's maps
+// More sequences are needed than share one reading of a query head's maps.
+constexpr int kSeqs = 9;
 constexpr int kKvHeads = 2;
 constexpr int kSealedPages = 3;
 constexpr int kTailTokens = 40;
@@ -24,16 +25,20 @@ constexpr float kSoftmaxScale = 0.06F;
 
 using Row = std::vector<double>;
 
+// Holds a token's rows.
 struct Token {
-  Row key, sealed_key, value;  // sealed_key: empty in the tail
+  // sealed_key is empty in the tail.
+  Row key, sealed_key, value;
 };
 
 struct Settings {
   int d, group;
-  float shift;  // added to all scores
+  float shift;  // number added to all scores
   bool absolute;
-  bool unlike_heads = false;  // pages of different heads differ in size
-  bool at_once = false;       // all pages are sealed together, and sums after each page are kept
+  // Pages of different heads differ in size if true.
+  bool unlike_heads = false;
+  // All pages are sealed together if true, and the sums after each page are kept.
+  bool at_once = false;
 };
 
 class CorrectedCache {
@@ -50,7 +55,8 @@ class CorrectedCache {
     run();
   }
 
-  // Returns the relative RMS error of S and z, over all sequences, heads and pages after which sums are kept.
+  // Returns the largest relative RMS error of S and z, over all sequences, heads and pages after which sums
+  // are kept.
   double worst_state_error() const {
     double worst = 0;
     for (int n_pages = settings_.at_once ? 1 : kSealedPages; n_pages <= kSealedPages; ++n_pages)
@@ -71,12 +77,12 @@ class CorrectedCache {
  private:
   std::size_t state_numbers() const { return static_cast<std::size_t>(2 * kHalf) * (settings_.d + 1); }
   static int state_of(int seq) { return (seq + 2) % kSeqs; }
-  // Returns the distance from the sums before any page to those after the first page.
+  // Returns the distance in numbers from the sums before any page to the sums after the first page.
   std::size_t page_stride() const {
     return settings_.at_once ? std::size_t{kSeqs} * kKvHeads * state_numbers() : 0;
   }
 
-  // Returns the error after the first n_pages pages.
+  // Returns the relative RMS error of S and z after the first n_pages pages.
   double state_error(int seq, int head, int n_pages) const {
     Row expected(state_numbers());
     for (int t = 0; t < n_pages * kPageTokens - kSink; ++t) {
@@ -138,8 +144,8 @@ class CorrectedCache {
     return std::sqrt(difference / energy);
   }
 
-  // Returns rows [kPageTokens][kSeqs][kKvHeads][d] of one page; keys have `shift` in channel 3, where queries
-  // are 1.
+  // Returns rows of one page, [kPageTokens][kSeqs][kKvHeads][d]. Keys have `shift` in channel 3, where
+  // queries are 1.
   std::vector<std::uint16_t> new_rows(Side side, int page) const {
     const int d = settings_.d;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(kPageTokens) * kSeqs * kKvHeads * d);
@@ -155,7 +161,8 @@ class CorrectedCache {
     return rows;
   }
 
-  // Records what the first n appended tokens of a page became. sealed: the page's pool, or null in the tail.
+  // Records what the first n appended tokens of a page have become. `sealed` is the pool of sealed pages, or
+  // null for a page in the tail.
   void remember(int page, int n, const std::vector<std::uint16_t> (&rows)[2], const std::byte* sealed,
                 const PackedEntry& entry) {
     const int d = settings_.d;
@@ -196,12 +203,13 @@ class CorrectedCache {
     for (int head = 0; head < kKvHeads; ++head)
       for (const auto& names : formats_) page_bytes.push_back(kvant_page_bytes(names[head], d));
     PackedEntry entry(page_bytes);  // [seq][page]
-    if (!settings_.unlike_heads) {  // adjacent, in the order of the heads
+    // Pages lie next to each other, in the order of the heads.
+    if (!settings_.unlike_heads) {
       entry.offsets = {0};
       for (std::size_t i = 1; i < page_bytes.size(); ++i)
         entry.offsets.push_back(entry.offsets.back() + static_cast<std::int64_t>(page_bytes[i - 1]));
     }
-    const int n_tail = settings_.at_once ? kSealedPages + 1 : 1;  // pages per tail
+    const int n_tail = settings_.at_once ? kSealedPages + 1 : 1;  // pages of a tail
     std::vector<std::int32_t> tail_ids(kSeqs * kKvHeads * 2 * n_tail), sealed_ids(kSeqs * kSealedPages);
     std::iota(tail_ids.begin(), tail_ids.end(), 0);
     std::iota(sealed_ids.begin(), sealed_ids.end(), 0);

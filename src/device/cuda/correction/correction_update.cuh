@@ -1,6 +1,6 @@
 // Adds sealed pages to correction states: S += phi(e)^T v and z += phi(e), where e is the rounding error of
-// the key and v the rounded value. A page is summed separately before it is added, which keeps sums over many
-// pages accurate. A CTA has half of a KV head's features, which are one of the two softmaxes.
+// the key and v the rounded value. A page's sums are made before they are added to the state, which keeps
+// sums over many pages accurate. A CTA has half of a KV head's features, which are one of the two softmaxes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,18 +13,19 @@
 namespace kvant::cuda {
 
 inline constexpr int kUpdateThreads = 256;
-inline constexpr int kUpdateParts = kUpdateThreads / kHalfFeatures;  // threads per feature
+inline constexpr int kUpdateParts = kUpdateThreads / kHalfFeatures;  // threads of a feature
 
-inline constexpr int kFewTokens = 32;  // used if shared memory may be small
+// GPUs with little shared memory handle this many tokens at a time.
+inline constexpr int kFewTokens = 32;
 
-// Shared memory for this number of a page's tokens.
+// Holds a CTA's shared memory for a number of a page's tokens.
 template <int D, int Tokens>
 struct StateUpdateShared {
-  float rows[Tokens][D];  // errors of keys, then values
+  float rows[Tokens][D];  // [token][channel]: errors of keys, then values
   float phi[Tokens][kHalfFeatures];
 };
 
-// Decodes a value of a page with uniform grids, by channel (keys) or by token (values).
+// Decodes a value of a page with uniform grids by channel or by token.
 template <int D>
 __device__ float decode_uniform(const unsigned char* page, const PageFormat& format, PageSide side, int token,
                                 int channel) {
@@ -42,6 +43,7 @@ __device__ float decode_uniform(const unsigned char* page, const PageFormat& for
   return code * scale + __half2float(scales[n_grids + grid]);
 }
 
+// Says whether a token is left out of the sums, because it lies in the sink or is masked.
 __device__ inline bool left_out(const SealArgs& args, int seq, int head, int page, int token) {
   if (page == 0 && token < args.sink) return true;
   if (args.masks == nullptr) return false;
@@ -50,20 +52,22 @@ __device__ inline bool left_out(const SealArgs& args, int seq, int head, int pag
   return (words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// The work of a thread: one feature, whose tokens and then channels it shares with another thread.
+// Says which work a thread has: one feature. The thread shares its tokens, and then its channels, with
+// another thread.
 struct StateUpdate {
   int seq, head, half;
-  int feature;  // within the half
+  int feature;  // index within the half
   int part;
 
   __device__ int of_all() const { return half * kHalfFeatures + feature; }
 };
 
-// Computes the features of every token of `rows`, and zeros for left-out tokens. map: the feature's column.
+// Computes the features of every token of shared.rows, and zeros for tokens that are left out. `map` is the
+// feature's column of the maps.
 template <int D, int Tokens>
 __device__ void map_errors(const SealArgs& seal, const StateUpdate& of, int page, int first_token,
                            const float (&map)[D], StateUpdateShared<D, Tokens>& shared) {
-  constexpr int kTogether = 8;  // tokens processed together
+  constexpr int kTogether = 8;  // tokens of one round
   constexpr int kOfPart = Tokens / kUpdateParts;
   static_assert(kOfPart % kTogether == 0);
 #pragma unroll 1
@@ -97,8 +101,8 @@ __device__ __forceinline__ float4 sum_of(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-// Adds the sums over some tokens of a page, starting at first_token. nth: index among the sequence's pages
-// that are sealed. put: the state is still empty.
+// Adds the sums over some of a page's tokens, from first_token on. `nth` is the page's index among the
+// sequence's pages that are sealed. `put` says that the state is still empty.
 template <int D, int Tokens>
 __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of, int nth, int first_token,
                                     const float (&map)[D], float* state, bool put,
@@ -122,7 +126,7 @@ __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of,
     shared.rows[i / D][i % D] =
         decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, first_token + i / D, i % D);
   __syncthreads();
-  constexpr int kTogether = 16;  // channels processed together
+  constexpr int kTogether = 16;  // channels of one round
   constexpr int kOfPart = D / kUpdateParts;
   static_assert(kOfPart % kTogether == 0);
 #pragma unroll 1
@@ -155,7 +159,8 @@ __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of,
   }
 }
 
-// The grid is sequences x halves of KV heads x pages (1 unless each page has its own sums).
+// Adds pages to states. The grid is [pages][halves of KV heads][sequences]. The grid has one page unless each
+// page has sums of its own.
 template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)
     update_states_kernel(const __grid_constant__ StateUpdateArgs args) {
@@ -184,8 +189,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
   }
 }
 
-// If each page has its own sums, turns them into sums over all pages up to it. The grid is pieces of a state
-// x sequences x KV heads.
+// Turns sums of single pages into sums over all pages up to each page. The grid is [KV
+// heads][sequences][pieces of a state].
 template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)
     add_up_states_kernel(const __grid_constant__ StateUpdateArgs args) {

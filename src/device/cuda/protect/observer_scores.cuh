@@ -1,9 +1,9 @@
-// Scores that the queries of observers give tokens, by products of warps (mma.sync) of 16 rows and 8 tokens.
-// A row is a query and one of its heads: row r is head r % group of query r / group.
+// Computes the scores that observers' queries give tokens, with products of warps (mma.sync) of 16 rows and 8
+// tokens. A row is a query and one of its heads: row r is head r % group of query r / group.
 //
-// Fragments are read directly from rows and keys, 16 bytes at a time, so the contraction visits channels in
-// its own order. Of each 32 channels, lane t of a quad has 8 t to 8 t + 7, which are two steps of 16. Queries
-// are split into two BF16 numbers, 16 bits, because keys are BF16.
+// MMA fragments are read directly from rows and keys, 16 bytes at a time, so products visit channels in
+// another order. Of each 32 channels, lane t of four has channels 8 t to 8 t + 7, which serve two steps of
+// 16. Keys are BF16. Queries have more bits, so each is the sum of two BF16 numbers, with 16 bits together.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,11 +15,12 @@
 
 namespace kvant::cuda {
 
+// Holds the arguments of the kernels that compute token weights.
 struct TokenWeightsArgs {
   int n_queries, n_tokens, n_visible, group;
-  float softmax_scale, softcap;  // softcap 0: none
+  float softmax_scale, softcap;  // softcap is 0 without a cap
   NumberType q_type;
-  const void *q, *keys;  // keys: BF16
+  const void *q, *keys;  // keys are BF16
   std::int64_t q_token_stride, q_head_stride, key_token_stride, key_head_stride;
   float* lse;
   std::int64_t lse_token_stride, lse_head_stride;
@@ -36,18 +37,18 @@ __device__ __forceinline__ int tokens_seen(const TokenWeightsArgs& args, int row
   const int query = row / args.group;
   return query < args.n_queries ? min(args.n_visible + query, args.n_tokens) : 0;
 }
-// Returns the address of a row's log-sum-exp.
+// Returns the address of a row's LSE.
 __device__ __forceinline__ float* lse_of(const TokenWeightsArgs& args, int head, int row) {
   return args.lse + row / args.group * args.lse_token_stride +
          (head * args.group + row % args.group) * args.lse_head_stride;
 }
 
-// 16 rows and 32 channels: two steps of the A operand.
+// Holds 16 rows and 32 channels of queries: the A operands of two steps.
 struct RowBlock {
   std::uint32_t high[2][4], low[2][4];
 };
 
-// Loads rows first_row to first_row + 15, of which a lane has two; rows after the last are zeros.
+// Loads rows first_row to first_row + 15, of which a lane has two. Rows after the last are zeros.
 __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int head, int first_row,
                                               int block, int lane) {
   RowBlock rows;
@@ -72,7 +73,7 @@ __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int 
   return rows;
 }
 
-// Loads this lane's channels of 8 tokens' keys: two steps of the B operand. Tokens after the last are zeros.
+// Loads this lane's channels of 8 tokens' keys: the B operands of two steps. Tokens after the last are zeros.
 __device__ __forceinline__ uint4 load_keys(const TokenWeightsArgs& args, int head, int first_token, int block,
                                            int lane) {
   const int token = first_token + lane / 4;
@@ -82,6 +83,7 @@ __device__ __forceinline__ uint4 load_keys(const TokenWeightsArgs& args, int hea
                                          block * kBlockChannels + lane % 4 * 8);
 }
 
+// Adds the products of 32 channels of 16 rows and 8 tokens to their scores.
 __device__ __forceinline__ void add_products(float (&score)[4], const RowBlock& rows, const uint4& keys) {
   const auto add = [&](const std::uint32_t(&a)[4], std::uint32_t b0, std::uint32_t b1) {
     mma_bf16(score, a[0], a[1], a[2], a[3], b0, b1);

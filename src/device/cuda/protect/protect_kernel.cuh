@@ -1,5 +1,5 @@
-// Copies rows of the tail into protected pages. A CTA handles one token of one KV head and side, a thread one
-// channel.
+// Copies rows of the tail into protected pages, which keep them unquantized. A CTA handles one token of one
+// KV head and side, and a thread one channel.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -12,6 +12,7 @@ struct ProtectArgs {
   const std::int32_t *seq, *head, *tail_token, *protected_token;
 };
 
+// Copies one row with each CTA. The grid is [sides][rows].
 template <int D>
 __global__ void __launch_bounds__(D) protect_kernel(const __grid_constant__ ProtectArgs args) {
   const int i = static_cast<int>(blockIdx.x);

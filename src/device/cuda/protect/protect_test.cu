@@ -1,4 +1,4 @@
-// Compares the weights of tokens with their definition in double precision, and checks rows that are copied
+// Compares the weights of tokens with their definition in double precision. Also checks that rows are copied
 // to protected pages.
 #include <gtest/gtest.h>
 
@@ -36,7 +36,8 @@ std::vector<std::uint16_t> as_bf16(const std::vector<float>& numbers) {
   return out;
 }
 
-// Queries of the last tokens of a sequence: query i belongs to token kTokens - kQueries + i.
+// Holds queries of a sequence's last tokens, its keys, and the expected weights. Query i belongs to token
+// kTokens - kQueries + i.
 struct Observation {
   static constexpr int kTokens = 300, kQueries = 19, kKvHeads = 3;
   int d, group;
@@ -135,7 +136,7 @@ class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float,
   std::unique_ptr<DeviceArray<std::uint16_t>> keys_;
 };
 
-// The first queries are weighed, then the others; keys come in parts of any length.
+// The first queries are weighed before the others, and keys come in parts of any length.
 TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
   for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
     for (const auto& [first_key, end_key] : {std::pair{0, 128}, {128, 256}, {256, 290}, {290, kTokens}})
@@ -157,7 +158,7 @@ TEST_P(TokenWeights, FindTheLogSumExpsOfTheirQueries) {
   for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected_->lse[i], 1e-4) << i;
 }
 
-// The first two queries see nothing.
+// The first two queries see no token.
 TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
   const DeviceArray<float> found(std::vector<float>(4 * n_heads_, NAN));
   kvant_token_weights w = weights_of(0, 4, 0, 40);
@@ -181,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
 
 class Protection : public ::testing::TestWithParam<int> {};
 
-// Pages [head][side][page] belong to two sequences; the second one's rows are copied.
+// Pages [head][side][page] belong to two sequences. Rows of the second sequence are copied.
 TEST_P(Protection, CopiesRowsOfTheTail) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const int d = GetParam();

@@ -1,16 +1,16 @@
-// Computes the log-sum-exps of the scores that rows give all tokens that they see. A CTA has 32 rows of a KV
-// head; four warps share 16 of them and take turns with the tokens.
+// Computes the LSE of the scores that each row gives all tokens that the row sees. A CTA has 32 rows of a KV
+// head. Four warps share 16 of the rows and take the tokens in turn.
 #pragma once
 
 #include "device/cuda/protect/observer_scores.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kRowSets = 2;      // per CTA
+inline constexpr int kRowSets = 2;      // sets of rows of a CTA
 inline constexpr int kTokenShares = 4;  // parts into which tokens are divided
 inline constexpr int kScoreSumThreads = kRowSets * kTokenShares * 32;
 
-// A sum of 2^(score - top).
+// Represents a sum of 2^(score - top).
 struct ScoreSum {
   float top = -1e30F, sum = 0;
 
@@ -21,11 +21,12 @@ struct ScoreSum {
   }
 };
 
-// The grid is sets of 32 rows x KV heads.
+// Computes the LSE of 32 rows. The grid is [KV heads][sets of 32 rows].
 template <int D>
 __global__ void __launch_bounds__(kScoreSumThreads, 1)
     score_sums_kernel(const __grid_constant__ TokenWeightsArgs args) {
-  constexpr int kTogether = 4;  // sets of 8 tokens whose keys are loaded before they are used
+  // The keys of this many sets of 8 tokens are loaded before they are used.
+  constexpr int kTogether = 4;
   constexpr int kBlocks = D / kBlockChannels;
   __shared__ ScoreSum sums[kTokenShares][kRowSets * kScoredRows];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

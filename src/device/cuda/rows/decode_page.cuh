@@ -1,5 +1,6 @@
-// Decodes values of a sealed page in shared memory, eight neighbouring channels of a token at a time, with
-// the arithmetic of src/format.
+// Decodes values of a sealed page in shared memory, with the arithmetic of src/format. A thread decodes eight
+// neighbouring channels of a token at a time, which fill 16 bytes of BF16. Any format can be decoded. Common
+// formats have decoders of their own, which look up beforehand what all of a thread's tokens share.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -12,14 +13,16 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kOctet = 8;  // channels decoded together: 16 bytes of BF16
+// This many channels are decoded together. As BF16, they fill 16 bytes.
+inline constexpr int kOctet = 8;
 
-// A sealed page and its decoding, with copies of what is looked up often.
+// Describes a sealed page and its decoding, with pointers to tables that are read often.
 struct SealedPage {
-  const std::uint32_t* words;  // in shared memory
-  const float* levels;         // in shared memory
+  const std::uint32_t* words;  // address in shared memory
+  const float* levels;         // address in shared memory
   const PageDecoding& decoding;
-  const __half* centroids;  // of this head
+  // The codebook belongs to the page's KV head.
+  const __half* centroids;
 
   template <int D>
   __device__ const unsigned char* parameters() const {
@@ -27,6 +30,7 @@ struct SealedPage {
   }
 };
 
+// Holds eight half-precision numbers, converted to F32.
 struct HalfOctet {
   float x[kOctet];
   __device__ explicit HalfOctet(const __half* from) {
@@ -41,7 +45,7 @@ struct HalfOctet {
   }
 };
 
-// Reads the codes of an octet: one per channel, or one for each `layout.channels` of them.
+// Reads the codes of eight channels: one code a channel, or one code for each `layout.channels` channels.
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_octet(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
@@ -60,7 +64,7 @@ __device__ __forceinline__ void read_octet(const std::uint32_t* words, const Cod
   }
 }
 
-// Does the same with compile-time constants where the layout is common.
+// Reads the codes as read_octet() does, with compile-time constants for common layouts.
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_codes(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
@@ -87,6 +91,7 @@ __device__ __forceinline__ void read_codes(const std::uint32_t* words, const Cod
   }
 }
 
+// The functions below turn the codes of eight channels of a token into values, each for one encoding.
 template <int D>
 __device__ __forceinline__ void decode_channel_grid(const SealedPage& page, int token, int octet,
                                                     const std::uint32_t (&codes)[kOctet],
@@ -179,7 +184,8 @@ __device__ __forceinline__ void decode_vectors(const SealedPage& page, int token
   }
 }
 
-// What decoding a trellis-coded page needs in addition to levels, for an octet's channels.
+// Holds what decoding a trellis-coded page needs for eight channels: the channels' means, and the page's
+// loudest gain.
 template <int D>
 struct TrellisOctet {
   float means[kOctet];
@@ -195,8 +201,8 @@ struct TrellisOctet {
   }
 };
 
-// Decodes an octet. Its codes of B bits are B bytes of its token's stream, and the states of its first values
-// begin in the byte before.
+// Decodes eight channels of a token. With B bits a code, the eight codes are B bytes of the token's stream.
+// The states of the first values begin in the byte before.
 template <PageSide Side, int D>
 __device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout,
                                                const TrellisOctet<D>& around, int token, int octet,
@@ -223,6 +229,7 @@ __device__ __forceinline__ void decode_trellis(const SealedPage& page, const Cod
   }
 }
 
+// Decodes eight channels of a token in any format.
 template <PageSide Side, int D>
 __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, int octet,
                                              float (&values)[kOctet]) {
@@ -251,11 +258,12 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
   }
 }
 
-// Decoders of octets of one page, with everything that a thread's tokens share looked up beforehand: one for
-// any format, and others for some formats of 2 to 4 bits.
+// Decodes eight channels of one page's tokens in any format. This decoder and the ones below look up
+// beforehand what all tokens of a thread share.
 template <PageSide Side, int D>
 struct AnyOctets {
-  static constexpr int kTogether = 1;  // tokens whose instructions may be interleaved
+  // The compiler may interleave the instructions of this many tokens.
+  static constexpr int kTogether = 1;
   const SealedPage& page;
   int octet;
   __device__ __forceinline__ void decode(int token, float (&values)[kOctet]) const {
@@ -263,8 +271,9 @@ struct AnyOctets {
   }
 };
 
-// Reads codes of 2 or 4 bits in planes (page_layout.h) as numbers; a word has the codes of one or two
-// fragments. The octet is 4 codes each of two consecutive fragments (keys), or 2 codes each of four (values).
+// Reads codes of 2 or 4 bits in planes (page_layout.h) as numbers. A word has the codes of one or two MMA
+// fragments. Eight channels are 4 codes each of two consecutive fragments for keys, and 2 codes each of four
+// fragments for values.
 template <PageSide Side, int D, int Bits>
 __device__ __forceinline__ void read_numbers(const std::uint32_t* words, int token, int octet,
                                              float (&numbers)[kOctet]) {
@@ -284,12 +293,13 @@ __device__ __forceinline__ void read_numbers(const std::uint32_t* words, int tok
     const unsigned shift = j % 2 * 16 + j / 2 * 8 + (fragment % kWordFragments * 2 + row) * Bits;
     const std::uint32_t code =
         words[(word / 4 * kLanes + first.lane) * 4 + word % 4] >> shift & ((1U << Bits) - 1);
-    numbers[i] = __uint_as_float(code | 0x4b000000) - 0x1p23F;  // 2^23 + code, minus 2^23
+    numbers[i] = __uint_as_float(code | 0x4b000000) - 0x1p23F;  // the number 2^23 + code, minus 2^23
   }
 }
 
+// Decodes grids by channel with one grid for all tokens of a page.
 template <PageSide Side, int D, int Bits>
-struct ChannelGridOctets {  // one group for all tokens
+struct ChannelGridOctets {
   static constexpr int kTogether = 4;
   const SealedPage& page;
   int octet;
@@ -306,8 +316,9 @@ struct ChannelGridOctets {  // one group for all tokens
   }
 };
 
+// Decodes grids by token with one grid for all channels.
 template <PageSide Side, int D, int Bits>
-struct TokenGridOctets {  // one group for all channels
+struct TokenGridOctets {
   static constexpr int kTogether = 4;
   const SealedPage& page;
   int octet;
@@ -321,7 +332,8 @@ struct TokenGridOctets {  // one group for all channels
   }
 };
 
-// prog: a grid by channel and block of 64 tokens, for integers that have a scale.
+// Decodes `prog` formats: a grid by channel and block of 64 tokens yields integers, which the block's scale
+// multiplies.
 template <PageSide Side, int D, int Bits>
 struct ProgressiveOctets {
   static constexpr int kTogether = 2;
@@ -338,7 +350,7 @@ struct ProgressiveOctets {
     read_numbers<Side, D, Bits>(page.words, token, octet, values);
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) {
-      // Bytes become numbers as codes do; signed bytes are stored plus 128.
+      // Adding 2^23 turns a byte into a number, as for codes. Signed bytes are raised by 128 first.
       const auto number = [&](std::uint32_t word) {
         return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i % 4));
       };
@@ -349,6 +361,7 @@ struct ProgressiveOctets {
   }
 };
 
+// Decodes trellis codes of the common widths.
 template <PageSide Side, int D, int Bits>
 struct TrellisOctets {
   static constexpr int kTogether = 2;
@@ -362,7 +375,7 @@ struct TrellisOctets {
   }
 };
 
-// Calls use(octets) with the decoder of the page.
+// Calls use(octets) with the decoder that suits the page's format.
 template <PageSide Side, int D, class Use>
 __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, const Use& use) {
   const PageDecoding& decoding = page.decoding;

@@ -1,4 +1,5 @@
-// What the dequantization kernel shares with the host code that launches it.
+// Declares DequantizeArgs, which tells the dequantization kernel which pages to turn back into rows. Prefill
+// kernels also find pages through DequantizeArgs.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -8,29 +9,34 @@
 
 namespace kvant::cuda {
 
-// How the values of a page follow from its codes and parameters.
+// Says how the values of a page follow from its codes and parameters.
 struct PageDecoding {
   Encoding encoding;
   PageFormat stored;
   CodeLayout layout;
-  int page_bytes;            // in GPU memory
-  int group;                 // channel_grid: tokens, token_grid: channels that share a scale
-  float levels[kMaxLevels];  // lloyd_max: for values with a variance of 1 / d
+  int page_bytes;  // bytes in GPU memory
+  // A scale belongs to this many tokens (channel_grid) or channels (token_grid).
+  int group;
+  // Lloyd-Max levels suit values with a variance of 1 / d.
+  float levels[kMaxLevels];
   TrellisCode trellis;
-  const __half* codebooks;  // for vectors
+  // Only vector formats have codebooks.
+  const __half* codebooks;
   std::int64_t codebook_stride;
 };
 
-// The transform of a side's rows before they are stored: the orthonormal Walsh-Hadamard matrix if `hadamard`,
-// then channels times factors, [n_kv_heads][D], or null.
+// Describes how a side's rows are transformed before they are stored. The orthonormal Walsh-Hadamard matrix
+// comes first if `hadamard` is nonzero. Factors, [n_kv_heads][D] or null, then multiply the channels.
 struct RowBasis {
   int hadamard;
   const float* factors;
 };
 
+// Says which pages of which sequences become rows, and where the rows go.
 struct DequantizeArgs {
-  const std::int32_t* seqs;  // null: 0, 1, ...
-  // For each chosen sequence, or null: its first page, its number of pages, and its first row.
+  const std::int32_t* seqs;  // null for sequences 0, 1, ...
+  // Each chosen sequence may have a first page, a number of pages and a first row of its own. If an array is
+  // null, all sequences share one number.
   const std::int32_t *first_pages, *page_counts, *row_begins;
   int first_page, first_head;
   const std::int32_t *sealed_pages, *tail_tokens;
@@ -39,17 +45,17 @@ struct DequantizeArgs {
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
-  void* rows[2];  // of keys and of values; null: not requested
-  int channels;   // channels that rows have: a multiple of 8
+  void* rows[2];  // rows of keys and of values; null if not wanted
+  int channels;   // channels of a row, a multiple of 8
   NumberType type;
   RowBasis bases[2];
   std::int64_t seq_stride, token_stride, head_stride;
-  // Whether rows of a side are BF16 exactly as they are decoded.
+  // Says whether rows of a side are BF16 exactly as they are decoded.
   __host__ __device__ bool are_as_decoded(int side) const {
     return type == NumberType::bf16 && bases[side].hadamard == 0 && bases[side].factors == nullptr;
   }
   std::uint8_t decoding_of_head[kMaxKvHeads];
-  PageDecoding decodings[kMaxHeadGroups][2];  // [..][side]
+  PageDecoding decodings[kMaxHeadGroups][2];  // [group of heads][side]
 };
 
 }  // namespace kvant::cuda

@@ -1,5 +1,6 @@
 // Turns quantized pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV
-// head and side; a thread writes 16 bytes at a time.
+// head and side, and a thread writes 16 bytes at a time. Protected tokens come from their own pages. Rows
+// that are rotated, or have another type than BF16, take a slower path that decodes token by token.
 #pragma once
 
 #include <type_traits>
@@ -10,23 +11,27 @@
 namespace kvant::cuda {
 
 inline constexpr int kDequantizeThreads = 256;
-// Returns the largest size of a page with codes: 8 bits, and a scale and a zero for every 32 values.
+// Returns the largest size of a page with codes, in bytes: 8 bits a value, and a scale and a zero for every
+// 32 values.
 constexpr int max_page_bytes(int d) {
   return kPageTokens * d * 9 / 8;
 }
 
+// Holds one page and the page's tables in shared memory.
 template <int D>
 struct DequantizeShared {
-  // It has an extra piece: where a code could straddle two words, the second word is read even after the last
-  // code.
+  // One piece more than a page has room. If codes may straddle two words, the second word is read even after
+  // the last code.
   alignas(16) std::uint32_t page[(max_page_bytes(D) + 16 * kLanes) / 4];
   float levels[kMaxLevels];
-  std::uint32_t masked[kPageTokens / 32];  // tokens of the page that lie in protected pages, except the sink
-  int first_masked;                        // index of the first of them among the protected tokens
+  // Marked tokens of the page lie in protected pages. Tokens of the sink are not marked.
+  std::uint32_t masked[kPageTokens / 32];
+  // The first marked token has this index among the sequence's protected tokens.
+  int first_masked;
   bool has_protected_tokens;
 };
 
-// The page, KV head and side of a CTA, and which of its tokens become rows.
+// Names the page, KV head and side of a CTA, and the tokens that become rows.
 struct DequantizedPage {
   int seq, head, page, n_tokens;
   bool sealed;
@@ -47,14 +52,15 @@ __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int toke
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Finds which tokens of a page are masked, and how many of earlier pages are: protected pages hold them in
-// order.
+// Finds which tokens of a page are masked, and how many tokens of earlier pages are. Protected pages hold
+// masked tokens in this order.
 template <int D>
 __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
                             DequantizeShared<D>& shared) {
   const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
                                                              at.head * args.mask_head_stride);
-  const auto behind_sink = [&](int word) {  // for any page: bits of its tokens that are not in the sink
+  // Returns 32 tokens' mask bits without tokens of the sink. `word` counts from the sequence's first page.
+  const auto behind_sink = [&](int word) {
     const int sink = min(max(args.sink - 32 * word, 0), 32);
     return sink == 32 ? 0 : masks[word] & ~0U << sink;
   };
@@ -73,7 +79,8 @@ __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& a
   if (before != 0) atomicAdd(&shared.first_masked, before);
 }
 
-// Returns the index of a token among its sequence's protected tokens; negative: it lies in its sealed page.
+// Returns the index of a token among its sequence's protected tokens. A negative result means that the sealed
+// page has the token.
 template <int D>
 __device__ __forceinline__ int protected_token(const DequantizeArgs& args, const DequantizeShared<D>& shared,
                                                int page, int token) {
@@ -85,6 +92,7 @@ __device__ __forceinline__ int protected_token(const DequantizeArgs& args, const
   return rank;
 }
 
+// Copies a page and the page's levels to shared memory, with all threads of the CTA.
 template <int D>
 __device__ void load_page(const unsigned char* from, const PageDecoding& decoding,
                           DequantizeShared<D>& shared) {
@@ -94,12 +102,13 @@ __device__ void load_page(const unsigned char* from, const PageDecoding& decodin
   if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-// Writes the rows of a page starting at its token `first`: this thread's octet of each row, if rows have it.
-// If a thread has several octets, they are kOctets octets apart.
+// Writes this thread's eight channels of a page's rows, from token `first` on. Channels that rows do not have
+// are left out. If a thread has several groups of eight channels, they are kOctets groups apart.
 template <int D, int OfThread = 1>
 struct RowWriter {
   static constexpr int kOctets = D / kOctet / OfThread;
-  static constexpr int kTogether = kDequantizeThreads / kOctets;  // tokens that a CTA writes together
+  // A CTA writes this many tokens at a time.
+  static constexpr int kTogether = kDequantizeThreads / kOctets;
   unsigned char* rows;
   std::int64_t token_bytes;
   int octet, first_token;
@@ -116,6 +125,7 @@ struct RowWriter {
   }
 };
 
+// Writes rows of a sealed page with all threads.
 template <PageSide Side, int D>
 __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedPage& at,
                                   const RowWriter<D>& writer, DequantizeShared<D>& shared) {
@@ -137,7 +147,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
     }
   });
   if (!shared.has_protected_tokens) return;
-  // The same thread has just written the decoded codes of these tokens.
+  // This thread has just written the decoded codes of these tokens, so no barrier is needed.
   for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
@@ -146,6 +156,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
   }
 }
 
+// Writes rows of a sealed page or a tail page as BF16, with all threads.
 template <PageSide Side, int D>
 __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {
@@ -158,14 +169,14 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
-// Makes rows of a page in another basis than the stored one, or of other types than BF16. Tokens of any
+// Makes rows of a page in another basis than the stored one, or of another type than BF16. Tokens of any
 // format are decoded one by one.
 template <PageSide Side, int D>
 __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                           DequantizeShared<D>& shared) {
   const auto side = static_cast<int>(Side);
-  // Lanes of a warp rotate a row together, including lanes of channels that the row doesn't have.
-  constexpr int kOfThread = D / kOctet > kLanes ? D / kOctet / kLanes : 1;  // octets
+  // Lanes of a warp rotate a row together, including lanes whose channels the row does not have.
+  constexpr int kOfThread = D / kOctet > kLanes ? D / kOctet / kLanes : 1;  // groups of eight channels
   using Writer = RowWriter<D, kOfThread>;
   const Writer writer(rows, args.token_stride, at.first_token, D);
   const auto octet_of = [&](int nth) { return writer.octet + nth * Writer::kOctets; };
@@ -229,7 +240,7 @@ __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at,
   }
 }
 
-// Selects the function for the form in which rows of a side are requested.
+// Calls the function for the form in which rows of a side are wanted.
 template <PageSide Side, int D>
 __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {
@@ -237,7 +248,7 @@ __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPag
   turn_page<Side, D>(args, at, rows, shared);
 }
 
-// With heads of 512, a CTA's shared memory exceeds the limit of static shared memory.
+// With heads of 512, the memory of a CTA exceeds the limit of static shared memory.
 template <int D>
 inline constexpr bool kIsDynamic = sizeof(DequantizeShared<D>) > 48 * 1024;
 template <int D>
@@ -254,7 +265,7 @@ __device__ __forceinline__ DequantizeShared<D>& dequantize_memory() {
   }
 }
 
-// The grid is pages x KV heads x (sequences times sides).
+// Makes rows of one page with a CTA. The grid is [sequences * sides][KV heads][pages].
 template <int D>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_kernel(const __grid_constant__ DequantizeArgs args) {

@@ -1,4 +1,5 @@
-// How the pages of a layer are decoded and where they lie, for kernels that turn them back into rows.
+// Fills in how the pages of a layer are decoded and where they lie, for kernels that turn pages back into
+// rows. The host checks formats and pointers here and refuses what kernels cannot read.
 #pragma once
 
 #include "device/cuda/common/caller_pages.h"
@@ -8,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// Returns false if pages of the format are not known or have no codes.
+// Finds how pages of a format are decoded. Returns false if the format is not known or has no codes.
 inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
   *decoding = {};
   PageFormat& stored = decoding->stored;
@@ -22,7 +23,8 @@ inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding
   return decoding->page_bytes > 0 && decoding->page_bytes <= max_page_bytes(head_dim);
 }
 
-// Sets how the pages of every head are decoded.
+// Sets how the pages of every head are decoded. Refuses formats without a decoding and vector formats without
+// codebooks.
 inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& groups,
                                   const kvant_decode_layer& layer, DequantizeArgs* args) {
   for (int i = 0; i < groups.n; ++i) {
@@ -46,7 +48,8 @@ inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGro
   return KVANT_OK;
 }
 
-// Returns why sealed pages can't be found. n_kv_heads: at most kMaxKvHeads.
+// Sets where pages lie. Returns why sealed pages cannot be found, if they cannot. n_kv_heads is at most
+// kMaxKvHeads.
 inline Reason set_sources(const kvant_decode_layer& layer, int n_kv_heads, DequantizeArgs* args) {
   args->tail = source_of(layer.tail, layer.layer);
   args->protected_pages = source_of(layer.protected_pages, layer.layer);

@@ -1,5 +1,5 @@
-// Compares dequantized pages with what the formats decode on the host from the same bytes. Merged parts of
-// attention, and transformed rows, are compared with double precision.
+// Compares dequantized pages with what formats decode on the host from the same bytes. Merged attention
+// outputs and transformed rows are compared with double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +27,8 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// BF16 rounds by up to 2^-8; sums and products of the formats' F32 arithmetic may be fused.
+// Says whether a BF16 number is `exact`, rounded. BF16 rounds by up to 2^-8, and sums and products of the
+// formats' F32 arithmetic may be fused.
 bool is_rounded(std::uint16_t bf16, float exact) {
   return std::fabs(float_from_bf16(bf16) - exact) <= 0x1.01p-8 * std::fabs(exact) + 2e-5;
 }
@@ -39,7 +40,7 @@ class Dequantization : public ::testing::TestWithParam<std::tuple<FormatPair, in
   }
 };
 
-// Checks all pages [first, first + n) of all sequences.
+// Checks pages [first, first + n) of all sequences.
 void expect_dequantizes(const PageTestCache& cache, std::size_t n_seqs, int d, int first, int n) {
   for (int side = 0; side < 2; ++side) {
     const std::vector<std::uint16_t> out = cache.dequantized(side, first, n);
@@ -72,14 +73,16 @@ TEST_P(Dequantization, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_dequantizes(cache, 3, d, 3, 6);
 }
 
-// Describes how rows are requested other than in their stored form.
+// Says in which form rows are wanted, if not as they are stored.
 struct WantedRows {
   kvant_type type;
-  bool turned;   // by the Hadamard matrix, then channels times factors
-  int channels;  // 0: all
+  // Rows are multiplied by the Hadamard matrix, and then channels by factors.
+  bool turned;
+  int channels;  // channels of a row; 0 for all
 };
 
-// Each sequence has its own pages, whose rows are consecutive; sequences are chosen in another order.
+// Each sequence has a range of pages of its own, whose rows are consecutive. Sequences are chosen in another
+// order.
 void expect_packs(const PageTestCache& cache, int d, const WantedRows& wanted) {
   struct Range {
     int seq, first, n;
@@ -195,7 +198,7 @@ TEST(DequantizationOf, OneSequenceAndHead) {
         << i;
 }
 
-// The attention of one query row to some rows, in double precision.
+// Holds the attention of one query row to some rows, in double precision.
 struct HostPart {
   std::vector<double> out;
   double log_sum_exp = -INFINITY;
@@ -218,7 +221,7 @@ HostPart attend(const std::vector<float>& q, int n, const Row& row) {
   return part;
 }
 
-// A part on the GPU: [rows][d] and [rows].
+// Holds an attention output in GPU memory, [rows][d], and the rows' LSE, [rows].
 struct DevicePart {
   DevicePart(const std::vector<HostPart>& rows, kvant_type type) : type(type), d(rows[0].out.size()) {
     std::vector<float> numbers, sums;
@@ -229,7 +232,7 @@ struct DevicePart {
     out = std::make_unique<DeviceArray<std::uint8_t>>(as_bytes(numbers, type));
     lse = std::make_unique<DeviceArray<float>>(sums);
   }
-  // Returns it as one sequence with one head, whose rows are tokens.
+  // Describes the output as one sequence with one head, whose rows are tokens.
   kvant_partial partial() const {
     kvant_partial result{};
     result.struct_size = sizeof result;
@@ -253,8 +256,8 @@ struct DevicePart {
   std::unique_ptr<DeviceArray<float>> lse;
 };
 
-// A block of 20 tokens follows 3 sealed pages and a tail of 9 tokens; the prefix comes in chunks of two
-// pages.
+// A block of 20 tokens follows 3 sealed pages and a tail of 9 tokens. The prefix is attended to in chunks of
+// two pages and merged.
 void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_type, kvant_type other_type,
                                 double tolerance) {
   constexpr int kBlock = 20;
@@ -356,7 +359,7 @@ TEST(Transforming, RoundsF32RowsToBf16) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(there[i], bf16_from_float(rows[i]));
 }
 
-// Scores of appended keys and transformed queries must equal those of the original rows, and outputs must be
+// Scores of appended keys and transformed queries must equal those of the original rows. Outputs must be
 // transformed back.
 TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
@@ -401,13 +404,13 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   }
 }
 
-// Transforming in place, from rows elsewhere, and from unaligned rows must give the same bits.
+// Transforming must give the same bits in place, from rows elsewhere, and from unaligned rows.
 TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 7;
   constexpr int kHeads = 3;
   for (const int d : kHeadDims) {
-    const int width = kHeads * d + 1;  // of the unaligned rows
+    const int width = kHeads * d + 1;  // numbers in an unaligned row
     std::mt19937 random(4);
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(kRows) * kHeads * d);
@@ -444,7 +447,7 @@ TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
   }
 }
 
-// Rotating BF16 rows to F32 must give the same as rotating F32 copies of the same numbers.
+// Rotating BF16 rows to F32 must give the same bits as rotating F32 copies of the rows.
 TEST(Transforming, MakesF32RowsOfBf16) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 5;
@@ -482,7 +485,8 @@ TEST(Transforming, MakesF32RowsOfBf16) {
   }
 }
 
-// Rows of heads of 80 and 96 become those of heads of 128 and back, also with other types.
+// Rows of heads with 80 and 96 channels, among others, become rows of heads of 128 and are cut again. Types
+// differ between the two.
 TEST(Transforming, PadsRowsAndCutsThem) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 5, kHeads = 3;
@@ -543,7 +547,8 @@ TEST(PrefillApi, RefusesWhatItCannotRun) {
   dequantization.struct_size = sizeof dequantization;
   dequantization.n_seqs = dequantization.n_pages = dequantization.n_heads = 1;
   EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_UNSUPPORTED);
-  layer.sink = 4;  // without protected pages
+  // A sink needs protected pages, and there are none.
+  layer.sink = 4;
   EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);
   layer.sink = 0;
   dequantization.head_stride = 4;

@@ -1,5 +1,5 @@
-// Transforms rows of queries into the basis of transformed keys, or rows of outputs back from that of
-// transformed values. A warp transforms a row.
+// Transforms rows of queries into the basis of transformed keys, or rows of outputs back from the basis of
+// transformed values. A warp transforms a row: factors, then the Hadamard matrix, then other factors.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -8,12 +8,13 @@
 
 namespace kvant::cuda {
 
-// Describes the location of rows: head h of row i lies at i * row_stride + h * head_stride.
+// Locates rows: head h of row i lies at i * row_stride + h * head_stride.
 template <class Memory>
 struct TransformRows {
   Memory* rows;
   std::int64_t row_stride, head_stride;
-  int channels;  // channels that rows have, a multiple of 8; others are read as zeros and not stored
+  // Rows have this many channels, a multiple of 8. Other channels are read as zeros and not stored.
+  int channels;
   RowType type;
 };
 
@@ -29,12 +30,13 @@ struct TransformArgs {
 
 inline constexpr int kTransformThreads = 256;
 
+// Transforms one row and head with each warp.
 template <int D>
 __global__ void __launch_bounds__(kTransformThreads)
     transform_kernel(const __grid_constant__ TransformArgs args) {
   wait_for_predecessors();
   admit_successors();
-  constexpr int kOwn = D / kLanes;  // neighbouring channels per lane
+  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
   const std::int64_t i =
       static_cast<std::int64_t>(blockIdx.x) * (kTransformThreads / kLanes) + threadIdx.x / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;

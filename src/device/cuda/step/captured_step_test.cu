@@ -1,6 +1,6 @@
-// A step whose lengths only the device knows is captured once in a CUDA graph. It is replayed while sequences
-// grow across page ends, are replaced, are cut back, and rest. It must leave the same bytes as a cache whose
-// lengths the host knows.
+// Captures a step once in a CUDA graph, whose lengths only the device knows. The graph is replayed while
+// sequences grow across page ends, are replaced, are cut back, and rest. The step must leave the same bytes
+// as a cache whose lengths the host knows (host_driven_cache.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr int kRequests = 5;
 constexpr int kSteps = 300;
 constexpr double kTolerance = .01;  // relative RMS error
 
-// The device's memory, and the graph of a step.
+// Holds the device's memory and the graph of a step.
 class CapturedStep {
  public:
   CapturedStep(const StepModel& model, const Codebooks& codebooks)
@@ -67,7 +67,7 @@ class CapturedStep {
     const kvant_decode_shape shape = model.shape(n_seqs_, rules_.max_queries);
     EXPECT_EQ(kvant_decode_workspace(&shape, &workspace_bytes_), KVANT_OK);
     workspace_.emplace(workspace_bytes_);
-    launch_step(shape);  // padding only, which loads the kernels
+    launch_step(shape);  // The step has only padding, which loads the kernels.
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     cudaGraph_t graph;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
@@ -83,8 +83,9 @@ class CapturedStep {
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  // lens: lengths including new tokens. new_tokens: per request. sequences: whose rows they are; the first
-  // `right` rows come from them, the rest from others.
+  // Replays the step. `lens` are the requests' lengths including new tokens. Request i has new_tokens[i] new
+  // tokens. The first right[i] rows come from the model's sequence sequences[i], and the other rows from
+  // another sequence.
   void run(const Ids& lens, const Ids& new_tokens, const Ids& sequences, const Ids& right) {
     Ids begins = {0};
     for (const int n : new_tokens) begins.push_back(begins.back() + n);
@@ -100,7 +101,7 @@ class CapturedStep {
         for (int i = 0; i < kRequests; ++i) {
           const int first = rules_.max_new == 1 ? i : begins[i];
           for (int t = 0; t < new_tokens[i]; ++t) {
-            // wrong drafts come from another sequence
+            // Wrong drafts come from another sequence.
             const int sequence = t < right[i] ? sequences[i] : 100000 + sequences[i];
             for (int head = 0; head < n_heads; ++head) {
               const std::uint16_t* row = model_.row(sequence, layer, static_cast<Model::Kind>(kind), head,
@@ -128,7 +129,8 @@ class CapturedStep {
     return {last_out_[layer].begin() + row * size, last_out_[layer].begin() + (row + 1) * size};
   }
 
-  // Writes to the ring between steps, as a server does: rows of a page, and pages that stay sealed.
+  // The two functions below write between steps, as a server does. append_to_ring() writes rows of a page,
+  // and keep_sealed() limits the pages that stay sealed.
   void append_to_ring(int i, int page, int n, const LayerRows& rows) {
     const Ids blocks = tail_blocks_.read();
     Ids ids, tokens;
@@ -162,10 +164,11 @@ class CapturedStep {
   }
 
  private:
-  static constexpr int kEntries = 2 * Model::kKvHeads;  // in a tail page
+  static constexpr int kEntries = 2 * Model::kKvHeads;  // entries of a tail page
 
   static Ids zeros(int n) { return Ids(n); }
-  // of all requests, in mixed order (7 divides none of these counts)
+  // Returns the block numbers of all requests in mixed order. Every number occurs once, because 7 divides
+  // none of the counts.
   static Ids block_numbers(int of_request) {
     Ids numbers;
     for (int i = 0; i < kRequests * of_request; ++i)
@@ -183,7 +186,7 @@ class CapturedStep {
            rules_.d;
   }
 
-  // A layer has sealed pages, tails and sinks one after another; layers are unevenly spaced.
+  // A layer has sealed pages, tails and sinks one after another. Layers are unevenly spaced.
   static constexpr std::int64_t kUneven = 4096;
   std::int64_t tail_begin() const {
     return std::int64_t{kRequests} * Model::kMaxPages * model_.sealed_bytes();
@@ -359,7 +362,7 @@ class CapturedStep {
       row_seq_, row_tail_token_, due_tail_page_, due_sealed_page_, n_due_pages_;
   DeviceArray<std::int32_t> sealed_table_, tail_table_, sink_table_;
   DeviceArray<std::int64_t> layer_offsets_;
-  std::deque<DeviceArray<std::uint16_t>> rows_[3];  // [layers]
+  std::deque<DeviceArray<std::uint16_t>> rows_[3];  // [3][layers]
   std::deque<DeviceArray<float>> out_;
   std::size_t workspace_bytes_ = 0;
   std::optional<DeviceArray<std::byte>> workspace_;
@@ -369,7 +372,7 @@ class CapturedStep {
   std::array<std::vector<float>, Model::kLayers> last_out_;
 };
 
-// Sequences that start, grow, are cut back and end, in both caches.
+// Makes sequences start, grow, be cut back and end, in the captured and in the host-driven cache.
 class Session {
  public:
   explicit Session(const StepCase& of)
@@ -380,7 +383,7 @@ class Session {
         random_(11) {}
 
   void run() {
-    // With a window, pages are sealed later.
+    // With a window, pages are sealed later, so more steps are needed.
     const int n_steps = model_.rules.window > 0 ? 2 * kSteps : kSteps;
     for (int step = 0; step < n_steps && !::testing::Test::HasFailure(); ++step) {
       for (int i = 0; i < kRequests; ++i) change(i, step);
@@ -397,7 +400,7 @@ class Session {
 
  private:
   bool one_in(int n) { return random_() % n == 0; }
-  // A page that a window has left cannot come back.
+  // A cut-back sequence would need pages that its sliding window has already left, and those pages are lost.
   bool can_cut() const { return model_.rules.sliding_window == 0; }
 
   void change(int i, int step) {
@@ -409,7 +412,8 @@ class Session {
       captured_.keep_sealed(i, 0);
       sequence_[i] = n_sequences_;
       is_there_[i] = true;
-      const int n_prompt = 64 + static_cast<int>(random_() % 64);  // fills no page
+      // A prompt fills no page.
+      const int n_prompt = 64 + static_cast<int>(random_() % 64);
       captured_.append_to_ring(i, 0, n_prompt, host_.append_prompt(i, n_prompt));
     } else if (is_there_[i] && length > 20 && can_cut() && one_in(40)) {
       const int n_sealed = host_.n_sealed(i);
@@ -434,7 +438,8 @@ class Session {
       const bool rests = !is_there_[i] || one_in(15);
       new_tokens[i] = rests ? 0 : 1 + static_cast<int>(random_() % model_.rules.max_new);
       right[i] = rests ? 0 : 1 + static_cast<int>(random_() % new_tokens[i]);
-      lens[i] = rests ? 77 : host_.length(i) + new_tokens[i];  // padding is recognized by its slots
+      // Padding is recognized by its slots, so its length may be any number.
+      lens[i] = rests ? 77 : host_.length(i) + new_tokens[i];
     }
     captured_.run(lens, new_tokens, sequence_, right);
     for (int t = 0; t < model_.rules.max_new; ++t) {
@@ -496,7 +501,8 @@ class Session {
 };
 
 constexpr StepCase kCases[] = {
-    // formats, d, new tokens, queries, window, sliding window, sink
+    // Cases list the members of StepCase in order: formats, d, new tokens, queries, windows, sink,
+    // says_lengths.
     {"ch4g128", "tok4g128", 128, 1, 1, 0, 0, 4}, {"tcq4", "tcq4", 128, 1, 1, 0, 0, 1},
     {"prog4", "prog4", 64, 1, 1, 0, 200, 0},     {"fp8", "lm3", 64, 1, 1, 100, 0, 0},
     {"vq-d4b8", "vq-d4b8", 128, 1, 1, 0, 0, 0},  {"ch4g128", "tok4g128", 128, 4, 4, 0, 0, 4},

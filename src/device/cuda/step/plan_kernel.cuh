@@ -1,5 +1,6 @@
 // Makes the inputs of a step's calls from lengths that lie on the device (kvant_plan_step). A CTA handles a
-// request: all of its threads compute the same numbers, one writes them, and all write rows and tables.
+// request. All of its threads compute the same numbers, one thread writes them, and all threads write rows
+// and tables.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,17 @@ namespace kvant::cuda {
 
 inline constexpr int kPlanThreads = 128;
 
-// The device form of kvant_step_table.
+// Holds a kvant_step_table in the form that the kernel takes.
 struct StepTable {
   const std::int32_t* blocks;
   std::int64_t block_stride;
   const std::int32_t* places;  // or null
   int ring, n_entries, units, n_pages;
   int pages_of_block, page_units;
-  std::int32_t* table;  // null: not requested
+  std::int32_t* table;  // null if not wanted
 };
 
-// The device form of kvant_step.
+// Holds a kvant_step in the form that the kernel takes.
 struct StepArgs {
   int n_requests, max_new_tokens, n_parts, n_rows;
   StepRules rules;
@@ -34,8 +35,8 @@ struct StepArgs {
   StepTable sealed, tail, protected_pages;
 };
 
-// Writes the table of a sequence that is part of a request: n pages starting at the request's page
-// first_page.
+// Writes the page table of a sequence that is part of a request. The table has n pages, from the request's
+// page first_page on.
 __device__ inline void write_table(const StepTable& to, int request, int seq, int first_page, int n) {
   if (to.table == nullptr) return;
   n = min(n, to.n_pages);
@@ -53,12 +54,14 @@ __device__ inline void write_table(const StepTable& to, int request, int seq, in
   }
 }
 
-// A request in the form that the plan uses.
+// Describes a request in the form that the plan uses.
 struct PlannedRequest {
   int number;
   int first_row;
-  StepTokens tokens;  // padding has n_tokens 0
+  // Padding has tokens.n_tokens 0.
+  StepTokens tokens;
 };
+// Reads a request's lengths, and finds out whether the request is padding.
 
 __device__ inline PlannedRequest planned_request(const StepArgs& args, int number) {
   PlannedRequest request{number, number * args.max_new_tokens, {args.seq_lens[number], args.max_new_tokens}};
@@ -76,6 +79,7 @@ __device__ inline PlannedRequest planned_request(const StepArgs& args, int numbe
   return request;
 }
 
+// Writes the numbers, rows and tables of part `nth` of a request.
 __device__ inline void write_part(const StepArgs& args, const PlannedRequest& request, int nth) {
   const StepTokens& tokens = request.tokens;
   const StepPart part = step_part(args.rules, tokens, nth);
@@ -94,12 +98,13 @@ __device__ inline void write_part(const StepArgs& args, const PlannedRequest& re
   }
   if (tokens.n_tokens == 0 || part.n == 0) return;
   write_table(args.sealed, request.number, seq, part.first_page, part.sealed_pages);
-  // It extends to the tokens after this part, because due pages may lie there.
+  // The table also covers tokens after this part, because pages that are due may lie there.
   const int n_tail_pages = pages_for(tokens.n_tokens) - part.first_tail_page();
   write_table(args.tail, request.number, seq, part.first_tail_page(), n_tail_pages);
   write_table(args.protected_pages, request.number, seq, 0, 1);
 }
 
+// Writes which pages of a request are due.
 __device__ inline void write_due(const StepArgs& args, const PlannedRequest& request) {
   const int i = request.number;
   if (threadIdx.x > 0) return;
@@ -115,10 +120,12 @@ __device__ inline void write_due(const StepArgs& args, const PlannedRequest& req
   args.sealed_after[i] = is_padding ? before : due.sealed_after;
 }
 
+// Plans one request with each CTA. The last CTA also writes what follows all requests.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
   const PlannedRequest request = planned_request(args, static_cast<int>(blockIdx.x));
   for (int nth = 0; nth < args.n_parts; ++nth) write_part(args, request, nth);
-  __syncthreads();  // all threads have read sealed_before
+  // All threads must have read sealed_before, which may be the memory of sealed_after.
+  __syncthreads();
   write_due(args, request);
   if (request.number + 1 < args.n_requests) return;
   const int end = args.query_begins == nullptr ? args.n_rows : args.query_begins[args.n_requests];
