@@ -7,20 +7,19 @@ namespace {
 
 using W = LayerWeights;
 
-// --- norms ---
-
 constexpr Norm kAttentionNorm{RowSet::x, RowSet::h, {"attn_norm", &W::attn_norm, &W::attn_norm_bias}};
 constexpr Norm kAttentionPostNorm{RowSet::y, RowSet::y, {"post_attention_norm", &W::attn_post_norm}};
 constexpr VectorName kNetworkWeights{"ffn_norm", &W::ffn_norm, &W::ffn_norm_bias};
 constexpr Norm kNetworkNorm{RowSet::x, RowSet::h, kNetworkWeights};
 constexpr Norm kNetworkPostNorm{RowSet::y, RowSet::y, {"post_ffw_norm", &W::ffn_post_norm}};
-// Some files name the norm of what the network reads as others name that of what attention gives.
+// In some files, the norm before the network has the name that other files use for the norm after attention.
 constexpr Norm kRenamedNetworkNorm{
     RowSet::x, RowSet::h, {"post_attention_norm", &W::ffn_norm, &W::ffn_norm_bias}};
-// Without the weights the network reads what attention reads.
+// If the file lacks the weights, the network reads the same rows as attention, and the two blocks are
+// parallel.
 constexpr Norm kParallelNetworkNorm{RowSet::x, RowSet::h, kNetworkWeights, /*optional=*/true};
 
-// --- up to the attention ---
+// These steps lead from the residual stream to the outputs of attention.
 
 constexpr LayerStep kAttention[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{}};
 constexpr LayerStep kSinks[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{.sinks = true}};
@@ -47,13 +46,13 @@ constexpr LayerStep kGatedHeads[] = {kAttentionNorm, ProjectHeads{.gates = true}
 constexpr LayerStep kDeltaNet[] = {kAttentionNorm, RunDeltaNet{}};
 constexpr LayerStep kGroupedDeltaNet[] = {kAttentionNorm, RunDeltaNet{.grouped = true}};
 
-// --- back to the residual stream ---
+// These steps lead from the outputs of attention back to the residual stream.
 
 constexpr LayerStep kBack[] = {ProjectBack{}, Add{}};
 constexpr LayerStep kNormedBack[] = {ProjectBack{}, kAttentionPostNorm, Add{}};
 constexpr LayerStep kGatedBack[] = {GateHeads{}, ProjectBack{}, Add{}};
 
-// --- networks, and experts in their place ---
+// These steps run a feed-forward network, or experts in its place.
 
 constexpr LayerStep kNetwork[] = {kNetworkNorm, RunNetwork{}, Add{}};
 constexpr LayerStep kExperts[] = {kNetworkNorm, RouteRows{}, RunExperts{}, Add{}};
@@ -62,7 +61,7 @@ constexpr LayerStep kRenamedExperts[] = {kRenamedNetworkNorm, RouteRows{}, RunEx
 constexpr LayerStep kParallelNetwork[] = {kParallelNetworkNorm, RunNetwork{}, Add{}};
 constexpr LayerStep kNetworkInNorms[] = {kNetworkNorm, RunNetwork{}, kNetworkPostNorm, Add{}};
 constexpr LayerStep kNormedNetwork[] = {RunNetwork{RowSet::x}, kNetworkPostNorm, Add{}};
-// Experts stand beside another network; each has norms of its own.
+// In these layers, experts and another network run side by side, each with norms of its own.
 constexpr LayerStep kExpertsBesideNetwork[] = {
     kNetworkNorm,
     RunNetwork{RowSet::h, RowSet::beside},
@@ -77,13 +76,13 @@ constexpr LayerStep kExpertsBesideNetwork[] = {
     kNetworkPostNorm,
     Add{}};
 
-// --- the end of a layer ---
+// These steps end a layer.
 
 constexpr LayerStep kLayerInputs[] = {ReadLayerInput{},
                                       Norm{RowSet::y, RowSet::y, {"post_norm", &W::embd_post_norm}}, Add{}};
 constexpr LayerStep kScaledLayer[] = {ScaleLayer{}};
 
-// --- layers of more than one architecture ---
+// Several architectures share the following layers.
 
 constexpr LayerProgram kPlainLayer{
     .attention = kAttention, .back = kBack, .network = kNetwork, .experts = kExperts};
@@ -113,10 +112,10 @@ constexpr LayerProgram hybrid(LayerSteps delta_net) {
           .experts = kRenamedExperts};
 }
 
-// The facts are llama.cpp's, which the tests compare with. It ignores the sliding window of llama (Mistral
-// 7B v0.1), qwen2 and phi3 files, and so does kvant. Of pictures' models (qwen2vl, qwen3vl, qwen35, some
-// glm4) text alone is read, whose positions in time, height and width are the same: then their RoPE is the
-// plain one.
+// The facts agree with llama.cpp, which the tests compare with. llama.cpp ignores the sliding window in files
+// of llama (Mistral 7B v0.1), qwen2 and phi3, and so does kvant. Of models for pictures (qwen2vl, qwen3vl,
+// qwen35, some glm4), kvant reads only text. Positions in time, height and width are equal in text, so RoPE
+// is the plain one.
 constexpr Architecture kArchitectures[] = {
     {.name = "arcee",
      .layer = kPlainLayer,

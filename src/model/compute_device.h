@@ -1,5 +1,5 @@
-// ComputeDevice runs a model on something other than the CPU. It has a ggml backend for everything but
-// attention, and the device that keeps pages and attends to them. Each may have a stream of its own.
+// ComputeDevice runs a model on something other than the CPU. A ggml backend computes everything except
+// attention, and a page device keeps pages and attends to them. Each of the two may have its own stream.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,14 @@ class ComputeDevice {
 
   virtual ggml_backend* backend() const = 0;
   virtual const std::shared_ptr<PageDevice>& pages() const = 0;
-  // Orders the two streams: what one is given from now on begins after the other has finished its earlier
-  // work. The host does not wait.
+  // These two order the streams. Work that one stream gets after the call begins when the other stream has
+  // finished its earlier work. The host does not wait.
   virtual void pages_after_graph() = 0;
   virtual void graph_after_pages() = 0;
 };
 
-// Opens the device called "cuda" or "cuda:N". Errors: it does not exist, or this machine or build lacks what
-// it needs.
+// Opens the device called "cuda" or "cuda:N". Returns an error if the device does not exist, or if this
+// machine or build lacks what the device needs.
 Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name);
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// NVIDIA GPUs: ggml's CUDA backend, libkvant_cuda and the driver, all loaded when a GPU is asked for.
+// Opens NVIDIA GPUs. ggml's CUDA backend, libkvant_cuda and the driver are loaded only when a GPU is asked
+// for.
 #include <ggml-backend.h>
 
 #include <charconv>
@@ -15,7 +16,7 @@ namespace {
 
 using BackendPointer = std::shared_ptr<ggml_backend>;
 
-constexpr int kLeastCapability = 8;  // compute capability, the major number: A100, RTX 30 and newer
+constexpr int kLeastCapability = 8;  // the major number of the compute capability: A100, RTX 30 and newer
 
 Result<PageLibrary> load_page_library() {
   const auto library = SharedLibrary::open("libkvant_cuda.so", program_places());
@@ -28,7 +29,8 @@ Result<PageLibrary> load_page_library() {
   const SharedLibrary& l = **library;
   decltype(&kvant_version) version = nullptr;
   constexpr int kMajor = KVANT_VERSION / 1000, kMinor = KVANT_VERSION % 1000;
-  // An older one of the same major number would not see what later versions have added to a structure.
+  // An older library with the same major number would not see the members that later versions have added to
+  // structures.
   if (!l.find("kvant_version", version) || version() / 1000 != kMajor || version() < KVANT_VERSION) {
     const int found = version == nullptr ? 0 : version();
     return error(
@@ -79,7 +81,7 @@ class CudaPages final : public PageDevice {
     if (failure != 0) return error("{} can't be used: {}", name_, driver_->text(failure));
     return {};
   }
-  // Whether graphs run on the same stream.
+  // Returns whether ggml's graphs run on the same stream.
   bool shares_stream() const { return own_stream_ == nullptr; }
 
   const std::string& name() const override { return name_; }
@@ -165,9 +167,9 @@ class CudaPages final : public PageDevice {
   std::string name_;
   int device_;
   CudaDriver::Context context_ = nullptr;
-  BackendPointer backend_;  // outlives its stream's users
+  BackendPointer backend_;  // the backend must outlive the users of its stream
   CudaDriver::Stream stream_ = nullptr, own_stream_ = nullptr;
-  int failure_ = 0;  // the first since finish()
+  int failure_ = 0;  // the first error since finish(), as a number of the driver
 };
 
 class CudaDevice final : public ComputeDevice {
@@ -203,7 +205,7 @@ class CudaDevice final : public ComputeDevice {
   ggml_backend_event_t graph_done_, pages_done_;
 };
 
-// "cuda" or "cuda:N"; -1: neither.
+// Returns the number in "cuda:N", 0 for "cuda", and -1 for any other name.
 int gpu_number(const std::string& name) {
   if (name == "cuda") return 0;
   constexpr std::string_view kPrefix = "cuda:";

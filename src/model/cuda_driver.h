@@ -1,5 +1,5 @@
-// CudaDriver loads the functions of NVIDIA's driver that kvant calls. So kvant compiles without CUDA and runs
-// on machines without it.
+// CudaDriver loads the functions of NVIDIA's driver that kvant calls. kvant therefore compiles without CUDA
+// and also runs on machines without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace kvant {
 
-// The driver's ABI is the same in all of its versions. Names end in the version of a function's interface.
+// The driver's ABI is the same in all versions. The name of each function in the library ends in the version
+// of its interface.
 struct CudaDriver {
   using Address = unsigned long long;
   using Context = void*;
@@ -34,7 +35,7 @@ struct CudaDriver {
     std::size_t to_pitch, width, height;
   };
 
-  // Each function returns 0 or an error number.
+  // Each function returns 0 or an error number of the driver.
   int (*init)(unsigned flags);
   int (*device_count)(int* n);
   int (*device_get)(int* device, int ordinal);
@@ -59,9 +60,9 @@ struct CudaDriver {
                 Stream stream);
   int (*error_text)(int error, const char** text);
 
-  // Errors: this machine has no driver, or the driver lacks a function.
+  // Loads the driver. Returns an error if this machine has no driver, or if the driver lacks a function.
   static Result<std::shared_ptr<const CudaDriver>> load();
-  // Returns the error's text, such as "out of memory".
+  // Returns the text of an error number, such as "out of memory".
   const char* text(int error) const;
 };
 

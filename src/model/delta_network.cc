@@ -14,7 +14,7 @@
 namespace kvant {
 namespace {
 
-// What a token does to some columns of a head's matrix, and reads from them.
+// TokenStep is what one token does to kDeltaColumns columns of a head's matrix, and what it reads from them.
 struct TokenStep {
   const float *q, *k;  // [n]
   const float* v;      // [kDeltaColumns]
@@ -22,7 +22,8 @@ struct TokenStep {
   float* y;  // [kDeltaColumns]
 };
 
-// s [n, kDeltaColumns]. Even and odd key channels are summed up apart, so that sums wait less for each other.
+// Runs one token on s [n, kDeltaColumns]. Even and odd key channels are summed separately, so additions wait
+// less for one another.
 KVANT_SIMD_CLONES void run_token(const TokenStep& t, int n, float* s) {
   constexpr int kWidth = kDeltaColumns;
   float even[kWidth] = {}, odd[kWidth] = {};
@@ -37,7 +38,7 @@ KVANT_SIMD_CLONES void run_token(const TokenStep& t, int n, float* s) {
   for (int c = 0; c < kWidth; ++c) even[c] = odd[c] = 0;
   for (int i = 0; i < n; i += 2) {
     float* row = s + i * kWidth;
-    // Values of their own, which the compiler knows not to change with the row.
+    // Copies in local variables let the compiler see that writing the row does not change them.
     const float decay = t.decay, k0 = t.k[i], k1 = t.k[i + 1], q0 = t.q[i], q1 = t.q[i + 1];
     for (int c = 0; c < kWidth; ++c) {
       row[c] = decay * row[c] + k0 * delta[c];
@@ -57,7 +58,7 @@ KVANT_SIMD_CLONES void add_product(const float* x, const float* w, int n, float*
 
 KVANT_SIMD_CLONES float sum_of_squares(const float* x, int n) {
   float sums[kReductionLanes] = {};
-  for (int i = 0; i < n; i += kReductionLanes) {  // n: a multiple of kDeltaColumns
+  for (int i = 0; i < n; i += kReductionLanes) {  // n is a multiple of kDeltaColumns
     for (int lane = 0; lane < kReductionLanes; ++lane) sums[lane] += x[i + lane] * x[i + lane];
   }
   float sum = 0;
@@ -66,7 +67,7 @@ KVANT_SIMD_CLONES float sum_of_squares(const float* x, int n) {
 }
 
 float softplus(float x) {
-  constexpr float kLinear = 20;  // from here on it is x
+  constexpr float kLinear = 20;  // from this x on, softplus(x) equals x in F32
   return x > kLinear ? x : std::log1p(std::exp(x));
 }
 
@@ -76,7 +77,7 @@ const float* values_of(const ggml_tensor* t) {
 
 }  // namespace
 
-// One layer's run.
+// Layer is the run of one layer.
 class DeltaNetwork::Layer {
  public:
   Layer(const DeltaNetwork& network, const DeltaNetWeights& weights, int place, const DeltaRows& rows)
@@ -87,7 +88,8 @@ class DeltaNetwork::Layer {
         first_value_(place * network.net_.state_values()),
         rows_(rows) {}
 
-  // A head of q, k or v: from what was projected to what the recurrence takes.
+  // Computes a head of q, k or v for the recurrence from its projected values: the convolution, SiLU and, for
+  // q and k, the scaling to length 1. q is also divided by sqrt(head_dim).
   void convolve(const DeltaSlice& slice, int head) {
     const int d = net_.head_dim, first = head * d, n_before = net_.kernel - 1;
     std::array<float, kMaxTaps> weights;  // [kernel, d]
@@ -96,7 +98,8 @@ class DeltaNetwork::Layer {
         weights[j * d + c] = values_of(w_.conv)[(first + c) * net_.kernel + j];
     }
     const float* before = slice.before == nullptr ? nullptr : slice.before + first_value_;
-    // The head's input of token t of the slice; null: zeros.
+    // Returns the head's input at token t of the slice, where negative t come from the state. Null means
+    // zeros.
     const auto input = [&](int t) -> const float* {
       if (t >= 0) return rows_.in.row(slice.first_row + t) + first;
       return before == nullptr ? nullptr : before + std::ptrdiff_t{t + n_before} * net_.channels() + first;
@@ -108,7 +111,8 @@ class DeltaNetwork::Layer {
       from == nullptr ? static_cast<void>(std::fill_n(to, d, 0.0F))
                       : static_cast<void>(std::copy_n(from, d, to));
     }
-    // In place, the newest first: a token's sum reads no newer input.
+    // The sums overwrite their inputs, from the newest token to the oldest, because a token's sum reads only
+    // older inputs.
     for (int t = slice.n_rows - 1; t >= 0; --t) {
       std::array<float, kMaxHeadDim> sum{};
       for (int j = 0; j <= n_before; ++j) {
@@ -124,7 +128,7 @@ class DeltaNetwork::Layer {
     }
   }
 
-  // A value head's recurrence and output.
+  // Runs the recurrence of a value head and writes the head's output.
   void recur(const DeltaSlice& slice, int head) {
     const int d = net_.head_dim, key_head = key_head_of(head);
     const int k_at = (net_.n_key_heads + key_head) * d, v_at = (2 * net_.n_key_heads + head) * d;
@@ -157,13 +161,13 @@ class DeltaNetwork::Layer {
 
  private:
   static constexpr int kMaxTaps = 16 * kMaxHeadDim;
-  // Whose rows stay near while they go through one block of columns after another.
+  // This many tokens go through one block of columns after another, so that their rows stay in the cache.
   static constexpr int kNearTokens = 16;
 
   int key_head_of(int head) const {
     return grouped_ ? head / (net_.n_value_heads / net_.n_key_heads) : head % net_.n_key_heads;
   }
-  // Where a value head's beta and alpha lie behind z.
+  // These two read a value head's beta and alpha, which follow z in the row.
   float beta_of(const float* in, int head) const {
     return in[net_.channels() + net_.inner() + place_of(head, 0)];
   }
@@ -192,14 +196,12 @@ class DeltaNetwork::Layer {
   bool grouped_;
   float norm_epsilon_;
   const DeltaNetWeights& w_;
-  std::ptrdiff_t first_value_;  // of a sequence's state, that is the layer's
+  std::ptrdiff_t first_value_;  // the first value of the layer within a sequence's state
   const DeltaRows& rows_;
 };
 
 DeltaNetwork::DeltaNetwork(const Hparams& hparams)
-    : net_(hparams.delta_net),
-      grouped_(hparams.delta_net.grouped),
-      norm_epsilon_(hparams.norm_epsilon) {}
+    : net_(hparams.delta_net), grouped_(hparams.delta_net.grouped), norm_epsilon_(hparams.norm_epsilon) {}
 
 void DeltaNetwork::run(const DeltaNetWeights& weights, int place, const DeltaRows& rows, Team& team) {
   Layer layer(*this, weights, place, rows);

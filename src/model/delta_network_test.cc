@@ -18,7 +18,8 @@ std::vector<float> normal_values(std::size_t n, std::uint32_t seed, float mean, 
   return values;
 }
 
-// A layer with random weights, and what it makes of rows in double precision, as the paper has it.
+// DeltaLayer holds a layer with random weights, and computes the layer's expected outputs in double precision
+// with the paper's formulas.
 class DeltaLayer {
  public:
   explicit DeltaLayer(bool grouped, int kernel = 4)
@@ -33,11 +34,11 @@ class DeltaLayer {
     weights.norm = tensor(net.head_dim, 1, 1, 0.2F);
   }
 
-  // Of the second of two such layers.
+  // The tested layer is the second of two layers with delta nets.
   static constexpr int kPlace = 1, kLayers = 2;
   std::size_t state_values() const { return kLayers * hparams.delta_net.state_values(); }
 
-  // rows [n, width] of one new sequence -> [n, inner].
+  // Computes the expected outputs [n, inner] for rows [n, width] of a new sequence.
   std::vector<double> expected(const std::vector<float>& rows) const {
     const DeltaNet& net = hparams.delta_net;
     const int n = static_cast<int>(rows.size()) / net.width(), d = net.head_dim;
@@ -75,7 +76,7 @@ class DeltaLayer {
     return out;
   }
 
-  // rows of `slices` after one another, as one batch.
+  // Runs all rows as one batch. The rows of `slices` follow one another.
   std::vector<float> run(std::vector<float> rows, std::vector<DeltaSlice> slices, int n_threads = 1) const {
     const DeltaNet& net = hparams.delta_net;
     const int n = static_cast<int>(rows.size()) / net.width();

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kBytes = sizeof(float);
 
-// One layer of a graph.
+// DeltaNetGraph adds one layer's gated delta net to a graph.
 class DeltaNetGraph {
  public:
   DeltaNetGraph(ggml_context* context, ggml_cgraph* graph, const Hparams& hparams,
@@ -42,7 +42,7 @@ class DeltaNetGraph {
   }
 
  private:
-  // betas_ and decays_, the latter's logarithms: [n_value_heads, n_rows].
+  // Computes betas_ and decays_ (as logarithms), [n_value_heads, n_rows] each.
   void project_gates(ggml_tensor* h) {
     ggml_tensor *beta, *alpha;
     if (w_.beta_alpha == nullptr) {
@@ -63,24 +63,24 @@ class DeltaNetGraph {
     decays_ = ggml_mul(c_, ggml_softplus(c_, ggml_add(c_, alpha, w_.dt_bias)), w_.a);
   }
 
-  // The rows of a run from its first row on: [inner, rows].
+  // Adds the rows of one run, which begins at first_row, and returns their outputs [inner, rows].
   ggml_tensor* run_slices(const SliceRun& run, int first_row, int first_slice) {
     const std::int64_t d = net_.head_dim, n_key = net_.n_key_heads, n_value = net_.n_value_heads;
     const std::int64_t n_tokens = run.n_tokens, n_slices = run.n_slices, n_rows = n_tokens * n_slices;
     ggml_tensor* convolved = convolve(run, first_row, first_slice);  // [channels, n_tokens, n_slices]
-    // Some of the n_all heads that a token has.
+    // Returns a view of n of a token's n_all heads, beginning with head `first`.
     const auto heads = [&](ggml_tensor* from, std::int64_t n_all, std::int64_t first, std::int64_t n) {
       const std::size_t head_bytes = d * kBytes, token_bytes = n_all * head_bytes;
       return ggml_view_4d(c_, from, d, n, n_tokens, n_slices, head_bytes, token_bytes, n_tokens * token_bytes,
                           first * head_bytes);
     };
-    // With a length of 1; q is divided by sqrt(d) by the recurrence.
+    // q and k are scaled to length 1. The recurrence divides q by sqrt(d).
     const auto length = static_cast<float>(d);
     ggml_tensor* qk = ggml_scale(
         c_, ggml_rms_norm(c_, heads(convolved, net_.n_heads(), 0, 2 * n_key), norm_epsilon_ / length),
         1 / std::sqrt(length));
     std::int64_t n_each = n_key;
-    if (grouped_) {  // the recurrence has value head h read head h mod n
+    if (grouped_) {  // ggml's recurrence lets value head h read head h mod n, so heads are repeated
       qk = ggml_reshape_4d(c_, qk, d, 1, 2 * n_key, n_rows);
       qk = ggml_repeat_4d(c_, qk, d, n_value / n_key, 2 * n_key, n_rows);
       qk = ggml_reshape_4d(c_, qk, d, 2 * n_value, n_tokens, n_slices);
@@ -96,7 +96,8 @@ class DeltaNetGraph {
                              heads(convolved, net_.n_heads(), 2 * n_key, n_value), of_rows(decays_),
                              of_rows(betas_), ggml_reshape_4d(c_, before, d, d, n_value, n_slices),
                              /*K=*/1);
-    // The outputs, and behind them the new states, which CUDA writes to their place at once.
+    // The result holds the outputs, followed by the new states. CUDA writes the states to their final place
+    // directly.
     ggml_tensor* after = ggml_view_2d(c_, both, before->ne[0], n_slices, before->ne[0] * kBytes,
                                       static_cast<std::size_t>(n_rows) * net_.inner() * kBytes);
     add(ggml_cpy(c_, after, before));
@@ -119,7 +120,7 @@ class DeltaNetGraph {
     return ggml_silu(c_, ggml_ssm_conv(c_, inputs, w_.conv));
   }
 
-  // The layer's states of a run: [values, n_slices].
+  // Returns a view of this layer's states for the slices of a run: [values, n_slices].
   ggml_tensor* of_slices(ggml_tensor* all, const SliceRun& run, int first_slice) {
     return ggml_view_2d(c_, all, all->ne[0], run.n_slices, all->nb[1],
                         place_ * all->nb[2] + first_slice * all->nb[1]);

@@ -1,4 +1,4 @@
-// Builds a gated delta net (delta_network.h) from operations of a device's graph.
+// Builds a gated delta net (delta_network.h) from ggml operations for a device's graph.
 #pragma once
 
 #include <span>
@@ -13,30 +13,32 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Consecutive slices of a step that have equally many tokens each.
+// SliceRun is a number of consecutive slices of a step that have equally many tokens.
 struct SliceRun {
   int n_slices = 0, n_tokens = 0;
   bool operator==(const SliceRun&) const = default;
 };
 
-// Holds the states of a step's slices, before and after the graph. A layer's state is laid out for ggml's
-// operations, as transposes of Geometry::state_matrices: each channel's newest inputs, then S^T of each value
-// head, [value channel][key channel].
+// DeltaStates holds the states of a step's slices, which the graph reads and overwrites. Their layout suits
+// ggml's operations: transposes of Geometry::state_matrices. Each channel's newest inputs come first, then
+// S^T of each value head, [value channel][key channel].
 struct DeltaStates {
   ggml_tensor* conv = nullptr;      // [DeltaNet::conv_values(), n_slices, layers]
   ggml_tensor* matrices = nullptr;  // [DeltaNet::matrix_values(), n_slices, layers]
 };
 
-// The most tensors that a layer makes for so many runs.
+// Returns the largest number of tensors that a layer creates for n_runs runs.
 constexpr int delta_net_tensors(int n_runs) {
   return 32 + 48 * n_runs;
 }
 
-// Returns whether ggml's operations support these heads and this convolution. CUDA has kernels only for some.
+// Returns whether ggml's operations on the backend support these heads and this convolution. CUDA has kernels
+// only for some sizes.
 bool device_has_delta_net(const DeltaNet& net, ggml_backend* backend);
 
-// Maps h [n_embd, n_rows] to [inner, n_rows]. `place` is the layer's number among the delta nets; `runs`
-// covers all slices. The new states are written even if nobody computes the result.
+// Adds a layer's delta net, which maps h [n_embd, n_rows] to [inner, n_rows]. `place` is the layer's number
+// among the delta nets. `runs` covers all slices. The graph writes the new states even if no later operation
+// uses the result.
 ggml_tensor* add_delta_net(ggml_context* context, ggml_cgraph* graph, const Hparams& hparams,
                            const DeltaNetWeights& weights, const DeltaStates& states, int place,
                            std::span<const SliceRun> runs, ggml_tensor* h);

@@ -9,9 +9,9 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kMaxDevicePlans = 16;
-constexpr std::size_t kMaxDeviceGraphs =
-    32;  // a server has some for each number of answers: with prompts or without
-// Graphs beyond the latest are dropped when their activations together are larger.
+// A server has a few graphs for each number of completions, with and without prompts.
+constexpr std::size_t kMaxDeviceGraphs = 32;
+// Least recently used graphs are dropped while the activations of all graphs together are larger than this.
 constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;
 
 }  // namespace
@@ -82,7 +82,7 @@ Result<DeviceGraph*> DeviceExecutor::graph_for(const PlanTransforms& transforms,
   return graphs_.front().get();
 }
 
-// On the host, which has the rows of every type of weights.
+// The host looks rows up, because its code reads all types of weights.
 void DeviceExecutor::look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
                              std::vector<float>& rows) {
   const std::size_t n = table.ne[0];
@@ -143,8 +143,8 @@ void DeviceExecutor::show_later(Step& step, RowObserver& observer, const DeviceG
 
 Status DeviceExecutor::run_on_device(Step& step, AttentionBackend& backend, DeviceGraph& g,
                                      const PlanTransforms& transforms) {
-  // The first segment runs while attention is prepared, unless it changes the states of delta nets, which a
-  // step that can't begin must leave as they are.
+  // The first segment runs while attention is being prepared. With delta nets it must wait, because the
+  // segment changes their states, and a step that cannot begin must leave them unchanged.
   const bool starts_early = hparams_.n_recurrent() == 0;
   if (starts_early) KVANT_RETURN_IF_ERROR(g.start(0));
   KVANT_RETURN_IF_ERROR(attention_.begin(step));

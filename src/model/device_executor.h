@@ -1,5 +1,5 @@
-// DeviceExecutor is the executor of a device. It runs segments of a graph on the device's ggml backend. At
-// attention sites it calls the device's library, or the host if the caches lie in host memory.
+// DeviceExecutor is the executor of a device. It runs the segments of a graph on the device's ggml backend.
+// At attention sites it calls the device's page library, or the host if the cache lies in host memory.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@ namespace kvant {
 
 class DeviceExecutor final : public Executor {
  public:
-  // `hparams` and `weights` must outlive it; the weights lie in device memory. n_threads is for the host's
-  // attention.
+  // `hparams` and `weights` must outlive the object; the weights lie in device memory. n_threads is for
+  // attention on the host.
   DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device,
                  DeviceProducts products, int n_threads);
 
-  // If the step's cache keeps its pages on the device, only the backend's observer is called. If it keeps
-  // them in host memory, the backend attends there, which models with delta nets do not support.
+  // Runs a step. If the step's cache keeps its pages on the device, only the observer of `backend` is called.
+  // If the pages lie in host memory, `backend` attends there; models with delta nets do not support that.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
              MatrixView<float> logits) override;
 
@@ -38,11 +38,11 @@ class DeviceExecutor final : public Executor {
   // Looks up rows of an embedding table and multiplies them by `scale`.
   static void look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
                       std::vector<float>& rows);
-  // Runs one layer's attention, and shows the observer what it must see at once. has_kv is false for a layer
-  // that attends to the cache of another one, `layer`.
+  // Runs the attention of one layer, and shows the observer the rows that it must see at once. A layer with
+  // has_kv = false attends to the cache of another layer, `layer`.
   Status attend(Step& step, RowObserver* observer, const DeviceGraph& graph,
                 const LayerTransforms& transforms, int layer, bool has_kv);
-  // Notes what the observer will see when all layers have attended.
+  // Notes which rows the observer must see after all layers have attended.
   void show_later(Step& step, RowObserver& observer, const DeviceGraph& graph,
                   const PlanTransforms& transforms);
 
@@ -53,16 +53,17 @@ class DeviceExecutor final : public Executor {
   DeviceAttention attention_;
   HostAttention host_attention_;
   DeviceStates states_;
-  RowValues values_;  // values of the present step
+  RowValues values_;  // values of the current step
   struct ShownLater {
     int layer;
-    int nth_queries;  // index among the kept queries; -1: it wants none
+    int nth_queries;  // the index among the kept queries; -1 if the observer does not want queries
   };
   ObservedRows observed_;
-  std::vector<ShownLater> shown_later_;  // for the present step
+  std::vector<ShownLater> shown_later_;  // for the current step
   int n_kept_ = 0;
-  std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // newest first
-  std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // newest first; they refer to transforms_
+  std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the newest comes first
+  std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // the newest comes first; graphs refer to
+                                                             // transforms_
 };
 
 }  // namespace kvant

@@ -1,5 +1,6 @@
-// Compares the device's engine with the CPU's engine on the reference backend. One device is host memory and
-// ggml's CPU backend, with a GPU's graphs, tables, ledgers and calls. A real GPU joins where there is one.
+// Compares the engine on a device with the CPU's engine on the reference backend. One device is host memory
+// with ggml's CPU backend, which uses the graphs, tables, ledgers and calls of a GPU. A real GPU is tested if
+// the machine has one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +36,7 @@ class DeviceEngine : public ::testing::TestWithParam<std::tuple<const char*, Pla
       GTEST_SKIP() << "no such device";
   }
 
-  double same_, close_;  // see Place
+  double same_, close_;  // Place explains the two values
 };
 
 TEST_P(DeviceEngine, GivesTheLogitsOfTheCpuWhateverTheCut) {
@@ -65,15 +66,15 @@ TEST_P(DeviceEngine, ForksShareAndDontDisturbEachOther) {
 
 TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   const auto tokens = some_tokens(420, 6), other = some_tokens(140, 7);
-  for (const int length :
-       {400, 300, 256, 70}) {  // cuts in the tail, in sealed pages, between them, and in the first page
+  // The cuts lie in the tail, in sealed pages, between pages, and in the first page.
+  for (const int length : {400, 300, 256, 70}) {
     const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
     for (const auto& [machine, id] : {std::pair{host_.get(), expected}, {device_.get(), sequence}}) {
       machine->run(id, std::span(tokens).first(200), true, 200);
       ASSERT_TRUE(machine->cache().checkpoint(id).ok());
       machine->run(id, std::span(tokens).subspan(200), true, 220);
     }
-    // Both refuse a cut of a correction that has no checkpoint there.
+    // With a correction, both engines refuse a cut at which they have no checkpoint.
     const bool cut = host_->cache().truncate(expected, length).ok();
     ASSERT_EQ(device_->cache().truncate(sequence, length).ok(), cut) << length;
     EXPECT_TRUE(cut || length == 70) << length;
@@ -85,8 +86,8 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   }
 }
 
-// Drafts can be rejected as far back as tokens can be removed: up to the last token before their page is
-// sealed.
+// Drafts can be rejected as far back as tokens can be removed: up to the last token before the draft's page
+// was sealed.
 TEST_P(DeviceEngine, ARejectedDraftLeavesNothingBehind) {
   const auto tokens = some_tokens(300, 8), wrong = some_tokens(16, 9);
   Cache& cache = device_->cache();
@@ -142,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
             "prompt=flashq"),
         ::testing::ValuesIn(kPlaces)));
 
-// This device is host memory, whose library encodes as the CPU does.
+// Only the device in host memory is compared, because its library encodes exactly like the CPU.
 INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped",
@@ -150,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-// These models vary norms, biases, fused weights and their types on the way from tokens to logits.
+// These models vary the norms, the biases, and the fused weights and their types between tokens and logits.
 TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {
     TinyModel model{.architecture = architecture};
@@ -204,7 +205,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
           row_differences(on_host.run(on_host.cache().add(), tokens, true, 150),
                           on_device.run(on_device.cache().add(), tokens, true, 150), on_host.n_vocab());
       ASSERT_EQ(differences.size(), 150U);
-      // On a device, a token whose two best experts score equally may get the other one.
+      // On a device, a token whose two best experts have equal scores may use the other one.
       const int n_tied = model.n_experts > 0 ? 8 : 0;
       EXPECT_LT(differences[149 - n_tied], 0.025) << model.architecture << " on " << place.name;
       EXPECT_LT(differences[75], 0.01) << model.architecture << " on " << place.name;
@@ -212,7 +213,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   }
 }
 
-// Prompts and decoded tokens reach beyond several windows, in unquantized and in sealed pages.
+// Prompts and decoded tokens reach beyond several windows, over unquantized and sealed pages.
 TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
   TinyModel gemma2{
       .architecture = "gemma2", .n_layers = 4, .head_dim = 128, .post_norms = true, .tied = true};
@@ -234,14 +235,14 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
       for (const char* recipe :
            {"bf16", "k=ch4g128,v=tok4g128,sink=4", "k=ch4g128,v=tok4g128,sink=4,protect=0.1",
             "k=ch4g128,v=tok4g128,sink=4,prompt=flashq", "k=ch4g128,v=tok4g128,sink=4,softmax=sas"}) {
-        // Prompts in 8 bits and SAS support windows, but not caps or sink logits.
+        // INT8 prompt attention and SAS support windows, but neither caps nor sink logits.
         const std::string rules(recipe);
         if ((rules.ends_with("flashq") || rules.ends_with("sas")) && model.architecture != "gemma3") continue;
         Machine on_host(file.path(), recipe, nullptr), on_device(file.path(), recipe, device);
         const auto tokens = some_tokens(430, 10);
         std::vector<double> differences[2];
         for (const bool is_prompt : {true, false}) {
-          // It runs a prompt and decoded tokens, or decodes every token after the first.
+          // One run reads a prompt and decodes some tokens. The other decodes every token after the first.
           std::vector<float> logits[2];
           for (Machine* machine : {&on_host, &on_device}) {
             const SequenceId sequence = machine->cache().add();
@@ -265,7 +266,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpuWithWindowsCapsAndSinkLogits) {
   }
 }
 
-// A missing kernel or graph must be reported before anything runs.
+// The engine must report a missing kernel or graph before anything runs.
 TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
   TinyModel gpt_oss{
       .architecture = "gpt-oss", .ffn_norm_name = "post_attention_norm", .sinks = true, .n_experts = 4};
@@ -288,7 +289,7 @@ TEST(DeviceModels, RefuseWhatTheyHaveNoPlaceFor) {
       << refused_hybrid.error().message;
 }
 
-// A device's prompts in INT8 do not support soft caps.
+// INT8 prompt attention on a device does not support soft caps.
 TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
   const auto refusal = [](const TinyModel& model, AttentionBackend& backend) {
     const TinyFile file("flashq_device.gguf");
@@ -311,8 +312,8 @@ TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
 
 class DeviceWeightPlaces : public ::testing::TestWithParam<Place> {};
 
-// The memory that holds weights must not change results, whatever their type. Rows of 160 are not a multiple
-// of what kernels read at once.
+// Results must not depend on which memory holds the weights, whatever their type. Rows have 160 values, which
+// is not a multiple of what kernels read at once.
 TEST_P(DeviceWeightPlaces, MayBeTheHostsMemory) {
   const auto device = device_at(GetParam());
   if (device == nullptr) GTEST_SKIP() << "no such device";
@@ -374,7 +375,7 @@ TEST(DeviceEngineMemory, RunsOutWithAnError) {
   EXPECT_NE(status.error().message.find("out of memory"), std::string::npos) << status.error().message;
 }
 
-// In a step of one token per sequence, the attention call also appends.
+// In a step with one token per sequence, the library's attention call also appends the token.
 TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
   const TinyFile file("single_tokens.gguf");
   TinyModelWriter(TinyModel{}).write(file.path());
@@ -395,10 +396,10 @@ TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
     return KVANT_DEVICE_ERROR;
   };
   EXPECT_TRUE(step(1).ok());
-  EXPECT_FALSE(step(2).ok());  // the first row of a sequence is in the tail of its second page
+  EXPECT_FALSE(step(2).ok());  // the sequence's newest row goes into the tail of the second page
 }
 
-// Expects a step's error, which must leave the sequence unchanged.
+// The helper expects that a step fails and leaves the sequence unchanged.
 TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const TinyFile file("failing_device.gguf");
   TinyModelWriter(TinyModel{}).write(file.path());
@@ -424,14 +425,15 @@ TEST(DeviceEngineFailures, AreErrorsOfTheStep) {
   const PageLibrary works = pages.functions();
   pages.functions().last_error = [] { return "no kernel image"; };
   pages.functions().decode_workspace = [](const auto*, std::size_t*) { return KVANT_DEVICE_ERROR; };
-  expect_failure(step(2), "no kernel image");  // as many rows as no step before had
+  // No earlier step had this many rows, so the workspace must be measured.
+  expect_failure(step(2), "no kernel image");
   pages.functions().decode_workspace = works.decode_workspace;
   pages.functions().decode_schedule = [](const auto*, const auto*, void*, std::size_t, kvant_stream) {
     return KVANT_DEVICE_ERROR;
   };
   expect_failure(step(1), "no kernel image");
   pages.functions() = works;
-  pages.fail(error("the host failed: an illegal address"));  // the error is from earlier work
+  pages.fail(error("the host failed: an illegal address"));  // the error comes from earlier work
   expect_failure(step(400), "an illegal address");
   EXPECT_TRUE(step(399).ok());
   EXPECT_EQ(cache.length(sequence), 400);

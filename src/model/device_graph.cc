@@ -14,7 +14,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kTensorsOfLayer = 192;  // beside those of a delta net
+constexpr std::size_t kTensorsOfLayer = 192;  // without the tensors of a delta net
 constexpr std::size_t kStateAlignment = 256;  // bytes
 
 }  // namespace
@@ -27,7 +27,7 @@ int GraphShape::n_slices() const {
 
 namespace {
 
-// Of all layers of one segment, and what comes before and after them.
+// Returns the largest number of tensors in any segment: those of its layers, and those before and after them.
 std::size_t tensors_of(const Hparams& h, const GraphShape& shape) {
   std::size_t longest = 2, n = 2;
   for (int layer = 0; layer < h.n_layers; ++layer) {
@@ -48,13 +48,13 @@ class DeviceGraph::Builder final : LayerTensors {
         products_(products),
         t_(graph.transforms_) {}
 
-  // Tensors that have a place of their own.
+  // Creates the tensors that keep a fixed address between segments.
   void fix() {
     ggml_context* c = g_.fixed_context_;
     Tensors& t = g_.tensors_;
     t.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, g_.shape_.n_rows);
     t.positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, g_.shape_.n_rows);
-    int n_q = 0, n_kv = 0;  // of the widest layer
+    int n_q = 0, n_kv = 0;  // columns of the widest layer
     for (int layer = 0; layer < h_.n_layers; ++layer) {
       n_q = std::max(n_q, h_.n_q(layer));
       n_kv = std::max(n_kv, h_.n_kv(layer));
@@ -76,7 +76,7 @@ class DeviceGraph::Builder final : LayerTensors {
     t.logits = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_vocab, g_.shape_.n_logit_rows);
   }
 
-  // Of delta nets, in memory that other graphs use as well.
+  // Creates the tensors for the states of delta nets. They lie in memory that other graphs use as well.
   void fix_states(ggml_backend_buffer* memory) {
     const DeltaNet& net = h_.delta_net;
     const int n_slices = g_.shape_.n_slices(), n_layers = h_.n_recurrent();
@@ -114,7 +114,7 @@ class DeviceGraph::Builder final : LayerTensors {
     if (g_.tensors_.query_scales != nullptr) q_ = ggml_mul(c_, q_, g_.tensors_.query_scales);
   }
 
-  // The segment ends with the queries, keys and values.
+  // The segment ends with queries, keys and values at their fixed addresses.
   void run(const Attend&) {
     const LayerTransforms& t = t_.layer(h_.place[layer_]);
     put_heads(transform(q_, t.q), g_.tensors_.q);
@@ -136,7 +136,8 @@ class DeviceGraph::Builder final : LayerTensors {
                               rows(step.from));
   }
 
-  // A delta net has gates of its own.
+  // Multiplies attention's outputs by the sigmoid of their gates. A layer with a delta net has gated its
+  // outputs already.
   void run(const GateHeads&) {
     if (!h_.recurrent[layer_])
       attended_ = ggml_mul(c_, attended_, ggml_sigmoid(c_, wanted(g_.tensors_.gates)));
@@ -159,14 +160,14 @@ class DeviceGraph::Builder final : LayerTensors {
 
   void add(ggml_tensor* node) { ggml_build_forward_expand(graph_, node); }
 
-  // The node's result goes to the place of a fixed tensor, which has at least its size.
+  // Makes the node write its result to the fixed tensor `place`, which is at least as large.
   void put(ggml_tensor* node, ggml_tensor* place) {
     node->buffer = place->buffer;
     node->data = place->data;
     add(node);
   }
 
-  // The same of heads, which may be a part of what a product has made: then they are copied.
+  // Like put(), for heads that may be only a part of a product's result, which must then be copied.
   void put_heads(ggml_tensor* x, ggml_tensor* place) {
     ggml_tensor* whole = x->view_src == nullptr ? x : x->view_src;
     if (ggml_nbytes(whole) == ggml_nbytes(x) && ggml_is_contiguous(whole) && ggml_is_contiguous(x)) {
@@ -179,7 +180,7 @@ class DeviceGraph::Builder final : LayerTensors {
     }
   }
 
-  // Rows of n columns, one after another, at the beginning of a fixed tensor for those of the widest layer.
+  // Returns rows of n columns, packed at the start of a fixed tensor that has room for the widest layer.
   ggml_tensor* columns(ggml_tensor* place, int n) {
     return place->ne[0] == n ? place
                              : ggml_view_2d(c_, place, n, place->ne[1], n * sizeof(float), /*offset=*/0);
@@ -199,7 +200,8 @@ class DeviceGraph::Builder final : LayerTensors {
     return most;
   }
 
-  // x: [head_dim, n_heads, n_rows]; each KV head's matrix is for the query heads of its group.
+  // Applies a transform to x [head_dim, n_heads, n_rows]. Each KV head's matrix applies to the query heads of
+  // its group.
   ggml_tensor* transform(ggml_tensor* x, const DeviceTransform& by) {
     if (by.matrix == nullptr) return x;
     if (by.matrix->ne[2] == 1) {
@@ -219,7 +221,7 @@ class DeviceGraph::Builder final : LayerTensors {
     return ggml_add(c_, x, offset);
   }
 
-  // The gates are kept for what lies behind the attention.
+  // Keeps the gates for the steps after attention.
   ggml_tensor* separate_from_gates(ggml_tensor* both) override {
     const std::size_t head_bytes = h_.head_dim * sizeof(float);
     ggml_tensor* gates =
@@ -232,12 +234,12 @@ class DeviceGraph::Builder final : LayerTensors {
     return wanted_only_ ? ggml_get_rows(c_, rows, g_.tensors_.logit_rows) : rows;
   }
 
-  // Behind the last layer's attention or delta net only the rows whose logits are wanted go on.
+  // After the last layer's attention or delta net, only rows whose logits are wanted continue.
   void keep_wanted_rows() {
     x_ = wanted(x_);
     attended_ = wanted(attended_);
     const LayerWeights& w = weights();
-    // What attention has read was in another segment.
+    // The rows that attention read were in an earlier segment, so their norm is computed again.
     if (h_.network_may_read_normed() && w.ffn_norm == nullptr)
       normed_ = norm(x_, w.attn_norm, w.attn_norm_bias);
     if (h_.recurrent[layer_]) return;
@@ -247,8 +249,9 @@ class DeviceGraph::Builder final : LayerTensors {
     attended_ = ggml_reshape_2d(c_, attended_, h_.n_q(layer_), x_->ne[1]);
   }
 
-  // What all layers read of the tokens: RMS norms of what is projected from their embeddings, and the layers'
-  // own embeddings. What is normed is to be 1 / sqrt(n_embd) of what was projected.
+  // Computes what all layers read of the tokens: the projected embeddings, RMS-normed by layer, plus the
+  // layers' own embeddings. The norm must see the projection divided by sqrt(n_embd), so epsilon is
+  // multiplied by n_embd.
   void embed_for_layers() {
     const Tensors& t = g_.tensors_;
     ggml_tensor* y = multiply(w_.layer_projection(), nullptr, t.x);
@@ -271,7 +274,7 @@ class DeviceGraph::Builder final : LayerTensors {
   DeviceProducts products_;
   const PlanTransforms& t_;
   ggml_cgraph* graph_ = nullptr;
-  bool wanted_only_ = false;  // this is the last layer
+  bool wanted_only_ = false;  // true in the last layer
 };
 
 DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape)
@@ -341,8 +344,8 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
   return graph;
 }
 
-// Segments use the same memory one after another: first it grows to what the largest needs, then each gets
-// its places.
+// All segments use the same memory, one after another. First the memory grows to the size of the largest
+// segment. Then the tensors of each segment get their addresses.
 Status DeviceGraph::allocate() {
   allocator_ = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_));
   for (ggml_cgraph* segment : segments_) {
@@ -388,7 +391,7 @@ Status DeviceGraph::start(int segment) {
 
 void DeviceGraph::read_logits(MatrixView<float> logits) {
   const std::size_t row_bytes = logits.cols * sizeof(float);
-  const int together = logits.stride == logits.cols ? logits.rows : 1;  // rows of a copy
+  const int together = logits.stride == logits.cols ? logits.rows : 1;  // rows per copy
   for (int r = 0; r < logits.rows; r += together)
     ggml_backend_tensor_get_async(backend_, tensors_.logits, logits.row(r), r * row_bytes,
                                   together * row_bytes);

@@ -1,4 +1,4 @@
-// Tests models with gated delta nets and attention: the device's engine against the CPU's.
+// Tests models with gated delta nets and attention: the engine on a device against the CPU's engine.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -29,19 +29,20 @@ class DeviceHybrid : public ::testing::TestWithParam<std::tuple<const char*, Pla
         close_(std::get<1>(GetParam()).from_cpu) {}
   void SetUp() override {
     TinyModel model = with_whole_blocks(tiny_hybrid());
-    model.n_layers = 5;  // the last one is a delta net
+    model.n_layers = 5;  // the last layer is a delta net
     if (!load(std::get<1>(GetParam()), model, std::get<0>(GetParam()))) GTEST_SKIP() << "no such device";
   }
   const Geometry& geometry() const { return device_->cache().plan().geometry; }
 
-  double same_, close_;  // see Place
+  double same_, close_;  // Place explains the two values
 };
 
 TEST_P(DeviceHybrid, GivesTheLogitsOfTheCpuWhateverTheCut) {
-  expect_logits_of_the_cpu({300, 128, 77, 2}, 30, close_, same_);  // 2 is less than the convolution's width
+  // 2 is less than the width of the convolution.
+  expect_logits_of_the_cpu({300, 128, 77, 2}, 30, close_, same_);
 }
 
-// A step without logits ends after the last delta net.
+// A step without logits ends with the last delta net, whose states must still be written.
 TEST_P(DeviceHybrid, StatesGoOnWhereNoLogitsAreWanted) {
   const auto tokens = some_tokens(60, 13);
   const SequenceId expected = device_->cache().add(), sequence = device_->cache().add();
@@ -54,7 +55,7 @@ TEST_P(DeviceHybrid, StatesGoOnWhereNoLogitsAreWanted) {
       same_);
 }
 
-// Steps have prompts of different lengths, a prompt and a decoded token, or several of these.
+// Steps combine prompts of different lengths, a prompt and a decoded token, or several of each.
 TEST_P(DeviceHybrid, SequencesOfOneStepAreEachAsAlone) {
   const auto a = some_tokens(200, 2), b = some_tokens(50, 3), c = some_tokens(50, 4);
   Cache& cache = device_->cache();
@@ -109,8 +110,8 @@ TEST_P(DeviceHybrid, ForksShareStatesAndDontDisturbEachOther) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
-// A step may find its states where the previous step left them. That is wrong after another sequence's step,
-// a cut, or an aborted step.
+// A step may find its states where the previous step left them, but not after another sequence's step, a cut,
+// or an aborted step.
 TEST_P(DeviceHybrid, GoesOnFromItsOwnStateWhateverLiesWhereGraphsFindIt) {
   const auto tokens = some_tokens(120, 14), other = some_tokens(8, 15);
   Cache& cache = device_->cache();
@@ -162,7 +163,8 @@ TEST_P(DeviceHybrid, CutBackToItsCheckpointGoesOnAsTheCpuDoes) {
 
 TEST_P(DeviceHybrid, ASequenceOfTheCpuGoesOn) {
   const SequenceId sequence = expect_import_goes_on(300, 60, close_);
-  ASSERT_TRUE(device_->cache().truncate(sequence, 200).ok());  // it contained the checkpoint's state
+  // The imported image contained the checkpoint's state.
+  ASSERT_TRUE(device_->cache().truncate(sequence, 200).ok());
 }
 
 TEST_P(DeviceHybrid, AbortLeavesTheSequenceAsItWas) {
@@ -173,7 +175,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, DeviceHybrid,
                          ::testing::Combine(::testing::Values("bf16", "kvant-4bit", "kvlinc-2bit"),
                                             ::testing::ValuesIn(kPlaces)));
 
-// Returns the state of a sequence's delta nets in the form of its image (sequence_image.cc).
+// Returns the states of a sequence's delta nets, in the order of the sequence's exported image
+// (sequence_image.cc).
 std::vector<float> states_of(Machine& machine, SequenceId sequence) {
   constexpr std::size_t kIntegersBefore = 10;
   const std::vector<std::byte> image = machine.cache().export_sequence(sequence).value();
@@ -196,11 +199,12 @@ TEST(DeviceHybridModels, GiveTheLogitsAndTheStatesOfTheCpu) {
       const auto differences = row_differences(on_host.run(expected, tokens, true, 150),
                                                on_device.run(sequence, tokens, true, 150), on_host.n_vocab());
       ASSERT_EQ(differences.size(), 150U);
-      // On a device, a token whose two best experts score equally may get the other one.
+      // On a device, a token whose two best experts have equal scores may use the other one.
       const int n_tied = variant.n_experts > 0 ? 8 : 0;
       EXPECT_LT(differences[149 - n_tied], 0.025) << name << " on " << place.name;
       EXPECT_LT(differences[75], 0.01) << name << " on " << place.name;
-      // All values before the first attention are F32; its queries are BF16 on a device.
+      // All values before the first attention are F32, so these states must agree closely. Attention's
+      // queries are BF16 on a device.
       std::vector<float> states = states_of(on_host, expected), found = states_of(on_device, sequence);
       const Geometry& g = on_host.cache().plan().geometry;
       const std::size_t n_first =
@@ -229,7 +233,7 @@ TEST(DeviceHybridMemory, RunsOutWithAnError) {
   EXPECT_EQ(cache.length(sequence), 0);
 }
 
-// CUDA's convolution takes channels in groups of 128.
+// CUDA's kernel for the convolution requires a multiple of 128 channels.
 TEST(DeviceHybrids, ConvolutionsWithoutAKernelAreRefusedWhenTheModelIsLoaded) {
   const auto device = device_at(kPlaces[1]);
   if (device == nullptr) GTEST_SKIP() << "no such device";

@@ -1,4 +1,4 @@
-// Tests only: engines with a cache, on the CPU and on the devices that tests run on.
+// Runs engines with a cache, on the CPU and on test devices, for tests that compare them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@
 
 namespace kvant::testing {
 
-// An engine with a cache, on the CPU or on a device. kv_offload: whether the cache of a device's engine is
-// the device's as well.
+// Machine is an engine with a cache, on the CPU or on a device. kv_offload says whether a device's engine
+// keeps its cache on the device, too.
 class Machine {
  public:
   Machine(const std::string& path, const std::string& recipe, const std::shared_ptr<ComputeDevice>& device,
@@ -33,7 +33,7 @@ class Machine {
         engine_(Engine::load(path, {.n_threads = 1, .device = device}).value()) {
     Recipe parsed = parse_recipe(recipe + ",tail=bf16").value();
     if (device == nullptr || !kv_offload)
-      parsed.prompt = PromptAttention::exact;  // a GPU's kernel is none of the CPU's
+      parsed.prompt = PromptAttention::exact;  // the CPU has no kernel for INT8 prompt attention
     const auto plan = resolve(parsed, engine_->geometry(), made_up_constants(parsed, engine_->geometry()));
     EXPECT_TRUE(plan.ok()) << recipe << ": " << plan.error().message;
     const auto placed = backend_->place(plan.value());
@@ -44,7 +44,7 @@ class Machine {
   Cache& cache() { return *cache_; }
   std::size_t n_vocab() const { return engine_->n_vocab(); }
 
-  // Logits of every token of all slices.
+  // Runs one step and returns the logits of every token of all slices.
   std::vector<float> step(const std::vector<EngineInput>& inputs) {
     int n = 0;
     for (const EngineInput& input : inputs) n += static_cast<int>(input.tokens.size());
@@ -52,7 +52,7 @@ class Machine {
     step(inputs, {logits.data(), n, static_cast<int>(n_vocab())});
     return logits;
   }
-  // The inputs say that they want none.
+  // The inputs must not ask for logits.
   void step_without_logits(const std::vector<EngineInput>& inputs) {
     step(inputs, {nullptr, 0, static_cast<int>(n_vocab())});
   }
@@ -66,7 +66,7 @@ class Machine {
     }
     return logits;
   }
-  // The first n_prompt tokens as a prompt, the others decoded: logits of all.
+  // Reads the first n_prompt tokens as a prompt and decodes the others. Returns the logits of all tokens.
   std::vector<float> read_and_decode(SequenceId sequence, std::span<const std::int32_t> tokens, int n_prompt,
                                      int prompt_chunk, int decode_chunk) {
     std::vector<float> logits = run(sequence, tokens.first(n_prompt), true, prompt_chunk);
@@ -104,7 +104,7 @@ inline double relative_difference(const std::vector<float>& a, const std::vector
   return std::sqrt(difference / energy);
 }
 
-// The differences of rows, ascending.
+// Returns the relative difference of each row, in ascending order.
 inline std::vector<double> row_differences(const std::vector<float>& a, const std::vector<float>& b,
                                            std::size_t n_columns) {
   std::vector<double> differences;
@@ -119,19 +119,19 @@ inline std::vector<double> row_differences(const std::vector<float>& a, const st
   return differences;
 }
 
-// Devices that tests run on, and by how much relative differences of logits may differ there. Between two
-// ways to the same: a GPU multiplies batches of other sizes by other kernels. From the CPU: queries are BF16
-// on a device, and so are rows before they are sealed, so that codes flip; and a GPU searches trellises
-// otherwise.
+// Place is a device for tests, with bounds for the relative difference of logits. between_ways bounds two
+// ways to the same result: a GPU multiplies batches of different sizes with different kernels. from_cpu
+// bounds the difference from the CPU. On a device, queries and unsealed rows are BF16, so some codes differ,
+// and a GPU searches trellises in another way.
 struct Place {
   const char* name;
   double between_ways, from_cpu;
 };
 inline constexpr Place kPlaces[] = {{"host", 1e-3, 0.15}, {"cuda", 0.1, 0.15}};
 
-// The same with what a recipe adds to the differences: chunks of few tokens take the decode kernel, and the
-// outputs of the one for prompts in integers are BF16; where errors are shaped, one code of a row that
-// differs changes those behind it.
+// Returns the place with larger bounds where the recipe needs them. Short chunks use the decode kernel, and
+// the INT8 prompt kernel writes BF16. With query-weighted errors, one different code of a row changes the
+// codes after it.
 inline Place with_recipe(Place place, const std::string& recipe) {
   const bool shaped = recipe.starts_with("kvant") || recipe.find("encode=shaped") != std::string::npos;
   if (recipe.ends_with("flashq")) place.between_ways = std::max(place.between_ways, shaped ? 0.15 : 0.02);
@@ -139,27 +139,28 @@ inline Place with_recipe(Place place, const std::string& recipe) {
   return place;
 }
 
-// Null: this machine has none of the name.
+// Returns the device, or null if this machine does not have it.
 inline std::shared_ptr<ComputeDevice> device_at(const Place& place) {
   if (place.name == std::string("host")) return std::make_shared<HostDevice>();
-  static const auto gpu = open_device(place.name);  // starting one takes a second
+  static const auto gpu = open_device(place.name);  // starting a GPU takes a second
   return gpu.ok() ? *gpu : nullptr;
 }
 
-// A model of gated delta nets that a GPU has kernels for: CUDA convolves channels by 128.
+// Returns the model with a number of delta-net heads that a GPU has kernels for: CUDA requires a multiple of
+// 128 channels.
 inline TinyModel with_whole_blocks(TinyModel model) {
   const int n_heads = 128 / model.delta_head_dim;
   model.n_delta_value_heads = (model.n_delta_value_heads + n_heads - 1) / n_heads * n_heads;
   return model;
 }
 
-// One model and recipe on the CPU and on a device, for fixtures.
+// HostAndDevice runs one model and recipe on the CPU and on a device, as a base of fixtures.
 class HostAndDevice {
  protected:
-  // file: of the fixture's own, since tests run side by side.
+  // Each fixture needs a `file` name of its own, because tests run at the same time.
   explicit HostAndDevice(const std::string& file) : file_(file) {}
 
-  // False: this machine has no such device.
+  // Returns false if this machine does not have the device.
   bool load(const Place& place, const TinyModel& model, const std::string& recipe) {
     const auto device = device_at(place);
     if (device == nullptr) return false;
@@ -169,8 +170,9 @@ class HostAndDevice {
     return true;
   }
 
-  // Logits of a prompt in such chunks, the first of which has all of it, and of n_decoded tokens behind it,
-  // against the CPU's and each other's. close, same: relative differences, see Place.
+  // Compares the logits of a prompt and of n_decoded tokens after it with the CPU's logits. The prompt is
+  // read in steps of each size in `chunks`, of which the first is the whole prompt. `close` bounds the
+  // difference from the CPU, and `same` the difference between the step sizes (Place).
   void expect_logits_of_the_cpu(std::initializer_list<int> chunks, int n_decoded, double close, double same) {
     const int n_prompt = *chunks.begin();
     const auto tokens = some_tokens(n_prompt + n_decoded, 1);
@@ -188,8 +190,8 @@ class HostAndDevice {
     }
   }
 
-  // A sequence of the CPU's, checkpointed after 200 of its n tokens, goes on on the device, whose is
-  // returned.
+  // Moves a sequence of n tokens, with a checkpoint after 200, from the CPU to the device. The sequence must
+  // continue there as on the CPU. Returns the device's sequence.
   SequenceId expect_import_goes_on(int n, int n_decoded, double close) {
     const auto tokens = some_tokens(n, 11), other = some_tokens(n_decoded, 12);
     const SequenceId expected = host_->cache().add();
@@ -206,8 +208,8 @@ class HostAndDevice {
     return sequence;
   }
 
-  // A fork at n_prompt of n tokens takes no pages, and what it goes on with, n_branch other tokens, isn't
-  // seen by the sequence that it was forked from.
+  // Forks a sequence at n_prompt of its n tokens. The fork must take no pages, and its n_branch further
+  // tokens must not change the first sequence.
   void expect_forks_share(int n_prompt, int n, int n_branch, double same) {
     const auto tokens = some_tokens(n, 4);
     const auto prompt = std::span(tokens).first(n_prompt), rest = std::span(tokens).subspan(n_prompt);
@@ -225,7 +227,7 @@ class HostAndDevice {
     EXPECT_EQ(cache.page_bytes_in_use(), 0);
   }
 
-  // What a benchmark puts into a cache instead of n tokens of a prompt.
+  // Fills a sequence with n made-up tokens, as benchmarks do in place of a prompt, and decodes from there.
   void expect_fills_for_benchmarks(int n) {
     Cache& cache = device_->cache();
     const SequenceId sequence = cache.add();
@@ -235,7 +237,8 @@ class HostAndDevice {
     EXPECT_EQ(cache.length(sequence), n + 2);
   }
 
-  // A step of 180 tokens that is given up after 120.
+  // Gives up a step of 180 tokens that was reserved after 120 tokens. The sequence must continue as if the
+  // step had never begun.
   void expect_abort_changes_nothing(double same) {
     const auto tokens = some_tokens(300, 8);
     const auto before_it = std::span(tokens).first(120), behind = std::span(tokens).subspan(120);

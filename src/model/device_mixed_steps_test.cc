@@ -1,5 +1,5 @@
-// Tests steps on devices that read prompts while other sequences decode. Each slice takes the path that suits
-// it, and gets the result that it would get alone.
+// Tests steps on devices that read prompts while other sequences decode. Each slice must take the kernel for
+// its kind, and get the result that it would get alone.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,20 +19,20 @@ using testing::relative_difference;
 using testing::some_tokens;
 using testing::with_whole_blocks;
 
-// A sequence with some tokens, and the tokens that a step adds to it.
+// MixedSlice describes a sequence with n_before tokens, and the tokens that a step adds to it.
 struct MixedSlice {
   int n_before, n_tokens;
   bool is_prompt;
 };
 constexpr MixedSlice kAnswer{300, 1, false}, kYoungAnswer{50, 1, false};
-constexpr MixedSlice kGuess{254, 3, false};  // drafted tokens that cross the end of a page
+constexpr MixedSlice kGuess{254, 3, false};  // draft tokens that cross the end of a page
 constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPromptEnd{256, 20, true};
-// The first page of these, and so the sink, is sealed in the step or when it begins.
+// Each of these slices seals the first page, which contains the sink, during the step or at its beginning.
 constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
 constexpr MixedSlice kAnswerSeals{128, 1, false};
 
-// A step, and for it the number of runs whose rows are in blocks, of runs whose rows are sequences, and of
-// these sequences when pages are sealed.
+// MixedStep is a step with the expected calls for a recipe that seals: runs whose rows form blocks, runs
+// whose rows are sequences, and the number of these sequences.
 struct MixedStep {
   std::vector<MixedSlice> slices;
   int prompt_runs, row_runs, row_sequences;
@@ -82,7 +82,8 @@ const MixedCase kMixedCases[] = {
     {hybrid_model, "kvant-4bit"},
 };
 
-// Holds two equal sequences for every slice of a step.
+// MixedSequences holds two equal sequences for every slice of a step: one for a step of its own, and one for
+// the common step.
 class MixedSequences {
  public:
   MixedSequences(Machine& machine, const MixedStep& step) : machine_(machine), step_(step) {
@@ -96,7 +97,8 @@ class MixedSequences {
     }
   }
 
-  // Returns, by slice, the logits of its tokens: each slice in a step of its own, or all in one step.
+  // alone() and together() return the logits of each slice's tokens: with a step for each slice, or with one
+  // step for all.
   std::vector<std::vector<float>> alone() {
     std::vector<std::vector<float>> logits;
     for (std::size_t i = 0; i < alone_.size(); ++i) logits.push_back(machine_.step({input(alone_, i)}));
@@ -111,7 +113,7 @@ class MixedSequences {
     }
     return split(machine_.step(all), n_tokens);
   }
-  // Decodes one more token of each sequence, which shows what the step left in the cache.
+  // Decodes one more token of each sequence. Its logits show what the step left in the cache.
   std::vector<std::vector<float>> next(bool together) {
     std::vector<EngineInput> all;
     for (std::size_t i = 0; i < alone_.size(); ++i)
@@ -174,7 +176,7 @@ TEST_P(DeviceMixedSteps, GiveEachSliceWhatItGetsAlone) {
 INSTANTIATE_TEST_SUITE_P(Recipes, DeviceMixedSteps,
                          ::testing::Combine(::testing::ValuesIn(kMixedCases), ::testing::ValuesIn(kPlaces)));
 
-// Counts calls of the library and the rows that attend in them.
+// CountedCalls counts the calls of the library and the rows that attend in them.
 struct CountedCalls {
   int prompts = 0, prompt_rows = 0, decodes = 0, decode_rows = 0, decode_sequences = 0;
 };
@@ -215,18 +217,19 @@ TEST(DeviceMixedStepCalls, AreThoseOfThePromptKernelForItsSlicesAlone) {
       for (const MixedSlice& slice : step.slices)
         (slice.is_prompt && slice.n_tokens >= 32 ? expected.prompt_rows : expected.decode_rows) +=
             n_layers * slice.n_tokens;
-      // With a correction, each row is a sequence, as in short caches without sealed pages.
+      // With a correction, or in a short cache without sealed pages, each row counts as a sequence.
       if (recipe != std::string("kvant-4bit")) expected.decode_sequences = expected.decode_rows;
       counted_calls = {};
       sequences.together();
       EXPECT_EQ(counted_calls.prompts, expected.prompts) << recipe;
       EXPECT_EQ(counted_calls.prompt_rows, expected.prompt_rows) << recipe;
       EXPECT_EQ(counted_calls.decode_rows, expected.decode_rows) << recipe;
-      if (recipe == std::string("vquant-k4v2")) continue;  // its rows are processed in rounds
+      // The library processes this recipe's rows in rounds.
+      if (recipe == std::string("vquant-k4v2")) continue;
       EXPECT_EQ(counted_calls.decode_sequences, expected.decode_sequences)
           << recipe << ", step " << &step - kMixedSteps;
       if (recipe == std::string("kvlinc-2bit"))
-        continue;  // slices of one row and of several rows form one run
+        continue;  // slices of one row and slices of several rows form one run
       EXPECT_EQ(counted_calls.decodes, expected.decodes) << recipe;
     }
   }

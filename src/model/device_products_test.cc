@@ -1,4 +1,5 @@
-// Tests a device's engine that multiplies in F32, against weights that were expanded beforehand.
+// Tests a device's engine that multiplies in F32, against an engine whose weights were expanded to F32
+// beforehand.
 #include <gtest/gtest.h>
 
 #include "model/device_machine.h"

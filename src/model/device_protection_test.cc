@@ -1,5 +1,5 @@
-// Tests protection by scores on a device (VQuant section 5). It must protect the tokens that a cache in host
-// memory protects: in prompts and decoded tokens, batches, forks, cuts, and sessions that move.
+// Tests protection by scores on a device (VQuant, section 5). The device must protect the same tokens as a
+// cache in host memory: in prompts and decode, in batches and forks, after cuts, and in sessions that move.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -19,7 +19,7 @@ using testing::some_tokens;
 
 constexpr const char* kRecipe = "k=ch4g128,v=tok2g128,window=128,sink=4,protect=0.1";
 
-// Each pair is the head and the token of a protected row.
+// Returns the head and the token of each protected row.
 using Chosen = std::set<std::pair<int, int>>;
 
 Chosen chosen_by(const Cache& cache, SequenceId sequence) {
@@ -78,7 +78,7 @@ TEST_P(DeviceProtectionTest, ChoosesTheTokensOfTheCpuWhateverTheCut) {
   EXPECT_EQ(device_->cache().page_bytes_in_use(), 0);
 }
 
-// Pages of one sequence end where those of the other do not.
+// The two sequences end their pages at different steps.
 TEST_P(DeviceProtectionTest, SequencesOfOneStepAreEachAsAlone) {
   const auto a = some_tokens(540, 2), b = some_tokens(470, 3), c = some_tokens(530, 4);
   Cache& cache = device_->cache();
@@ -106,7 +106,7 @@ TEST_P(DeviceProtectionTest, SequencesOfOneStepAreEachAsAlone) {
   }
 }
 
-// The forks separate while they share observers of an open page and a protected page with room.
+// The forks diverge while they share the observers of an open page and a protected page that has room.
 TEST_P(DeviceProtectionTest, ForksDontDisturbEachOther) {
   const auto tokens = some_tokens(900, 6);
   const auto first = std::span(tokens).first(480), rest = std::span(tokens).subspan(480);
@@ -140,8 +140,8 @@ TEST_P(DeviceProtectionTest, AnAbortLeavesScoresObserversAndRows) {
 
 TEST_P(DeviceProtectionTest, CutBackGoesOnAsTheCpuDoes) {
   const auto tokens = some_tokens(900, 9), other = some_tokens(300, 10);
-  for (const int length :
-       {880, 850, 700, 512, 333, 60}) {  // at observers, an ended page, sealed pages, the first page
+  // The cuts lie at observers, at the end of a page, in sealed pages, and in the first page.
+  for (const int length : {880, 850, 700, 512, 333, 60}) {
     const SequenceId expected = host_->cache().add(), sequence = device_->cache().add();
     for (const auto& [machine, id] : {std::pair{host_.get(), expected}, {device_.get(), sequence}}) {
       machine->run(id, tokens, true, 900);
@@ -159,7 +159,7 @@ TEST_P(DeviceProtectionTest, CutBackGoesOnAsTheCpuDoes) {
   }
 }
 
-// The open page has observers, or none.
+// The open page has observers at some lengths and none at others.
 TEST_P(DeviceProtectionTest, SessionsGoOnInTheOtherPlace) {
   const auto tokens = some_tokens(700, 11), other = some_tokens(400, 12);
   for (const int length : {700, 600, 512}) {

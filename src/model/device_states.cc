@@ -40,7 +40,7 @@ std::size_t DeviceStates::state_stride() const {
   return hparams_.delta_net.state_values() * sizeof(float);
 }
 
-// A state that nobody else holds has expired, even if something else lies at its address now.
+// The weak pointer of a freed state has expired, even if another state now lies at its address.
 bool DeviceStates::holds_states_before(const Step& step) const {
   if (held_.size() != step.slices().size()) return false;
   for (int i = 0; i < std::ssize(held_); ++i) {
@@ -52,9 +52,9 @@ bool DeviceStates::holds_states_before(const Step& step) const {
 
 void DeviceStates::load(const Step& step, const DeviceGraph& graph) {
   const bool holds = holds_states_before(step);
-  held_.clear();  // the graph overwrites them
+  held_.clear();  // the graph overwrites these states
   if (!holds) copy_in(step, graph);
-  device_->graph_after_pages();  // waits for copies of the previous step, too
+  device_->graph_after_pages();  // this also waits for copies of the previous step
 }
 
 void DeviceStates::copy_in(const Step& step, const DeviceGraph& graph) {

@@ -1,5 +1,5 @@
-// Tests models on a device that mix layers with a sliding window and others, and free pages beyond the
-// window. They are compared with the CPU's engine, and with what a window sees.
+// Tests models on a device in which only some layers have a sliding window. These layers free pages beyond
+// the window. The results are compared with the CPU's, and the pages with what the window needs.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -32,14 +32,15 @@ class DeviceWindows : public ::testing::TestWithParam<std::tuple<const char*, Pl
       GTEST_SKIP() << "no such device";
   }
 
-  double same_, close_;  // see Place
+  double same_, close_;  // Place explains the two values
 };
 
 TEST_P(DeviceWindows, GiveTheLogitsOfTheCpuWhateverTheCut) {
   expect_logits_of_the_cpu({600, 128, 77}, 30, close_, same_);
 }
 
-// Sliding layers keep pages with a token that the next token sees, and pages that are not due yet.
+// A layer with a window must keep pages with a token that the next token sees, and pages that are not due
+// yet.
 TEST_P(DeviceWindows, HoldWhatIsSeen) {
   Cache& cache = device_->cache();
   const auto tokens = some_tokens(700, 14);
@@ -65,7 +66,7 @@ TEST_P(DeviceWindows, HoldWhatIsSeen) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
-// A prompt and decoded tokens share a step; each must get what it gets alone.
+// A prompt and decoded tokens share a step, and each must get the result that it gets alone.
 TEST_P(DeviceWindows, SequencesOfOneStepAreEachAsAlone) {
   const auto a = some_tokens(520, 2), b = some_tokens(400, 3);
   Cache& cache = device_->cache();
@@ -83,7 +84,7 @@ TEST_P(DeviceWindows, SequencesOfOneStepAreEachAsAlone) {
 }
 
 TEST_P(DeviceWindows, ForksShareAndDontDisturbEachOther) {
-  expect_forks_share(400, 540, 200, same_);  // the branch frees pages that the trunk still holds
+  expect_forks_share(400, 540, 200, same_);  // the fork frees pages that the first sequence still holds
 }
 
 TEST_P(DeviceWindows, CutBackWhereTheCpuIsGoOnAsTheCpuDoes) {
@@ -141,14 +142,14 @@ INSTANTIATE_TEST_SUITE_P(
                                          "k=ch4g128,v=tok4g128,sink=4,prompt=flashq"),
                        ::testing::ValuesIn(kPlaces)));
 
-// This device is host memory, whose library encodes as the CPU does. Errors of keys are weighted by the
-// position of their page in the sequence.
+// Only the device in host memory is compared, because its library encodes exactly like the CPU. A page's
+// position in the sequence changes the weights of its keys' errors.
 INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceWindows,
                          ::testing::Combine(::testing::Values("k=hadamard:tcq2,v=hadamard:tcq2,sink=4,"
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-// Records the position that the library is told for each page that it seals, by layer.
+// SealedPlaces records, by layer, the position that the library is told for each page that it seals.
 struct SealedPlaces {
   std::vector<std::int32_t> of_layer[3];
   int n_calls = 0;
@@ -163,7 +164,8 @@ kvant_status note_place(const kvant_decode_shape*, const kvant_decode_layer*, co
   return KVANT_OK;
 }
 
-// Metrics of keys rotate with a page's position in its sequence, wherever its table begins.
+// The metrics of keys rotate with a page's position in its sequence, so the position must be right even if
+// the page table begins later.
 TEST(DeviceWindowTables, NameThePlaceOfAPageToTheMetricsOfItsKeys) {
   const TinyFile file("places_windows.gguf");
   TinyModelWriter(tiny_windowed()).write(file.path());

@@ -35,7 +35,8 @@ class GgufEngine : public Engine {
   std::int64_t weight_bytes() const override { return weights_->bytes(); }
   std::int64_t host_weight_bytes() const override { return weights_->host_bytes(); }
   std::string fingerprint() const override {
-    // Pages and constants on disk hold keys as the engine scales them, so the fingerprint must say so.
+    // Pages and constants on disk hold keys as the engine scales them, so the fingerprint says whether keys
+    // are balanced.
     constexpr std::uint64_t kBalanced = 0x62616c616e636564U;
     return fmt::format("{:016x}", file_->content_hash() ^ (weights_->balances_keys() ? kBalanced : 0));
   }
@@ -104,7 +105,7 @@ class GgufEngine : public Engine {
     return {};
   }
 
-  // Collects rows in batch order: the inputs' tokens one after another.
+  // Collects the rows in batch order: the tokens of one input after those of another.
   void gather_rows(const Step& step, std::span<const EngineInput> inputs) {
     tokens_.clear();
     positions_.clear();

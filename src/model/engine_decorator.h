@@ -1,4 +1,4 @@
-// EngineDecorator wraps an engine; derived classes change some of its functions. For tests only.
+// EngineDecorator wraps an engine, for tests. Derived classes change some of its functions.
 #pragma once
 
 #include "model/engine.h"
@@ -7,7 +7,7 @@ namespace kvant {
 
 class EngineDecorator : public Engine {
  public:
-  // `engine` must outlive it.
+  // `engine` must outlive the object.
   explicit EngineDecorator(Engine& engine) : engine_(engine) {}
 
   const Geometry& geometry() const override { return engine_.geometry(); }

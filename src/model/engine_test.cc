@@ -18,7 +18,7 @@ namespace {
 
 using testing::random_tokens;
 
-// Runs the tiny model in llama.cpp, with an F32 cache for that many tokens in one batch.
+// LlamaModel runs the tiny model in llama.cpp, with an F32 cache and all tokens in one batch.
 struct LlamaModel {
   std::unique_ptr<llama_model, decltype(&llama_model_free)> model;
   std::unique_ptr<llama_context, decltype(&llama_free)> context;
@@ -27,7 +27,7 @@ LlamaModel open_llama(const std::string& path, std::size_t n_tokens, int context
   quiet_library_log();
   llama_model_params model_params = llama_model_default_params();
   model_params.n_gpu_layers = 0;
-  model_params.use_extra_bufts = false;  // avoids AMX; see repacking.cc
+  model_params.use_extra_bufts = false;  // ggml's AMX code crashes on some machines (repacking.cc)
   llama_model* const model = llama_model_load_from_file(path.c_str(), model_params);
   KVANT_CHECK(model != nullptr, "llama.cpp refuses the tiny model");
   llama_context_params params = llama_context_default_params();
@@ -45,7 +45,7 @@ LlamaModel open_llama(const std::string& path, std::size_t n_tokens, int context
   return opened;
 }
 
-// Returns llama.cpp's logits [n_tokens, n_vocab] of every position.
+// Returns llama.cpp's logits at every position, [n_tokens, n_vocab].
 std::vector<float> llama_logits(const std::string& path, const std::vector<std::int32_t>& tokens,
                                 int context) {
   const LlamaModel llama = open_llama(path, tokens.size(), context, /*embeds=*/false);
@@ -64,7 +64,7 @@ std::vector<float> llama_logits(const std::string& path, const std::vector<std::
   return {logits, logits + tokens.size() * TinyModelWriter::kVocabulary};
 }
 
-// Returns llama.cpp's mean of the hidden states [n_embd].
+// Returns llama.cpp's mean of the hidden states, [n_embd].
 std::vector<float> llama_embedding(const std::string& path, std::vector<std::int32_t> tokens, int context) {
   const LlamaModel llama = open_llama(path, tokens.size(), context, /*embeds=*/true);
   const auto n_tokens = static_cast<std::int32_t>(tokens.size());
@@ -74,7 +74,7 @@ std::vector<float> llama_embedding(const std::string& path, std::vector<std::int
   return {mean, mean + llama_model_n_embd(llama.model.get())};
 }
 
-// Runs an engine on a tiny model, with a cache of one recipe.
+// Bench runs an engine on a tiny model, with a cache of one recipe.
 class Bench {
  public:
   explicit Bench(const std::string& path, const std::string& recipe = "k=f16,v=f16",
@@ -97,7 +97,7 @@ class Bench {
   Engine& engine() { return *engine_; }
   Cache& cache() { return *cache_; }
 
-  // Returns the logits of all `tokens`, which a new sequence reads in chunks.
+  // Returns the logits of all `tokens`. A new sequence reads them in steps of `chunk`.
   std::vector<float> logits(const std::vector<std::int32_t>& tokens, int chunk) {
     const SequenceId sequence = cache_->add();
     std::vector<float> all(tokens.size() * TinyModelWriter::kVocabulary);
@@ -112,7 +112,7 @@ class Bench {
     return all;
   }
 
-  // Returns the mean of the hidden states of all `tokens`, read in the same way.
+  // Returns the mean of the hidden states of all `tokens`. A new sequence reads them in steps of `chunk`.
   std::vector<float> embedding(const std::vector<std::int32_t>& tokens, int chunk) {
     const SequenceId sequence = cache_->add();
     const int n = static_cast<int>(tokens.size()), n_embd = engine_->n_embd();
@@ -147,7 +147,7 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
   return maximum;
 }
 
-// Returns the root mean square of the difference, relative to that of `exact`.
+// Returns the root mean square of the difference, relative to the root mean square of `exact`.
 double relative_error(const std::vector<float>& exact, const std::vector<float>& other) {
   EXPECT_EQ(exact.size(), other.size());
   double difference = 0, energy = 0;
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(UnlikeLayers, EachVariant, ::testing::ValuesIn(variants
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Experts, EachVariant, ::testing::ValuesIn(expert_variants()), name_of);
 
-// Returns the share of positions where a logit differs by more than `limit`.
+// Returns the share of positions at which any logit differs by more than `limit`.
 double share_beyond(const std::vector<float>& a, const std::vector<float>& b, double limit) {
   EXPECT_EQ(a.size(), b.size());
   constexpr std::size_t kVocabulary = TinyModelWriter::kVocabulary;
@@ -181,8 +181,8 @@ double share_beyond(const std::vector<float>& a, const std::vector<float>& b, do
   return static_cast<double>(beyond * kVocabulary) / static_cast<double>(a.size());
 }
 
-// llama.cpp pools these states as an embedding. One run uses a batch, another so few tokens per step that
-// threads have single rows.
+// llama.cpp's embedding is the mean of these states. One run reads the tokens as a batch. The other reads so
+// few tokens per step that every thread computes all rows.
 TEST_P(EachVariant, ShowsTheHiddenStatesOfLlamaCpp) {
   const TinyModel& model = GetParam().model;
   const auto file = write_tiny_model(model);
@@ -207,12 +207,12 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
   const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
   EXPECT_GT(*high - *low, 2) << "the model says nothing";
   EXPECT_LE(share_beyond(bench.logits(tokens, 128), at_once, 1e-3), turned_over);
-  // Small batches use ggml's products, whose F16 keys and values sometimes round differently.
+  // Small batches use ggml's products, after which some keys and values round differently to F16.
   EXPECT_LE(share_beyond(bench.logits(tokens, 37), at_once, 5e-3), turned_over);
 }
 
-// Returns one model per kind of layer: experts with all that they may share, sinks in windows, norms of rows,
-// parallel blocks, layers without RoPE, and delta nets.
+// Returns a model for each kind of layer: experts of all kinds, sink logits with windows, norms of whole
+// rows, parallel blocks, layers without RoPE, and delta nets.
 std::vector<Variant> kinds_of_layers() {
   std::vector<Variant> some;
   const std::set<std::string> names{"qwen2moe", "bailingmoe2",    "gpt_oss",    "olmo3",
@@ -233,7 +233,7 @@ class EachRecipe : public ::testing::TestWithParam<std::tuple<Variant, const cha
       : file_(write_tiny_model(std::get<0>(GetParam()).model)),
         bench_(file_->path(), std::get<1>(GetParam())) {}
 
-  // Returns the logits of tokens that are decoded one by one.
+  // Decodes tokens one by one. Returns their logits.
   std::vector<float> decode(SequenceId sequence, std::span<const std::int32_t> tokens) {
     constexpr int kVocabulary = TinyModelWriter::kVocabulary;
     std::vector<float> all(tokens.size() * kVocabulary);
@@ -312,7 +312,7 @@ TEST(Engine, GivesTheSameLogitsOfExpertsOnAnyNumberOfThreads) {
   }
 }
 
-// Models store experts in these types; gpt-oss uses MXFP4.
+// Models store experts in these types. gpt-oss uses MXFP4.
 TEST(Engine, ReadsExpertsOfEveryType) {
   TinyModel model;
   for (const Variant& v : expert_variants()) {
@@ -331,9 +331,9 @@ TEST(Engine, ReadsExpertsOfEveryType) {
   }
 }
 
-// Scores depend on distances between positions alone (Su et al. 2021, section 3.2.2).
-// Norms that training left uneven: 32 times as large for keys in some channels, as much smaller for queries.
-// Scores are the same, so a rotated cache must not lose more of them.
+// In this model, training has left the norms uneven: in some channels, keys are 32 times as large and queries
+// as much smaller. All scores are the same as in the even model. After balancing, both models must give the
+// same bits, so a rotated cache loses no more scores.
 TEST(Engine, GivesTheSameBitsHoweverNormsAreSharedOutBetweenQueriesAndKeys) {
   TinyModel even{.architecture = "qwen3", .head_dim = 128, .qk_norm = true}, skewed = even;
   skewed.key_octaves = 5;
@@ -452,7 +452,8 @@ TEST(Engine, DequantizesWeightsExactly) {
     const auto f32_file = write_tiny_model(in_f32);
     EXPECT_LE(max_difference(exact, Bench(f32_file->path()).logits(tokens, 64)), 1e-5)
         << ggml_type_name(type);
-    // ggml rounds activations to the weights' type, or to INT8 for quantized weights, here and in llama.cpp.
+    // ggml rounds activations to the weights' type, or to INT8 for quantized weights, in kvant and in
+    // llama.cpp.
     const double maximum = type == GGML_TYPE_F16 ? 0.002 : type == GGML_TYPE_BF16 ? 0.015 : 0.03;
     EXPECT_LE(relative_error(exact, llama_logits(file->path(), tokens, 256)), maximum)
         << ggml_type_name(type);

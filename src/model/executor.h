@@ -1,4 +1,4 @@
-// Executor runs the rows of a step through a model's layers on one device, attention sites included.
+// Executor runs the rows of a step through a model's layers on one device, including the attention sites.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace kvant {
 
-// Describes the rows of one batch.
+// ForwardRows describes the rows of one batch.
 struct ForwardRows {
   std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
-  std::span<const std::int32_t> positions;   // [n_rows]: absolute index of each token in its sequence
-  std::span<const std::int32_t> logit_rows;  // rows whose logits are wanted
+  std::span<const std::int32_t> positions;   // [n_rows]: each token's absolute index in its sequence
+  std::span<const std::int32_t> logit_rows;  // the rows whose logits are wanted
   bool short_rope = false;                   // EngineInput::short_rope, for all rows
-  bool wants_states = false;  // returns the hidden states of these rows instead of logits; CPU only
+  bool wants_states = false;  // the outputs are the hidden states of logit_rows in place of logits; CPU only
 };
 
 class Executor {
@@ -25,8 +25,8 @@ class Executor {
   virtual ~Executor() = default;
 
   // Runs `rows`, the step's tokens in slice order, through the layers. Each attention site appends to the
-  // step's cache and attends to it. logits: [logit_rows.size(), n_vocab], or n_embd columns of states. If it
-  // returns an error (memory is short), the caller aborts the step. Errors of attention sites go to
+  // step's cache and attends to it. logits [logit_rows.size(), n_vocab], or n_embd columns of hidden states.
+  // Returns an error if memory is short; the caller must then abort the step. Errors of attention go to
   // step.fail().
   virtual Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                      MatrixView<float> logits) = 0;

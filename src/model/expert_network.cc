@@ -15,9 +15,9 @@
 namespace kvant {
 namespace {
 
-constexpr int kFewOutputs = 32;   // weight rows in one piece of work with few rows
-constexpr int kManyOutputs = 96;  // and with many
-constexpr int kItemRows = 512;    // rows of activations in one
+constexpr int kFewOutputs = 32;   // weight rows in one piece of work, if there are few rows
+constexpr int kManyOutputs = 96;  // weight rows in one piece of work, if there are many rows
+constexpr int kItemRows = 512;    // rows of activations in one piece of work
 
 float dot(const float* a, const float* b, int n) {
   float sum = 0;
@@ -25,8 +25,8 @@ float dot(const float* a, const float* b, int n) {
   return sum;
 }
 
-// x_i <- x_i / 2 (1 + tanh(sqrt(2 / pi) (x_i + 0.044715 x_i^3))) (Hendrycks and Gimpel 2016), which is x_i
-// times the sigmoid of twice that angle.
+// Computes GELU in the tanh form of Hendrycks and Gimpel 2016, x_i <- x_i / 2 (1 + tanh(sqrt(2 / pi) (x_i +
+// 0.044715 x_i^3))). That equals x_i times the sigmoid of twice the argument of tanh.
 void gelu(float* x, int n) {
   constexpr float kSlope = 1.5957691216F, kCubic = 0.044715F;
   constexpr int kBlock = 64;
@@ -41,7 +41,7 @@ void gelu(float* x, int n) {
   }
 }
 
-// gate <- activation(gate) up.
+// Computes gate <- activation(gate) * up.
 void activate(Activation activation, float* gate, float* up, int n) {
   if (activation == Activation::silu) {
     gated_sigmoid(gate, n, 1);
@@ -54,16 +54,16 @@ void activate(Activation activation, float* gate, float* up, int n) {
     return;
   }
   KVANT_CHECK(activation == Activation::clipped_silu, "experts with an activation that they don't have");
-  constexpr float kLimit = 7, kSlope = 1.702F;  // gpt-oss's
+  constexpr float kLimit = 7, kSlope = 1.702F;  // gpt-oss's constants
   for (int i = 0; i < n; ++i) gate[i] = std::min(gate[i], kLimit);
   gated_sigmoid(gate, n, kSlope);
   for (int i = 0; i < n; ++i) gate[i] *= std::clamp(up[i], -kLimit, kLimit) + 1;
 }
 
-// One of n matrices [n_in, n_out], and its bias; or outputs of one, from `first` on.
+// Matrix is one of n matrices [n_in, n_out] with its bias, or the outputs of one from `first` on.
 struct Matrix {
   const ggml_tensor* weight;
-  const float* bias;  // or null
+  const float* bias;  // may be null
   int expert;
   int first = 0;
   int n_in() const { return static_cast<int>(weight->ne[0]); }
@@ -78,10 +78,10 @@ Matrix matrix_of(const ggml_tensor* weight, const ggml_tensor* bias, int expert)
           expert};
 }
 
-// Rows of F32 as the dot products of a type of weights take them.
+// Operands holds F32 rows in the form that the dot products of a weight type read.
 class Operands {
  public:
-  // Of `rows`, in `memory` where they have to be converted.
+  // Converts `rows` into `memory` if the weight type needs another form than F32.
   Operands(ggml_type weights, MatrixView<const float> rows, std::vector<std::uint8_t>& memory)
       : traits_(ggml_get_type_traits_cpu(weights)), n_(rows.cols) {
     bytes_ = ggml_row_size(traits_->vec_dot_type, n_);
@@ -96,7 +96,8 @@ class Operands {
     first_ = memory.data();
   }
 
-  // The same rows for weights of another type, in `memory` where those take them in another form.
+  // Returns the same rows for weights of another type. If that type needs another form, the rows are
+  // converted into `memory`.
   Operands also_for(ggml_type weights, MatrixView<const float> rows,
                     std::vector<std::uint8_t>& memory) const {
     const ggml_type_traits_cpu* traits = ggml_get_type_traits_cpu(weights);
@@ -119,7 +120,8 @@ class Operands {
   const std::uint8_t* first_;
 };
 
-// c [m, n] = a [m, n_in] times outputs [first, first + n) of the matrix, plus bias; c_stride values a row.
+// Computes c [m, n] = a [m, n_in] times outputs [first, first + n) of the matrix, plus its bias. c has
+// c_stride values per row.
 void multiply(const Matrix& matrix, int first, int n, const float* a, int m, std::vector<float>& scratch,
               float* c, std::ptrdiff_t c_stride) {
   const int n_in = matrix.n_in();
@@ -144,7 +146,7 @@ int blocks(int n, int size) {
 
 }  // namespace
 
-// One layer's run, as one thread sees it.
+// Layer is one layer's run, as one thread sees it.
 class ExpertNetwork::Layer {
  public:
   Layer(ExpertNetwork& network, const LayerWeights& weights, const ExpertRows& rows, Team& team)
@@ -188,7 +190,7 @@ class ExpertNetwork::Layer {
   }
 
  private:
-  // Without a gate of its own, the first outputs of `up` are it, and the others up.
+  // Returns whether `up` holds both gate and up: the gate's outputs come first.
   bool fused() const { return w_.experts.gate == nullptr; }
   const ggml_tensor* gate_weight() const { return fused() ? w_.experts.up : w_.experts.gate; }
   Matrix gate_of(int expert) const { return matrix_of(gate_weight(), w_.experts.gate_bias, expert); }
@@ -203,7 +205,7 @@ class ExpertNetwork::Layer {
   }
   float* out(int pair) const { return n_.out_.data() + static_cast<std::ptrdiff_t>(pair) * n_.n_embd_; }
 
-  // Output o of row r, given those of its experts by slot and pair.
+  // Returns output o of row r. of(slot, pair) gives that output of each of the row's experts.
   template <class Of>
   float mix(int r, int o, const Of& of) const {
     float sum = rows_.shared.cols > 0 ? n_.shared_weights_[r] * rows_.shared.row(r)[o] : 0.0F;
@@ -235,7 +237,7 @@ class ExpertNetwork::Layer {
     });
   }
 
-  // Rows of x in the order of pairs; from here on x isn't read, so that y may lie there.
+  // Copies the rows of x in the order of pairs. x is not read after that, so y may use the same memory.
   void gather() {
     team_.for_each(n_pairs_, [&](int pair) {
       const float* from = rows_.x.row(n_.row_of_[pair]);
@@ -257,7 +259,7 @@ class ExpertNetwork::Layer {
     });
   }
 
-  // Runs in parts of kItemRows rows.
+  // Each run is split into items of kItemRows rows.
   int n_items() const {
     int n = 0;
     for (const Run& run : n_.runs_) n += blocks(run.n, kItemRows);
@@ -286,7 +288,7 @@ ExpertNetwork::ExpertNetwork(const Hparams& hparams, int n_threads)
       activation_(hparams.architecture->unit.activation),
       n_embd_(hparams.n_embd),
       scratch_(n_threads) {
-  ggml_cpu_init();  // the tables of its dot products
+  ggml_cpu_init();  // this initializes the tables of ggml's dot products
 }
 
 bool ExpertNetwork::reserve(int n_rows) {
@@ -300,7 +302,7 @@ bool ExpertNetwork::reserve(int n_rows) {
     runs_.reserve(rules_.n);
     if (MatrixProduct::is_batch(n_rows)) grow(x_, pairs * n_embd_), grow(out_, pairs * n_embd_);
     for (Scratch& s : scratch_) {
-      // The largest that rows become for dot products: F32.
+      // F32 is the largest form into which rows are converted.
       grow(s.quantized,
            std::min<std::size_t>(pairs, MatrixProduct::kGemmRows * rules_.n_used) * widest * sizeof(float));
       grow(s.quantized_for_gate,
@@ -314,7 +316,7 @@ bool ExpertNetwork::reserve(int n_rows) {
   return true;
 }
 
-// Chooses the experts of all rows, and orders pairs by them.
+// Chooses the experts of all rows, and sorts the pairs by expert.
 void ExpertNetwork::route(const LayerWeights& weights, const ExpertRows& rows) {
   const auto values = [](const ggml_tensor* t) {
     return t == nullptr ? std::span<const float>()

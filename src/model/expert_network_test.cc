@@ -42,7 +42,7 @@ TEST(ChooseExperts, WeighsTheBestByASoftmaxOverAllOrOverThem) {
   rules = {.n = 4, .n_used = 2, .gating = Gating::softmax_of_chosen};
   choose();
   EXPECT_FLOAT_EQ(weights[0], 4.0F / 7);
-  rules.gating = Gating::sigmoid;  // x / (1 + x) of 1, 4, 2, 3
+  rules.gating = Gating::sigmoid;  // the sigmoids are x / (1 + x) for x = 1, 4, 2, 3
   const float bias[] = {1, 0, 0, 0};
   choose(bias);
   EXPECT_EQ(ids[0], 0);
@@ -53,7 +53,7 @@ TEST(ChooseExperts, WeighsTheBestByASoftmaxOverAllOrOverThem) {
 
 TEST(ChooseExperts, LooksOnlyIntoTheBestGroups) {
   const Experts rules{.n = 6, .n_used = 2, .gating = Gating::sigmoid, .n_groups = 3, .n_groups_used = 1};
-  std::vector<float> logits{4, -9, 2, 3, 1, 1};  // the best expert is in a group whose two best are worse
+  std::vector<float> logits{4, -9, 2, 3, 1, 1};  // the best expert's group has the worse sum of its two best
   std::int32_t ids[2];
   float weights[2];
   choose_experts(rules, logits, {}, ids, weights);
@@ -61,7 +61,7 @@ TEST(ChooseExperts, LooksOnlyIntoTheBestGroups) {
   EXPECT_EQ(ids[1], 2);
 }
 
-// A layer's experts, and what they make of rows in double precision.
+// ExpertLayer holds a layer's experts, and computes their expected outputs in double precision.
 class ExpertLayer {
  public:
   ExpertLayer(Activation activation, ggml_type type) : ExpertLayer(activation, type, type) {}
@@ -182,7 +182,7 @@ TEST(ExpertNetwork, AgreesWithDoublePrecision) {
       ExpertLayer layer(activation, type);
       for (const int n_rows : {1, 7, 100}) {
         const std::vector<float> expected = layer.expected(n_rows);
-        // A few rows are rounded to INT8 where the weights are quantized.
+        // With quantized weights, few rows are rounded to INT8.
         const double tolerance = type == GGML_TYPE_F32 || n_rows == 100 ? 1e-4 : 0.3;
         for (const int n_threads : {1, 3}) {
           const std::vector<float> y = layer.run(n_rows, n_threads);
@@ -194,7 +194,7 @@ TEST(ExpertNetwork, AgreesWithDoublePrecision) {
   }
 }
 
-// Quantizers choose a type for each tensor.
+// Quantization programs choose a type for each tensor, so the types of gate and up may differ.
 TEST(ExpertNetwork, TakesGateAndUpInDifferentTypes) {
   for (const ggml_type gate : {GGML_TYPE_Q4_0, GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
     ExpertLayer layer(Activation::silu, gate, GGML_TYPE_Q8_0);

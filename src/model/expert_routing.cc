@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-// Smaller sums are raised to this value. It is the smallest normal F16, llama.cpp's guard.
+// A smaller sum of weights is raised to this value before the division. llama.cpp uses the same guard, the
+// smallest normal F16.
 constexpr float kSmallestSum = 6.103515625e-5F;
 
 void softmax(std::span<float> x) {
@@ -19,7 +20,7 @@ void softmax(std::span<float> x) {
   for (float& v : x) v /= sum;
 }
 
-// Finds the indices of the n largest values, largest first. Among equal values the first one wins.
+// Finds the indices of the n largest values, the largest first. Of equal values, the first one wins.
 void find_largest(std::span<const float> values, int n, std::int32_t* indices) {
   std::array<std::int32_t, kMaxExperts> order;
   const auto end = order.begin() + static_cast<std::ptrdiff_t>(values.size());
@@ -29,7 +30,7 @@ void find_largest(std::span<const float> values, int n, std::int32_t* indices) {
   std::copy_n(order.begin(), n, indices);
 }
 
-// Excludes experts that are not in the best groups.
+// Sets the scores of experts outside of the best groups to -infinity.
 void leave_best_groups(const Experts& rules, std::span<float> scores) {
   const std::size_t size = scores.size() / rules.n_groups;
   std::array<float, kMaxExperts> of_group;

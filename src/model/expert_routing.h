@@ -1,4 +1,4 @@
-// Chooses the experts that a row uses, and their weights.
+// Chooses the experts that a row uses, and the experts' weights.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace kvant {
 
-// Reads the router's logits [rules.n], which it overwrites, and writes ids and weights [rules.n_used], best
-// expert first. choice_bias [rules.n] changes which experts are chosen, but not their weights; empty: none.
+// Reads the router's logits [rules.n], which are overwritten. Writes ids and weights [rules.n_used], the best
+// expert first. choice_bias [rules.n] changes which experts are chosen, but not their weights; it may be
+// empty.
 void choose_experts(const Experts& rules, std::span<float> logits, std::span<const float> choice_bias,
                     std::span<std::int32_t> ids, std::span<float> weights);
 

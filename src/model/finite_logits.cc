@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// NaN and infinity have an exponent of all ones.
+// The exponent bits of NaN and infinity are all ones.
 KVANT_SIMD_CLONES bool has_others(const float* values, std::size_t n) {
   constexpr std::uint32_t kExponent = 0x7F800000;
   std::uint32_t others = 0;

@@ -1,5 +1,5 @@
-// Detects predictions that are NaN or infinite, from a damaged file or from weights whose products overflow.
-// Tokens drawn from them would be meaningless.
+// Detects logits that are NaN or infinite. They come from a damaged file, or from weights whose products
+// overflow, and tokens drawn from them would be meaningless.
 #pragma once
 
 #include <span>
@@ -11,13 +11,13 @@ namespace kvant {
 
 class Engine;
 
-// Returns whether all logits are finite. It takes a fraction of the time of sampling.
+// Returns whether all logits are finite. The check takes a fraction of the time of sampling.
 bool are_finite(std::span<const float> logits);
 
-// Returns the error for a user of that model.
+// Returns the error that tells a user that the model's predictions are not numbers.
 Error unsound_predictions(const Engine& engine);
 
-// Returns that error if a row has values that are not finite.
+// Returns the error of unsound_predictions() if any row has a logit that is not finite.
 Status check_logits(const Engine& engine, MatrixView<const float> logits);
 
 }  // namespace kvant

@@ -40,7 +40,7 @@ TEST(FiniteLogits, OfADamagedModelAreAnErrorThatNamesIt) {
     const EngineInput input{cache.add(), tokens, /*is_prompt=*/true, 2};
     std::vector<float> logits(engine->n_vocab());
     const MatrixView<float> row(logits.data(), 1, engine->n_vocab());
-    // The cache already refuses such values.
+    // The cache itself may refuse values that are not finite.
     const Status stepped = engine->step(cache, *backend, {&input, 1}, row);
     const Status sound = stepped.ok() ? check_logits(*engine, row) : stepped;
     EXPECT_EQ(sound.ok(), *tensor == 0) << tensor;

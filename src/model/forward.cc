@@ -11,7 +11,7 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kMaxGraphs = 4;
-// Older graphs are dropped when their activations together exceed this size.
+// Older graphs are dropped while the activations of all graphs together exceed this size.
 constexpr std::int64_t kMaxIdleBytes = 64 << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Forward is the CPU's executor. A team runs the parts of a graph, and graphs are kept for shapes that recur.
-// Attention sites call the backend.
+// Forward is the CPU's executor. A team of threads runs the parts of a graph, and graphs are kept for shapes
+// that recur. Attention sites call the backend.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace kvant {
 
 class Forward final : public Executor {
  public:
-  // `hparams` and `weights` must outlive it.
+  // `hparams` and `weights` must outlive the object.
   Forward(const Hparams& hparams, const Weights& weights, int n_threads);
   ~Forward() override;
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
 
-  // If memory is short, it fails before any attention has run.
+  // If memory is short, run() fails before any attention has run.
   Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
              MatrixView<float> logits) override;
 
@@ -38,8 +38,8 @@ class Forward final : public Executor {
   ExpertNetwork experts_;
   DeltaNetwork delta_net_;
   AttentionCall call_;
-  std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // newest first
-  // One buffer per thread, because ggml sees each thread's part as a graph that runs alone.
+  std::vector<std::unique_ptr<TransformerGraph>> graphs_;  // the newest comes first
+  // Each thread has a buffer of its own, because ggml sees a thread's part as a graph that runs alone.
   std::vector<std::vector<std::uint8_t>> work_;
   std::vector<ggml_threadpool*> threadpools_;
 };

@@ -11,7 +11,7 @@ float sigmoid(float x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// All exponentials have arguments that are not positive, so none overflows.
+// All arguments of exponentials are at most 0, so none overflows.
 void gated_sigmoid(float* x, int n, float slope) {
   constexpr int kBlock = 64;
   float e[kBlock];

@@ -10,10 +10,9 @@
 namespace kvant {
 namespace {
 
-// ggml's public interface gives neither a backend's stream nor an event's, and events of its own cannot wait
-// for a stream that is not its own. So these are the beginnings of its descriptions, as ggml-backend-impl.h
-// and ggml-cuda/common.cuh have them in version KVANT_GGML_VERSION. Of CUDA, an event's `context` is the CUDA
-// event.
+// ggml's public interface does not show the CUDA stream of a backend or the CUDA event of a ggml event. These
+// structures copy the first members of ggml's own, from ggml-backend-impl.h and ggml-cuda/common.cuh in
+// version KVANT_GGML_VERSION. The `context` of a CUDA backend's event is the CUDA event.
 struct GgmlEvent {
   void* device;
   void* context;
@@ -28,7 +27,7 @@ struct GgmlCudaContext {
   int device;
   std::string name;
   void* copy_event;
-  CudaDriver::Stream streams[16][8];  // by device; the first is the one that graphs run on
+  CudaDriver::Stream streams[16][8];  // by device; graphs run on each device's first stream
 };
 
 }  // namespace
@@ -52,8 +51,9 @@ Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places) {
         places.front());
   }
   quiet_library_log();
-  // cuBLAS otherwise multiplies F32 in TF32, with 10 bits: evaluations expand weights to F32 to be exact.
-  // ggml makes the handle and shows it to nobody, so this variable of NVIDIA's is the only switch.
+  // Without this variable, cuBLAS multiplies F32 in TF32, which has 10 bits of mantissa. Evaluations expand
+  // weights to F32 in order to be exact. ggml does not show its cuBLAS handle, so NVIDIA's variable is the
+  // only switch.
   setenv("NVIDIA_TF32_OVERRIDE", "0", /*overwrite=*/0);
   ggml_backend_reg_t registered = ggml_backend_load(path.c_str());
   if (registered != nullptr) return registered;
@@ -64,7 +64,7 @@ Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places) {
 }
 
 CudaDriver::Stream stream_of(ggml_backend_t backend) {
-  ggml_backend_synchronize(backend);  // which makes the stream
+  ggml_backend_synchronize(backend);  // synchronizing creates the stream
   const auto* b = reinterpret_cast<const GgmlBackend*>(backend);
   if (b->device != ggml_backend_get_device(backend)) return nullptr;
   const auto* context = static_cast<const GgmlCudaContext*>(b->context);

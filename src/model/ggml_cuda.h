@@ -1,5 +1,5 @@
-// What kvant needs of ggml's CUDA backend beyond ggml's public interface, in one place: it holds for one
-// version of ggml, which is checked when kvant is configured and when it runs.
+// Reaches parts of ggml's CUDA backend that ggml's public interface does not show. The code fits one version
+// of ggml. CMake checks the version when kvant is configured, and check_ggml() when it runs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -10,21 +10,21 @@
 #include "base/result.h"
 #include "model/cuda_driver.h"
 
-// The version of ggml whose private structures ggml_cuda.cc knows. CMakeLists.txt reads this line.
+// ggml_cuda.cc knows the private structures of this version of ggml. CMakeLists.txt reads the line.
 #define KVANT_GGML_VERSION "0.25"
 
 namespace kvant {
 
-// An error: ggml's version, as ggml_version() gives it, is not the one that kvant is built for.
+// Returns an error if `version`, the result of ggml_version(), is not the version that kvant was built for.
 Status check_ggml(const std::string& version);
 
-// Loads the backend, which set-up puts into the folder of ggml's other libraries, or which lies in one of
-// these places.
+// Loads ggml's CUDA backend from the folder of ggml's other libraries, or from the first of `places` that has
+// it.
 Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places);
 
-// The stream on which the backend runs graphs: work that takes turns with them is best given to it, as
-// streams that wait for each other cost some microseconds each time. Null: ggml's structures are not those
-// that kvant knows.
+// Returns the stream on which the backend runs graphs. Work that alternates with graphs should use this
+// stream, because streams that wait for each other cost some microseconds each time. Returns null if ggml's
+// structures are not the expected ones.
 CudaDriver::Stream stream_of(ggml_backend_t backend);
 
 CudaDriver::Event event_of(ggml_backend_event_t event);

@@ -17,7 +17,7 @@
 namespace kvant {
 namespace {
 
-// A read-only mapping of a whole file.
+// Mapping is a read-only mapping of a whole file.
 class Mapping {
  public:
   static Result<Mapping> open(const std::string& path, const std::string& what);
@@ -36,7 +36,7 @@ class Mapping {
 };
 
 Result<Mapping> Mapping::open(const std::string& path, const std::string& what) {
-  // O_NONBLOCK, because opening a pipe would wait for a writer.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return error("cannot open the {} '{}': {}", what, path, std::strerror(errno));
   struct stat status {};
@@ -79,7 +79,7 @@ std::int64_t element(const void* data, std::size_t i) {
   return static_cast<std::int64_t>(value);
 }
 
-// Returns element i of an array (or a scalar, for i = 0) of integers or booleans.
+// Returns element i of an array of integers or booleans. A scalar counts as an array of one element.
 std::int64_t integer_element(gguf_type type, const void* data, std::size_t i) {
   switch (type) {
     case GGUF_TYPE_UINT8:
@@ -112,7 +112,7 @@ std::uint64_t hash_bytes(const std::uint8_t* bytes, std::size_t n, std::uint64_t
   return hash;
 }
 
-// The first and last runs cover the tensor's first and last bytes.
+// Hashes evenly spread runs of a tensor's bytes, with the first and the last bytes among them.
 std::uint64_t hash_samples(const std::uint8_t* bytes, std::size_t n, std::uint64_t hash) {
   constexpr std::size_t kRuns = 16, kRunBytes = 256;  // longer than a block of any ggml type
   if (n <= kRuns * kRunBytes) return hash_bytes(bytes, n, hash);
@@ -133,7 +133,7 @@ struct GgufFile::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // Returns the key's index if it has the wanted kind, else -1.
+  // find_array() returns the key's index if the array has one of two element types, else -1.
   std::int64_t find(const std::string& key) const { return gguf_find_key(header, key.c_str()); }
   std::int64_t find_array(const std::string& key, gguf_type first, gguf_type second) const {
     const std::int64_t id = find(key);

@@ -79,12 +79,12 @@ TEST(GgufFile, SaysWhatIsWrongWithAFileThatIsNoModel) {
   EXPECT_NE(failure_of(file.path()).find("damaged"), std::string::npos);
 }
 
-// These types come from a newer llama.cpp, from a fork, and from an older one.
+// These types come from a newer llama.cpp, from a fork, and from an older version.
 TEST(GgufFile, NamesATensorTypeThatNobodyKnows) {
   const auto whole = write_tiny_model({});
   std::string bytes = read_bytes(whole->path());
   const std::string name = "blk.0.attn_q.weight";
-  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;  // after two dimensions
+  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;  // the type follows two dimensions
   ASSERT_EQ(bytes[type], static_cast<char>(GGML_TYPE_F32));
   const TinyFile other("other.gguf");
   for (const char number : {'\x8B', '\x7F', '\x04', '\x24'}) {
@@ -117,7 +117,7 @@ TEST(GgufFile, RefusesEveryTruncation) {
   }
 }
 
-// With any one byte of the header damaged, the engine loads or says what is wrong, and never crashes.
+// With any single byte of the header damaged, the engine must load or report an error, and never crash.
 TEST(GgufFile, SurvivesDamagedHeaders) {
   TinyModel model;
   model.n_layers = 1;
@@ -152,11 +152,11 @@ TEST(GgufFile, HashesMetadataAndWeights) {
   model.seed = 2;
   EXPECT_NE(hash(), one);
   model = {};
-  model.trained_context = 2048;  // it takes as many bytes
+  model.trained_context = 2048;  // the file keeps its size
   EXPECT_NE(hash(), one);
 }
 
-// This imitates a fine-tune of one matrix: the header is equal, and one bit differs in each value.
+// The test imitates a fine-tune of one matrix: the headers are equal, and one bit differs in each value.
 TEST(GgufFile, TellsApartModelsThatDifferInOneTensor) {
   const auto tiny = write_tiny_model(TinyModel{});
   const std::string bytes = read_bytes(tiny->path());

@@ -1,5 +1,6 @@
-// Fuzzes the reading of GGUF metadata with libFuzzer: any bytes must give a model's sizes or an error, never
-// a crash. See cmake/fuzz.cmake; the seeds in fuzz/seeds/gguf are tiny models without tensor data.
+// Fuzzes the reading of GGUF metadata with libFuzzer. Any bytes must give a model's sizes or an error, never
+// a crash. cmake/fuzz.cmake builds the program; the seeds in fuzz/seeds/gguf are tiny models without tensor
+// data.
 #include <cstdint>
 #include <cstdio>
 #include <string>

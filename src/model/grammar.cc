@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t kMaxGrammarBytes = 256 << 10;
 
-// Returns the number of a token that rules name, or nothing if it does not exist.
+// Returns the number of a token that rules name by number or text. Returns nothing if the vocabulary has no
+// such token.
 std::optional<std::int32_t> token_of(const std::string& text, const llama_vocab* vocabulary) {
   if (text.starts_with('[')) {
     std::int64_t number = 0;
@@ -42,10 +43,10 @@ std::optional<std::int32_t> token_of(const std::string& text, const llama_vocab*
 struct Grammar::State {
   std::shared_ptr<const GrammarVocabulary> vocabulary;
   GrammarTrigger trigger;
-  mutable GrammarMatcher matcher;  // mutable, because a look at it does not move the position
+  mutable GrammarMatcher matcher;  // mutable, because testing a token does not move the position
   GrammarPosition at;
 
-  // Returns the position after a token with this text, or nothing if it cannot come.
+  // Returns the position after `token`, whose text is `text`. Returns nothing if the token cannot come next.
   std::optional<GrammarPosition> after(std::int32_t token, std::string_view text) const {
     auto next = follow_text(matcher, at, text);
     if (!next) next.emplace();

@@ -1,5 +1,5 @@
-// Grammar holds the rules for a completion's text, and the completion's position in them (llama.cpp's GBNF).
-// The cost of a token is bounded (grammar_matcher.h).
+// Grammar holds rules for a completion's text (llama.cpp's GBNF) and the completion's position in them. The
+// work for one token is bounded (grammar_matcher.h).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace kvant {
 class GrammarVocabulary;
 
 struct GrammarRules {
-  std::string gbnf;  // rules; the text is a `root`. Empty: any text is valid
+  std::string gbnf;  // the rules, which start with `root`; if they are empty, any text is valid
   GrammarTriggerRules trigger;
 
   bool empty() const { return gbnf.empty(); }
@@ -27,23 +27,24 @@ struct GrammarRules {
 
 class Grammar {
  public:
-  // `tokenizer` must outlive it. Errors: unreadable rules, rules that need too much memory or time
-  // (grammar_bounds.h), or a tokenizer without a vocabulary.
+  // `tokenizer` must outlive the grammar. Returns an error for unreadable rules, for rules that need too much
+  // memory or time (grammar_bounds.h), and for a tokenizer without a vocabulary.
   static Result<std::unique_ptr<Grammar>> make(const GrammarRules& rules, const Tokenizer& tokenizer);
-  // Returns what all grammars of a model share. If nobody holds it, it is made anew in some milliseconds.
-  // Null: the tokenizer has no vocabulary.
+  // Returns the data that all grammars of a model share. As long as somebody holds the pointer, the data need
+  // not be made again, which takes some milliseconds. Returns null if the tokenizer has no vocabulary.
   static std::shared_ptr<const GrammarVocabulary> vocabulary(const Tokenizer& tokenizer);
   ~Grammar();
-  std::unique_ptr<Grammar> clone() const;  // a copy at the same position
+  std::unique_ptr<Grammar> clone() const;  // returns a copy at the same position
 
   // Returns whether the token may come next.
   bool allows(std::int32_t token) const;
   // Sets the logits of tokens that may not come next to -infinity.
   void mask(llama_token_data_array& candidates) const;
-  // Advances by the token. After an error, because it was not allowed, the grammar is unusable.
+  // Advances the position by a token. If the token is not allowed, an error is returned and the grammar is
+  // unusable.
   Status accept(std::int32_t token);
-  // Returns whether the text can be read in more ways than are followed for one token (GrammarMatcher).
-  // Nothing is allowed then.
+  // Returns whether the text has more readings than GrammarMatcher follows for one token. The grammar then
+  // allows no token.
   bool is_exhausted() const;
 
  private:

@@ -5,13 +5,13 @@
 namespace kvant {
 namespace {
 
-// Limits the ways in which a rule can begin. Each may be a state of the grammar, and each state is tested
-// with all tokens.
+// A rule may begin in at most this many ways. Each of them may be a state of the grammar, and each state is
+// tested with all tokens.
 constexpr std::int64_t kMaxBeginnings = 4096;
-// llama.cpp looks at this many symbols to find rules that begin with themselves.
+// llama.cpp visits at most this many symbols when it searches for rules that begin with themselves.
 constexpr std::int64_t kMaxVisited = 20'000'000;
-constexpr int kMaxBeginningDepth =
-    4096;  // depth of rules that begin with one another; llama.cpp recurses for each
+// Rules that begin with one another may form a chain of this depth, because llama.cpp recurses once per rule.
+constexpr int kMaxBeginningDepth = 4096;
 
 class GrammarBounds {
  public:
@@ -31,23 +31,25 @@ class GrammarBounds {
 
  private:
   enum class State : std::uint8_t { unknown, begun, known };
-  // The cost of a rule and of all rules with which it can begin.
+  // Cost is the cost of a rule together with all rules with which it can begin.
   struct Cost {
     State state = State::unknown;
-    std::int64_t beginnings = 0, visited = 0;  // only slightly above the limits
+    std::int64_t beginnings = 0, visited = 0;  // counting stops shortly after the limits
     int depth = 0;
   };
 
   std::string name(int rule) const { return grammar_.names[rule].substr(0, 80); }
 
-  // Iterates to a fixed point, because a rule may be empty if an alternative has only rules that may be
-  // empty.
+  // Finds the rules that may be empty. If all parts of an alternative may be empty, its rule may be empty,
+  // too. The search repeats that step until no rule is added.
   void find_empty_rules() {
     struct Alternative {
       int rule, n_left;
     };
-    std::vector<Alternative> alternatives;                       // alternatives that consist only of rules
-    std::vector<std::vector<int>> users(grammar_.rules.size());  // alternatives by rule
+    std::vector<Alternative> alternatives;                       // the alternatives that consist only of
+                                                                 // rules
+    std::vector<std::vector<int>> users(grammar_.rules.size());  // for each rule, the alternatives that
+                                                                 // contain it
     std::vector<int> found;
     for (std::size_t rule = 0; rule < grammar_.rules.size(); ++rule) {
       for (const GrammarSequence& sequence : grammar_.rules[rule]) {
@@ -72,8 +74,9 @@ class GrammarBounds {
     found.push_back(rule);
   }
 
-  // Returns the rules with which a rule can begin, as often as it can. A rule does not count itself between
-  // empty parts, as in (a*)*: that returns to the same state, which llama.cpp notices.
+  // Returns the rules with which a rule can begin, each as often as it can. A rule that repeats itself
+  // between empty parts, as in (a*)*, does not count. That repetition returns to the same state, which
+  // llama.cpp notices.
   std::vector<int> first_rules(int rule) const {
     std::vector<int> first;
     for (const GrammarSequence& sequence : grammar_.rules[rule]) {
@@ -86,7 +89,8 @@ class GrammarBounds {
     return first;
   }
 
-  // Measures a rule after all rules with which it can begin, without recursion.
+  // Computes the costs of a rule after those of all rules with which it can begin. The stack is explicit,
+  // because recursion could be too deep.
   Status measure(int start) {
     struct Step {
       int rule;
@@ -131,7 +135,7 @@ class GrammarBounds {
     }
   }
 
-  // Checks the rule, and what is left of it after each symbol.
+  // Checks the beginnings of the rule, and of the rest of each alternative after each symbol.
   Status check_beginnings(int rule) const {
     if (costs_[rule].depth > kMaxBeginningDepth)
       return error("the grammar has more than {} rules that begin with one another", kMaxBeginningDepth);
@@ -165,7 +169,7 @@ class GrammarBounds {
     return {};
   }
 
-  // Visits rules as llama.cpp does: from each rule in turn that it has not visited.
+  // Counts visits in llama.cpp's order: it starts from each rule that has not been visited.
   Status check_visits() const {
     std::vector<bool> been(grammar_.rules.size());
     std::int64_t visited = 0;

@@ -1,13 +1,13 @@
-// Bounds the cost for llama.cpp to check a grammar and to begin with its rules.
+// Bounds the work that llama.cpp needs to check a grammar and to begin with its rules.
 #pragma once
 
 #include "model/grammar_rules.h"
 
 namespace kvant {
 
-// Refuses rules that begin with themselves (llama.cpp finds only some of these, and does not stop for
-// others). Refuses rules that begin in too many ways (it follows each) or have duplicate alternatives (its
-// work doubles with each character).
+// Returns an error for three kinds of rules. For rules that begin with themselves, llama.cpp may never stop,
+// because it finds only some of them. It follows every way in which a rule can begin, so there must not be
+// too many. Duplicate alternatives would double its work with each character.
 Status check_bounds(const GrammarTable& grammar);
 
 }  // namespace kvant

@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Returns what is wrong with the grammar; empty: nothing.
+// Returns what is wrong with the grammar, or an empty text if nothing is wrong.
 std::string fault(const std::string& gbnf) {
   const auto table = read_grammar(gbnf);
   if (!table.ok()) return table.error().message;
@@ -31,7 +31,7 @@ std::string repeated(int n, const std::string& text) {
   return all;
 }
 
-// By hand: S{1,3} is S and a rule for up to two more.
+// The expected table was derived by hand: S{1,3} becomes S and a rule for up to two more.
 TEST(GrammarRules, WriteRepetitionsOut) {
   const auto table = read_grammar("root ::= \"ab\"{1,3} [b]? # a comment\n").value();
   ASSERT_EQ(table.rules.size(), 4U);
@@ -86,7 +86,7 @@ TEST(GrammarRules, AreRefusedWhereRepetitionsMakeThemLarge) {
 TEST(GrammarBounds, RefuseRulesThatBeginWithThemselves) {
   expect_refused("root ::= root \"a\" | \"b\"", "'root' can begin with itself");
   expect_refused("root ::= a\na ::= root | \"b\"", "begin with itself");
-  // It follows only parts that may be empty, and one of those is empty only through another rule.
+  // The rule repeats only after parts that may be empty. One of the parts is empty only through another rule.
   expect_refused("root ::= c\nc ::= a c \"x\" | \"y\"\na ::= b b\nb ::= \"z\" |",
                  "'c' can begin with itself");
   expect_refused("root ::= | b root \"x\"\nb ::= | \"z\"", "begin with itself");
@@ -113,8 +113,8 @@ TEST(GrammarBounds, RefuseRulesThatBeginInTooManyWays) {
 TEST(GrammarBounds, RefuseTheSameAlternativeTwice) {
   expect_refused("root ::= x\nx ::= \" \" x | \" \" x | \"a\"", "'x' has the same alternative twice");
   expect_refused("root ::= (\" \" | [ ])*", "same alternative twice");
-  EXPECT_EQ(fault("root ::= x | x\nx ::= \"a\" | \"b\""),
-            "");  // schemas with several formats give such rules
+  // Schemas with several formats give such rules.
+  EXPECT_EQ(fault("root ::= x | x\nx ::= \"a\" | \"b\""), "");
 }
 
 }  // namespace

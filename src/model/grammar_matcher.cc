@@ -7,15 +7,15 @@
 namespace kvant {
 namespace {
 
-constexpr int kTextEnd = 0;  // node of the text's end
+constexpr int kTextEnd = 0;  // this node is the end of the text
 
 bool holds(const GrammarTerminal& terminal, std::uint32_t low, std::uint32_t high) {
   return std::ranges::any_of(terminal.ranges,
                              [&](const auto& range) { return range.first <= high && low <= range.second; });
 }
 
-// Returns whether the terminal contains a character in [low, high]. For a set of others, several ranges that
-// only together cover everything count as possible; the next byte decides.
+// Returns whether the terminal may contain a character in [low, high]. A set of excluded characters says no
+// only if a single range covers [low, high]. The next byte then decides.
 bool matches_some(const GrammarTerminal& terminal, std::uint32_t low, std::uint32_t high) {
   using Kind = GrammarTerminal::Kind;
   switch (terminal.kind) {
@@ -76,7 +76,7 @@ int GrammarMatcher::node(int place, int after) {
   return at->second;
 }
 
-// Adds the states in which a node begins, except those with the newest mark.
+// Adds the states in which a node begins, except states that already have the newest mark.
 void GrammarMatcher::add_closure(int of, States& to) {
   std::vector<int> open = {of};
   while (!open.empty() && !is_exhausted()) {
@@ -184,7 +184,7 @@ bool GrammarMatcher::wants_tokens(GrammarStates states) const {
 void GrammarMatcher::begin_token(GrammarStates& kept) {
   if (nodes_.size() > forget_at_ || n_states_ > kManyStates || sets_.size() + steps_.size() > kManySteps)
     forget(kept);
-  // A text's open possibilities take memory as long as they stay open.
+  // Open possibilities of a text keep their memory as long as they are open, so the memory counts as work.
   work_ = nodes_.size() > kMostNodes ? kMostWork + 1 : 0;
 }
 

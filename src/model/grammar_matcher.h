@@ -1,9 +1,9 @@
 // GrammarMatcher tracks the states of a grammar after a text, character by character.
 //
-// A state is what is left of the text: a terminal and what follows it, as a linked list of places in the
-// rules, which states share. Equal states have the same number, so a set contains each one once, however many
-// ways lead to it. All work is counted. So a grammar with ever more readings is detected while its states are
-// made (is_exhausted()), not by elapsed time.
+// A state is what may follow: a terminal, and the places in the rules after the terminal. The places form a
+// linked list that states share. Equal states have the same number, so a set of states contains each one
+// once, however many ways lead to it. The matcher counts its work. It therefore stops at a grammar with ever
+// more readings while it makes the states (is_exhausted()), independently of elapsed time.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace kvant {
 
-// The number of a set of states. Equal sets have the same number.
+// GrammarStates is the number of a set of states. Equal sets have the same number.
 using GrammarStates = int;
 inline constexpr GrammarStates kNoStates = 0;
 
-// Holds what the states of one grammar have in common.
+// GrammarPlaces holds the rules of one grammar as a list of places, which all its states share.
 class GrammarPlaces {
  public:
   explicit GrammarPlaces(GrammarTable table);
 
-  // A place is a number among the symbols of all alternatives, in order. kEnd follows the last symbol of
-  // each.
+  // A place is an index into the symbols of all alternatives, one after another. kEnd follows the last symbol
+  // of each alternative.
   static constexpr GrammarSymbol kEnd = INT32_MAX;
   GrammarSymbol symbol(int place) const { return symbols_[place]; }
   std::span<const int> beginnings(GrammarSymbol rule) const { return beginnings_[rule]; }
@@ -36,7 +36,7 @@ class GrammarPlaces {
 
  private:
   std::vector<GrammarSymbol> symbols_;
-  std::vector<std::vector<int>> beginnings_;  // for each rule, the first places of its alternatives
+  std::vector<std::vector<int>> beginnings_;  // for each rule, the first place of each alternative
   std::vector<GrammarTerminal> terminals_;
   int root_;
 };
@@ -48,24 +48,25 @@ class GrammarMatcher {
   GrammarStates start() const { return start_; }
   // Returns the states after one more character.
   GrammarStates after(GrammarStates from, std::uint32_t character);
-  // Returns the states of `from` in which some character in [low, high] may come.
+  // Returns the states of `from` in which some character in [low, high] may come next.
   GrammarStates possible(GrammarStates from, std::uint32_t low, std::uint32_t high);
   // Returns the states after a token that the rules name.
   GrammarStates after_token(GrammarStates from, std::int32_t token);
   GrammarStates either(GrammarStates a, GrammarStates b);
   bool may_end(GrammarStates states) const;
-  // Returns whether a token that the rules name may come, whatever its text.
+  // Returns whether a token that the rules name may come next, whatever the token's text.
   bool wants_tokens(GrammarStates states) const;
   std::size_t size(GrammarStates states) const { return sets_[states].size(); }
 
-  // Call it between two tokens. It resets the count, and forgets everything that does not follow from `kept`,
-  // which it renumbers.
+  // Call this between two tokens. The function resets the count of work, and forgets all states that cannot
+  // be reached from `kept`. `kept` may get a new number.
   void begin_token(GrammarStates& kept);
-  // Returns whether, since then, it took more work or memory than a token may. States are missing then.
+  // Returns whether the work or memory since begin_token() exceeds the limit for one token. Sets of states
+  // are then incomplete.
   bool is_exhausted() const { return work_ > kMostWork; }
 
  private:
-  // Approximate costs; the maximum is about a second of the processor.
+  // These are approximate costs. The maximum is about a second of processor time.
   static constexpr std::int64_t kMostWork = 200'000'000, kWorkOfNode = 60, kWorkOfKnown = 15,
                                 kWorkOfSet = 200;
   static constexpr std::size_t kManyNodes = 1 << 16, kMostNodes = 1 << 21, kManySteps = 1 << 18,
@@ -73,7 +74,7 @@ class GrammarMatcher {
 
   struct Node {
     int place;
-    int after;  // the node after this alternative
+    int after;  // the node after the end of this alternative
   };
   int node(int place, int after);
   using States = std::vector<int>;  // nodes, each once
@@ -85,16 +86,16 @@ class GrammarMatcher {
   void forget(GrammarStates& kept);
 
   std::shared_ptr<const GrammarPlaces> places_;
-  std::vector<Node> nodes_;  // 0 is the text's end; a node's `after` comes before it
+  std::vector<Node> nodes_;  // node 0 is the end of the text; the `after` of a node has a smaller number
   std::unordered_map<std::uint64_t, int> numbers_;
   std::unordered_map<int, States> closures_;
   std::vector<States> sets_;
   std::map<States, GrammarStates> set_numbers_;
   std::unordered_map<std::uint64_t, GrammarStates> steps_;  // by set and character
-  std::vector<std::uint32_t> seen_;                         // [nodes]: the newest mark
+  std::vector<std::uint32_t> seen_;                         // [nodes]: the newest mark of each
   std::uint32_t mark_ = 0;
   std::int64_t work_ = 0;
-  std::size_t n_states_ = 0;  // number of states in closures_, sets_ and set_numbers_
+  std::size_t n_states_ = 0;  // the number of states in closures_, sets_ and set_numbers_ together
   std::size_t forget_at_ = kManyNodes;
   GrammarStates start_ = kNoStates;
 };

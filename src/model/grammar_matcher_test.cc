@@ -1,4 +1,4 @@
-// Compares with llama.cpp's own grammars, token by token.
+// Compares the matcher with llama.cpp's own grammars, token by token.
 #include "model/grammar_matcher.h"
 
 #include <gtest/gtest.h>
@@ -33,8 +33,9 @@ class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
     return allowed;
   }
 
-  // llama.cpp accepts some of these tokens that are not UTF-8, and refuses some that can become a character
-  // that a set does not leave out.
+  // Returns whether the token is a byte of a longer character. llama.cpp treats some of these tokens
+  // differently: it accepts bytes that are not UTF-8, and refuses some that could become an allowed
+  // character.
   static bool is_part_of_character(int token) {
     const std::string text = tokenizer_->piece(token);
     return text.size() == 1 && static_cast<unsigned char>(text[0]) >= 0x80;
@@ -95,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, GrammarsBesideTheLibrary,
                                            R"g(root ::= <[258]> "a" !<[259]>* "b")g",
                                            R"g(root ::= "w1" | "w2" | "w" [0-9]{3})g"));
 
-// Checks bytes of characters against RFC 3629, by hand.
+// The expected bytes of characters come from RFC 3629.
 TEST(GrammarMatchers, TakeCharactersByteByByte) {
   const auto takes = [](const char* rules, std::string_view text) {
     GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*read_grammar(rules)));
@@ -113,7 +114,7 @@ TEST(GrammarMatchers, TakeCharactersByteByByte) {
     EXPECT_FALSE(takes("root ::= .", wrong));
 }
 
-// Each character doubles the number of states, all of them different. Other requests must not wait for all of
+// Each character doubles the number of states, which are all different. Other requests must not wait for
 // them.
 TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
   const auto file = write_tiny_model({.n_layers = 1});
@@ -131,7 +132,7 @@ TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
   EXPECT_FALSE(grammar->allows(letter('a')));
 }
 
-// The text comes in one piece, as in a token of many characters.
+// The text comes in one piece, like a token of many characters.
 TEST(GrammarMatchers, EndWithinAToken) {
   const auto table = read_grammar("root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\"");
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));
@@ -153,7 +154,7 @@ TEST(GrammarMatchers, FollowWaysThatMeetOnce) {
   EXPECT_FALSE(matcher.is_exhausted());
 }
 
-// Over a long text, states that are left behind are forgotten.
+// Over a long text, states that can no longer be reached must be forgotten.
 TEST(GrammarMatchers, KeepTheirPlaceWhenTheyForget) {
   const auto table = read_grammar("root ::= s\ns ::= \"(\" s \")\" | \"x\"");
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(*table));

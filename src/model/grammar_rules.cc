@@ -9,11 +9,13 @@
 namespace kvant {
 namespace {
 
-// Counts characters, members of sets, references and rules of a grammar that is written out.
+// A grammar may have this many elements when it is written out: characters, members of sets, references and
+// rules.
 constexpr std::int64_t kMaxElements = 100'000;
-// Bounds the total length of names, because rules for parts of a rule are named after it.
+// All names together may have this length. Rules for parts of a rule are named after the rule, so names can
+// get long.
 constexpr std::int64_t kMaxNameBytes = 16 << 20;
-constexpr int kMaxParentheses = 128;  // the parser recurses for each one
+constexpr int kMaxParentheses = 128;  // the parser recurses once per parenthesis
 constexpr int kNoLimit = -1;
 
 class GrammarReader {
@@ -61,7 +63,7 @@ class GrammarReader {
     }
   }
 
-  // --- rules ---
+  // The following functions read rules.
 
   int new_rule(const std::string& name) {
     table_.rules.emplace_back();
@@ -111,7 +113,7 @@ class GrammarReader {
 
   GrammarSequence read_sequence(const std::string& name, int depth) {
     GrammarSequence sequence;
-    std::size_t last = 0;  // where the repeated symbols begin
+    std::size_t last = 0;  // the position where the repeated symbols begin
     while (!failure_) {
       const char c = *at_;
       if (c == '*' || c == '+' || c == '?' || c == '{') {
@@ -155,7 +157,7 @@ class GrammarReader {
     charge(1);
   }
 
-  // --- repetitions ---
+  // The following functions read repetitions.
 
   int read_count() {
     int count = 0;
@@ -190,7 +192,8 @@ class GrammarReader {
     repeat(sequence, last, least, most, name);
   }
 
-  // S{m,n} becomes m times S, and a rule for the rest: S and the rule for one less, or nothing.
+  // Writes S{m,n} as S repeated m times and a rule for the rest. That rule is S followed by the rule for one
+  // less, or nothing.
   void repeat(GrammarSequence& sequence, std::size_t last, int least, int most, const std::string& name) {
     if (failure_) return;
     if (last == sequence.size()) return fail_here("has nothing to repeat");
@@ -214,7 +217,7 @@ class GrammarReader {
     if (rule >= 0) sequence.push_back(rule);
   }
 
-  // --- terminals ---
+  // The following functions read terminals.
 
   enum Kind : std::uint32_t {
     kSet,
@@ -222,7 +225,7 @@ class GrammarReader {
     kAny,
     kToken,
     kOtherToken
-  };  // the kinds of GrammarTerminal
+  };  // these are the kinds of GrammarTerminal
 
   void describe_terminals() {
     table_.terminals.resize(terminals_.size());
@@ -237,7 +240,8 @@ class GrammarReader {
     }
   }
 
-  // `terminal` holds its kind, then its contents. `size` is the number of its elements for llama.cpp.
+  // `terminal` holds the kind and then the contents. `size` is the number of elements that llama.cpp uses for
+  // the terminal.
   void add_terminal(GrammarSequence& sequence, const std::vector<std::uint32_t>& terminal, int size) {
     const auto [at, is_new] = terminals_.try_emplace(terminal, static_cast<int>(terminal_sizes_.size()));
     if (is_new) terminal_sizes_.push_back(size);
@@ -271,7 +275,7 @@ class GrammarReader {
     return static_cast<unsigned char>(c == 't' ? '\t' : c == 'r' ? '\r' : c == 'n' ? '\n' : c);
   }
 
-  // Reads a UTF-8 character; invalid bytes stand for themselves.
+  // Reads a UTF-8 character. An invalid byte becomes the character of the same number.
   std::uint32_t read_character() {
     if (*at_ == 0) {
       fail("ends in the middle of a text or a set");
@@ -318,10 +322,10 @@ class GrammarReader {
     }
     if (failure_) return;
     ++at_;
-    if (size > 0) add_terminal(sequence, terminal, size);  // llama.cpp makes nothing of an empty one
+    if (size > 0) add_terminal(sequence, terminal, size);  // llama.cpp adds no terminal for an empty one
   }
 
-  // Reads <[number]>, or the text of a token in < and >.
+  // Reads <[number]>, or the text of a token between < and >.
   void read_token(GrammarSequence& sequence) {
     std::vector<std::uint32_t> terminal = {kToken};
     if (*at_ == '!') {
@@ -338,9 +342,9 @@ class GrammarReader {
   }
 
   const char* start_;
-  const char* at_;  // the next character; 0 ends the text
+  const char* at_;  // the next character; 0 at the end of the text
   GrammarTable table_;
-  std::map<std::string, int> numbers_;  // numbers of the rules that the text names
+  std::map<std::string, int> numbers_;  // the numbers of the rules that the text names
   std::map<std::vector<std::uint32_t>, int> terminals_;
   std::vector<int> terminal_sizes_;
   std::int64_t elements_ = 0, name_bytes_ = 0;

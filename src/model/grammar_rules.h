@@ -1,5 +1,5 @@
-// GrammarTable holds the rules of a grammar (llama.cpp's GBNF) as a table, with parentheses and repetitions
-// written out as llama.cpp does it. Reading takes bounded time and memory, whatever the text.
+// Reads a grammar (llama.cpp's GBNF) into a table, in which parentheses and repetitions are written out like
+// in llama.cpp. Reading takes bounded time and memory, whatever the text.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,32 @@
 
 namespace kvant {
 
-// llama.cpp treats larger counts as no limit at all.
+// llama.cpp treats a larger count as no limit.
 inline constexpr int kMaxGrammarRepetitions = 2000;
 
-// Numbers from 0 on are rules; negative numbers are terminals, and equal terminals have the same number.
+// A GrammarSymbol >= 0 is a rule. Negative symbols are terminals, and equal terminals have the same number.
 using GrammarSymbol = std::int32_t;
 using GrammarSequence = std::vector<GrammarSymbol>;
 
-// Says which characters or which token a terminal matches.
+// GrammarTerminal says which characters, or which token, a terminal matches.
 struct GrammarTerminal {
   enum class Kind : std::uint8_t { set, others, any, token, other_token };
   Kind kind = Kind::set;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> ranges;  // for characters, both ends included
-  std::string token_text;                                       // for a token: [number], or its text
-  std::int32_t token = -1;                                      // the token's number, when it is known
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> ranges;  // only for characters; both ends are included
+  std::string token_text;                                       // only for a token: [number], or the token's
+                                                                // text
+  std::int32_t token = -1;                                      // the token's number, once it is known
 };
 
 struct GrammarTable {
-  int root = 0;                                     // number of the rule called root
+  int root = 0;                                     // the number of the rule called root
   std::vector<GrammarTerminal> terminals;           // symbol ~i stands for terminal i
-  std::vector<std::vector<GrammarSequence>> rules;  // alternatives of each rule
-  std::vector<std::string> names;  // for each rule, the named rule that it is, or is a part of
+  std::vector<std::vector<GrammarSequence>> rules;  // the alternatives of each rule
+  std::vector<std::string> names;  // for each rule, the named rule that it is or that it is a part of
 };
 
-// Errors: the text is not a grammar, its parentheses are nested too deeply, or it is too large when written
-// out.
+// Returns an error if the text is not a grammar, if parentheses are nested too deeply, or if the grammar is
+// too large when it is written out.
 Result<GrammarTable> read_grammar(const std::string& gbnf);
 
 }  // namespace kvant

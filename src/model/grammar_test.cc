@@ -27,7 +27,7 @@ class GrammarTest : public ::testing::Test {
   static std::unique_ptr<Grammar> grammar(const GrammarRules& rules) {
     return Grammar::make(rules, *tokenizer_).value();
   }
-  // Returns the token for this letter.
+  // Returns the token for a letter.
   static std::int32_t letter(char c) { return 3 + 256 + 1 + (c - 'a'); }
   static void accept(Grammar& grammar, const std::string& letters) {
     for (const char c : letters) ASSERT_TRUE(grammar.accept(letter(c)).ok()) << c;
@@ -80,7 +80,7 @@ TEST_F(GrammarTest, RefusesRulesThatCanNotBeUsed) {
   EXPECT_TRUE(Grammar::make({"root ::= \"((((\" [(((] # (((("}, *tokenizer_).ok());
 }
 
-// llama.cpp would take all memory, or never return.
+// For these rules, llama.cpp would take all memory or never return.
 TEST_F(GrammarTest, RefusesRulesThatWouldStopTheServer) {
   std::string doubled = "root ::= r0\n";
   for (int i = 0; i < 40; ++i) doubled += fmt::format("r{} ::= r{} | r{}\n", i, i + 1, i + 1);
@@ -113,7 +113,7 @@ TEST_F(GrammarTest, TakesRulesUpToTheBounds) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
-// Repeated parts may be empty: such rules begin with themselves, but lead to nothing new.
+// The repeated parts may be empty. Such rules begin with themselves, but the repetition leads to nothing new.
 TEST_F(GrammarTest, RepeatsWhatMayBeEmpty) {
   const auto rules = grammar({R"(root ::= ("a"* ("b"? "c"?)*)* "d")"});
   accept(*rules, "abcba");
@@ -123,20 +123,20 @@ TEST_F(GrammarTest, RepeatsWhatMayBeEmpty) {
   EXPECT_TRUE(rules->allows(kEndOfText));
 }
 
-// Compares with the distribution that the logits give to the allowed tokens.
+// The expected shares come from the distribution that the logits give to the allowed tokens.
 TEST_F(GrammarTest, SamplersDrawAmongWhatIsAllowedInProportion) {
   std::vector<float> logits(TinyModelWriter::kVocabulary, -2.0F);
   logits[letter('a')] = std::log(1.0F);
   logits[letter('b')] = std::log(3.0F);
   logits[letter('z')] = std::log(40.0F);
-  logits[3 + 'a'] = logits[3 + 'b'] = -40;  // the same letters as byte tokens
+  logits[3 + 'a'] = logits[3 + 'b'] = -40;  // byte tokens for the same letters
   const auto rules = grammar({R"(root ::= [ab])"});
   const auto sampler =
       Sampler::make({.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 3}).value();
   std::map<std::int32_t, double> share;
   constexpr int kDraws = 4000;
   for (int i = 0; i < kDraws; ++i) share[sampler->pick(logits, *rules)] += 1.0 / kDraws;
-  EXPECT_EQ(share.size(), 2U);  // no other token
+  EXPECT_EQ(share.size(), 2U);  // no other token may be drawn
   EXPECT_NEAR(share[letter('a')], 0.25, 0.03);
   EXPECT_NEAR(share[letter('b')], 0.75, 0.03);
 }
@@ -153,7 +153,7 @@ TEST_F(GrammarTest, SamplersTakeTheLikeliestOfWhatIsAllowedAtTemperatureZero) {
 TEST_F(GrammarTest, SamplersSayWhereNothingIsAllowed) {
   std::vector<float> logits(TinyModelWriter::kVocabulary, 0.0F);
   const auto sampler = Sampler::make({.temperature = 1}).value();
-  const auto rules = grammar({R"(root ::= <[5000]>)"});  // a token that does not exist
+  const auto rules = grammar({R"(root ::= <[5000]>)"});  // the token does not exist
   EXPECT_EQ(sampler->pick(logits, *rules), -1);
 }
 

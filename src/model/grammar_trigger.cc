@@ -6,7 +6,8 @@
 namespace kvant {
 namespace {
 
-// Returns the start of the first group that matched something, or of the whole match.
+// Returns the start of the first group that matched some text. If no group did, returns the start of the
+// whole match.
 std::size_t start_of(const std::smatch& match) {
   for (std::size_t i = 1; i < match.size(); ++i) {
     if (match.length(i) > 0) return match.position(i);
@@ -90,7 +91,8 @@ std::size_t GrammarTrigger::start_of_trigger() const {
 std::size_t GrammarTrigger::start_of_match(const Pattern& pattern) const {
   std::smatch match;
   if (pattern.is_whole && !is_cut_ && std::regex_match(text_, match, pattern.regex)) return start_of(match);
-  // Without match_not_bol, a pattern's ^ would match the start of the kept text.
+  // Without match_not_bol, a pattern's ^ would match the start of the kept text, which is not the start of
+  // the whole text.
   const auto flags = is_cut_ ? std::regex_constants::match_not_bol : std::regex_constants::match_default;
   return std::regex_search(text_, match, pattern.regex, flags) ? start_of(match) : std::string::npos;
 }

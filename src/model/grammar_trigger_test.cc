@@ -1,4 +1,4 @@
-// Tests the words, patterns and tokens from which on a grammar holds.
+// Tests the words, patterns and tokens that make a lazy grammar apply.
 #include "model/grammar_trigger.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@ GrammarTrigger trigger(const GrammarTriggerRules& rules) {
   return std::move(*made);
 }
 
-// Returns the tokens from which on the grammar holds; empty: it is still awaited. Tokens are numbered.
+// Returns the tokens that the grammar must accept, or none if the trigger is still awaited. Tokens are
+// numbered in order.
 Tokens add(GrammarTrigger& trigger, const std::vector<std::string>& texts) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const Tokens held = trigger.add(static_cast<std::int32_t>(i), texts[i]);
@@ -60,7 +61,7 @@ TEST(GrammarTrigger, APatternHoldsFromItsFirstGroupOn) {
   EXPECT_EQ(add(awaited, {"<start>", "assistant", "  t", "o="}), (Tokens{{2, "  t"}, {3, "o="}}));
 }
 
-// A search through the whole text would be slow, and the standard library's takes stack per letter.
+// Searching all of the text would be slow, and the standard library's search uses stack for each letter.
 TEST(GrammarTrigger, APatternIsFoundAfterALongText) {
   GrammarTrigger awaited = trigger({.patterns = {"(?:^|<start>)( to=(?!self)[^]*?<message>)"}});
   for (int i = 0; i < 500; ++i) ASSERT_TRUE(awaited.add(7, " to=something else").empty());
@@ -96,7 +97,7 @@ TEST(GrammarTrigger, IsNotAwaitedWithinAThought) {
   EXPECT_EQ(add(none, {"<thin air>", " <think> ", "<call>"}), (Tokens{{2, "<call>"}}));
   GrammarTriggerRules begun_rules = rules;
   begun_rules.thought.has_begun = true;
-  begun_rules.thought.ends.push_back("<call>");  // some templates end their thoughts in this way
+  begun_rules.thought.ends.push_back("<call>");  // in some templates, such a text ends a thought
   GrammarTrigger begun = trigger(begun_rules);
   EXPECT_EQ(add(begun, {"a", " b <call>", "{"}), (Tokens{{1, "<call>"}}));
 }

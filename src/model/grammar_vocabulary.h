@@ -1,5 +1,5 @@
-// GrammarVocabulary finds the tokens that a grammar allows next. Their texts form a tree of bytes, so a
-// common prefix is followed once.
+// GrammarVocabulary finds the tokens that a grammar allows next. The texts of all tokens form a tree of
+// bytes, so a common prefix is followed only once.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +15,32 @@ struct llama_vocab;
 
 namespace kvant {
 
-// Marks a position in a text, possibly in the middle of a character.
+// GrammarPosition is a position in a text, possibly within a character.
 struct GrammarPosition {
   GrammarStates states = kNoStates;
   std::uint32_t character = 0;  // the bits of the character so far
-  int bytes_left = 0;           // bytes of the character to come
-  std::uint32_t least = 0;      // smallest character with that many bytes
+  int bytes_left = 0;           // the number of the character's bytes that are still missing
+  std::uint32_t least = 0;      // the smallest character that has this many bytes
 };
 
 class GrammarVocabulary {
  public:
-  // The vocabulary must outlive it. All grammars of a model share one, because it takes some milliseconds to
-  // make.
+  // Returns the data for a vocabulary, which must outlive it. All grammars of a model share one object,
+  // because making it takes some milliseconds.
   static std::shared_ptr<const GrammarVocabulary> of(const llama_vocab* vocabulary);
   explicit GrammarVocabulary(const llama_vocab* vocabulary);
 
   std::size_t size() const { return texts_.size(); }
-  // Returns the text of a token for grammars; empty: no grammar can contain it.
+  // Returns the text of a token for grammars. An empty text means that no grammar can contain the token.
   const std::string& text(std::int32_t token) const { return texts_[token]; }
   bool ends(std::int32_t token) const { return ends_[token]; }
-  // Sets the entries of tokens that may come next, of [tokens].
+  // Sets the entries of `allowed` [n_tokens] for the tokens that may come next.
   void allow(GrammarMatcher& matcher, const GrammarPosition& at, std::vector<bool>& allowed) const;
 
  private:
   struct Node {
     std::vector<std::pair<unsigned char, int>> children;
-    std::vector<std::int32_t> tokens;  // tokens that end here
+    std::vector<std::int32_t> tokens;  // the tokens whose text ends here
   };
   void walk(GrammarMatcher& matcher, const GrammarPosition& at, int node, std::vector<bool>& allowed) const;
 
@@ -49,7 +49,8 @@ class GrammarVocabulary {
   std::vector<Node> tree_;
 };
 
-// Returns the position after one more byte, or nothing if it cannot come.
+// These return the position after one more byte, or after a text. They return nothing if the grammar does not
+// allow it.
 std::optional<GrammarPosition> follow_byte(GrammarMatcher& matcher, const GrammarPosition& at,
                                            unsigned char byte);
 std::optional<GrammarPosition> follow_text(GrammarMatcher& matcher, GrammarPosition at,

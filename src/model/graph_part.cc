@@ -11,8 +11,8 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kTensorsPerLayer = 96;
-// Outputs of a product, and rows, are dealt to threads in units of these: ggml's repacked layouts interleave
-// up to 16 weight rows, and their products take 4 activation rows at once.
+// Threads share outputs and rows in multiples of these units. ggml's repacked layouts interleave up to 16
+// weight rows, and its products take 4 activation rows at once.
 constexpr int kUnitOutputs = 32;
 constexpr int kUnitRows = 4;
 
@@ -29,13 +29,13 @@ Range share(int n, int unit, int thread, int n_threads) {
   return {bound(thread), bound(thread + 1)};
 }
 
-// The part of `whole` within [first, first + n), counted from `first`; may be empty.
+// Returns the part of `whole` within [first, first + n), counted from `first`. The result may be empty.
 Range overlap(Range whole, int first, int n) {
   const int begin = std::clamp(whole.first - first, 0, n);
   return {begin, std::clamp(whole.end - first, begin, n)};
 }
 
-// A block of an activation: all that a thread computes of it.
+// Block is the part of an activation that one thread computes.
 struct Block {
   Range rows, cols;
   bool empty() const { return rows.size() == 0 || cols.size() == 0; }
@@ -47,7 +47,7 @@ void set_row_stride(ggml_tensor* t, std::size_t bytes) {
   t->nb[3] = t->nb[2] * t->ne[2];
 }
 
-// `result` takes the place of a tensor of its shape.
+// Makes `result` use the memory of `place`, a tensor of the same shape.
 ggml_tensor* put(ggml_tensor* result, const ggml_tensor* place) {
   result->data = place->data;
   std::copy(std::begin(place->nb), std::end(place->nb), std::begin(result->nb));
@@ -76,11 +76,11 @@ class GraphPart::Builder {
       for (const LayerSteps& steps : h_.steps_behind(weights().router != nullptr)) walk(steps, *this);
     }
     if (b_.states.data == nullptr) return logits();
-    // With few rows each thread has them all, and one writes.
+    // With few rows, every thread has all states, and thread 0 writes them.
     if (many_ || part_.thread_ == 0) norm(r_.x, w_.output_norm(), w_.output_norm_bias(), b_.states);
   }
 
-  // --- the steps of a layer ---
+  // The following functions add the steps of a layer.
 
   void run(const Norm& step) {
     ggml_tensor* weight = weights().*step.weights.weight;
@@ -90,10 +90,11 @@ class GraphPart::Builder {
     if (step.to == RowSet::h) return norm(in, weight, bias, r_.h);
     if (!many_) synchronize();
     if (step.to == RowSet::y) {
-      // With few rows y is shared, but each thread needs all of it: in its own h.
+      // With few rows, y is shared, but each thread needs the norm of all of it, which therefore goes to the
+      // thread's own h.
       norm(in, weight, bias, r_.h);
       y_ = r_.h;
-    } else {  // with few rows all threads would norm the same ones in place: one does
+    } else {  // with few rows, all threads share these rows, so one thread norms them in place
       if (many_ || part_.thread_ == 0) norm(in, weight, bias, rows(step.to));
       unfinished_ = true;
     }
@@ -106,7 +107,7 @@ class GraphPart::Builder {
     const AttentionColumns at(h_, layer_);
     qkv_ = b_.qkv;
     qkv_.cols = at.width;
-    // A head of q and its gates are one thread's.
+    // One thread computes a head of q together with its gates.
     const Range outputs = my_outputs(at.projected_q + 2 * n_kv, (h_.gated_heads ? 2 : 1) * h_.dim(layer_));
     q_ = {0, overlap(outputs, 0, at.projected_q), w.q_norm};
     k_ = {at.k, overlap(outputs, at.k, n_kv), w.k_norm};
@@ -169,7 +170,8 @@ class GraphPart::Builder {
     give_attended(h_.delta_net.inner(), &source, 1, delta_net_op);
   }
 
-  // attended *= sigmoid(gates), of the heads that are this thread's. A delta net has gates of its own.
+  // Computes attended *= sigmoid(gates) for this thread's heads. A layer with a delta net has gated its
+  // outputs already.
   void run(const GateHeads&) {
     if (h_.recurrent[layer_]) return;
     const int d = h_.dim(layer_);
@@ -210,7 +212,7 @@ class GraphPart::Builder {
     if (step.to == RowSet::y) y_ = out;
   }
 
-  // The router's logits.
+  // Computes the router's logits.
   void run(const RouteRows& step) {
     multiply(weights().router, weights().router_bias, rows(step.from), b_.router, my_outputs(h_.experts.n));
   }
@@ -224,7 +226,7 @@ class GraphPart::Builder {
     ggml_tensor* sources[] = {all_of(in), all_of(b_.router), all_of(b_.shared)};
     add(put(ggml_custom_4d(c_, GGML_TYPE_F32, h_.n_embd, r_.n_rows, 1, 1, sources, 3, experts_op, 1, site()),
             all_of(r_.y)));
-    unfinished_ = false;  // its threads wait for each other, at its start and at its end
+    unfinished_ = false;  // the op's threads wait for one another at its start and at its end
     y_ = r_.y;
   }
 
@@ -254,7 +256,7 @@ class GraphPart::Builder {
   }
 
  private:
-  // --- who computes what ---
+  // The following functions decide which thread computes what.
 
   void use(const ResidualRows& rows) {
     r_ = rows;
@@ -262,24 +264,24 @@ class GraphPart::Builder {
     rows_ = many_ ? mine(rows.n_rows, kUnitRows) : Range{0, rows.n_rows};
   }
   Range mine(int n, int unit) const { return share(n, unit, part_.thread_, part_.parts_.n_threads); }
-  // Of n outputs of a product.
+  // Returns the outputs of a product with n outputs that this thread computes.
   Range my_outputs(int n, int unit = kUnitOutputs) const { return many_ ? Range{0, n} : mine(n, unit); }
 
   void add(ggml_tensor* node) {
     if (!ggml_is_empty(node)) ggml_build_forward_expand(part_.graph_, node);
   }
 
-  // Waits until what other threads have computed is there, if they may have computed something.
+  // Adds a barrier if other threads may still be writing values that this thread is about to read.
   void synchronize() {
     if (!unfinished_) return;
     ggml_tensor* none = nullptr;
     ggml_tensor* node = ggml_custom_4d(c_, GGML_TYPE_F32, 1, 1, 1, 1, &none, 0, barrier_op, 1, &part_);
-    node->data = part_.sites_.data();  // any address: the op writes nothing
+    node->data = part_.sites_.data();  // any address works, because the op writes nothing
     add(node);
     unfinished_ = false;
   }
 
-  // --- tensors that lie in the buffers ---
+  // The following functions make tensors that view the buffers.
 
   ggml_tensor* tensor(const ActivationRows& a, const Block& block) {
     ggml_tensor* t = ggml_new_tensor_2d(c_, GGML_TYPE_F32, block.cols.size(), block.rows.size());
@@ -289,12 +291,12 @@ class GraphPart::Builder {
   }
   ggml_tensor* tensor(const ActivationRows& a) { return tensor(a, {rows_, {0, a.cols}}); }
 
-  // Columns `cols` as heads of d channels: [d, n_heads, n_rows].
+  // Returns a view of the block as heads of d channels: [d, n_heads, n_rows].
   ggml_tensor* heads(const ActivationRows& a, const Block& block, int d) {
     return every_head(a, block, d, block.cols.size() / d, 1);
   }
 
-  // Of every `step` heads of d channels from the block's first column on, the first: n_heads of them.
+  // Returns a view of n_heads heads of d channels, every `step`-th one from the block's first column on.
   ggml_tensor* every_head(const ActivationRows& a, const Block& block, int d, int n_heads, int step) {
     ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, d, n_heads, block.rows.size());
     t->data = a.data + static_cast<std::ptrdiff_t>(block.rows.first) * a.cols + block.cols.first;
@@ -310,7 +312,8 @@ class GraphPart::Builder {
     return t;
   }
 
-  // Rows of a weight, or elements of a bias; a repacked weight stays what it is.
+  // Returns a view of a range of a weight's rows or of a bias's elements. A view of a repacked weight is
+  // repacked, too.
   ggml_tensor* part_of(ggml_tensor* weight, Range range) {
     const bool is_matrix = weight->ne[1] > 1;
     ggml_tensor* t = is_matrix ? ggml_new_tensor_2d(c_, weight->type, weight->ne[0], range.size())
@@ -321,9 +324,9 @@ class GraphPart::Builder {
     return t;
   }
 
-  // --- ops ---
+  // The following functions add operations.
 
-  // out = norm(in) * weight + bias, for this thread's rows; may be in place.
+  // Computes out = norm(in) * weight + bias for this thread's rows. `out` may be `in`.
   void norm(ggml_tensor* in, ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* out) {
     ggml_tensor* y = h_.architecture->layer_norm ? ggml_norm(c_, in, h_.norm_epsilon)
                                                  : ggml_rms_norm(c_, in, h_.norm_epsilon);
@@ -335,7 +338,7 @@ class GraphPart::Builder {
     unfinished_ = unfinished_ || out.shared;
   }
 
-  // out[:, first + outputs] = in W^T + bias, for `outputs` of W.
+  // Computes out[:, first + outputs] = in W^T + bias for the rows `outputs` of W.
   void multiply(ggml_tensor* weight, ggml_tensor* bias, const ActivationRows& in, const ActivationRows& out,
                 Range outputs, int first = 0) {
     const Block block{rows_, {first + outputs.first, first + outputs.end}};
@@ -367,8 +370,8 @@ class GraphPart::Builder {
     unfinished_ = r_.x.shared;
   }
 
-  // What all layers read of the tokens: RMS norms of what is projected from their embeddings, and the layers'
-  // own embeddings.
+  // Computes what all layers read of the tokens: the projected embeddings, RMS-normed by layer, plus the
+  // layers' own embeddings.
   void embed_for_layers() {
     const int n = h_.n_layer_embd, n_all = h_.n_layers * n;
     const Range outputs = my_outputs(n_all, n);
@@ -383,19 +386,19 @@ class GraphPart::Builder {
     if (!many_) synchronize();
     const Block block{rows_, outputs};
     if (block.empty()) return;
-    // What is normed is to be 1 / sqrt(n_embd) of what was projected.
+    // The norm must see the projection divided by sqrt(n_embd), so epsilon is multiplied by n_embd.
     ggml_tensor* x = heads(b_.layer_inputs, block, n);
     x = put(ggml_rms_norm(c_, x, h_.norm_epsilon * static_cast<float>(h_.n_embd)), x);
     x = put(ggml_mul(c_, x, w_.layer_projection_norm()), x);
     add(put(ggml_add(c_, x, heads(b_.layer_tokens, block, n)), x));
-    const int together = many_ ? rows_.size() : 1;  // ggml scales contiguous values
+    const int together = many_ ? rows_.size() : 1;  // ggml scales only contiguous values
     for (int row = rows_.first; row < rows_.end; row += together) {
       ggml_tensor* some = tensor(b_.layer_inputs, {{row, row + together}, outputs});
       add(put(ggml_scale(c_, some, std::sqrt(0.5F)), some));
     }
   }
 
-  // --- parts of steps ---
+  // The following functions are parts of steps.
 
   const LayerWeights& weights() const { return w_.layer(layer_); }
   Site* site() { return &part_.sites_[layer_]; }
@@ -414,7 +417,7 @@ class GraphPart::Builder {
     return b_.beside;
   }
 
-  // Heads of q, k or v, whose columns begin at `first` in qkv: `columns` of them.
+  // Projection is this thread's heads of q, k or v: `columns` of the columns that begin at `first` in qkv.
   struct Projection {
     int first = 0;
     Range columns;
@@ -422,7 +425,7 @@ class GraphPart::Builder {
     Range in_qkv() const { return {first + columns.first, first + columns.end}; }
   };
 
-  // Calls of(heads), where some are this thread's.
+  // Calls of(heads) if this thread has any of the projection's heads.
   template <class Of>
   void with_heads(const Projection& p, const Of& of) {
     const Block block{rows_, p.in_qkv()};
@@ -433,13 +436,13 @@ class GraphPart::Builder {
     if (p.norm == nullptr) return;
     const int d = h_.dim(layer_);
     with_heads(p, [&](ggml_tensor* x) {
-      const bool by_head = p.norm->ne[1] > 1;  // each has weights of its own
+      const bool by_head = p.norm->ne[1] > 1;  // each head has weights of its own
       norm(x, by_head ? part_of(p.norm, {p.columns.first / d, p.columns.end / d}) : p.norm, nullptr, x);
     });
   }
 
-  // The norm of whole rows needs what other threads compute: where few rows are shared out by columns, one
-  // thread takes all of q and one all of k.
+  // Norms whole rows, which needs the columns of other threads. With few rows, which are split by columns,
+  // the first thread therefore norms all of q and the last one all of k.
   void norm_rows() {
     if (!many_) {
       synchronize();
@@ -454,7 +457,7 @@ class GraphPart::Builder {
     }
   }
 
-  // Normed q goes from between its gates to columns of its own.
+  // Copies q, which alternates with its gates, to columns of its own.
   void separate_from_gates() {
     const int d = h_.dim(layer_);
     const Range in = q_.columns;
@@ -477,8 +480,8 @@ class GraphPart::Builder {
     return t;
   }
 
-  // What an op of the whole team makes of all rows is what heads attended to. Its threads wait for each
-  // other, at its start and at its end.
+  // Adds an op that the whole team computes, whose result for all rows takes the place of attention's
+  // outputs. The op's threads wait for one another at its start and at its end.
   void give_attended(int n_cols, ggml_tensor** sources, int n_sources, ggml_custom_op_t op) {
     attended_ = b_.attended;
     attended_.cols = n_cols;
@@ -488,7 +491,7 @@ class GraphPart::Builder {
     unfinished_ = false;
   }
 
-  // From here on only the rows whose logits are wanted.
+  // Keeps only the rows whose logits are wanted for the rest of the graph.
   void keep_wanted_rows() {
     synchronize();
     const Range all_rows{0, r_.n_rows};
@@ -526,7 +529,7 @@ class GraphPart::Builder {
     multiply(w.down, w.down_bias, hidden, out, my_outputs(h_.n_embd));
   }
 
-  // hidden = activation(gate) * up, or activation(up).
+  // Computes hidden = activation(gate) * up, or hidden = activation(up) without a gate.
   void activate(const NetworkWeights& w, const ActivationRows& in, const ActivationRows& hidden,
                 const ActivationRows& up) {
     const int n_ff = hidden.cols;
@@ -565,10 +568,10 @@ class GraphPart::Builder {
     if (h_.logit_softcap <= 0 && h_.logit_scale == 1) return;
     if (many_) return scale_logits({rows_, outputs});
     for (int row = 0; row < r_.n_rows; ++row)
-      scale_logits({{row, row + 1}, outputs});  // ggml scales contiguous values
+      scale_logits({{row, row + 1}, outputs});  // ggml scales only contiguous values
   }
 
-  // Logits y become scale y, and then cap tanh(y / cap).
+  // Multiplies logits y by the scale, and then replaces them by cap tanh(y / cap).
   void scale_logits(const Block& block) {
     if (block.empty()) return;
     ggml_tensor* y = tensor(b_.logits, block);
@@ -585,15 +588,15 @@ class GraphPart::Builder {
   MatrixProduct& product_;
   GraphBuffers b_;
   ggml_context* c_;
-  ResidualRows r_;     // in use
-  bool many_ = false;  // rows: each thread takes some; else each computes all
-  Range rows_;         // of this thread
+  ResidualRows r_;     // the rows in use
+  bool many_ = false;  // true if each thread takes some of the rows; false if each computes all of them
+  Range rows_;         // the rows of this thread
   int layer_ = 0;
-  ActivationRows y_;               // where what a block makes lies now
-  ActivationRows qkv_, attended_;  // of the layer
-  Projection q_, k_, v_;           // of this thread
-  Range gated_;                    // columns of q with their gates, likewise
-  bool unfinished_ = false;        // whether other threads may still be writing what was computed last
+  ActivationRows y_;               // the present outputs of a block
+  ActivationRows qkv_, attended_;  // for the current layer
+  Projection q_, k_, v_;           // the heads of this thread
+  Range gated_;                    // the columns of q with their gates, of this thread
+  bool unfinished_ = false;        // other threads may still be writing the newest result
 };
 
 GraphPart::GraphPart(const GraphParts& parts, int thread, const GraphBuffers& buffers)
@@ -644,7 +647,7 @@ void GraphPart::attention_op(ggml_tensor* out, int, int, void* data) {
   const auto& site = *static_cast<const Site*>(data);
   const int n_rows = static_cast<int>(out->ne[1]);
   const auto rows_by_head = [&](const ggml_tensor* t) -> MatrixView<const float> {
-    if (t == nullptr) return {};  // the layer has no cache of its own
+    if (t == nullptr) return {};  // the layer attends to another layer's cache
     const int width = static_cast<int>(t->ne[0] * t->ne[1]);
     return MatrixView<const float>(static_cast<const float*>(t->data), n_rows, width,
                                    static_cast<std::ptrdiff_t>(t->nb[2] / sizeof(float)));

@@ -1,15 +1,12 @@
-// GraphPart: what one thread of a team computes of a transformer, as a ggml graph that this thread runs
-// alone.
+// GraphPart is one thread's part of a transformer on the CPU, as a ggml graph that the thread runs alone.
 //
-// The threads' graphs run side by side and wait for each other at barriers of kvant's own, which are ops in
-// them: few, because a thread needs the others' results only where a matrix product reads all channels of a
-// row. How the work is split depends on the batch:
-// - few rows (decoding): each thread computes some outputs of every product, for all rows. Norms and
-// residuals take
-//   microseconds: each thread computes them all, in memory of its own, rather than wait for another's.
-// - many rows (prompts): each thread takes some rows through norms, residuals and activations, and through
-// products
-//   with repacked weights; products with plain weights are shared out by MatrixProduct.
+// The threads' graphs run at the same time and meet at barriers, which are ops of kvant. There are few
+// barriers, because a thread needs other threads' results only where a product reads all channels of a row.
+// How the work is split depends on the batch:
+//     - With few rows (decode), each thread computes some outputs of every product, for all rows.
+//       Norms and residuals take only microseconds, so each thread computes all of them in memory of its own.
+//     - With many rows (prefill), each thread takes some rows through norms, residuals, activations and
+//       products with repacked weights. MatrixProduct splits products with plain weights among all threads.
 #pragma once
 
 #include <cstdint>
@@ -30,53 +27,57 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Attention of one layer, as the cache counts them, over the rows of a batch. Every thread of the team calls
-// it.
+// LayerAttention computes the attention of one layer, numbered as in the cache, over the rows of a batch.
+// Every thread of the team calls it.
 using LayerAttention = std::function<void(int layer, const LayerRows& rows, Team& team)>;
 
-// What the attention ops of a graph call; set anew for every run.
+// AttentionCall holds what the attention ops of a graph call. Each run of the graph sets it anew.
 struct AttentionCall {
   const LayerAttention* attention = nullptr;
   TeamState team;
 };
 
-// Activations [rows, cols] in memory. Where each thread has its own, they are not shared.
+// ActivationRows views activations [rows, cols] in memory. `shared` is false if each thread has its own copy.
 struct ActivationRows {
   float* data = nullptr;
   int cols = 0;
   bool shared = true;
 };
 
-// The activations of a number of rows in the residual stream. y is what a block adds to x; with many rows it
-// may be h, which nobody reads then; not where attention and the feed-forward network read the same h.
+// ResidualRows holds the activations of a number of rows in the residual stream. y is what a block adds to x.
+// With many rows, y may be the same memory as h, which is not needed any more. That is not possible where
+// attention and the feed-forward network read the same h.
 struct ResidualRows {
   int n_rows = 0;
   ActivationRows x, h, y;  // [n_rows, n_embd]
 };
 
-// What the parts of a graph compute on, as one thread sees it.
+// GraphBuffers holds the buffers of a graph, as one thread sees them.
 struct GraphBuffers {
   std::int32_t *tokens, *positions;  // [n_rows]
   std::int32_t* logit_rows;          // [n_logit_rows]
-  float* query_scales;               // [n_rows]: what q is multiplied by; null: 1
-  ResidualRows all, wanted;          // of all rows; of those whose logits are wanted, in the last layer
-  ActivationRows qkv;       // [n_rows, AttentionColumns::width or DeltaNet::width()], of the widest layer
-  ActivationRows attended;  // [n_rows, n_heads * head_dim or DeltaNet::inner()], likewise
-  ActivationRows wanted_attended;  // [n_logit_rows, likewise]
-  ActivationRows gate, up;         // [n_rows, n_ff], or wider where experts share a wider network
+  float* query_scales;               // [n_rows]: factors of q; null if all are 1
+  ResidualRows all, wanted;          // for all rows, and in the last layer for the rows whose logits are
+                                     // wanted
+  ActivationRows qkv;       // [n_rows, AttentionColumns::width or DeltaNet::width()] of the widest layer
+  ActivationRows attended;  // [n_rows, n_heads * head_dim or DeltaNet::inner()] of the widest layer
+  ActivationRows wanted_attended;  // [n_logit_rows, the columns of `attended`]
+  ActivationRows gate, up;         // [n_rows, n_ff], or wider if the network that all rows share is wider
   ActivationRows router;           // [n_rows, n_experts]: logits
-  ActivationRows shared;           // [n_rows, n_embd]: of the network that experts share
-  ActivationRows beside;           // [n_rows, n_embd]: of the network that stands beside experts
-  // [n_rows, n_layers n_layer_embd]: what layers read of tokens; two, for what both are made of.
+  ActivationRows shared;           // [n_rows, n_embd]: outputs of the network that all rows share besides
+                                   // experts
+  ActivationRows beside;           // [n_rows, n_embd]: outputs of the network next to experts
+  // [n_rows, n_layers * n_layer_embd]: what layers read of tokens, and the layers' own embeddings, of which
+  // it is made.
   ActivationRows layer_inputs, layer_tokens;
-  ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd]: of the last layer
+  ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd] for the last layer
   ActivationRows layer_gates;    // [n_rows, n_layer_embd]
   ActivationRows logits;         // [n_logit_rows, n_vocab]
-  ActivationRows states;  // [n_logit_rows, n_embd]: wanted instead of logits; without data: they are not
+  ActivationRows states;         // [n_logit_rows, n_embd]: wanted in place of logits; without data if not
 };
 
-// Where q, k and v lie in a row of what a layer with attention projects. With gates q's projection gives
-// heads of q and of gates in turn, and q, normed, gets columns of its own.
+// AttentionColumns says where q, k and v lie in a row of a layer's projections. With gates, the projection
+// gives a head of q and its gates in turn, and the normed q gets columns of its own.
 struct AttentionColumns {
   AttentionColumns(const Hparams& h, int layer)
       : projected_q(h.q_columns(layer)),
@@ -84,12 +85,12 @@ struct AttentionColumns {
         v(k + h.n_kv(layer)),
         q(h.gated_heads ? v + h.n_kv(layer) : 0),
         width(v + h.n_kv(layer) + (q > 0 ? h.n_q(layer) : 0)) {}
-  int projected_q;  // from column 0 on
-  int k, v, q;      // first columns
+  int projected_q;  // this many columns, from column 0 on
+  int k, v, q;      // the first columns of k, v and q
   int width;
 };
 
-// What all parts of a graph have in common; outlives them.
+// GraphParts holds what all parts of a graph have in common. Its members must outlive the parts.
 struct GraphParts {
   const Hparams& hparams;
   const Weights& weights;
@@ -98,7 +99,7 @@ struct GraphParts {
   DeltaNetwork& delta_net;
   AttentionCall& call;
   int n_threads;
-  bool short_rope = false;  // RoPE with the factors for short sequences
+  bool short_rope = false;  // RoPE uses LongRoPE's factors for short sequences
 };
 
 class GraphPart {

@@ -1,6 +1,6 @@
-// HostAttention runs a step of a device's graph whose cache lies in host memory. Rows come to the host layer
-// by layer, the host attends, and its output goes back. It serves caches for which a device lacks kernels or
-// memory.
+// HostAttention runs a step of a device's graph if the cache lies in host memory. Layer by layer, rows come
+// to the host, the host attends, and the outputs go back. Caches for which the device lacks kernels or memory
+// run in this way.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ namespace kvant {
 
 class HostAttention {
  public:
-  // `hparams` must outlive it.
+  // `hparams` must outlive the object.
   HostAttention(const Hparams& hparams, int n_threads) : hparams_(hparams), n_threads_(n_threads) {}
 
-  // Runs all segments of the graph, whose rows must be set, with attention between them. It waits for each
-  // layer. Errors of attention go to step.fail().
+  // Runs all segments of the graph, with attention between them. The graph's rows must be set. The function
+  // waits for each layer. Errors of attention go to step.fail().
   Status run(Step& step, AttentionBackend& backend, DeviceGraph& graph);
 
  private:

@@ -1,4 +1,4 @@
-// Tests a device's engine whose caches lie in host memory, where the CPU attends, against the CPU's engine.
+// Tests a device's engine whose cache lies in host memory, where the CPU attends, against the CPU's engine.
 #include "model/host_attention.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ using testing::relative_difference;
 using testing::row_differences;
 using testing::some_tokens;
 
-// These models have heads of 512 channels, heads and caches that differ or are shared between layers, layers'
-// own embeddings, and experts next to a network. Each other way through a graph has one model.
+// These models cover heads of 512 channels, layers with different heads, shared caches, layers' own
+// embeddings, and experts next to a network. Every other variation of a graph has one model.
 std::vector<Variant> models() {
   std::vector<Variant> some = variants_of_unlike_layers();
   const std::set<std::string> names{"gemma2", "phi3", "olmo2", "smollm3", "gpt_oss", "gemma4_experts"};
@@ -48,7 +48,7 @@ TEST_P(HostAttentionOfADevice, GivesTheLogitsOfTheCpu) {
     const auto found = on_device.read_and_decode(on_device.cache().add(), tokens, 300, chunk, 1);
     const auto differences = row_differences(expected, found, on_cpu.n_vocab());
     ASSERT_EQ(differences.size(), 330U);
-    // On a device, a token whose two best experts score equally may get the other one.
+    // On a device, a token whose two best experts have equal scores may use the other one.
     const int n_tied = variant.model.n_experts > 0 ? 16 : 0;
     EXPECT_LT(differences[329 - n_tied], 0.025) << chunk;
     EXPECT_LT(differences[165], 0.01) << chunk;
@@ -62,7 +62,8 @@ INSTANTIATE_TEST_SUITE_P(Models, HostAttentionOfADevice,
                                   std::get<1>(info.param).name;
                          });
 
-// No device supports eviction, formats without a sealing kernel, or tails in 8 bits.
+// No device supports eviction, formats without a sealing kernel, or tails in 8 bits, so the host serves these
+// recipes.
 TEST(HostAttention, ServesRecipesThatTheDeviceRefuses) {
   const auto file = write_tiny_model(TinyModel{});
   const auto device = std::make_shared<HostDevice>();
@@ -87,7 +88,7 @@ TEST(HostAttention, TakesSeveralSequencesAStep) {
   EXPECT_LT(relative_difference(alone, together), 1e-3);
 }
 
-// An error of attention is the step's error, which leaves the sequence unchanged.
+// An error of attention must become the step's error and leave the sequence unchanged.
 TEST(HostAttention, FailsWithItsStep) {
   class Failing : public BackendDecorator {
    public:
@@ -114,7 +115,8 @@ TEST(HostAttention, FailsWithItsStep) {
   EXPECT_EQ(cache.length(sequence), 20);
 }
 
-// A device attends to Gemma 4 itself: heads of 256 and 512 channels, heads that differ, shared caches.
+// The device itself must attend for Gemma 4, with heads of 256 and 512 channels, layers with different heads,
+// and shared caches.
 TEST(DeviceModels, OfGemma4HaveTheCpusLogits) {
   for (const Place& place : kPlaces) {
     const auto device = device_at(place);

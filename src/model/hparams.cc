@@ -9,19 +9,20 @@
 namespace kvant {
 namespace {
 
-// Typed look-ups under "<architecture>.", which remember the first thing that is wrong.
+// Reader looks up typed values under "<architecture>." and remembers the first mistake in the file.
 class Reader {
  public:
   Reader(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
 
   std::string key(const char* name) const { return prefix_ + "." + name; }
 
-  // An integer in [1, limit]; `fallback` when absent, an error when there is no fallback either.
+  // Returns an integer in [1, limit], or `fallback` if the key is absent. Without a fallback, an absent key
+  // is a mistake.
   int count(const char* name, std::int64_t limit, std::optional<int> fallback = {}) {
     return most(name, limit, fallback, /*may_differ=*/false);
   }
 
-  // The same where layers may differ, if they may: the largest.
+  // Like count(), but if layers may differ, the file may give a list, whose largest value is returned.
   int most(const char* name, std::int64_t limit, std::optional<int> fallback, bool may_differ) {
     const auto values = file_.integers(key(name));
     if (values.empty()) {
@@ -44,7 +45,7 @@ class Reader {
     return static_cast<int>(*std::max_element(values.begin(), values.end()));
   }
 
-  // The same where a file may write 0 for a value that it doesn't give.
+  // Like count(), but a file may write 0 for a value that it does not give.
   int optional_count(const char* name, std::int64_t limit, int fallback) {
     return file_.integer(key(name)) == 0 ? fallback : count(name, limit, fallback);
   }
@@ -79,7 +80,8 @@ class Reader {
   std::optional<Error> failure_;
 };
 
-// Attention and layer kinds that share a supported architecture's name.
+// Returns an error for kinds of attention and layers that share the name of a supported architecture but are
+// not supported.
 std::optional<Error> unsupported_kind(const Reader& reader, bool unlike_layers) {
   const GgufFile& file = reader.file();
   const auto refuse = [&](const char* what) {
@@ -113,8 +115,8 @@ void read_rope(Reader& in, Hparams& h, int context) {
   if (rope.extension < 0) rope.extension = kind == "yarn" ? 1.0F : 0.0F;
   if (rope.extension == 0) rope.magnitude = in.number("rope.scaling.yarn_attn_factor", 1);
   rope.magnitude *= in.number("rope.scaling.attn_factor", 1);
-  // YaRN's factor of magnitude is 1 + 0.1 ln s, ggml's too; with this multiplier m it is that over 1 + 0.1 m
-  // ln s.
+  // YaRN multiplies the magnitude by 1 + 0.1 ln s, and ggml does so, too. With a multiplier m in the file,
+  // the factor must be (1 + 0.1 ln s) / (1 + 0.1 m ln s), so the denominator is applied here.
   const float multiplier = in.number("rope.scaling.yarn_log_multiplier", 0);
   if (rope.extension != 0 && multiplier != 0 && factor > 1)
     rope.magnitude /= 1 + 0.1F * multiplier * std::log(factor);
@@ -123,7 +125,7 @@ void read_rope(Reader& in, Hparams& h, int context) {
   const int reach = context > 0 ? context : h.trained_context;
   h.long_rope = reach > rope.original_context ? LongRope::long_factors : LongRope::short_factors;
 
-  // Hunyuan's: a base for longer contexts.
+  // Hunyuan raises the base of RoPE for longer contexts.
   const float alpha = in.number("rope.scaling.alpha", 0);
   if (alpha > 0 && h.head_dim > 2)
     rope.base *= std::pow(alpha, static_cast<float>(h.head_dim) / static_cast<float>(h.head_dim - 2));
@@ -151,7 +153,8 @@ Status check_head_dim(int head_dim) {
   return error("makes heads of {} channels; kvant supports multiples of 8 up to {}", head_dim, kMaxHeadDim);
 }
 
-// Sliding layers may have heads of another size, and each layer a number of KV heads of its own.
+// Reads the sizes of heads where layers differ: layers with a window may have another head size, and each
+// layer its own number of KV heads.
 void read_layer_heads(Reader& in, Hparams& h) {
   h.sliding_n_rot = h.n_rot;
   if (!h.architecture->unlike_layers) return;
@@ -181,7 +184,8 @@ void read_layer_heads(Reader& in, Hparams& h) {
   }
 }
 
-// The file gives the pattern as a period (of p layers the last has full attention) or layer by layer.
+// Reads which layers have a sliding window. The file gives a list, or a period p: of every p layers, the last
+// has full attention.
 void read_sliding_windows(Reader& in, Hparams& h) {
   h.sliding_window.assign(h.n_layers, 0);
   const Windows& windows = h.architecture->windows;
@@ -202,7 +206,7 @@ void read_sliding_windows(Reader& in, Hparams& h) {
 
 void read_rotated_layers(const Reader& in, Hparams& h) {
   const bool any = in.file().boolean(in.key("rope.scaling.finetuned")).value_or(true) ||
-                   !h.architecture->has_scales;  // Granite's switch of RoPE
+                   !h.architecture->has_scales;  // Granite's files switch RoPE off by this key
   const bool slides =
       std::any_of(h.sliding_window.begin(), h.sliding_window.end(), [](int w) { return w > 0; });
   const auto* turn = find_step<TurnHeads>(h.architecture->layer.attention);
@@ -215,12 +219,12 @@ void read_rotated_layers(const Reader& in, Hparams& h) {
   }
 }
 
-// Factors of embeddings, scores, residuals and logits.
+// Reads factors of embeddings, scores, residuals and logits.
 void read_scales(Reader& in, Hparams& h) {
   const Architecture& a = *h.architecture;
   if (a.scales_embedding) h.embedding_scale = std::sqrt(static_cast<float>(h.n_embd));
   if (a.has_scales) {
-    const auto factor = [&](const char* name, float& value) {  // 0 stands for none
+    const auto factor = [&](const char* name, float& value) {  // 0 in the file means no factor
       if (const float given = in.number(name, 0); given != 0) value = given;
     };
     factor("embedding_scale", h.embedding_scale);
@@ -235,8 +239,8 @@ void read_scales(Reader& in, Hparams& h) {
   h.temperature_step = h.rope.original_context;
 }
 
-// What a file asks for although its architecture has no place for it would give wrong answers if it were
-// passed over: anything but 0 or what holds anyway is refused.
+// If a file asks for something that its architecture does not support, ignoring it would give wrong results.
+// Only 0 and the value that applies anyway are accepted.
 void check_unread(Reader& in, const Hparams& h) {
   const auto only = [&](const char* name, float holds) {
     const float given = in.number(name, 0);
@@ -257,7 +261,8 @@ void check_unread(Reader& in, const Hparams& h) {
   if (h.architecture->logit_scale == LogitScale::none) only("logit_scale", 1);
 }
 
-// The widths are those of the first such layer's tensors: files name them in several ways.
+// Files name the widths of experts in several ways, so the widths come from the tensors of the first layer
+// with experts.
 void read_experts(Reader& in, Hparams& h) {
   Experts& e = h.experts;
   const GgufFile& file = in.file();
@@ -287,7 +292,8 @@ void read_experts(Reader& in, Hparams& h) {
     in.fail("expert_count", "is there, but no tensor 'blk.*.ffn_up_exps.weight': convert the model anew");
 }
 
-// Which layers have attention: the file says it layer by layer, or has a period whose last layer has.
+// Reads which layers have attention. The file gives a list, or a period of which the last layer has
+// attention.
 void read_layer_kinds(Reader& in, Hparams& h) {
   h.recurrent.assign(h.n_layers, false);
   if (!h.architecture->layer.delta_net.empty()) {
@@ -303,7 +309,8 @@ void read_layer_kinds(Reader& in, Hparams& h) {
   if (n_of_kind[0] == 0) in.fail("full_attention_interval", "leaves no layer with attention");
 }
 
-// The last layers may attend to the cache of the last one of their kind, sliding or not, that has one.
+// Reads which layers share a cache. Each of the last layers attends to the cache of the last earlier layer of
+// its kind, with or without a window.
 void read_sharing(Reader& in, Hparams& h) {
   if (!h.architecture->unlike_layers) return;
   h.n_layer_embd = in.optional_count("embedding_length_per_layer_input", 1 << 20, 0);
@@ -320,10 +327,10 @@ void read_sharing(Reader& in, Hparams& h) {
   }
 }
 
-// Files with feed-forward networks of different widths give a list.
+// Reads the width of feed-forward networks. A file whose layers differ gives a list.
 void read_ff(Reader& in, Hparams& h) {
   constexpr int kMost = 1 << 24;
-  std::optional<int> fallback;  // where every layer has experts, files may leave it out
+  std::optional<int> fallback;  // if every layer has experts, files may leave the key out
   if (const auto of_experts = in.file().integer(in.key("expert_feed_forward_length")))
     fallback = static_cast<int>(std::clamp<std::int64_t>(*of_experts, 1, kMost));
   h.n_ff = in.most("feed_forward_length", kMost, fallback, h.architecture->unlike_layers);
@@ -418,7 +425,7 @@ Geometry Hparams::geometry() const {
   g.softmax_scale = softmax_scale;
   g.score_softcap = score_softcap;
   g.trained_context = trained_context;
-  int n_heads_before = 0;  // KV heads of layers that the cache has
+  int n_heads_before = 0;  // KV heads of all earlier layers that have a cache
   for (int layer = 0; layer < n_layers; ++layer) {
     if (recurrent[layer]) continue;
     if (!has_kv(layer)) {

@@ -39,7 +39,7 @@ TEST(Hparams, ReadsSizes) {
   EXPECT_EQ(g.sliding_window, (std::vector<int>{0, 0, 0}));
 }
 
-// Gemma 2 (27B) and Gemma 3 (27B) divide queries by sqrt(n_embd / n_heads) instead of sqrt(head_dim).
+// Gemma 2 (27B) and Gemma 3 (27B) divide queries by sqrt(n_embd / n_heads) in place of sqrt(head_dim).
 TEST(Hparams, ScalesTheQueriesOfGemma27BByItsWidth) {
   const TinyModel gemma2{
       .architecture = "gemma2", .n_layers = 46, .n_embd = 72, .n_heads = 4, .head_dim = 64};
@@ -68,7 +68,7 @@ TEST(Hparams, ChoosesLongRopeFactorsByTheContext) {
   EXPECT_EQ(read(model, 256)->long_rope, LongRope::short_factors);
 }
 
-// Layers of Gemma 4 with a window have other heads.
+// In Gemma 4, layers with a window have other heads.
 TEST(Hparams, ReadsTheHeadsOfEachLayer) {
   TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_heads = 8, .n_kv_heads = 1, .head_dim = 512};
   model.sliding_head_dim = 256;
@@ -124,7 +124,8 @@ TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 512"));
 }
 
-// Layers 3 to 6 attend to the caches of the last sliding layer before them, 1, and of the last full one, 2.
+// Layers 3 to 6 attend to the caches of layer 1, the last earlier one with a window, and of layer 2, the last
+// with full attention.
 TEST(Hparams, ReadsWhichLayersShareACache) {
   TinyModel model = gemma4();
   model.n_layers = 7;
@@ -192,8 +193,8 @@ TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
     EXPECT_EQ(refusal(model), "") << name;
   }
   TinyModel model;
-  model.numbers = {{"attention.scale", 0.125F},
-                   {"attention.key_length_swa", 64}};  // the values that apply anyway
+  // These are the values that apply anyway.
+  model.numbers = {{"attention.scale", 0.125F}, {"attention.key_length_swa", 64}};
   EXPECT_EQ(refusal(model), "");
 }
 
@@ -217,7 +218,8 @@ TEST(Hparams, CountsForTheCacheTheLayersWithAttentionAlone) {
   EXPECT_EQ(g.n_layers, 1);
   EXPECT_EQ(g.sliding_window, (std::vector<int>{0}));
   EXPECT_EQ(g.n_recurrent_layers, 4);
-  // Each delta net has 3 inputs of 2 x 2 + 6 heads with 32 channels, and a matrix for each of the 6 heads.
+  // Each delta net has 3 inputs of 2 x 2 + 6 heads with 32 channels, and a matrix for each of the 6 value
+  // heads.
   EXPECT_EQ(g.recurrent_values, 4 * (3 * 10 * 32 + 6 * 32 * 32));
   EXPECT_FALSE(read({}).value().geometry().is_recurrent());
   model.arrays["attention.recurrent_layers"] = {1, 0, 1, 1, 0};
@@ -266,7 +268,7 @@ TEST(Hparams, RefusesImplausibleValues) {
 
 TEST(Weights, NamesTheTensorThatIsMissingMisshapenOrUnknown) {
   TinyModel model;
-  model.integers = {{"block_count", 3}};  // the file has only two
+  model.integers = {{"block_count", 3}};  // the file has only two layers
   EXPECT_TRUE(contains(refusal(model), "no tensor 'blk.2.attn_norm.weight'")) << refusal(model);
   model.integers = {{"block_count", 1}};
   EXPECT_TRUE(contains(refusal(model), "no place for")) << refusal(model);

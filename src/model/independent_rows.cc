@@ -21,7 +21,7 @@ constexpr int kOutputs = 64;  // outputs of each weight that are tried; repacked
 constexpr int kMostRows = MatrixProduct::kGemmRows - 1;
 constexpr std::size_t kOverhead = 1 << 20;
 
-// Views the first rows of a matrix in place.
+// Returns a view of the first n rows of a weight.
 ggml_tensor* first_outputs(ggml_context* context, const ggml_tensor* weight, int n) {
   ggml_tensor* t = ggml_new_tensor_2d(context, weight->type, weight->ne[0], n);
   t->data = weight->data;
@@ -30,7 +30,7 @@ ggml_tensor* first_outputs(ggml_context* context, const ggml_tensor* weight, int
   return t;
 }
 
-// Multiplies rows 0 to n - 1 of x [n_in, kMostRows] as a batch with the weight's first outputs.
+// Multiplies rows 0 to n - 1 of x [n_in, kMostRows], as one batch, with the first outputs of the weight.
 std::vector<float> product(const ggml_tensor* weight, int n_outputs, const float* x, int n) {
   const auto n_in = static_cast<std::size_t>(weight->ne[0]);
   std::vector<float> y(static_cast<std::size_t>(n) * n_outputs);
@@ -85,7 +85,7 @@ int independent_rows(const Weights& weights, int n_layers) {
       if (t != nullptr) matrices.push_back(t);
     }
   }
-  std::set<std::tuple<int, const void*, std::int64_t>> tried;  // type, kind of memory, inputs
+  std::set<std::tuple<int, const void*, std::int64_t>> tried;  // type, kind of memory and number of inputs
   int n = kMostRows;
   for (const ggml_tensor* t : matrices) {
     const bool is_new = tried.emplace(t->type, t->extra, t->ne[0]).second;

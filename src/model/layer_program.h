@@ -1,6 +1,6 @@
-// What a layer of a transformer computes, as data: the steps that a token's row goes through. Whatever needs
-// to know a layer walks these: the loader of weights, the graphs of the CPU and of devices, and the gradients
-// of both. A walker has a function run() for every kind of step; one that lacks a kind does not compile.
+// Describes what a layer of a transformer computes, as data: a list of steps. All code that needs to know a
+// layer walks this list: the loader of weights, the graphs of the CPU and of devices, and the gradients of
+// both. A walker has a function run() for every kind of step; without one of them, the code does not compile.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,20 @@ namespace kvant {
 struct LayerWeights;
 using WeightPlace = ggml_tensor* LayerWeights::*;
 
-// Rows [n_rows, n_embd] that steps read and write.
+// RowSet names rows [n_rows, n_embd] that steps read and write.
 enum class RowSet : std::uint8_t {
   x,       // the residual stream
-  h,       // what a block reads
-  y,       // what a block makes, before it is added to x
-  beside,  // what the network beside experts makes
+  h,       // the inputs of a block
+  y,       // the outputs of a block, before they are added to x
+  beside,  // the outputs of the network next to experts
 };
 
-// The layers whose q and k are turned by RoPE. sliding: the layers with a window, if the model has any.
+// RotatedLayers says in which layers RoPE rotates q and k. `sliding` means the layers with a window, if the
+// model has any.
 enum class RotatedLayers : std::uint8_t { all, sliding, all_but_every_fourth };
 
-// A vector of weights: its name in the file, between "blk.N." and the suffix, and its place. A bias has the
-// same name.
+// VectorName describes a vector of weights: its place in LayerWeights, and its name in the file between
+// "blk.N." and the suffix. The bias has the same name with the suffix ".bias".
 struct VectorName {
   const char* name;
   WeightPlace weight;
@@ -35,80 +36,81 @@ struct VectorName {
   const char* suffix = ".weight";
 };
 
-// --- before the attention, and the attention ---
+// These steps belong to attention, or to a delta net in its place.
 
-// to = norm(from). optional: the file may lack the weights, and then nothing is normed.
+// Computes to = norm(from). With `optional`, the file may lack the weights; the step then does nothing.
 struct Norm {
   RowSet from, to;
   VectorName weights;
   bool optional = false;
 };
-// Projects q, k and v from these rows. gates: the projection of q also gives gates, in the order head of q,
-// its gates, next head. Such a layer must have a norm for each head of q.
+// Projects q, k and v from the rows `from`. With `gates`, the projection of q alternates between a head of q
+// and the head's gates. Such a layer must have a norm for each head of q.
 struct ProjectHeads {
   RowSet from = RowSet::h;
   bool gates = false;
 };
-// Norms q and k. of_rows: all heads of a token as one row, instead of each head by itself.
+// Norms q and k, head by head. With of_rows, all heads of a token are normed as one row.
 struct NormHeads {
   bool of_rows = false;
   bool optional = false;
 };
-struct TurnHeads {  // RoPE of q and k
+struct TurnHeads {  // applies RoPE to q and k
   RotatedLayers layers = RotatedLayers::all;
 };
-struct NormValues {};     // an RMS norm of each head of v, without weights
-struct TemperQueries {};  // q grows with the logarithm of its position, if the file says so
-// Attention, whose outputs the next step reads. sinks: every query head has a logit that only joins the
+struct NormValues {};     // applies an RMS norm without weights to each head of v
+struct TemperQueries {};  // multiplies q by a factor that grows with the logarithm of its position, if the
+                          // file says so
+// Attends; the next step reads the outputs. With `sinks`, every query head has a logit that only joins the
 // denominator of its softmax.
 struct Attend {
   bool sinks = false;
 };
-// A gated delta net (delta_network.h) instead of attention. With n value heads and m heads of q and k, value
-// head h reads head h mod m, or head h / (n / m) where `grouped` is set.
+// Runs a gated delta net (delta_network.h) in place of attention. With n value heads and m heads of q and k,
+// value head h reads head h mod m, or head h / (n / m) if `grouped`.
 struct RunDeltaNet {
   RowSet from = RowSet::h;
   bool grouped = false;
 };
 
-// --- after the attention ---
+// These steps follow attention.
 
 struct GateHeads {};    // multiplies the outputs of attention by the sigmoid of the gates
 struct ProjectBack {};  // projects the outputs of attention or of a delta net to y
-struct Add {            // to += from; rows that are added to x may have a scale
+struct Add {            // computes to += from; rows that are added to x may have a scale
   RowSet from = RowSet::y, to = RowSet::x;
 };
 
-// --- networks ---
+// These steps run feed-forward networks.
 
-struct RunNetwork {  // Architecture::unit says which
+struct RunNetwork {  // Architecture::unit describes the network
   RowSet from = RowSet::h, to = RowSet::y;
 };
-struct RouteRows {  // the router reads these rows
+struct RouteRows {  // the router reads the rows `from`
   RowSet from = RowSet::h;
 };
-struct RunExperts {  // the chosen experts and the network that they share give y
+struct RunExperts {  // adds up the chosen experts and the network that all rows share, to y
   RowSet from = RowSet::h;
   bool scaled = false;  // the file may have scales for the experts' outputs
 };
-struct ScaleByWidth {  // rows /= sqrt(n_embd)
+struct ScaleByWidth {  // computes rows /= sqrt(n_embd)
   RowSet rows;
 };
 
-// --- after the networks ---
+// These steps end a layer.
 
-struct ReadLayerInput {};  // y = W (gelu(gate x) * the layer's own embedding of the token)
-struct ScaleLayer {};      // x is multiplied by a number of the layer's own, if the file has one
+struct ReadLayerInput {};  // computes y = W (gelu(gate x) * the layer's own embedding of the token)
+struct ScaleLayer {};      // multiplies x by the layer's own number, if the file has one
 
 using LayerStep = std::variant<Norm, ProjectHeads, NormHeads, TurnHeads, NormValues, TemperQueries, Attend,
                                RunDeltaNet, GateHeads, ProjectBack, Add, RunNetwork, RouteRows, RunExperts,
                                ScaleByWidth, ReadLayerInput, ScaleLayer>;
 using LayerSteps = std::span<const LayerStep>;
 
-// The parts of a layer, in order. A layer has one of the first two, and one of `network` and `experts`; it
-// has `inputs` where layers have embeddings of their own.
+// LayerProgram holds the steps of a layer in groups. A layer runs `attention` or `delta_net`, then `back`,
+// then `network` or `experts`, then `inputs` if layers have embeddings of their own, and then `end`.
 struct LayerProgram {
-  LayerSteps attention, delta_net;  // up to Attend or RunDeltaNet
+  LayerSteps attention, delta_net;  // ends with Attend or RunDeltaNet
   LayerSteps back;
   LayerSteps network, experts;
   LayerSteps inputs;
@@ -123,7 +125,7 @@ void walk(LayerSteps steps, Walker&& walker) {
   for (const LayerStep& step : steps) std::visit([&](const auto& one) { walker.run(one); }, step);
 }
 
-// Whether a step of kind A comes before the first of kind B.
+// Returns whether a step of kind A comes before the first step of kind B.
 template <class A, class B>
 constexpr bool comes_before(LayerSteps steps) {
   for (const LayerStep& step : steps) {
@@ -133,7 +135,7 @@ constexpr bool comes_before(LayerSteps steps) {
   return false;
 }
 
-// Finds the first step of a kind. Null says that there is none.
+// Returns the first step of a kind, or null if there is none.
 template <class Kind>
 constexpr const Kind* find_step(LayerSteps steps) {
   for (const LayerStep& step : steps)

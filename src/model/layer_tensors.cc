@@ -19,8 +19,6 @@ ggml_tensor* turn_heads(ggml_context* context, decltype(&ggml_rope_ext) operatio
                    r.beta_slow);
 }
 
-// --- operations ---
-
 ggml_tensor* LayerTensors::norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias) {
   const float epsilon = h_.norm_epsilon;
   x = h_.architecture->layer_norm && weight != nullptr ? ggml_norm(c_, x, epsilon)
@@ -43,7 +41,7 @@ ggml_tensor* LayerTensors::activated(ggml_tensor* gate, ggml_tensor* up) {
   const NetworkUnit& unit = h_.architecture->unit;
   const Activation kind = unit.activation;
   if (unit.ungated) return kind == Activation::gelu ? ggml_gelu(c_, up) : ggml_sqr(c_, ggml_relu(c_, up));
-  constexpr float kSlope = 1.702F, kLimit = 7;  // gpt-oss's
+  constexpr float kSlope = 1.702F, kLimit = 7;  // gpt-oss's constants
   if (kind == Activation::clipped_silu) return ggml_swiglu_oai(c_, gate, up, kSlope, kLimit);
   const ggml_glu_op op = kind == Activation::gelu ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU;
   return gate == nullptr ? ggml_glu(c_, up, op, /*swapped=*/false) : ggml_glu_split(c_, gate, up, op);
@@ -80,8 +78,6 @@ ggml_tensor* LayerTensors::network(const NetworkWeights& w, ggml_tensor* h) {
   ggml_tensor* gate = w.gate == nullptr ? nullptr : multiply(w.gate, w.gate_bias, h);
   return multiply(w.down, w.down_bias, activated(gate, up));
 }
-
-// --- parts ---
 
 ggml_tensor*& LayerTensors::rows(RowSet which) {
   ggml_tensor** const all[] = {&x_, &normed_, &y_, &beside_};
@@ -121,8 +117,6 @@ ggml_tensor* LayerTensors::normed_heads(ggml_tensor* x, ggml_tensor* weight, boo
   const auto n_heads = static_cast<int>(x->ne[1]);
   return as_heads(norm(as_rows(x), weight), n_heads);
 }
-
-// --- steps ---
 
 void LayerTensors::run(const Norm& step) {
   ggml_tensor* weight = weights().*step.weights.weight;
@@ -169,7 +163,7 @@ void LayerTensors::run(const RouteRows& step) {
   routed_ = multiply(weights().router, weights().router_bias, rows(step.from));
 }
 
-// See expert_routing.cc.
+// The steps agree with choose_experts() in expert_routing.cc.
 void LayerTensors::run(const RunExperts& step) {
   const LayerWeights& w = weights();
   ggml_tensor* h = rows(step.from);
@@ -226,8 +220,8 @@ void LayerTensors::run(const ScaleLayer&) {
   x_ = scaled(x_, weights().scale);
 }
 
-// Scores [n, n_rows] of experts, -infinity outside of each row's best groups: a group is as good as its two
-// best experts.
+// Returns scores [n, n_rows] of experts, with -infinity outside of each row's best groups. A group's score is
+// that of its two best experts.
 ggml_tensor* LayerTensors::of_best_groups(ggml_tensor* scores) {
   const Experts& rules = h_.experts;
   const std::int64_t size = rules.n / rules.n_groups, n_rows = scores->ne[1];

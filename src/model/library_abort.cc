@@ -10,7 +10,7 @@ namespace {
 
 std::mutex one_at_a_time;  // ggml has one abort callback for the whole process
 
-// Leaves ggml's abort function by an exception before the process aborts.
+// ggml calls this function before it aborts the process. The exception leaves ggml before that.
 [[noreturn]] void throw_message(const char* message) {
   throw std::runtime_error(message);
 }

@@ -1,4 +1,5 @@
-// Catches failed assertions of llama.cpp and ggml. They end the process, and a damaged file can cause them.
+// Catches failed assertions of llama.cpp and ggml. Normally they end the process, and a damaged file can
+// cause them.
 #pragma once
 
 #include <functional>
@@ -7,8 +8,8 @@
 
 namespace kvant {
 
-// Runs `body`, which may call these libraries only on this thread. Returns the message of a failed assertion
-// or exception, or nothing. It must not be nested; a second thread waits.
+// Runs `body`, which may call the libraries only on this thread. Returns the message of a failed assertion or
+// exception, or nothing if there was none. Calls must not be nested, and a second thread waits.
 std::optional<std::string> catch_library_abort(const std::function<void()>& body);
 
 }  // namespace kvant

@@ -3,11 +3,11 @@
 
 namespace kvant {
 
-// With `verbose`, their messages go to stderr. Otherwise they are dropped, because kvant itself says what
-// users need to know. By default they are dropped.
+// With `verbose`, the libraries' messages go to stderr. Otherwise, and by default, they are dropped, because
+// kvant itself reports what users need to know.
 void set_library_log(bool verbose);
 
-// Drops the messages, unless set_library_log was called before.
+// Drops the messages unless set_library_log() was called before.
 void quiet_library_log();
 
 }  // namespace kvant

@@ -13,18 +13,18 @@ namespace kvant {
 namespace {
 
 constexpr int kBlockOutputs = 96;  // weight rows in one piece of work
-// Rows of activations in one piece of work. They share the dequantization of the weight rows.
+// A piece of work has this many rows of activations, which share the dequantization of the weight rows.
 constexpr int kItemRows = 512;
 
-// For products with codes: the rows that a thread rounds at once, and the rows in one piece of work if there
-// are few panels to distribute.
+// For products with codes, a thread rounds kRoundedRows rows at once. If a weight has fewer than kManyPanels
+// panels, a piece of work has only kFewPanelsRows rows, so that all threads have work.
 constexpr int kRoundedRows = 16, kManyPanels = 8, kFewPanelsRows = 128;
 
 std::size_t scratch_size(const ggml_tensor* weight) {
   return static_cast<std::size_t>(kBlockOutputs * weight->ne[0]);
 }
 
-// Returns rows [first, first + n) of `weight` as F32, in `scratch` unless they are F32 already.
+// Returns rows [first, first + n) of `weight` as F32. They are in `scratch` unless the weight is F32.
 const float* dequantized_rows(const ggml_tensor* weight, int first, int n, std::vector<float>& scratch) {
   const char* rows = static_cast<const char*>(weight->data) + first * weight->nb[1];
   if (weight->type == GGML_TYPE_F32) return reinterpret_cast<const float*>(rows);
@@ -45,7 +45,7 @@ bool MatrixProduct::takes(const ggml_tensor* weight) {
 }
 
 ggml_tensor* MatrixProduct::multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread) {
-  // Here and not in the threads, where an exception would end the program.
+  // Memory is allocated here, because an exception in a thread of the team would end the program.
   if (codes_ != nullptr && has_code_blocks(weight)) {
     make_room(members_[thread].panel, static_cast<int>(weight->ne[0]));
     make_room(rows_, static_cast<int>(x->ne[1]), static_cast<int>(x->ne[0]));
@@ -68,7 +68,7 @@ void MatrixProduct::gemm_op(ggml_tensor* y, int, int, void* data) {
   }
 }
 
-// All threads round the rows together. Then each thread takes panels of the weight.
+// All threads round the rows together. After that, each thread takes panels of the weight.
 void MatrixProduct::multiply_codes(ggml_tensor* y, Team& team) {
   const ggml_tensor* weight = y->src[0];
   const ggml_tensor* x = y->src[1];

@@ -1,4 +1,4 @@
-// Multiplies large batches by matrices in a model's graph: y = W x for every row.
+// Multiplies large batches by the matrices of a model: y = W x for every row.
 #pragma once
 
 #include <vector>
@@ -11,12 +11,12 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// ggml's own product serves small batches and repacked weights; it reads quantized weights as they are.
-// Batches of at least kGemmRows rows are multiplied here. Weights in simple blocks are multiplied as codes,
-// with activations in 16 bits, if the processor has instructions for that (code_gemm.h). Otherwise weights
-// are dequantized block by block and multiplied in F32. Both are faster than ggml's product of plain (not
-// repacked) weights, which rounds activations to 8 bits, or to F16 for F16 weights. A row's result does not
-// depend on other rows, so prompts give the same bits for any chunk size.
+// ggml's own product serves small batches and repacked weights, and reads quantized weights as they are.
+// MatrixProduct multiplies batches of at least kGemmRows rows. If the processor has the instructions
+// (code_gemm.h), weights in simple blocks are multiplied as codes, with activations rounded to 16 bits.
+// Otherwise weights are dequantized block by block and multiplied in F32. Both are faster than ggml's product
+// of plain weights, which rounds activations to 8 bits, or to F16 for F16 weights. A row's bits do not depend
+// on other rows, so a prompt gives the same bits with any chunk size.
 class MatrixProduct {
  public:
   static constexpr int kGemmRows = 32;
@@ -26,13 +26,13 @@ class MatrixProduct {
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
   static constexpr bool is_batch(int n_rows) { return n_rows >= kGemmRows; }
-  // Returns whether batches are multiplied with this weight here. If not, ggml does it.
+  // Returns whether MatrixProduct multiplies batches with this weight. If not, ggml does.
   static bool takes(const ggml_tensor* weight);
 
-  // Multiplies weight [n_in, n_out] of any type by x F32 [n_in, n_rows], which gives F32 [n_out, n_rows].
-  // Rows of x and of the result may be longer. The result is an operation of the graph that `thread` runs.
-  // All threads' graphs must contain it, on the same memory, and compute it together; it ends when all of it
-  // is done. The object must outlive the graphs.
+  // Multiplies weight [n_in, n_out] of any type by x F32 [n_in, n_rows], with the result F32 [n_out, n_rows].
+  // Rows of x and of the result may have a larger stride. The result is an operation of the graph that
+  // `thread` runs. The graphs of all threads must contain the operation on the same memory, and they compute
+  // it together. It ends when the whole result is written. The object must outlive the graphs.
   ggml_tensor* multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread);
 
  private:
@@ -47,9 +47,9 @@ class MatrixProduct {
   void multiply_codes(ggml_tensor* y, Team& team);
 
   TeamState team_;
-  std::vector<Member> members_;  // by thread
+  std::vector<Member> members_;  // one per thread
   const CodeGemm* codes_ = code_gemm();
-  NumberRows rows_;  // rows of the current product
+  NumberRows rows_;  // rounded rows of the current product
 };
 
 }  // namespace kvant

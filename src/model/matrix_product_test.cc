@@ -17,7 +17,7 @@
 namespace kvant {
 namespace {
 
-// Holds a weight [n_in, n_out] of `type`, activations [n_in, n_rows] and their product.
+// Problem holds a weight [n_in, n_out] of `type`, activations [n_in, n_rows] and their product.
 class Problem {
  public:
   Problem(ggml_type type, int n_in, int n_out, int n_rows)
@@ -60,9 +60,10 @@ class Problem {
     return y;
   }
 
-  // Holds the product of row `row` and weight row `o` in double precision, and its tolerance. Activations
-  // rounded to 16 bits of the largest of each 32 (code_gemm.h) get 6 standard deviations; a rounding error is
-  // uniform over one unit, with variance unit^2 / 12. F32 adds 1e-6 of its terms.
+  // Expected is the product of one row and one weight row in double precision, with its tolerance.
+  // Activations are rounded to 16 bits of the largest of each 32 (code_gemm.h), and a rounding error is
+  // uniform over one unit, with variance unit^2 / 12. The tolerance is 6 standard deviations, plus 1e-6 of
+  // the terms for F32.
   struct Expected {
     double value, allowed;
   };
@@ -99,7 +100,7 @@ class Problem {
   std::vector<float> dequantized_;
 };
 
-// Some n_out and n_rows fill whole blocks, others do not.
+// Some n_out and n_rows fill whole blocks, and others do not.
 TEST(MatrixProduct, IsTheProductOfTheDequantizedWeights) {
   for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1,
                                GGML_TYPE_Q8_0, GGML_TYPE_Q6_K}) {
@@ -121,7 +122,7 @@ TEST(MatrixProduct, IsTheProductOfTheDequantizedWeights) {
 }
 
 TEST(MatrixProduct, GivesARowTheSameBitsInAnyBatchAndOnAnyNumberOfThreads) {
-  constexpr int kRows = 700;  // more rows than one item has
+  constexpr int kRows = 700;  // more rows than one piece of work has
   for (const ggml_type type :
        {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q8_0}) {
     Problem problem(type, 544, 130, kRows);

@@ -1,4 +1,4 @@
-// ModelParts gives access to an engine's model, for code that computes with its weights in another way.
+// ModelParts gives access to an engine's model, for code that computes with the weights in another way.
 #pragma once
 
 namespace kvant {
@@ -10,7 +10,7 @@ struct Hparams;
 struct ModelParts {
   const GgufFile& file;
   const Hparams& hparams;
-  const Weights& weights;  // each tensor has its name from the file
+  const Weights& weights;  // each tensor has its name in the file
 };
 
 }  // namespace kvant

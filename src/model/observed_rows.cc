@@ -18,8 +18,8 @@ void ObservedRows::set_rows(int n) {
   for (std::vector<float>* values : {&q_, &k_, &v_, &out_}) values->clear();
 }
 
-// A graph applies transforms that are matrices. Transforms that the library applies leave the rows as the
-// model made them.
+// Undoes the transform of the queries if the graph has applied one as a matrix. Transforms that the device's
+// library applies have not touched these rows.
 void ObservedRows::undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms) {
   if (transforms.q.matrix == nullptr) return;
   for_each_head_transform(plan, layer, Side::key, view(q_),
@@ -28,7 +28,8 @@ void ObservedRows::undo_query_transforms(const Plan& plan, int layer, const Laye
 
 Status ObservedRows::keep_queries(const DeviceGraph& graph, const Plan& plan, int n) {
   const Geometry& g = plan.geometry;
-  const std::size_t bytes = sizeof(float) * graph.shape().n_rows * g.n_heads * g.head_dim;  // or fewer
+  // An upper bound, if layers differ.
+  const std::size_t bytes = sizeof(float) * graph.shape().n_rows * g.n_heads * g.head_dim;
   KVANT_RETURN_IF_ERROR(kept_.reserve(g.n_layers * bytes, "for what is looked at"));
   device_->copy(kept_.memory() + n * bytes, graph.q(), bytes);
   return {};

@@ -1,4 +1,5 @@
-// ObservedRows copies the rows of one layer's attention on a device to host memory, as the model made them.
+// ObservedRows copies the rows of one layer's attention from a device to host memory, without the transforms
+// of the recipe.
 #pragma once
 
 #include <memory>
@@ -15,23 +16,23 @@ class ObservedRows {
  public:
   explicit ObservedRows(std::shared_ptr<PageDevice> device) : device_(device), kept_(std::move(device)) {}
 
-  // Reads queries, keys and values of a layer whose segment was started. Call it before attention.
+  // Reads queries, keys and values of a layer whose segment was started. Call this before attention.
   void read_inputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms);
-  // Reads, after attention, what it attended to, if that is shown.
+  // Reads the outputs after attention, if `shown` asks for them.
   void read_outputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                     ShownRows shown);
 
-  // Keeps a layer's queries on the device until the next step. Call it before the library's part of the
-  // attention; `n` layers' queries were kept before in this step. Errors: memory is exhausted, or the device
-  // has failed.
+  // Keeps a layer's queries on the device until the next step. Call this before the library's attention. `n`
+  // is the number of layers whose queries were kept before in this step. Returns an error if memory is
+  // exhausted or the device has failed.
   Status keep_queries(const DeviceGraph& graph, const Plan& plan, int n);
-  // Reads the nth kept queries.
+  // Reads the queries that were kept as the nth in this step.
   void read_kept(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                  int nth);
   // Forgets all rows.
   void clear() { set_rows(0); }
 
-  // Returns what was read since then.
+  // Returns the rows that were read since clear().
   LayerRows rows();
 
  private:
@@ -40,7 +41,7 @@ class ObservedRows {
   void undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms);
 
   std::shared_ptr<PageDevice> device_;
-  DeviceBuffer kept_;  // queries by layer
+  DeviceBuffer kept_;  // kept queries, one layer after another
   int n_rows_ = 0;
   std::vector<float> q_, k_, v_, out_;
 };

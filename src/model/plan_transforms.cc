@@ -11,14 +11,14 @@
 namespace kvant {
 namespace {
 
-// A map of rows x -> x A + b.
+// AffineMap maps rows x to x A + b.
 struct AffineMap {
   std::vector<float> matrix;  // A, [d][d]
   std::vector<float> offset;  // b, [d]
   bool operator==(const AffineMap&) const = default;
 };
 
-// From what it makes of the zero row and of the unit rows.
+// Finds the map from its results for the zero row and for the unit rows.
 template <class Apply>
 AffineMap affine_map(int d, const Apply& apply) {
   AffineMap map{std::vector<float>(static_cast<std::size_t>(d) * d), std::vector<float>(d)};
@@ -31,7 +31,8 @@ AffineMap affine_map(int d, const Apply& apply) {
   return map;
 }
 
-// The factors f, where the map is x -> (x f) H with the orthonormal Walsh-Hadamard matrix H; else none.
+// Returns the factors f if the map is x -> (x f) H with the orthonormal Walsh-Hadamard matrix H. Otherwise
+// returns an empty list.
 std::vector<float> hadamard_factors(const AffineMap& map, int d) {
   constexpr float kRounding = 1e-5F;
   const float size = std::sqrt(static_cast<float>(d));
@@ -55,7 +56,7 @@ bool is_zero(const std::vector<float>& values) {
 
 }  // namespace
 
-// Collects matrices, then puts them into memory.
+// Maker collects the matrices of all layers and then copies them to the device.
 class PlanTransforms::Maker {
  public:
   Maker(PlanTransforms& to, const PlacedPlan& plan) : to_(to), plan_(*plan), on_device_(plan.on_device()) {}
@@ -63,7 +64,7 @@ class PlanTransforms::Maker {
   Status run(ggml_backend* backend) {
     const Geometry& g = plan_.geometry;
     to_.layers_.resize(g.n_layers);
-    if (!on_device_) return {};  // where pages lie in host memory, rows are transformed there
+    if (!on_device_) return {};  // if pages lie in host memory, the host transforms rows
     constexpr int kTensorsOfLayer = 8;
     to_.context_ = ggml_init({(g.n_layers * kTensorsOfLayer + 1) * ggml_tensor_overhead(), nullptr,
                               /*no_alloc=*/true});
@@ -88,7 +89,7 @@ class PlanTransforms::Maker {
       add(
           layer, Side::key, [&](int head, MatrixView<float> x) { of(layer, head, Side::key).forward(x); },
           to.k);
-      // An offset of the scores is the same for all keys.
+      // An offset of q's scores is the same for all keys, so softmax ignores it.
       add(
           layer, Side::key,
           [&](int head, MatrixView<float> x) { of(layer, head, Side::key).query(x, nullptr); }, to.q);
@@ -126,7 +127,7 @@ class PlanTransforms::Maker {
     return true;
   }
 
-  // A tensor of [n_kv_heads, d] numbers.
+  // Returns a tensor for [n_kv_heads, d] values.
   ggml_tensor* keep(std::vector<float> values, int d, int n_kv_heads) {
     ggml_tensor* tensor = ggml_new_tensor_2d(to_.context_, GGML_TYPE_F32, d, n_kv_heads);
     values_.emplace_back(tensor, std::move(values));
@@ -167,7 +168,8 @@ class PlanTransforms::Maker {
   PlanTransforms& to_;
   const Plan& plan_;
   bool on_device_;
-  std::vector<Left> left_;  // transforms whose factors get their addresses once there is memory
+  // Transforms that the library applies; their factors get addresses once the memory exists.
+  std::vector<Left> left_;
   std::vector<std::pair<ggml_tensor*, std::vector<float>>> values_;
 };
 

@@ -1,4 +1,4 @@
-// PlanTransforms: the transforms of a plan's recipe as matrices in a device's memory, for its graphs.
+// Holds the transforms of a plan's recipe as matrices in a device's memory, for the device's graphs.
 #pragma once
 
 #include <memory>
@@ -15,24 +15,26 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// x -> x A + b for rows of a layer's heads; null: the identity. All heads may share a matrix.
+// DeviceTransform maps rows x of a layer's heads to x A + b. A null matrix means the identity. All heads may
+// share one matrix.
 struct DeviceTransform {
   ggml_tensor* matrix = nullptr;  // [d, d] or [d, d, n_kv_heads]: A transposed, as ggml multiplies
-  ggml_tensor* offset = nullptr;  // [d, n_kv_heads], or null: none
+  ggml_tensor* offset = nullptr;  // [d, n_kv_heads]; null if there is no offset
 };
 
 struct LayerTransforms {
-  DeviceTransform k, v;  // into the cache
-  DeviceTransform q;     // to match
-  DeviceTransform out;   // of attention, back
-  // Those of a Hadamard matrix, maybe of channels that are scaled first, are left to the library: k and q, or
-  // v and out, are the identity then.
+  DeviceTransform k, v;  // for rows that go into the cache
+  DeviceTransform q;     // for queries, to match k
+  DeviceTransform out;   // for outputs of attention, the inverse of v
+  // The device's library applies transforms by a Hadamard matrix, with or without scaled channels. In the
+  // graph, k and q, or v and out, are then the identity.
   LibraryTransform library_k, library_v;
 };
 
 class PlanTransforms {
  public:
-  // Of a plan with its pages in host memory: none. An error where memory is exhausted.
+  // Makes the transforms of a plan. If the plan's pages lie in host memory, there are none. Returns an error
+  // if memory is exhausted.
   static Result<std::unique_ptr<PlanTransforms>> make(const PlacedPlan& plan, ggml_backend* backend);
   ~PlanTransforms();
 

@@ -1,5 +1,5 @@
-// Checks that this processor has the instructions for which ggml was compiled, because programs and wheels
-// are copied to other machines.
+// Checks that the processor has the instructions for which ggml was compiled. Programs and wheels are copied
+// to other machines, where an instruction may be missing.
 #pragma once
 
 #include <span>
@@ -10,14 +10,14 @@ namespace kvant {
 
 struct InstructionSet {
   const char* name;
-  bool is_wanted;  // ggml was compiled for it
+  bool is_wanted;  // ggml was compiled to use the instructions
   bool is_there;
 };
 
-// The error names instruction sets that ggml needs and the processor lacks. Without this check, the first use
-// of ggml would end the program with an illegal instruction.
+// Returns an error that names the instruction sets that ggml needs and the processor lacks. Without this
+// check, the first use of ggml would end the program with an illegal instruction.
 Status check_instruction_sets(std::span<const InstructionSet> sets);
-// Checks this processor for the loaded ggml.
+// Checks the processor for the loaded ggml.
 Status check_processor();
 
 }  // namespace kvant

@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-constexpr double kMostOctaves = 8;  // largest factor as a power of two; F16 rows must still hold the products
+// The largest factor as a power of two; F16 must still hold the scaled rows.
+constexpr double kMostOctaves = 8;
 
 int partner_of(int channel, const TurnedPairs& pairs) {
   if (channel >= pairs.n_channels) return channel;

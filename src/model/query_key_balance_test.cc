@@ -16,7 +16,8 @@ std::vector<float> random_weights(int n, std::uint32_t seed) {
   return weights;
 }
 
-// Returns the factors by which balance_norms multiplied keys. Queries must have been divided by them.
+// Returns the factors by which balance_norms multiplied the keys. It must have divided the queries by the
+// same factors.
 std::vector<float> factors_of(std::vector<float> queries, std::vector<float> keys, int d,
                               const TurnedPairs& pairs) {
   const std::vector<float> old_queries = queries, old_keys = keys;
@@ -55,7 +56,7 @@ TEST(BalancedNorms, MultiplyChannelsThatTurnTogetherAlike) {
 
 TEST(BalancedNorms, OfSeveralHeadsGoByTheHeadsThatBelongTogether) {
   std::vector<float> queries(4 * 8, 1.0F), keys(2 * 8, 1.0F);
-  for (int i = 0; i < 8; ++i) keys[8 + i] = 16;  // of the second KV head
+  for (int i = 0; i < 8; ++i) keys[8 + i] = 16;  // the second KV head
   balance_norms(queries, keys, 8, {});
   EXPECT_EQ(queries[2 * 8 - 1], 1);
   EXPECT_EQ(queries[2 * 8], 4);

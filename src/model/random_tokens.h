@@ -1,4 +1,4 @@
-// For tests only: a prompt of n random tokens for the tiny model.
+// Returns a prompt of n random tokens for the tiny model, for tests.
 #pragma once
 
 #include <cstdint>

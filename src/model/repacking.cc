@@ -12,7 +12,7 @@ namespace {
 
 using ListBufferTypes = ggml_backend_buffer_type_t* (*)(ggml_backend_dev_t);
 
-// Returns whether `device` can multiply with `weight` in a buffer of `type`.
+// Returns whether `device` can multiply by `weight` if the weight lies in a buffer of `type`.
 bool multiplies(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const ggml_tensor* weight) {
   const std::unique_ptr<ggml_context, decltype(&ggml_free)> context(
       ggml_init({4 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}), ggml_free);
@@ -35,7 +35,7 @@ ggml_backend_buffer_type* repacked_buffer_type(const ggml_tensor* weight) {
       ggml_backend_reg_get_proc_address(registry, "ggml_backend_dev_get_extra_bufts"));
   if (list == nullptr) return nullptr;
   for (ggml_backend_buffer_type_t* type = list(device); type != nullptr && *type != nullptr; ++type) {
-    // ggml's AMX tiles crash on virtual machines that announce AMX but do not let programs configure it.
+    // ggml's AMX code crashes on virtual machines that announce AMX but do not let programs configure it.
     if (std::string_view(ggml_backend_buft_name(*type)) == "AMX") continue;
     if (multiplies(device, *type, weight)) return *type;
   }

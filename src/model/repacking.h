@@ -1,4 +1,5 @@
-// Finds ggml's repacked weight layouts (interleaved rows), which its matrix products read faster.
+// Finds ggml's repacked weight layouts, in which rows are interleaved so that ggml's products read them
+// faster.
 #pragma once
 
 struct ggml_backend_buffer_type;
@@ -6,8 +7,9 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Returns the buffer type whose layout of matrix `weight` [n_in, n_out] this machine multiplies faster than
-// the plain one; null: ggml has none. Such tensors cannot be read back, nor used in get_rows.
+// Returns a buffer type whose layout this machine multiplies faster than the plain one, for the matrix
+// `weight` [n_in, n_out]. Returns null if ggml has none. A tensor in such a buffer can neither be read back
+// nor used in get_rows.
 ggml_backend_buffer_type* repacked_buffer_type(const ggml_tensor* weight);
 
 }  // namespace kvant

@@ -12,7 +12,7 @@ namespace kvant {
 
 namespace {
 
-// Adds the samplers before the final draw, in llama.cpp's order.
+// Adds the samplers that precede the final draw, in llama.cpp's order.
 void add_cuts(const SamplerOptions& o, llama_sampler* chain) {
   if (o.top_n_sigma > 0) llama_sampler_chain_add(chain, llama_sampler_init_top_n_sigma(o.top_n_sigma));
   if (o.top_k > 0) llama_sampler_chain_add(chain, llama_sampler_init_top_k(o.top_k));
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Sampler>> Sampler::make(const SamplerOptions& o) {
   return std::unique_ptr<Sampler>(new Sampler(make_chain(o), o));
 }
 
-// Returns the logits with bias and penalties. If the biases forbid all tokens, they are ignored.
+// Returns the logits with biases and penalties. If the biases forbid all tokens, they are ignored.
 std::span<const float> Sampler::biased(std::span<const float> logits) {
   if (!has_penalties_ && bias_.empty()) return logits;
   logits_.assign(logits.begin(), logits.end());
@@ -115,8 +115,8 @@ std::int32_t Sampler::pick(std::span<const float> logits) {
   return draw(candidates(biased(logits)));
 }
 
-// Testing one token is fast; testing a whole vocabulary takes milliseconds. If the biases forbid everything
-// that the grammar allows, the grammar wins.
+// Testing one token is fast, while testing the whole vocabulary takes milliseconds. If the biases forbid
+// everything that the grammar allows, the grammar wins.
 std::int32_t Sampler::pick(std::span<const float> logits, const Grammar& grammar) {
   const std::int32_t token = pick(logits);
   if (grammar.allows(token)) return token;

@@ -30,7 +30,7 @@ TEST(Sampler, DrawsInProportionAtTemperatureOne) {
 }
 
 TEST(Sampler, SharpensAtLowTemperatures) {
-  // p^2 normalized is 0.25 / (0.01 + 0.25 + 0.0025 + 0.09 + 0.0025).
+  // The normalized square of the probability is 0.25 / (0.01 + 0.25 + 0.0025 + 0.09 + 0.0025).
   const auto share = frequencies({.temperature = 0.5F, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5}, 20000);
   EXPECT_NEAR(share[1], 0.704, 0.02);
 }
@@ -67,7 +67,7 @@ TEST(Sampler, RefusesValuesOutOfRange) {
   for (const SamplerOptions& options : bad) EXPECT_FALSE(Sampler::make(options).ok());
 }
 
-// The expected probabilities come from an independent softmax of the changed logits.
+// The expected probabilities come from a softmax of the changed logits, which the test computes itself.
 TEST(Sampler, DrawsWithBiasAndPenalties) {
   SamplerOptions options{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 5};
   options.bias = {{1, -0.5F}, {3, -INFINITY}, {1, -0.25F}};
@@ -97,7 +97,8 @@ TEST(Sampler, GreedyDecodingHasBiasAndPenaltiesToo) {
     tokens.push_back(sampler->pick(kLogits));
     sampler->accept(tokens.back());
   }
-  EXPECT_EQ(tokens, (std::vector<std::int32_t>{1, 3, 1}));  // log .5 - 1 is above log .1, log .3 - 1 below
+  // Log .5 - 1 is below log .3, but above log .3 - 1 and log .1.
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{1, 3, 1}));
   options = {.temperature = 0};
   options.bias = {{2, 100}};
   EXPECT_EQ(Sampler::make(options).value()->pick(kLogits), 2);
@@ -116,7 +117,7 @@ TEST(Sampler, CutsByTypicalityAndDeviation) {
   };
   using Tokens = std::set<std::size_t>;
   SamplerOptions options{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
-  // The entropy is 1.24. The nearest surprises are -log .3 (1.20), then -log .5 (.69) and -log .1 (2.30).
+  // The entropy is 1.24. The nearest surprise is -log .3 (1.20), then come -log .5 (.69) and -log .1 (2.30).
   options.typical_p = 0.5F;
   EXPECT_EQ(kept(options), (Tokens{1, 3}));
   options.typical_p = 0.2F;
@@ -125,7 +126,7 @@ TEST(Sampler, CutsByTypicalityAndDeviation) {
   options.top_n_sigma = 1;  // the standard deviation of the logits is .94
   EXPECT_EQ(kept(options), (Tokens{1, 3}));
   options.top_n_sigma = 0;
-  options.xtc_probability = 1;  // of .5, .3 and .1 the last one stays
+  options.xtc_probability = 1;  // of .5, .3 and .1, only the last one stays
   options.xtc_threshold = 0.08F;
   EXPECT_EQ(kept(options), (Tokens{0, 2, 4}));
 }

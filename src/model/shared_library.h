@@ -1,4 +1,4 @@
-// SharedLibrary is loaded only when it is needed, so the program also runs without it.
+// SharedLibrary is a library that is loaded only when it is needed, so the program also runs without it.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@ namespace kvant {
 
 class SharedLibrary {
  public:
-  // Loads the library from the first of `places` that has a file of this name, else from where the system
-  // looks. Errors: it does not exist, or cannot be loaded.
+  // Loads the library from the first of `places` that has a file of this name. If none has, the system
+  // searches for it. Returns an error if the library does not exist or cannot be loaded.
   static Result<std::unique_ptr<SharedLibrary>> open(const std::string& name,
                                                      const std::vector<std::string>& places);
-  // It stays loaded, because what it registered, and handles that it gave, outlive any owner.
+  // The library stays loaded, because objects that it registered or returned may outlive any owner.
   ~SharedLibrary() = default;
 
   // Returns the function called `name`, or null.
   void* find(const char* name) const;
-  // Puts the function into `function`. Returns false if it does not exist.
+  // Stores the function in `function`. Returns false if the function does not exist.
   template <class Function>
   bool find(const char* name, Function& function) const {
     function = reinterpret_cast<Function>(find(name));
@@ -32,10 +32,10 @@ class SharedLibrary {
   void* handle_;
 };
 
-// Returns the path of the first file of this name in `places`; empty: there is none.
+// Returns the path of the first file of this name in `places`, or an empty text if there is none.
 std::string find_library(const std::string& name, const std::vector<std::string>& places);
-// Returns the folders where the program's own libraries lie: its folder, ../lib, and lib next to a module of
-// another program such as Python.
+// Returns the folders of the program's own libraries: the program's folder, ../lib, and lib next to a module
+// in another program such as Python.
 std::vector<std::string> program_places();
 // Returns the folder of the library or program that contains this function.
 std::string place_of(const void* function);

@@ -1,5 +1,5 @@
-// Tests speculative decoding on the CPU: rows that are verified in one step get the bits that they get one by
-// one, and wrong drafts leave no trace.
+// Tests speculative decoding on the CPU. Rows that are verified in one step must get the bits that they get
+// one by one, and wrong drafts must leave no trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Tokens = std::vector<std::int32_t>;
 
 using testing::random_tokens;
 
-// A sequence that decodes token by token, and one that uses drafts.
+// Pair holds a sequence that decodes token by token, and one that uses drafts.
 class Pair {
  public:
   Pair(Engine& engine, AttentionBackend& backend, const std::string& recipe)
@@ -45,7 +45,8 @@ class Pair {
     for (const SequenceId sequence : {plain_, drafting_}) step(sequence, prompt, /*is_prompt=*/true);
   }
 
-  // Decodes the next tokens of both. The draft has the right tokens after the first, then `wrong` others.
+  // Decodes the next tokens in both sequences. The draft has the right tokens after the first, followed by
+  // `wrong` others.
   void decode(std::span<const std::int32_t> next, int wrong) {
     std::vector<float> alone;
     for (const std::int32_t token : next) {
@@ -79,7 +80,7 @@ class Pair {
   SequenceId plain_, drafting_;
 };
 
-// Continues with drafts of many lengths, which are right up to any point.
+// Continues with drafts of many lengths, each right up to some point.
 void go_on(Pair& pair, int most_rows, int end) {
   std::mt19937 random(pair.length());
   while (pair.length() < end) {
@@ -103,7 +104,8 @@ INSTANTIATE_TEST_SUITE_P(ProductRecipes, SpeculatedRows,
                            return name;
                          });
 
-// Drafts cross the end of a page: one is wrong at each position near it, others are right up to any point.
+// Drafts cross the end of a page. One is wrong at each position near the end, and others are right up to
+// various points.
 TEST_P(SpeculatedRows, AreThoseOfTokensOneByOneAndLeaveNothingBehind) {
   const int most_rows = std::min(engine_->independent_sequences(), 16);
   ASSERT_GT(most_rows, 1);
@@ -116,7 +118,7 @@ TEST_P(SpeculatedRows, AreThoseOfTokensOneByOneAndLeaveNothingBehind) {
   go_on(pair, most_rows, 2 * kPageTokens + 40);
 }
 
-// Layers whose windows free pages keep those that the tokens before a wrong draft see.
+// A layer with a window must keep the pages that tokens before a wrong draft see.
 TEST(SpeculatedRowsOfWindows, LeaveNothingBehind) {
   const TinyFile file("speculated_windows.gguf");
   TinyModelWriter(tiny_windowed()).write(file.path());

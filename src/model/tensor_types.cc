@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Reads a header from its beginning. After the end it returns 0, and is_over() is true.
+// HeaderReader reads a header from its beginning. After the header's end, it returns 0 and is_over() is true.
 class HeaderReader {
  public:
   HeaderReader(const std::uint8_t* file, std::size_t bytes) : at_(file), left_(bytes) {}
@@ -84,7 +84,7 @@ class HeaderReader {
 
 std::optional<UnknownTensorType> find_unknown_type(const std::uint8_t* file, std::size_t bytes) {
   HeaderReader header(file, bytes);
-  header.number<std::uint32_t>();                               // "GGUF"
+  header.number<std::uint32_t>();                               // the magic "GGUF"
   if (header.number<std::uint32_t>() < 2) return std::nullopt;  // version 1 has shorter counts
   const auto n_tensors = header.number<std::uint64_t>(), n_values = header.number<std::uint64_t>();
   for (std::uint64_t i = 0; i < n_values && !header.is_over(); ++i) {
@@ -97,7 +97,7 @@ std::optional<UnknownTensorType> find_unknown_type(const std::uint8_t* file, std
     if (n_dimensions > GGML_MAX_DIMS) return std::nullopt;
     for (std::uint32_t k = 0; k < n_dimensions; ++k) header.number<std::uint64_t>();
     const auto type = header.number<std::uint32_t>();
-    header.number<std::uint64_t>();  // its offset
+    header.number<std::uint64_t>();  // the tensor's offset
     if (header.is_over()) return std::nullopt;
     if (type >= GGML_TYPE_COUNT || ggml_type_size(static_cast<ggml_type>(type)) == 0)
       return UnknownTensorType{name, type};

@@ -1,5 +1,5 @@
-// For tests only: tests with a recipe on a tiny model or a tiny hybrid, which are loaded once for all of
-// them.
+// Runs tests with many recipes on a tiny model and on a tiny hybrid model. Both are loaded once for all
+// tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace kvant::testing {
 
-// Parameters: a recipe, and whether the model is a hybrid.
+// The parameters are a recipe, and whether the model is a hybrid.
 class TinyEngines : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   static void SetUpTestSuite() {

@@ -1,4 +1,4 @@
-// For tests only: writes small models with random weights, which both kvant and llama.cpp load.
+// Writes small models with random weights for tests. Both kvant and llama.cpp load them.
 #pragma once
 
 #include <ggml.h>
@@ -27,13 +27,13 @@ struct TinyModel {
   int n_kv_heads = 2;
   int head_dim = 64;
   int n_rot = 0;  // 0: head_dim
-  // For models whose layers differ: arrays["attention.sliding_window_pattern"] says which layers have a
-  // window.
+  // The next members apply to models whose layers differ. arrays["attention.sliding_window_pattern"] says
+  // which layers have a window.
   int sliding_head_dim = 0;    // 0: head_dim
   int sliding_n_kv_heads = 0;  // 0: n_kv_heads
   bool k_for_v = false;        // layers without a window have no attn_v
   bool layer_scales = false;
-  int n_sharing = 0;            // number of last layers without K and V; their networks are twice as wide
+  int n_sharing = 0;            // this many last layers have no K and V, and networks twice as wide
   int n_layer_embd = 0;         // > 0: layers have embeddings of their own
   bool unturned_pairs = false;  // rope_freqs leave three quarters of the pairs unrotated
   int trained_context = 1024;
@@ -41,49 +41,50 @@ struct TinyModel {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool qk_norm = false;
-  float qk_norm_mean = 1;  // mean of the norm's weights
-  int key_octaves = 0;     // by this many octaves, every fourth pair of channels has larger norm weights for
-                           // keys and smaller ones for queries
+  float qk_norm_mean = 1;  // the mean of the norm's weights
+  int key_octaves = 0;     // in every fourth pair of channels, the norm weights of keys are larger by this
+                           // many octaves, and those of queries smaller
   bool qk_norm_of_each_head = false;  // every head has weights of its own
   bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
   bool pre_norms = true;
   bool post_norms = false;
   bool layer_norm = false;  // with bias
   bool norm_biases = true;  // layer norms have biases
-  bool ffn_norm = true;     // applies if there are norms before blocks
+  bool ffn_norm = true;     // applies only with pre_norms
   std::string ffn_norm_name = "ffn_norm";
-  bool out_bias = false;  // for the attention's output
+  bool out_bias = false;  // for the attention's output projection
   bool ffn_bias = false;  // also for experts
-  bool ungated = false;   // no ffn_gate
+  bool ungated = false;   // without ffn_gate
   bool sinks = false;     // logits that join the softmax's denominator
   int n_experts = 0;
-  int n_dense = 0;  // first layers without experts
+  int n_dense = 0;  // this many first layers have no experts
   int n_ff_expert = 48;
   int n_ff_shared = 0;  // 0: no shared network
   bool shared_gate = false;
   bool choice_bias = false;
   bool router_bias = false;
-  // > 0: the last layer of each such group has attention with gates, the others are gated delta nets.
+  // If > 0, the last layer of each group of this many has attention with gates, and the others are gated
+  // delta nets.
   int full_attention_interval = 0;
   int n_delta_key_heads = 2;
   int n_delta_value_heads = 6;
   int delta_head_dim = 32;
   int delta_kernel = 4;
   bool delta_grouped = false;  // betas and alphas share a matrix
-  bool experts_beside =
-      false;  // experts stand next to a network, each with norms; gate and up share a tensor
+  // Experts and another network run side by side, each with norms; gate and up share a tensor.
+  bool experts_beside = false;
   bool tied = false;
   bool output_bias = false;
   bool rope_freqs = false;         // Llama 3's frequency factors
-  bool long_rope_factors = false;  // Phi-3's
+  bool long_rope_factors = false;  // Phi-3's LongRoPE factors
   ggml_type matrix_type = GGML_TYPE_F32;
-  ggml_type rounded_to = GGML_TYPE_F32;  // an F32 matrix holds only values that this type can hold
-  std::string damaged;                   // the tensor of that name contains a NaN
-  // If set, the vocabulary has byte pairs, and this is how texts are cut before merges; empty: the file does
-  // not say. Unset: there are no merges.
+  ggml_type rounded_to = GGML_TYPE_F32;  // the values of F32 matrices are exact in this type
+  std::string damaged;                   // the tensor of this name contains a NaN
+  // If set, the vocabulary has byte pairs, and the file names this way to split texts before merges. An empty
+  // text means that the file names none. If unset, there are no merges.
   std::optional<std::string> pre_tokenizer = std::nullopt;
   std::uint32_t seed = 1;
-  // This metadata goes below "<architecture>." in the file.
+  // The file has these metadata under "<architecture>.".
   std::map<std::string, std::uint32_t> integers;
   std::map<std::string, bool> booleans;
   std::map<std::string, float> numbers;
@@ -104,7 +105,7 @@ inline TinyModel tiny_hybrid() {
 }
 
 // Returns a model whose first and last layer see only the newest 150 tokens, so a window begins and ends
-// within pages. The layer between them sees all.
+// within pages. The layer between them sees all tokens.
 inline TinyModel tiny_windowed() {
   TinyModel model{.architecture = "gemma3", .n_layers = 3, .qk_norm = true, .post_norms = true, .tied = true};
   model.integers = {{"attention.sliding_window", 150}};
@@ -112,7 +113,7 @@ inline TinyModel tiny_windowed() {
   return model;
 }
 
-// Names a file in the system's temporary folder and deletes it at the end.
+// TinyFile names a file in the system's temporary folder, and deletes the file at the end.
 class TinyFile {
  public:
   explicit TinyFile(std::string name)
@@ -215,7 +216,7 @@ class TinyModelWriter {
       gguf_set_val_str(header_.get(), key(name).c_str(), value.c_str());
   }
 
-  // Adds <unk>, <s>, </s>, the bytes, a space mark, a newline's neighbours and the letters.
+  // Adds <unk>, <s>, </s>, the bytes, a mark for spaces, the letters, a full stop and a comma.
   void add_vocabulary() {
     std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
     std::vector<std::int32_t> types{2, 3, 3};  // unknown, control, control
@@ -255,7 +256,7 @@ class TinyModelWriter {
                      "{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}");
   }
 
-  // Returns rows of n_in values, quantized and dequantized by ggml.
+  // Returns rows of n_in values after quantization by ggml.
   static std::vector<float> rounded(const std::vector<float>& values, int n_in, ggml_type type) {
     const auto n_rows = static_cast<std::int64_t>(values.size()) / n_in;
     std::vector<char> stored(ggml_row_size(type, n_in) * n_rows);
@@ -266,8 +267,7 @@ class TinyModelWriter {
     return result;
   }
 
-  // Adds a tensor of normally distributed values, mean +- spread. n_out == 0 makes a vector; n is the number
-  // of matrices.
+  // Adds n matrices of normally distributed values with a mean and a spread. With n_out = 0, adds n vectors.
   void tensor(const std::string& name, int n_in, int n_out, float mean, float spread, int n = 1) {
     const ggml_type type = n_out > 0 ? m_.matrix_type : GGML_TYPE_F32;
     ggml_tensor* t = n_out > 0 ? ggml_new_tensor_3d(context_.get(), type, n_in, n_out, n)
@@ -291,7 +291,7 @@ class TinyModelWriter {
   void vector(const std::string& name, int n_values, float spread, int n = 1) {
     tensor(name, n_values, 0, 0.0F, spread, n);
   }
-  // `prefix` is, for example, "blk.0.attn_norm".
+  // `prefix` is "blk.0.attn_norm", for example.
   void norm(const std::string& prefix, int n_values, int n = 1, bool of_layer = false) {
     tensor(prefix + ".weight", n_values, 0, 1.0F, 0.2F, n);
     if (of_layer && m_.layer_norm && m_.norm_biases) vector(prefix + ".bias", n_values, 0.2F);
@@ -342,7 +342,8 @@ class TinyModelWriter {
 
   void add_attention(const std::string& prefix, int layer) {
     const int d = head_dim(layer), n_q = m_.n_heads * d, n_kv = n_kv_heads(layer) * d;
-    const int n_projected_q = m_.full_attention_interval > 0 ? 2 * n_q : n_q;  // gates are part of it
+    // The projection contains the gates.
+    const int n_projected_q = m_.full_attention_interval > 0 ? 2 * n_q : n_q;
     const auto projection = [&](const char* name, int n_out, float gain) {
       matrix(prefix + name + ".weight", m_.n_embd, n_out, gain);
       if (m_.qkv_bias) tensor(prefix + name + ".bias", n_out, 0, 0.0F, 0.3F);
@@ -360,7 +361,7 @@ class TinyModelWriter {
     if (m_.out_bias) vector(prefix + "attn_output.bias", m_.n_embd, 0.3F);
   }
 
-  // Its heads forget half of their contents within a few to a few dozen tokens.
+  // Adds a delta net whose heads forget half of their contents within a few to a few dozen tokens.
   void add_delta_net(const std::string& prefix) {
     const int n_heads = m_.n_delta_value_heads, inner = n_heads * m_.delta_head_dim;
     const int channels = 2 * m_.n_delta_key_heads * m_.delta_head_dim + inner;
@@ -391,7 +392,7 @@ class TinyModelWriter {
     if (has_kv(layer)) add("attn_k_norm", n_kv_heads(layer));
   }
 
-  // Channels i and i + d / 2 form a pair.
+  // Makes the norm's weights uneven in every fourth pair. Channels i and i + d / 2 form a pair.
   void skew(const std::string& tensor, bool of_keys) {
     ggml_tensor* t = ggml_get_tensor(context_.get(), tensor.c_str());
     auto* weights = static_cast<float*>(t->data);
@@ -400,7 +401,7 @@ class TinyModelWriter {
         weights[i] = std::ldexp(weights[i], of_keys ? m_.key_octaves : -m_.key_octaves);
   }
 
-  // Proportional RoPE divides these frequencies so much that their angles are 0.
+  // Adds frequency factors like those of proportional RoPE: most factors are so large that the angles are 0.
   void add_unturned_pairs() {
     const int n = n_rot() / 2;
     ggml_tensor* t = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, n);
@@ -423,7 +424,7 @@ class TinyModelWriter {
   bool has_kv(int layer) const { return layer < m_.n_layers - m_.n_sharing; }
   int n_ff(int layer) const { return has_kv(layer) ? m_.n_ff : 2 * m_.n_ff; }
 
-  // Adds n networks.
+  // Adds n networks, as one tensor per weight.
   void add_network(const std::string& prefix, const std::string& suffix, int n_ff, int n) {
     const auto add = [&](const char* name, int n_in, int n_out) {
       matrix(prefix + name + suffix + ".weight", n_in, n_out, 1.0F, n);

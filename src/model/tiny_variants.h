@@ -1,4 +1,4 @@
-// For tests only: tiny models of every architecture, in the shapes of common models.
+// Lists tiny models of every architecture for tests, in the shapes of common models.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace kvant {
 
-// Describes one architecture in one shape.
+// Variant is one architecture in one shape.
 struct Variant {
   const char* name;
   TinyModel model;
@@ -92,7 +92,7 @@ inline std::vector<Variant> variants() {
           {"gemma3_without_sliding", gemma3_plain}};
 }
 
-// These models vary norms, biases, gates and scales of dense models.
+// These models vary norms, biases, gates and scales of models without experts.
 inline std::vector<Variant> dense_variants() {
   const auto with = [](TinyModel model, const std::map<std::string, std::uint32_t>& integers,
                        const std::map<std::string, float>& numbers = {}) {
@@ -153,8 +153,8 @@ inline std::vector<Variant> dense_variants() {
                              {"rope.scaling.factor", 16.0F},
                              {"rope.scaling.yarn_log_multiplier", 1.0F}});
   mistral3.texts = {{"rope.scaling.type", "yarn"}};
-  // RoPE has sections for time, height and width, which are equal in text. Every pair has its section here,
-  // because llama.cpp leaves pairs of qwen3vl without one unrotated.
+  // RoPE has sections for time, height and width, which are equal in text. In these models, every pair
+  // belongs to a section, because llama.cpp does not rotate qwen3vl's pairs without one.
   TinyModel qwen2vl{.architecture = "qwen2vl", .n_embd = 256, .qkv_bias = true};
   TinyModel qwen3vl{.architecture = "qwen3vl", .qk_norm = true};
   qwen2vl.arrays = {{"rope.dimension_sections", {8, 12, 12, 0}}};
@@ -195,13 +195,13 @@ inline std::vector<Variant> dense_variants() {
           {"starcoder2", starcoder2}};
 }
 
-// As in Gemma 4, heads have 256 channels in layers with a window and 512 without. The last layer has full
-// attention.
+// As in Gemma 4, heads have 256 channels in layers with a window and 512 channels in the others. The last
+// layer has full attention.
 inline TinyModel gemma4() {
   TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_embd = 64, .n_kv_heads = 1, .head_dim = 512};
   model.sliding_head_dim = 256;
   model.sliding_n_kv_heads = 2;
-  model.qk_norm_mean = 0.25F;  // scores are not scaled
+  model.qk_norm_mean = 0.25F;  // scores are not divided by sqrt(head_dim)
   model.k_for_v = model.qk_norm = model.post_norms = model.layer_scales = model.unturned_pairs = model.tied =
       true;
   model.integers = {{"attention.sliding_window", 100}, {"embedding_length_per_layer_input", 0}};
@@ -221,7 +221,7 @@ inline std::vector<Variant> variants_of_unlike_layers() {
   TinyModel one_size = gemma4();  // all layers have the same heads
   one_size.head_dim = one_size.sliding_head_dim = 64;
   one_size.sliding_n_kv_heads = 0;
-  TinyModel e2b = gemma4();  // the last layers share caches, and all have embeddings of their own
+  TinyModel e2b = gemma4();  // the last layers share caches, and all layers have embeddings of their own
   e2b.n_layers = 7;
   e2b.arrays["attention.sliding_window_pattern"] = {1, 1, 0, 1, 0, 1, 0};
   e2b.n_sharing = 4;
@@ -229,7 +229,7 @@ inline std::vector<Variant> variants_of_unlike_layers() {
   e2b.integers = {{"attention.sliding_window", 100}};
   e2b.sliding_n_kv_heads = 0;
   e2b.k_for_v = false;
-  TinyModel e4b = e2b;  // heads are equal, and the last layer slides
+  TinyModel e4b = e2b;  // all layers have the same heads, and the last layer has a window
   e4b.arrays["attention.sliding_window_pattern"] = {1, 1, 1, 0, 1, 0, 1};
   e4b.n_sharing = 3;
   e4b.head_dim = e4b.sliding_head_dim = 64;
@@ -314,8 +314,8 @@ inline std::vector<Variant> expert_variants() {
           {"qwen3vlmoe", qwen3vlmoe}, {"gemma4_experts", gemma4_experts}};
 }
 
-// Gated delta nets with some attention layers. Real models have heads of 256 channels, of which RoPE rotates
-// 64, in sections.
+// These models combine gated delta nets and attention. Like real models, qwen35 has heads of 256 channels, of
+// which RoPE rotates 64 in sections.
 inline std::vector<Variant> hybrid_variants() {
   TinyModel qwen35 = tiny_hybrid(), every_second = tiny_hybrid();
   qwen35.n_layers = 5;

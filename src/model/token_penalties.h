@@ -1,4 +1,4 @@
-// TokenPenalties makes tokens less likely that are already in the text.
+// TokenPenalties makes tokens less likely that the text already contains.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 namespace kvant {
 
 struct PenaltyOptions {
-  // Subtracted from the logit of every token in the completion: once, and once per occurrence
-  // (presence_penalty and frequency_penalty of the OpenAI API). 0: none.
+  // These are subtracted from the logit of every token in the completion: `presence` once, and `frequency`
+  // per occurrence (presence_penalty and frequency_penalty of the OpenAI API). 0 means no penalty.
   float presence = 0;
   float frequency = 0;
-  // Divides positive logits and multiplies negative ones of the last tokens of prompt and completion (Keskar
-  // et al. 2019, section 4.1, as in llama.cpp). 1: none.
+  // The logits of the last tokens of prompt and completion are divided by this number if positive, and
+  // multiplied by it if negative (Keskar et al. 2019, section 4.1, as in llama.cpp). 1 means no penalty.
   float repeat = 1;
-  int repeat_last_n = 64;  // number of these last tokens; -1: all
+  int repeat_last_n = 64;  // the number of last tokens; -1: all
 
   bool any() const { return presence != 0 || frequency != 0 || repeats(); }
   bool repeats() const { return repeat != 1 && repeat_last_n != 0; }
@@ -30,7 +30,7 @@ class TokenPenalties {
   void begin(std::span<const std::int32_t> prompt);
   // Takes a token of the completion.
   void accept(std::int32_t token);
-  // Changes logits [n_vocab].
+  // Applies the penalties to logits [n_vocab].
   void apply(std::span<float> logits) const;
 
  private:
@@ -39,7 +39,7 @@ class TokenPenalties {
   PenaltyOptions options_;
   std::unordered_map<std::int32_t, int> generated_;  // occurrences in the completion
   std::unordered_map<std::int32_t, int> recent_;     // occurrences among the last tokens
-  std::deque<std::int32_t> last_;                    // oldest first; empty if all tokens count
+  std::deque<std::int32_t> last_;                    // the oldest first; empty if all tokens count
 };
 
 }  // namespace kvant

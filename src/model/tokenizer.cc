@@ -74,7 +74,7 @@ class GgufTokenizer : public Tokenizer {
   const llama_model* library_model() const override { return model_.get(); }
 
  private:
-  // Removes a second start token if the text already begins with one.
+  // Removes a second start token if the text itself begins with one.
   void drop_second_start(std::vector<std::int32_t>& tokens) const {
     const std::int32_t start = llama_vocab_bos(vocab_);
     const bool is_double = llama_vocab_get_add_bos(vocab_) && tokens.size() > 1 && tokens[0] == start;
@@ -86,7 +86,7 @@ class GgufTokenizer : public Tokenizer {
   const llama_vocab* vocab_;
 };
 
-// Checks these arrays, because llama.cpp trusts their types and lengths.
+// Checks the arrays of the vocabulary, because llama.cpp trusts their types and lengths.
 Status check_vocabulary(const GgufFile& file) {
   if (!file.text("tokenizer.ggml.model"))
     return error("'{}' has no tokenizer (tokenizer.ggml.model)", file.path());
@@ -108,8 +108,9 @@ Status check_vocabulary(const GgufFile& file) {
   return {};
 }
 
-// Returns how texts are cut before byte pairs are merged. Empty: the file does not say, and llama.cpp's
-// choice may differ from the model's training. Nothing: this kind of tokenizer cuts none.
+// Returns the file's name for the way in which texts are split before byte pairs are merged. An empty text
+// means that the file names none; llama.cpp's choice may then differ from the model's training. Returns
+// nothing if the tokenizer does not split texts.
 std::optional<std::string> cut_before_merges(const GgufFile& file) {
   if (file.text("tokenizer.ggml.model") != "gpt2") return std::nullopt;
   return file.text("tokenizer.ggml.pre").value_or("");

@@ -1,4 +1,4 @@
-// Turns text into tokens and back, as the model's file defines them (llama.cpp's vocabulary).
+// Turns text into tokens and back with the vocabulary in the model's file, through llama.cpp.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,12 @@ struct llama_model;
 
 namespace kvant {
 
-// Tokens with which a model was trained to fill in the middle of a text (FIM). -1: the model has none.
+// FimTokens are the tokens with which a model was trained to fill in the middle of a text. -1 means that the
+// model does not have the token.
 struct FimTokens {
-  std::int32_t prefix = -1, suffix = -1, middle = -1;  // before each of the three
-  std::int32_t repository = -1, file = -1;             // before the names of a repository and of its files
+  std::int32_t prefix = -1, suffix = -1, middle = -1;  // these precede the prefix, the suffix and the middle
+  std::int32_t repository = -1, file = -1;             // these precede the names of a repository and of its
+                                                       // files
 
   bool can_fill_in() const { return prefix >= 0 && suffix >= 0 && middle >= 0; }
 };
@@ -25,18 +27,18 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& path);
   virtual ~Tokenizer() = default;
 
-  // With add_special, the text gets the model's BOS (and EOS) as in training. With parse_special,
-  // "<|im_start|>" in the text becomes that token, and a BOS at the text's beginning is the only one. Error:
-  // the text is not UTF-8.
+  // Encodes a text. With add_special, the text gets the model's BOS (and EOS) as in training. With
+  // parse_special, the text "<|im_start|>" becomes that token, and a BOS at the start of the text is not
+  // doubled. Returns an error if the text is not UTF-8.
   virtual Result<std::vector<std::int32_t>> encode(const std::string& text, bool add_special,
                                                    bool parse_special) const = 0;
   virtual std::string piece(std::int32_t token) const = 0;     // may be part of a UTF-8 character
-  virtual bool ends_generation(std::int32_t token) const = 0;  // end of text, end of turn
-  // Returns whether this is one of the model's own tokens, such as the start of a turn, which are not part of
-  // what it says.
+  virtual bool ends_generation(std::int32_t token) const = 0;  // true for the end of the text or of the turn
+  // Returns whether a token is a control token of the model, such as the start of a turn, and not part of the
+  // text.
   virtual bool is_control(std::int32_t /*token*/) const { return false; }
   virtual FimTokens fim_tokens() const { return {}; }
-  // Returns llama.cpp's model without weights; null: there is none.
+  // Returns llama.cpp's model without weights, or null if there is none.
   virtual const llama_model* library_model() const { return nullptr; }
 };
 

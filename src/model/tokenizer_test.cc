@@ -47,7 +47,7 @@ TEST_F(TinyTokenizer, AddsNoSecondBeginOfText) {
   EXPECT_EQ(once.front(), 1);
   EXPECT_NE(once.at(1), 1);
   EXPECT_EQ(once, tokenizer_->encode("<s>abc", /*add_special=*/false, /*parse_special=*/true).value());
-  // Plain text that looks like the token stays text.
+  // Plain text that looks like a control token stays text.
   EXPECT_GT(tokenizer_->encode("<s>abc", true, false).value().size(), once.size());
 }
 
@@ -76,7 +76,7 @@ TEST_F(TinyTokenizer, KnowsTheTokensThatFillInTheMiddle) {
             (std::vector{40, 41, 42, 43, -1}));
 }
 
-// llama.cpp silently falls back to a general way.
+// For an unknown name, llama.cpp silently uses a general way to split texts, so kvant must report the name.
 TEST(PreTokenizer, IsMissedAloud) {
   const auto loaded = [](const std::optional<std::string>& pre) {
     TinyModel model;
@@ -89,7 +89,7 @@ TEST(PreTokenizer, IsMissedAloud) {
   };
   EXPECT_NE(loaded("").find("doesn't name its pre-tokenizer"), std::string::npos);
   EXPECT_EQ(loaded("gpt-2"), "");
-  EXPECT_EQ(loaded(std::nullopt), "");  // a vocabulary without merges needs none
+  EXPECT_EQ(loaded(std::nullopt), "");  // a vocabulary without merges needs no such name
   EXPECT_NE(loaded("of-next-year").find("'of-next-year'"), std::string::npos);
 }
 

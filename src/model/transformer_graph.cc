@@ -6,10 +6,11 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kAlignment =
-    64;  // bytes: a cache line, so that threads' rows don't share one needlessly
+// Bytes of a cache line: rows of different threads should not share a line.
+constexpr std::size_t kAlignment = 64;
 
-// Of the widest layer: what it projects, and what its attention or its delta net gives.
+// These two count columns of the widest layer: those that it projects, and those that its attention or delta
+// net returns.
 int projected_columns(const Hparams& h) {
   int n = h.delta_net.width();
   for (int layer = 0; layer < h.n_layers; ++layer) n = std::max(n, AttentionColumns(h, layer).width);
@@ -42,12 +43,12 @@ ActivationRows TransformerGraph::allocate(int n_rows, int n_cols) {
   return {memory_.back().get(), n_cols, /*shared=*/true};
 }
 
-// What threads share of the residual stream. With few rows x and h are each thread's own.
+// Allocates the part of the residual stream that threads share. With few rows, x and h are each thread's own.
 ResidualRows TransformerGraph::allocate_residual(int n_rows, const Hparams& h) {
   ResidualRows rows{n_rows, {}, {}, allocate(n_rows, h.n_embd)};
   if (!MatrixProduct::is_batch(n_rows)) return rows;
   rows.x = allocate(n_rows, h.n_embd);
-  // Read for the last time before a block's outputs are written, unless the next block reads it again.
+  // h is not needed any more when a block writes y, unless the next block reads h again.
   rows.h = h.network_may_read_normed() ? allocate(n_rows, h.n_embd) : rows.y;
   return rows;
 }
@@ -80,7 +81,7 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   return b;
 }
 
-// What one thread needs for itself beside what is shared.
+// Allocates the buffers that each thread has for itself.
 void TransformerGraph::allocate_private(const Hparams& h, GraphBuffers& b) {
   const auto own = [&](int n_rows, int n_cols, ActivationRows& a) {
     if (n_rows == 0 || MatrixProduct::is_batch(n_rows)) return;
@@ -109,7 +110,7 @@ Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphPar
   return g;
 }
 
-// False where memory is short: products take some for the rounded rows of a batch.
+// Returns false if memory is short. Products allocate memory for the rounded rows of a batch.
 bool TransformerGraph::build_parts(const GraphParts& parts, const std::vector<GraphBuffers>& buffers) {
   try {
     for (int thread = 0; thread < parts.n_threads; ++thread)

@@ -1,5 +1,5 @@
-// The compute graph of a decoder-only transformer for one batch shape has a part for each thread of a team,
-// and activations that the parts share.
+// TransformerGraph is the compute graph of a decoder-only transformer on the CPU, for one batch shape. The
+// graph has a part for each thread of a team, and activations that the parts share.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace kvant {
 
-// A graph is built once for a number of rows and wanted logits, and runs many times with other tokens.
+// A graph is built once for a number of rows and of wanted logits, and runs many times with different tokens.
 class TransformerGraph {
  public:
-  // Builds the graph and allocates its activations. n_logit_rows may be 0: the graph then ends with the last
-  // layer's attention. With wants_states, it gives the hidden states of these rows instead. What `parts`
-  // refers to must outlive it. Error: memory is short.
+  // Builds the graph and allocates its activations. With n_logit_rows = 0, the graph ends with the last
+  // layer's attention. With wants_states, the outputs are hidden states in place of logits. Whatever `parts`
+  // refers to must outlive the graph. Returns an error if memory is short.
   static Result<std::unique_ptr<TransformerGraph>> build(const GraphParts& parts, int n_rows,
                                                          int n_logit_rows, bool wants_states);
 
@@ -30,7 +30,7 @@ class TransformerGraph {
   std::int64_t bytes() const { return bytes_; }  // bytes of the activations
 
   void set_rows(const Hparams& hparams, const ForwardRows& rows);
-  // Returns, after a run, logits [n_logit_rows, n_vocab] or states [n_logit_rows, n_embd].
+  // Returns the outputs of a run: logits [n_logit_rows, n_vocab], or states [n_logit_rows, n_embd].
   const float* outputs() const { return outputs_; }
 
  private:
@@ -54,7 +54,7 @@ class TransformerGraph {
   std::int64_t bytes_ = 0;
   bool out_of_memory_ = false;
   const float* outputs_ = nullptr;
-  std::vector<std::unique_ptr<GraphPart>> parts_;  // by thread
+  std::vector<std::unique_ptr<GraphPart>> parts_;  // one per thread
 };
 
 }  // namespace kvant

@@ -3,8 +3,8 @@
 namespace kvant {
 namespace {
 
-// Returns the bytes of the well-formed character at the start of `text` (RFC 3629, section 4), or 0 if there
-// is none.
+// Returns the number of bytes of the well-formed character at the start of `text` (RFC 3629, section 4), or 0
+// if there is none.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -12,7 +12,7 @@ std::size_t character_bytes(std::string_view text) {
   if (lead < 0xc2 || lead > 0xf4) return 0;
   const std::size_t n = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
   if (text.size() < n) return 0;
-  // The second byte's range excludes overlong forms, surrogates and values above U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and values above U+10FFFF.
   const unsigned char lowest = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
   const unsigned char highest = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
   if (byte(1) < lowest || byte(1) > highest) return 0;

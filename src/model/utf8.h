@@ -1,4 +1,4 @@
-// Checks UTF-8 (RFC 3629).
+// Checks that texts are UTF-8 (RFC 3629).
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace kvant {
 
-// Returns the offset of the first byte that does not belong to a well-formed character, or nothing if all of
-// `text` is UTF-8. Overlong forms, surrogates, values above U+10FFFF and truncated characters are not
+// Returns the offset of the first byte that does not belong to a well-formed character. Returns nothing if
+// all of `text` is UTF-8. Overlong forms, surrogates, values above U+10FFFF and truncated characters are not
 // well-formed.
 std::optional<std::size_t> first_invalid_utf8(std::string_view text);
 
-// Returns an error that names that byte, if there is one. what: "the text".
+// Returns an error that gives the offset of the first invalid byte, if there is one. `what` names the text,
+// such as "the text".
 Status check_utf8(const char* what, std::string_view text);
-// Also refuses a byte of value 0, at which a chat template would end, losing the rest.
+// Like check_utf8(), but also refuses a byte of value 0, at which a chat template would cut the text off.
 Status check_message_text(const char* what, std::string_view text);
 
 }  // namespace kvant

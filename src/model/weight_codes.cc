@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kQuads = kCodeBlockSize / 4;
 
-// Holds a block of 32 values with its codes as bytes: value = scale * code + offset.
+// Block holds 32 values with their codes as bytes: value = scale * code + offset.
 struct Block {
   std::uint32_t quads[kQuads];
   float scale, offset;
@@ -21,7 +21,8 @@ float float_at(const std::byte* f16) {
   return ggml_fp16_to_fp32(x);
 }
 
-// Splits 16 bytes: the low nibbles hold the first half of the values, the high ones the second half.
+// Splits 16 packed bytes. The low nibbles hold the first half of the values, and the high nibbles the second
+// half.
 void split_nibbles(const std::byte* packed, std::uint32_t* quads) {
   for (int i = 0; i < kQuads / 2; ++i) {
     std::uint32_t both;
@@ -31,7 +32,7 @@ void split_nibbles(const std::byte* packed, std::uint32_t* quads) {
   }
 }
 
-// The blocks of a type: their size and how to read them.
+// The following structures describe the blocks of a type: their size, and how to read them.
 struct Q40 {
   static constexpr std::ptrdiff_t kBytes = 18;
   static void read(const std::byte* from, Block& block) {
@@ -54,7 +55,7 @@ struct Q80 {
     block.scale = float_at(from);
     block.offset = -128 * block.scale;
     std::memcpy(block.quads, from + 2, sizeof block.quads);
-    for (std::uint32_t& quad : block.quads) quad ^= 0x80808080U;  // adds 128 to signed bytes
+    for (std::uint32_t& quad : block.quads) quad ^= 0x80808080U;  // this adds 128 to signed bytes
   }
 };
 

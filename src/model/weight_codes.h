@@ -1,4 +1,4 @@
-// Reads ggml's quantized weights as codes in blocks (code_gemm.h).
+// Reads ggml's quantized weights as blocks of codes, for the product of codes (code_gemm.h).
 #pragma once
 
 #include "base/code_gemm.h"
@@ -7,10 +7,12 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Returns whether a weight's blocks have one scale and at most one offset: Q4_0, Q4_1, Q8_0.
+// Returns whether each block of the weight has one scale and at most one offset, which holds for Q4_0, Q4_1
+// and Q8_0.
 bool has_code_blocks(const ggml_tensor* weight);
 
-// Reads rows [first, first + n) of such a weight, n <= kCodePanel. The rest of the panel is arbitrary.
+// Reads rows [first, first + n) of a weight for which has_code_blocks() is true; n <= kCodePanel. The rest of
+// the panel is undefined.
 void fill_panel(const ggml_tensor* weight, int first, int n, CodePanel& panel);
 
 }  // namespace kvant

@@ -18,7 +18,7 @@
 namespace kvant {
 namespace {
 
-using Shape = std::array<std::int64_t, 3>;  // {n_in, n_out, n}; {n, 1, 1} for a vector
+using Shape = std::array<std::int64_t, 3>;  // {n_in, n_out, n} for n matrices; {n, 1, 1} for a vector
 
 struct ContextDeleter {
   void operator()(ggml_context* c) const { ggml_free(c); }
@@ -33,16 +33,16 @@ ContextPointer new_context(std::size_t n_tensors) {
   return ContextPointer(ggml_init({(n_tensors + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
 }
 
-// What is done with a tensor's values.
+// Place says what happens to a tensor's values when they are loaded.
 enum class Place : std::uint8_t { mapped, dequantized, repacked, device, host_of_device };
 
 struct Planned {
   const ggml_tensor* source;
   Place place;
-  ggml_backend_buffer_type* repacked_type;  // place == repacked
+  ggml_backend_buffer_type* repacked_type;  // only for Place::repacked
   ggml_tensor** target;
-  bool expands = false;            // place == device or host_of_device: to F32
-  std::vector<float> values = {};  // instead of the file's; empty: those of the file
+  bool expands = false;            // the device's copy is expanded to F32
+  std::vector<float> values = {};  // replaces the file's values if it is not empty
 };
 
 void dequantize_row(const ggml_tensor* source, const std::uint8_t* bytes, float* out) {
@@ -53,11 +53,11 @@ void dequantize_row(const ggml_tensor* source, const std::uint8_t* bytes, float*
   }
 }
 
-// All rows of `source` as F32.
+// Converts all rows of `source` to F32.
 void dequantize(const ggml_tensor* source, const void* bytes, float* out, int n_threads) {
   const std::size_t row_bytes = ggml_row_size(source->type, source->ne[0]);
   const auto rows = static_cast<int>(ggml_nrows(source));
-  constexpr int kRows = 256;  // for one thread at a time
+  constexpr int kRows = 256;  // rows per piece of work
   run_team(n_threads, [&](Team& team) {
     team.for_each((rows + kRows - 1) / kRows, [&](int block) {
       for (int r = block * kRows; r < std::min(rows, (block + 1) * kRows); ++r) {
@@ -80,7 +80,7 @@ struct Weights::Storage {
 Weights::Weights() : storage_(std::make_unique<Storage>()) {}
 Weights::~Weights() = default;
 
-// Finds the tensors by name, checks their shapes, and then puts them in memory.
+// Loader finds the tensors by name, checks their shapes, and then puts them into memory.
 class Weights::Loader {
  public:
   Loader(Weights& weights, std::shared_ptr<GgufFile> file, Hparams& hparams, WeightMode mode, int n_threads,
@@ -119,7 +119,7 @@ class Weights::Loader {
     return {};
   }
 
-  // What the steps of a layer take from the file.
+  // The following functions plan which tensors each step of a layer takes from the file.
   void run(const Norm& step) {
     const VectorName& v = step.weights;
     LayerWeights& w = planned_layer();
@@ -146,7 +146,8 @@ class Weights::Loader {
   void run(const RouteRows&) {
     LayerWeights& w = planned_layer();
     const int n = h_.experts.n;
-    // Small, and what depends on it, the choice of experts, is not smooth: it is multiplied in F32 products.
+    // The router is small, and a rounding error can change the choice of experts. Its product is therefore
+    // computed in F32.
     take(prefix_ + "ffn_gate_inp.weight", {h_.n_embd, n, 1}, Need::required, Use::matrix, &w.router);
     vector(prefix_ + "ffn_gate_inp.bias", n, Need::optional, &w.router_bias);
     vector(prefix_ + "exp_probs_b.bias", n, Need::optional, &w.choice_bias);
@@ -175,11 +176,11 @@ class Weights::Loader {
   }
   template <class Other>
   requires(one_of<Other, TurnHeads, NormValues, TemperQueries, GateHeads, Add, ScaleByWidth>) void run(
-      const Other&) {}  // they have no weights
+      const Other&) {}  // these steps have no weights
 
  private:
   enum class Need : std::uint8_t { required, optional, none };
-  // table: rows are taken from it alone, which dequantizes them.
+  // A `table` is only used to look rows up, which dequantizes them.
   enum class Use : std::uint8_t { vector, matrix, experts, embedding, table, tied_output };
 
   void take(const std::string& name, Shape shape, Need need, Use use, ggml_tensor** target) {
@@ -247,14 +248,14 @@ class Weights::Loader {
     vector("per_layer_proj_norm.weight", h_.n_layer_embd, Need::required, &weights_.layer_projection_norm_);
   }
 
-  // Whether the tensor is of a layer after the last one that is run.
+  // Returns whether the tensor belongs to a layer that kvant leaves out, after the last one that runs.
   bool of_left_out_layer(const std::string& name) const {
     int layer = 0;
     return std::sscanf(name.c_str(), "blk.%d.", &layer) == 1 && layer >= h_.n_layers &&
            layer < h_.n_layers_in_file;
   }
 
-  // RMS norms have no biases.
+  // Returns whether norms may have biases; RMS norms have none.
   Need norm_bias() const { return h_.architecture->layer_norm ? Need::optional : Need::none; }
 
   void vector(const std::string& name, int n, Need need, ggml_tensor** target) {
@@ -293,12 +294,13 @@ class Weights::Loader {
     vector(prefix + "ssm_norm.weight", d.head_dim, Need::required, &w.delta.norm);
   }
 
-  // Tensors "ffn_up<suffix>" and so on; n: of as many networks, 0: of one.
+  // Plans the tensors "ffn_up<suffix>" and so on. n is the number of networks in a tensor; 0 means a single
+  // network.
   void plan_network(const char* suffix, int n_ff, int n, NetworkWeights& w) {
     const std::string& prefix = prefix_;
     const NetworkUnit& unit = h_.architecture->unit;
     const int e = h_.n_embd;
-    const std::string both = prefix + "ffn_gate_up" + suffix;  // in one tensor
+    const std::string both = prefix + "ffn_gate_up" + suffix;  // some files store gate and up in this tensor
     const bool named = n > 0 && file_->tensor(both + ".weight") != nullptr;
     const bool fused = named || (unit.fused && n == 0);
     const auto add = [&](const char* name, int n_in, int n_out, ggml_tensor** weight, ggml_tensor** bias) {
@@ -318,7 +320,8 @@ class Weights::Loader {
     const auto add = [&](const char* name, int n_heads, ggml_tensor** target) {
       const std::string tensor = prefix_ + name + ".weight";
       const ggml_tensor* t = file_->tensor(tensor);
-      const bool by_head = t != nullptr && t->ne[1] > 1 && !h_.gated_heads;  // each has weights of its own
+      // Each head has weights of its own.
+      const bool by_head = t != nullptr && t->ne[1] > 1 && !h_.gated_heads;
       const Shape shape = step.of_rows ? Shape{std::int64_t{n_heads} * h_.dim(layer_), 1, 1}
                                        : Shape{h_.dim(layer_), by_head ? n_heads : 1, 1};
       take(tensor, shape, step.optional ? Need::optional : Need::required, Use::vector, target);
@@ -333,8 +336,8 @@ class Weights::Loader {
     }
   }
 
-  // A layer that attends to another one's cache has keys of that one's scale, so models that share stay as
-  // they are.
+  // Balances the norms of queries and keys (query_key_balance.h). Models whose layers may share a cache stay
+  // as they are, because a sharing layer's queries would need the factors of the other layer's keys.
   void balance(int layer, Planned& queries, Planned& keys) {
     if (h_.architecture->unlike_layers) return;
     for (Planned* p : {&queries, &keys}) {
@@ -353,7 +356,7 @@ class Weights::Loader {
     weights_.key_factors_[layer] = {std::move(factors), h_.dim(layer)};
   }
 
-  // Values that are read, not kept as a tensor; none: it is not there.
+  // Reads values that are not kept as a tensor. The result is empty if the file does not have them.
   std::vector<float> read_values(const std::string& name, int n, Need need) {
     if (need == Need::optional && file_->tensor(name) == nullptr) return {};
     ggml_tensor* unused = nullptr;
@@ -379,12 +382,12 @@ class Weights::Loader {
       return;
     }
     projection("attn_q", n_q, &w.q, &w.q_bias);
-    if (!h_.has_kv(layer_)) {  // files may have what it doesn't use
+    if (!h_.has_kv(layer_)) {  // files may still contain these tensors
       for (const char* name : {"attn_k.weight", "attn_v.weight"}) used_.insert(prefix_ + name);
       return;
     }
     projection("attn_k", n_kv, &w.k, &w.k_bias);
-    // Where V has a norm of its own it may be projected as K is.
+    // If V has a norm of its own, the layer may use the projection of K for V.
     const bool may_be_k = find_step<NormValues>(h_.architecture->layer.attention) != nullptr;
     projection("attn_v", n_kv, &w.v, &w.v_bias, may_be_k ? Need::optional : Need::required);
   }
@@ -408,11 +411,11 @@ class Weights::Loader {
     return some;
   }
 
-  // Tensors whose bytes are used where they lie in the file.
+  // Places the tensors whose bytes are used where they lie in the mapped file.
   Status place_mapped() {
     const std::vector<Planned> mapped = planned(Place::mapped);
     auto context = new_context(mapped.size());
-    // ggml takes a writable pointer; weights are only read.
+    // ggml takes a writable pointer, but weights are only read.
     void* base = const_cast<void*>(file_->mapping());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
     BufferPointer buffer(ggml_backend_cpu_buffer_from_ptr(base, file_->mapping_bytes()));
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -433,7 +436,7 @@ class Weights::Loader {
     return {};
   }
 
-  // Allocates a tensor for each of `some`, with the types that `type_of` gives.
+  // Allocates a tensor for each of `some`, of the type that type_of returns.
   template <class TypeOf>
   Status allocate(const std::vector<Planned>& some, ggml_backend_buffer_type* buffer_type,
                   const TypeOf& type_of) {
@@ -507,7 +510,8 @@ class Weights::Loader {
     }
   }
 
-  // As the device has its own: kernels read beyond the last row of some types, where there must be zeros.
+  // Places tensors in host memory with the padding of device memory. A device's kernels read beyond the last
+  // row of some types and must find zeros there.
   Status place_in_host() {
     const std::vector<Planned> some = planned(Place::host_of_device);
     if (some.empty()) return {};
@@ -525,7 +529,7 @@ class Weights::Loader {
     ggml_backend_buffer_type* type =
         device_.host_memory != nullptr ? device_.host_memory : ggml_backend_cpu_buffer_type();
     BufferPointer buffer(ggml_backend_buft_alloc_buffer(type, bytes + kAlignment));
-    // ggml takes other memory where the device can read no more.
+    // If the device can read no more host memory, ggml returns other memory.
     if (buffer == nullptr || ggml_backend_buffer_get_type(buffer.get()) != type) return out_of_memory(bytes);
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_backend_buffer_clear(buffer.get(), 0);
@@ -559,9 +563,9 @@ class Weights::Loader {
   WeightMode mode_;
   int n_threads_;
   const DeviceWeights device_;
-  bool stays_in_host_ = false;  // what is planned now
-  int layer_ = 0;               // likewise
-  std::string prefix_;          // of its tensors
+  bool stays_in_host_ = false;  // the layer that is being planned stays in host memory
+  int layer_ = 0;               // the layer that is being planned
+  std::string prefix_;          // the prefix of the layer's tensor names
   std::vector<Planned> planned_;
   std::set<std::string> used_;
   std::map<ggml_type, std::int64_t> values_by_type_;
