@@ -10,8 +10,8 @@ using Json = nlohmann::ordered_json;
 // Checks the limits by counting brackets and commas outside of strings, before any memory is allocated for
 // values.
 Status check_limits(std::string_view text) {
-  std::array<int, kMaxJsonDepth + 1>
-      members{};  // members of each open container so far; arrays are not counted
+  // The members of each open container so far; arrays are not counted.
+  std::array<int, kMaxJsonDepth + 1> members{};
   std::array<bool, kMaxJsonDepth + 1> is_object{};
   int depth = 0;
   bool in_string = false;

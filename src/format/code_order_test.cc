@@ -159,8 +159,8 @@ TEST(CodeScheme, ItsFormulaGivesTheDecodedValues) {
 TEST(CodeOrder, IsRefusedWhereGroupsOfChannelsDontFillALoad) {
   EXPECT_EQ(with_code_order(*find_format("ch4g128"), Side::key, 80), nullptr);  // 10 groups of 8
   EXPECT_EQ(with_code_order(*find_format("tok4g8"), Side::key, 64), nullptr);   // one scale per 8 channels
-  EXPECT_EQ(with_code_order(*find_format("tok4g128"), Side::key, 192),
-            nullptr);  // groups of 128 and 64 channels
+  // The groups have 128 and 64 channels.
+  EXPECT_EQ(with_code_order(*find_format("tok4g128"), Side::key, 192), nullptr);
   EXPECT_EQ(with_code_order(*find_format("bf16"), Side::key, 64), nullptr);
   EXPECT_EQ(with_code_order(*find_format("vq-d4b12"), Side::key, 64), nullptr);
 }

@@ -12,8 +12,8 @@ constexpr float kCanary = 12345.0F;
 void for_every_format(const std::function<void(const TestFormat&)>& body) {
   for (const std::string& name : format_names()) {
     for (const int d : kTestHeadDims) {
-      const bool slow_to_encode =
-          find_format(name)->constant_size(d) >= 16384;  // Every vector is compared with every centroid.
+      // Every vector is compared with every centroid.
+      const bool slow_to_encode = find_format(name)->constant_size(d) >= 16384;
       if (slow_to_encode && d > 80) continue;
       const TestFormat format(name, d);
       SCOPED_TRACE(format.label());
@@ -64,9 +64,8 @@ TEST(EveryFormat, EncodesEveryByteOfThePageAndNoOther) {
       const std::byte canary{static_cast<unsigned char>(fill == 0 ? 0x00 : 0xff)};
       std::vector<std::byte>& buffer = buffers[fill];
       buffer.assign(size + 2 * kGuard + 1, canary);
-      test.format().encode(
-          values.data(), {}, test.context(),
-          buffer.data() + kGuard + fill);  // A fill of 1 also moves the page off its alignment.
+      // A fill of 1 also moves the page off its alignment.
+      test.format().encode(values.data(), {}, test.context(), buffer.data() + kGuard + fill);
       EXPECT_TRUE(std::all_of(buffer.begin(), buffer.begin() + kGuard, [&](auto b) { return b == canary; }));
       EXPECT_TRUE(std::all_of(buffer.end() - kGuard, buffer.end(), [&](auto b) { return b == canary; }));
     }

@@ -36,8 +36,8 @@ TEST(Fp8, StoresTheNearestE4m3NumberOfTheScaledToken) {
   for (const int d : kTestHeadDims) {
     const TestFormat test("fp8", d);
     std::vector<float> values = key_like_values(d, 1);
-    for (int i = 0; i < d; ++i)
-      values[i] *= i % 3 == 0 ? 1e-4F : 1.0F;  // Every third value of token 0 becomes a denormal code.
+    // Every third value of token 0 becomes a denormal code.
+    for (int i = 0; i < d; ++i) values[i] *= i % 3 == 0 ? 1e-4F : 1.0F;
     const std::vector<std::byte> page = test.encode(values);
     const std::vector<float> decoded = test.decode(page);
     for (int token = 0; token < kPageTokens; ++token) {

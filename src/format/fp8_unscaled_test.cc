@@ -25,8 +25,8 @@ TEST(Fp8Unscaled, StoresTheNearestE4m3NumberOfTheValueItself) {
   for (const int d : kTestHeadDims) {
     const TestFormat test("fp8-s1", d);
     std::vector<float> values = key_like_values(d, 1);
-    for (int i = 0; i < d; ++i)
-      values[i] *= i % 3 == 0 ? 1e-3F : 1.0F;  // Every third value of token 0 becomes a denormal code.
+    // Every third value of token 0 becomes a denormal code.
+    for (int i = 0; i < d; ++i) values[i] *= i % 3 == 0 ? 1e-3F : 1.0F;
     const std::vector<float> decoded = test.decode(test.encode(values));
     for (std::size_t i = 0; i < values.size(); ++i) {
       double nearest = 1e300;

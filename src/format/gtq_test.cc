@@ -73,8 +73,8 @@ TEST(BlockGtq, LosesAsLittleAsTheBestOfAllAllocations) {
     std::array<float, kBlocks> s;
     for (float& energy : s) energy = std::exp(2 * normal(random));
     std::vector<float> energies(kDim), values = gaussian_values(kDim, trial);
-    for (int i = 0; i < kDim; ++i)
-      energies[i] = s[i % kBlocks];  // The blocks are the channels (0, 4), (1, 5) and so on.
+    // The blocks are the channels (0, 4), (1, 5) and so on.
+    for (int i = 0; i < kDim; ++i) energies[i] = s[i % kBlocks];
     double least = HUGE_VAL;
     std::array<int, kBlocks> best{};
     for (int code = 0; code < 1 << 2 * kBlocks; ++code) {

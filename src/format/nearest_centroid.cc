@@ -17,9 +17,9 @@ using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
 
 constexpr int kTileFloats = 4096;  // floats in a tile of centroids: 16 KiB, which stay in the L1 cache
-constexpr int kMaxTileVectors =
-    kTileFloats / 2 / kCentroidLanes;  // vectors of 16 centroids in a tile, for dim >= 2
-constexpr int kVectorsAtOnce = 4;      // vectors that share each load of centroids
+// The number of vectors of 16 centroids in a tile, for dim >= 2.
+constexpr int kMaxTileVectors = kTileFloats / 2 / kCentroidLanes;
+constexpr int kVectorsAtOnce = 4;  // vectors that share each load of centroids
 
 // Holds centroids [first, first + n) of a codebook, coordinate by coordinate.
 struct Tile {

@@ -351,8 +351,8 @@ template <int B>
                                               _mm256_packus_epi32(choices[2], choices[3]));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(trace + r * kLanes), packed);
       const auto levels = [&](int k) { return load(tables.by_choice[phase][k] + r * kLanes); };
-      const Ints odd =
-          _mm256_slli_epi16(packed, 7);  // moves the lowest bit of each choice into the sign bit of its byte
+      // The shift moves the lowest bit of each choice into the sign bit of its byte.
+      const Ints odd = _mm256_slli_epi16(packed, 7);
       Ints level = _mm256_blendv_epi8(levels(0), levels(1), odd);
       if constexpr (B == 2)
         level = _mm256_blendv_epi8(level, _mm256_blendv_epi8(levels(2), levels(3), odd),

@@ -176,10 +176,10 @@ template <int B, int kPhase>
   } else if constexpr (B == 2 && kPhase < 2) {
     const Ints last_digit_first = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r)  // Parent k of node q is node (q & 3) << 3 | k.
+    for (int r = 0; r < 4; ++r)
       parents.set(r, _mm512_permutexvar_epi32(last_digit_first, targets[r]),
                   _mm512_permutexvar_epi32(last_digit_first, bases[r]));
-  } else if constexpr (B == 3) {  // parent k of node q is node (q & 3) << 3 | k
+  } else if constexpr (B == 3) {  // Parent k of node q is node (q & 3) << 3 | k.
     const Ints first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
     const Ints second = _mm512_add_epi32(first, all(4));
     parents.set(0, _mm512_permutex2var_epi32(targets[0], first, targets[1]),

@@ -40,11 +40,11 @@ struct Tables {
   using L = Layout<B>;
   static constexpr int kFours = B == 3 ? 2 : 0;
   static constexpr int kChoices = B < 3 ? 1 << B : 0;
-  alignas(64) std::int32_t
-      levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];  // factors_of_level() of each branch
+  // Factors_of_level() of each branch.
+  alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
-  alignas(64)
-      std::uint32_t choices[L::kPhases][L::kStride];  // the bits of a cost that identify the node as parent
+  // The bits of a cost that identify a node as parent.
+  alignas(64) std::uint32_t choices[L::kPhases][L::kStride];
   // With 3 bits, a lane of fours[..][i] holds the levels of its node's states 4 i to 4 i + 3.
   alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];
   // With 1 and 2 bits, by_choice[..][k] holds the levels of the states whose lowest bits are k, in the

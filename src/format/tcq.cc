@@ -58,8 +58,8 @@ KVANT_SIMD_CLONES void widen_gains(const std::uint8_t* codes, int n, float unit,
     const int code = codes[i];
     const float x = (0.5F - static_cast<float>(code % kGainSteps) * (1.0F / kGainSteps)) * kLn2;
     const auto octaves = (127U - static_cast<std::uint32_t>(code / kGainSteps)) << 23;
-    const std::uint32_t heard =
-        0U - static_cast<std::uint32_t>(code != kSilent);  // A conditional expression would branch.
+    // A conditional expression would branch.
+    const std::uint32_t heard = 0U - static_cast<std::uint32_t>(code != kSilent);
     gains[i] = at_half * std::bit_cast<float>(octaves & heard) * exp_series(x);
   }
 }

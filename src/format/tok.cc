@@ -18,9 +18,9 @@
 //   Gaussian values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as
 //   large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
-// Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t, where t
-// is
+// Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t. t is
 //   the magnitude of rank floor(P d / 100) among the token's d magnitudes, counted from 0. P: 50 to 99.
+//
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0, so the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at the ends of the grid, so decoded values are always
 // finite. The format is row-wise (format.h): no other token shares a token's groups, so left-out tokens are

@@ -9,10 +9,10 @@ namespace {
 
 // The approximate squared error that B bits leave of a variance of 1.
 constexpr double kSquaredErrors[] = {0, .287, .0777, .0211, .00585, .0018, .00058};
-constexpr double kBinWidth =
-    0.25;  // width of a bin in root mean squared errors; adds .5 % to the squared error
-constexpr double kBeyondLevels =
-    4;  // distance of the last bins from the largest level, in root mean squared errors
+// The width of a bin, in root mean squared errors. Bins add .5 % to the squared error.
+constexpr double kBinWidth = 0.25;
+// The distance of the last bins from the largest level, in root mean squared errors.
+constexpr double kBeyondLevels = 4;
 constexpr double kCostUnit = 16;  // cost of a squared error of kSquaredErrors
 constexpr int kMaxCost = 0xffff;
 
@@ -36,8 +36,8 @@ void TrellisBranches::add_bin(double value, const TrellisTable& table) {
     const double difference = value - table.levels[state] * double{table.scale};
     errors[state] = difference * difference;
   }
-  const double least = *std::min_element(
-      errors, errors + kTrellisStates);  // All paths share the least error, so costs leave it out.
+  // All paths share the least error, so costs leave it out.
+  const double least = *std::min_element(errors, errors + kTrellisStates);
   const std::size_t first = forward_.size();
   forward_.resize(first + static_cast<std::size_t>(nodes()) * parents());
   for (int to = 0; to < nodes(); ++to) {

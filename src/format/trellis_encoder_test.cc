@@ -183,8 +183,8 @@ TEST(TrellisEncoder, FindsTheSamePathsWithEveryInstructionSet) {
   for (const TrellisTable& table : trellis_tables()) {
     for (const int n : {16, 64, 80, 256, 512}) {
       std::vector<float> values = unusual_rows(n);
-      const std::vector<float> gaussian =
-          gaussian_rows(29, n, 5);  // These 29 rows make the number of rows odd.
+      // These 29 rows make the number of rows odd.
+      const std::vector<float> gaussian = gaussian_rows(29, n, 5);
       values.insert(values.end(), gaussian.begin(), gaussian.end());
       EXPECT_EQ(encode(table, values, n), encode(table, values, n, portable_viterbi()))
           << table.bits << " bits, " << n << " values";

@@ -126,9 +126,9 @@ TEST(Codebooks, ChooseTheGainOfLeastError) {
   const std::vector<float> values = key_like_values(96, 3);
   const std::vector<float> decoded = test.decode(test.encode(values));
   for (int token = 0; token < kPageTokens; ++token) {
-    double errors[3] = {};  // errors with the stored gain, with one 1 % smaller, and with one 1 % larger
-    for (int i = token * 96; i < (token + 1) * 96;
-         ++i) {  // errors with the stored gain, with one 1 % smaller, and with one 1 % larger
+    // The errors with the stored gain, with a gain 1 % smaller, and with a gain 1 % larger.
+    double errors[3] = {};
+    for (int i = token * 96; i < (token + 1) * 96; ++i) {
       for (int k = 0; k < 3; ++k) {
         const double factor = k == 0 ? 1 : k == 1 ? 0.99 : 1.01;
         errors[k] += std::pow(values[i] - factor * decoded[i], 2);

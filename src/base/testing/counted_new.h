@@ -9,8 +9,8 @@
 namespace kvant::testing {
 
 inline std::atomic<long> allocations{0};
-inline std::atomic<long> allowed_allocations{
-    1L << 60};  // number of allocations that succeed before one is refused
+// The number of allocations that succeed before one is refused.
+inline std::atomic<long> allowed_allocations{1L << 60};
 
 }  // namespace kvant::testing
 

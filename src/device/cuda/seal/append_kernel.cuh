@@ -1,5 +1,5 @@
-// Writes a step's new keys and values into tail pages, and transforms its queries into the keys' basis. A
-// warp handles one row of one head: of the keys, the values or the queries.
+// Writes a step's new keys and values into tail pages, and transforms the step's queries into the basis of
+// the keys. A warp handles one row of one head of the keys, the values or the queries.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,14 +11,15 @@ namespace kvant::cuda {
 
 inline constexpr int kAppendThreads = 128;
 
-// Writes a row of a KV head and side into a sequence's tail.
+// Writes a row of a KV head and side into a sequence's tail, as a lane's share x of its channels.
 template <int D>
 __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int head, int side, int token,
                                             int lane, const float (&x)[D / kLanes]) {
   constexpr int kOwn = D / kLanes;
   auto* page = reinterpret_cast<__nv_bfloat16*>(
       const_cast<unsigned char*>(tail.find(seq, head, side, token / kPageTokens)));
-  // Each channel has bits of its own in an index, so the indices of a lane's channels are sums.
+  // Token and channel set different bits of a plain index. So the index of a lane's channel j is the index of
+  // its first channel plus the index of channel j.
   page += plain_index(static_cast<PageSide>(side), D, token % kPageTokens, lane * kOwn);
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
@@ -28,17 +29,18 @@ __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int
   }
 }
 
-// The sequence and tail token of a row; either is negative if there is none.
+// The sequence and the tail token of a row. A negative number means that the row belongs to no sequence or
+// token.
 struct AppendedToken {
   int seq, token;
 };
 
-// Returns the token of a row that names it explicitly.
+// Returns the token of a row whose sequence and token the caller has listed in args.seq and args.tail_token.
 __device__ __forceinline__ AppendedToken said_token(const AppendArgs& args, std::int64_t row) {
   return {args.seq[row], args.tail_token[row]};
 }
 
-// Writes a row of a KV head and side at its token's place, if it has one.
+// Writes a row of a KV head and side at the place of its token, if the row has a token.
 template <int D>
 __device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t row, int side, int head,
                                            const AppendedToken& to, int lane) {
@@ -48,7 +50,7 @@ __device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t 
   store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
 }
 
-// Returns the token of a row that is among the last of its sequence.
+// Returns the token of a row that is among the last rows of its sequence.
 __device__ __forceinline__ AppendedToken last_token(const AppendArgs& args, std::int64_t row) {
   const int at = static_cast<int>(row);
   int seq = at, end = at + 1;  // end of the sequence's rows

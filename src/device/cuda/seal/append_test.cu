@@ -22,11 +22,11 @@ constexpr int kTailPages = 4;                 // per sequence
 constexpr std::uint16_t kUntouched = 0x7ace;  // a number that no row contains
 
 struct NewRow {
-  int seq, token;  // -1: left out
+  int seq, token;  // -1 leaves the row out.
 };
 
-// Returns consecutive rows of prompts of several lengths, after tails of several lengths. Then come rows that
-// no prompt has: tokens in reverse, every other token, omitted tokens.
+// Returns consecutive rows of prompts of several lengths, after tails of several lengths. Then come rows as
+// no prompt has them: tokens in reverse, every other token, omitted tokens.
 std::vector<NewRow> rows_of_prompts() {
   struct Prompt {
     int first_token, n_tokens;
@@ -52,7 +52,7 @@ std::vector<NewRow> rows_of_prompts() {
 }
 
 // The parameters are the head size, the type of rows, whether keys are transformed, and whether rows have
-// fewer channels.
+// fewer channels than the head size.
 class AppendingPrompts : public ::testing::TestWithParam<std::tuple<int, kvant_type, bool, bool>> {
  protected:
   void SetUp() override {
@@ -61,8 +61,8 @@ class AppendingPrompts : public ::testing::TestWithParam<std::tuple<int, kvant_t
   }
 };
 
-// Computes the transformed row: times the head's factors, then the Walsh-Hadamard matrix, in double
-// precision.
+// Computes the transformed row in double precision: the row times the head's factors, then the Walsh-Hadamard
+// matrix.
 std::vector<double> transformed(const float* row, const float* factors, int d, bool is_rotated) {
   std::vector<double> scaled(row, row + d);
   for (int c = 0; c < d && factors != nullptr; ++c) scaled[c] *= factors[c];

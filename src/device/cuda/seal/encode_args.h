@@ -1,4 +1,4 @@
-// What the encoding kernels share with the host code that launches them.
+// The arguments that the encoding kernels share with the host code that launches them.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// How the values of a page become codes and parameters: the families of src/format.
+// The families of src/format, by how a page's values become codes and parameters.
 enum class Encoding : std::uint8_t {
   channel_grid,
   token_grid,
@@ -18,7 +18,7 @@ enum class Encoding : std::uint8_t {
   vectors
 };
 
-// Returns false for pages without codes.
+// Sets *encoding to the family of a format. Returns false for pages without codes.
 inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   switch (format.kind) {
     case CodeKind::number:
@@ -43,52 +43,54 @@ inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   }
 }
 
-// The device form of kvant_page_metrics.
+// The device form of kvant_page_metrics (kvant.h), which describes metrics that rotate with the page.
 struct PageMetrics {
-  const float* directions;  // null: there are none
-  const float2* turns;
-  const float* basis;  // or null
+  const float* directions;  // [layers][heads][D][kMetricRank], or null without metrics
+  const float2* turns;      // [layers][D], the ChannelFrame of each channel
+  const float* basis;       // [heads][D][D] or null, the rotation before encoding
   std::int64_t basis_head_stride;
   std::int64_t direction_layer_stride, turn_layer_stride;  // in elements
-  const std::int32_t* first_pages;                         // null: use DueArgs::sealed_page
+  // [n_seqs], the number of the first page to seal, or null for DueArgs::sealed_page.
+  const std::int32_t* first_pages;
 };
 
 struct PageEncoding {
   Encoding encoding;
   PageFormat stored;
   CodeLayout layout;
-  int page_bytes;                    // in GPU memory
-  float levels[kMaxLevels];          // lloyd_max: for values with a variance of 1 / d
-  float boundaries[kMaxLevels - 1];  // between the levels for values with a variance of 1
+  int page_bytes;                    // bytes in GPU memory
+  float levels[kMaxLevels];          // lloyd_max: levels for values with a variance of 1 / d
+  float boundaries[kMaxLevels - 1];  // lloyd_max: boundaries between levels, for a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
-  // trellis, for the errors of keys: metrics in the layout of kvant_decode_layer, or null, and metrics that
-  // rotate with the page, which take precedence.
+  // For the errors of keys in trellis pages: metrics in the layout of kvant_decode_layer, or null, and
+  // metrics that rotate with the page. The latter take precedence.
   const float* metrics;
   PageMetrics page_metrics;
-  // Whether its kernel can make pages from rows. A search that reads values repeatedly cannot.
+  // Returns whether the kernel of this encoding can make pages from rows. The search for trellis codes reads
+  // values repeatedly and therefore needs tail pages.
   bool takes_rows() const { return encoding != Encoding::trellis; }
   __host__ __device__ bool is_shaped() const {
     return metrics != nullptr || page_metrics.directions != nullptr;
   }
 };
 
-// The distance from a layer to the next one: entries of tables, and bytes of pools.
+// The distance from a layer to the next one, in entries of page tables and in bytes of pools.
 struct LayerDistance {
   std::int64_t entries, bytes;
 };
 
-// The pages to seal, and their layers.
+// The pages to seal, and the layers to which the pages belong.
 struct DueArgs {
   const std::int32_t *tail_page, *sealed_page;
-  const std::int32_t* n_pages;  // null: max_pages
+  const std::int32_t* n_pages;  // [n_seqs], or null for max_pages each
   int max_pages;
-  int n_layers;  // starting at the layer of the given pages
+  int n_layers;  // number of layers, starting at the layer of the given pages
   LayerDistance sealed, tail;
-  const std::int64_t* layer_offsets;  // [n_layers]: additional bytes per layer; or null
+  const std::int64_t* layer_offsets;  // [n_layers], additional bytes per layer, or null
 };
 
-// Returns the pages of layer `nth`.
+// Returns the pages of the layer `nth` layers after that of `pages`.
 __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& distance,
                                       const std::int64_t* offsets, int nth) {
   pages.table += nth * distance.entries;
@@ -96,11 +98,11 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
   return pages;
 }
 
-// Rows from which pages are made instead of from the tail.
+// The rows from which pages are made where the tokens are not in the tail.
 struct SealedRows {
-  const std::int32_t*
-      // [n_seqs]: the row of the first due page; negative: in the tail. Null: all pages are in the tail.
-      first;
+  // [n_seqs], the row of the first due page; a negative row means that the page is in the tail. Null means
+  // that all pages are in the tail.
+  const std::int32_t* first;
   NumberType type;
   AppendedRows sides[2];
 };
@@ -116,20 +118,20 @@ struct SealArgs {
   std::int64_t mask_seq_stride, mask_head_stride;
   PageEncoding sides[2];
   std::uint32_t* pages_out_of_range;  // or null
-  SealedRows rows;                    // for kernels that can use them
+  SealedRows rows;                    // only for encodings that take rows
 };
 
-// Returns how many pages of a sequence are to be sealed, if any are.
+// Returns how many pages of a sequence are to be sealed, if the sequence has due pages.
 __device__ inline int pages_of(const DueArgs& due, int seq) {
   return due.n_pages == nullptr ? due.max_pages : min(due.n_pages[seq], due.max_pages);
 }
-// Returns this number for pages in the tail.
+// Returns how many pages of a sequence in the tail are to be sealed, or 0 if the sequence has no due pages.
 __device__ inline int pages_due(const SealArgs& args, int seq) {
   return args.due.tail_page[seq] < 0 ? 0 : pages_of(args.due, seq);
 }
 
-// Returns the row of the first token of a sequence's first due page; a negative result means that its pages
-// are in the tail.
+// Returns the row of the first token of a sequence's first due page. A negative result means that the
+// sequence's pages are in the tail.
 __device__ inline std::int64_t first_due_row(const SealedRows& rows, int seq) {
   return rows.first == nullptr ? -1 : rows.first[seq];
 }
@@ -137,14 +139,16 @@ __device__ inline std::int64_t first_due_row(const SealedRows& rows, int seq) {
 struct AppendArgs {
   std::int64_t n_rows;
   int n_kv_heads, group;
-  NumberType type;  // for all rows
+  NumberType type;  // type of all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
-  const std::int32_t* tail_tokens;   // for each sequence, whose last tokens are the rows; or null
-  const std::int32_t* query_begins;  // [n_seqs + 1]: rows of each sequence; null: n_queries each
+  // [n_seqs], the tokens in the tail of sequences whose last tokens are the rows, or null.
+  const std::int32_t* tail_tokens;
+  // [n_seqs + 1], the first row of each sequence, or null for n_queries rows each.
+  const std::int32_t* query_begins;
   int n_seqs, n_queries;
   AppendedRows sides[2];
-  AppendedRows queries;  // transformed in place; rows may be null
+  AppendedRows queries;  // transformed in place; its rows may be null
 };
 
 }  // namespace kvant::cuda

@@ -20,16 +20,17 @@ namespace {
 
 constexpr int kSeqs = 2;
 constexpr int kKvHeads = 2;
-constexpr int kPages = 2;  // per sequence
+constexpr int kPages = 2;  // pages per sequence
 constexpr int kSink = 4;
 
 struct Case {
   const char* key;
   const char* value;
-  // The largest share of differing bits. They differ where sums are rounded in another order, or paths are
-  // searched differently.
+  // The largest share of differing bits. Bits differ where sums are rounded in another order, or where paths
+  // are searched differently.
   double differing_bits;
-  // Formats of the second KV head, if it has its own; pages then lie side by side.
+  // Formats of the second KV head, if it has formats of its own; the pages of the two heads then lie side by
+  // side.
   const char* second_key = nullptr;
   const char* second_value = nullptr;
 };
@@ -63,8 +64,8 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"tcq4", "tcq6", kOtherPaths},
                            {"tcq5", "tcq3", kOtherPaths}};
 
-// A cache with rows for several pages of each sequence, in an order of their own, and as many tail and sealed
-// pages for each sequence, head and side.
+// A cache with rows for several pages of each sequence, in an order of their own. Each sequence, head and
+// side has as many tail pages and sealed pages.
 class SealedCache {
  public:
   SealedCache(const Case& formats, int d, bool hadamard, Values kind = Values::normal)
@@ -129,16 +130,17 @@ class SealedCache {
     return sealed_.data() + entry(side, seq, head, page) * stride_;
   }
 
-  // Returns the limit of a page's squared error relative to the format's. Kernels choose another seam of a
-  // trellis: with one bit, whose codes are decided latest, pages differ by up to 1.5 %. A gain halfway
-  // between two codes goes either way by the last bit of a logarithm, and so do the codes of its row. With 1
-  // bit a page reached 1.0203 of the format's error.
+  // Returns the limit of a page's squared error relative to the format's. Kernels choose other seams of a
+  // trellis than the format. With one bit, whose codes are decided latest, pages differ by up to 1.5 %. A
+  // gain halfway between two codes goes either way by the last bit of a logarithm, and so do the codes of its
+  // row. With 1 bit a page reached 1.0203 of the format's error.
   double tolerance(int side, int head) const {
     const PageDescription page = find_format(formats_[side][head])->describe()->page;
     return page.kind == CodeKind::state && page.bits == 1 ? 1.025 : 1.01;
   }
 
-  // Returns the canonical encoder's page of `values`, a sequence's page `nth`, in the device's order.
+  // Returns the canonical encoder's page of `values`, which are page `nth` of a sequence, in the device's
+  // order.
   std::vector<std::byte> expected(int side, int head, int nth, const std::vector<float>& values) const {
     TokenMask left_out;
     for (int token = 0; token < kSink && nth == 0; ++token) left_out.set(token);
@@ -153,7 +155,7 @@ class SealedCache {
     return page;
   }
 
-  // Returns the squared errors of those tokens of a device page that are not left out.
+  // Returns the squared errors of the tokens of a device page that are not left out.
   std::vector<double> token_errors(int side, int head, const std::vector<float>& values,
                                    const std::byte* page) const {
     const Format& format = *find_format(formats_[side][head]);
@@ -233,7 +235,7 @@ class SealedCache {
     rows.key_head_stride = rows.value_head_stride = d_;
     rows.key_hadamard = rows.value_hadamard = hadamard ? 1 : 0;
     EXPECT_EQ(kvant_append(&shape, &layer, &rows, nullptr), KVANT_OK);
-    // The first page is sealed alone, the others in one call; each sequence has fewer of them than the
+    // The first page is sealed alone, the other pages in one call. Each sequence has fewer pages than the
     // maximum.
     EXPECT_EQ(kvant_seal(&shape, &layer, first_page.get(), first_page.get(), nullptr), KVANT_OK);
     const DeviceArray<std::int32_t> second_page(std::vector<std::int32_t>(kSeqs, 1)),
@@ -288,7 +290,7 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
 }
 
-// There are F32 rows of two sequences, one of which is left out, and the queries of both.
+// There are F32 rows of two sequences, one of which is left out, and the queries of both sequences.
 TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
   int n_devices = 0;
   if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) GTEST_SKIP() << "no GPU";
@@ -359,7 +361,8 @@ TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
       const std::vector<double> query = expected(q, head * d, query_factors, head / kGroup);
       for (int c = 0; c < d; ++c) EXPECT_NEAR(turned[head * d + c], query[c], 1e-4) << d;
     }
-    EXPECT_TRUE(std::equal(turned.begin() + query_row, turned.end(), q.begin() + query_row));  // left out
+    // The row of the second sequence is left out.
+    EXPECT_TRUE(std::equal(turned.begin() + query_row, turned.end(), q.begin() + query_row));
   }
 }
 
@@ -388,7 +391,8 @@ TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   });
 }
 
-// Distances are first computed in half precision, which must also work for small values next to large ones.
+// Kernels first compute distances in half precision, which must also work for small values next to large
+// ones.
 class VectorEncoding : public Encoding {};
 TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
   const auto& [formats, d] = GetParam();

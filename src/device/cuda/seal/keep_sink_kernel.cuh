@@ -1,6 +1,7 @@
-// Keeps the sink of sequences whose first page is sealed: copies its rows from the tail, or from the rows
-// that pages are made of, into protected pages. A CTA handles one KV head and side of a sequence and layer.
-// With the tail's rows, a thread has one channel; with other rows, a warp has a whole row.
+// Keeps the sink of sequences whose first page is sealed: the kernel copies the sink's rows into protected
+// pages. The rows come from the tail, or from the new rows of which pages are made. A CTA handles one KV head
+// and side of a sequence and layer. With the tail's rows a thread has one channel, and with new rows a warp
+// has a whole row.
 #pragma once
 
 #include "device/cuda/seal/append_kernel.cuh"

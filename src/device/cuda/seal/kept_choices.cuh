@@ -1,8 +1,9 @@
-// The memory of a search for trellis codes: the choices of a window of values, and those of the previous
-// window, whose codes are written after it. There are three variants: both in shared memory, both in local
-// memory, or the newer window in shared memory and most of the older one in registers.
+// The memory of a search for trellis codes. It holds the choices of parents for a window of values and for
+// the previous window. The codes of the previous window are written after the search of the newer one. There
+// are three variants: both windows in shared memory, both in local memory, or the older one mostly in
+// registers.
 //
-// A value is stored where its step's choices will be.
+// Before a step, the place of its choices holds the step's value.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace kvant::cuda {
 
-// Words: per step. Kept: values of both windows.
+// Words: words per step. Kept: values of both windows.
 template <int Words, int Kept, int Threads>
 class SharedChoices {
  public:
@@ -20,21 +21,21 @@ class SharedChoices {
     Step steps[Kept];
   };
 
-  // column: the thread's own column.
+  // column: the calling thread's column of the choices.
   __device__ SharedChoices(Shared& shared, int column) : shared_(shared), column_(column) {}
 
-  // Returns a choice of the newer window.
+  // Returns word `word` of the choices for value i of the newer window.
   __device__ __forceinline__ std::uint32_t& newer(int i, int word) const {
     return shared_.steps[i % Kept][word][column_];
   }
-  // Returns the octet that begins at value i, as a function of (its value, word). Octets of the older window
-  // must be requested from the last to the first, each once.
+  // Returns the octet of choices that begins at value i, as a function of (value within the octet, word).
+  // Octets of the older window must be requested from the last to the first, each once.
   __device__ __forceinline__ auto octet(int i, bool) const {
     return [from = &shared_.steps[i % Kept][0][column_]](int value, int word) {
       return from[(value * Words + word) * Threads];
     };
   }
-  // Makes the newer window the older one.
+  // Makes the newer window the older one. With both windows in one ring, nothing moves.
   __device__ __forceinline__ void end_window() const {}
 
  private:
@@ -57,8 +58,8 @@ class LocalChoices {
   std::uint32_t steps_[Kept * Words];
 };
 
-// Nothing of the older window is read until its codes are written. One octet of its values is in shared
-// memory and the others are in registers, which lets more CTAs fit.
+// Nothing of the older window is read until its codes are written. So only one octet of its values is in
+// shared memory, and the others are in registers. More CTAs fit in an SM this way.
 template <int Words, int Window, int Threads>
 class SplitChoices {
  public:
@@ -97,7 +98,7 @@ class SplitChoices {
   static constexpr int kHeld = Window - kOctetValues;
   static constexpr int kHeldOctets = kHeld / kOctetValues;
 
-  // Moves the last held octet to shared memory, and the others up.
+  // Moves the last octet of held_ to shared memory, and the other octets up by one.
   __device__ __forceinline__ void bring_octet() {
 #pragma unroll
     for (int i = 0; i < kOctetValues; ++i)

@@ -1,12 +1,12 @@
-// Loads a row of keys, values or queries from the model and transforms it into the basis in which it is
-// stored. A warp has the row, each lane neighbouring channels.
+// Loads a row of keys, values or queries from the model and transforms the row into the basis in which it is
+// stored. A warp has a row, and each lane has neighbouring channels.
 #pragma once
 
 #include "device/cuda/seal/encode_args.h"
 
 namespace kvant::cuda {
 
-// Reads this lane's channels of a row of one head unchanged; channels beyond the row's are zeros.
+// Reads this lane's channels of a row of one head unchanged. Channels beyond the row's channels become zeros.
 template <int D>
 __device__ __forceinline__ void read_row(const AppendedRows& rows, NumberType type, std::int64_t row,
                                          int head, int lane, float (&x)[D / kLanes]) {
@@ -20,7 +20,8 @@ __device__ __forceinline__ void read_row(const AppendedRows& rows, NumberType ty
   }
 }
 
-// of_factors: the head's KV head.
+// Multiplies the channels by the factors of KV head `of_factors`, and rotates the row if rows.hadamard says
+// so.
 template <int D>
 __device__ __forceinline__ void transform_row(const AppendedRows& rows, int of_factors, int lane,
                                               float (&x)[D / kLanes]) {
@@ -28,7 +29,7 @@ __device__ __forceinline__ void transform_row(const AppendedRows& rows, int of_f
   if (rows.hadamard != 0) rotate_channels(lane, x);
 }
 
-// Reads and transforms the row.
+// Reads the row and transforms it.
 template <int D>
 __device__ __forceinline__ void load_row(const AppendedRows& rows, NumberType type, std::int64_t row,
                                          int head, int of_factors, int lane, float (&x)[D / kLanes]) {

@@ -1,5 +1,5 @@
-// The metric for errors of keys that rotates with the page (src/format/page_metric.h), computed when a page
-// is sealed.
+// Computes the metric for errors of keys that rotates with the page (src/format/page_metric.h) when a page is
+// sealed.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -16,8 +16,9 @@ struct PageMetricWork {
   float steps[D * kStepNumbers];  // in the layout of FeedbackStep
 };
 
-// Computes the steps of the directions in `steps`, from the last to the first (src/format/error_metric.h).
-// One warp runs it; lane 4 a + b has K[a][2 b] and K[a][2 b + 1].
+// Computes the feedback and the weights of the directions in `steps`, from the last value to the first
+// (src/format/error_metric.h). One warp runs this function; lane 4 a + b / 2 has K[a][b] and K[a][b + 1] for
+// even b.
 template <int D>
 __device__ void make_feedback(float* steps) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -29,7 +30,7 @@ __device__ void make_feedback(float* steps) {
     const float* v = step + 1 + kMetricRank;
     float kv = k0 * v[b] + k1 * v[b + 1];
     kv += __shfl_xor_sync(~0U, kv, 1);
-    kv += __shfl_xor_sync(~0U, kv, 2);  // (K v)[a]
+    kv += __shfl_xor_sync(~0U, kv, 2);  // The sum is (K v)[a].
     const float kv0 = __shfl_sync(~0U, kv, 4 * b), kv1 = __shfl_sync(~0U, kv, 4 * b + 4);
     float weight = kv * v[a];
 #pragma unroll
@@ -49,7 +50,8 @@ __device__ inline int page_of_sequence(const PageMetrics& metrics, const DueArgs
                                         : metrics.first_pages[due.seq] + due.page - args.sealed_page[due.seq];
 }
 
-// Computes the steps of page `page` of a sequence, with all threads. layer: within the range.
+// Computes the steps of page `page` of a sequence with all threads of the CTA. layer: counted within the
+// sealed layers.
 template <int D>
 __device__ void make_page_metric(const PageMetrics& metrics, int layer, int head, int page,
                                  PageMetricWork<D>& work) {

@@ -1,14 +1,15 @@
 // The search for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once, whose costs are
-// the halves of a register. Hopper adds both and takes both minima in one instruction.
+// the halves of a register. Hopper adds both halves and takes both minima in one instruction.
 //
-// The squared error of both tokens takes one product. Around a center c,
+// The squared errors of both tokens take one product. Around a center c,
 //   (x - l)^2 = (x - c)^2 - 2 (l - c) (x - c) + (l - c)^2,
-// where levels near the center share the first term, and two of them share the last. Distances to a center
+// where levels l near the center share the first term, and two levels share the last. Distances to a center
 // are limited to keep costs from wrapping. Levels that are far from a value then cost too little, but still
 // more than any path takes.
 //
-// A cost has 13 bits, and the number of a node's parent 4: bit 3 belongs to both. Its part of the error is
-// known when a path is traced, because a level is even or odd like its parent.
+// A half has the cost in bits 3 to 15 and the number of the node's parent in bits 0 to 3, so bit 3 belongs to
+// both. The value and the parent give bit 3 of the error, because a level is even or odd like its parent. So
+// the number can be restored when a path is traced.
 #pragma once
 
 #include <array>
@@ -21,25 +22,27 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kPairedBits = 4;  // per value
+inline constexpr int kPairedBits = 4;  // bits per value
 
 struct PairedTrellis {
   static constexpr TrellisCode kCode = kTrellisCodes[kPairedBits - 1];
   static constexpr int kNodes = kTrellisStates >> kPairedBits;
-  static constexpr int kWords = kNodes / 4;  // of a step's choices, for both tokens
+  static constexpr int kWords = kNodes / 4;  // words of a step's choices, for both tokens
 
-  // Values are integers with kUnits per level; an error is a squared difference times kScale.
+  // Values are integers with kUnits units per level. An error is a squared difference in units times kScale.
   static constexpr int kUnits = 2;
   static constexpr int kScale = 2;
-  // In levels: larger distances from a center count as kReach; a center has the levels within kNear; larger
-  // values count as kMax.
+  // Distances in levels: larger distances from a center count as kReach, a center has the levels within
+  // kNear, and larger values count as kMax.
   static constexpr int kReach = 64;
   static constexpr int kNear = 8;
   static constexpr int kMax = 135;
-  // The error at the distance to a center is rounded to a multiple of this, which makes bit 3 zero.
+  // The error at the distance to a center is rounded to a multiple of kErrorStep, so bit 3 of the error is
+  // zero.
   static constexpr int kErrorStep = 16;
-  // Half-precision factors, in both halves: a unit times 2^-24 is multiplied such that its square is kScale /
-  // kErrorStep times 2^-24; then -kReach in the same measure. The product is exact.
+  // Half-precision factors, the same in both halves. A distance in units times 2^-24 is multiplied by kRoot,
+  // and its square is then kScale / kErrorStep of the squared distance, times 2^-24. kMinusReach is -kReach
+  // in the same measure. The product is exact.
   static constexpr std::uint32_t kRoot = 0x65a865a8;        // 1448
   static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
   static constexpr int kLargestError =
@@ -50,26 +53,27 @@ struct PairedTrellis {
   static constexpr int kSteps = 4;  // steps between subtractions of the least cost
 };
 
-// A state, and what its level shares with the previous one in order.
+// A state, and what its level shares with the level of the previous state in the order of order_by_center().
 struct PairedState {
-  int state, center, from_center;  // center and distance of its level
+  int state, center, from_center;  // the center of its level, and the level's distance from the center
   bool new_center, new_distance, new_level;
-  bool first;  // no earlier state leads to its node
+  bool first;  // No earlier state leads to its node.
 };
 
-// Orders states by center, distance from it, and level.
+// Orders states by center, distance from the center, and level, so neighbours share parts of the error.
 constexpr std::array<PairedState, kTrellisStates> order_by_center() {
   using T = PairedTrellis;
   std::array<PairedState, kTrellisStates> order{};
   std::array<bool, kTrellisStates> seen{};
   int n = 0;
-  // Centers are even, because errors rely on it; the levels of a center start at kNear below it.
+  // Centers are even, because the parity of errors relies on that. The levels of a center start kNear below
+  // the center.
   for (int center = -128 + T::kNear; center <= 128 - T::kNear; center += 2 * T::kNear) {
     bool new_center = true;
     for (int distance = 0; distance <= T::kNear; ++distance) {
       bool new_distance = true;
       for (const int sign : {1, -1}) {
-        // belongs to the next center, or repeats the center
+        // The level belongs to the next center, or repeats the center.
         if (distance == (sign > 0 ? T::kNear : 0)) continue;
         bool new_level = true;
         for (int state = 0; state < kTrellisStates; ++state) {
@@ -91,13 +95,13 @@ struct StateByCenter {
   static_assert(kState.center % 2 == 0 && (kState.center + kState.from_center - kState.state) % 2 == 0);
 };
 
-// Returns x in both halves.
+// Returns x in both halves of a word.
 KVANT_HOST_DEVICE constexpr std::uint32_t both(int x) {
   return static_cast<std::uint32_t>(x & 0xffff) * 0x10001U;
 }
 
-// Selects those of the eight bytes of a and b that the lowest four nibbles of `selector` name. A nibble's
-// highest bit replicates the byte's highest bit eight times instead.
+// Selects four of the eight bytes of a and b, one for each of the lowest four nibbles of `selector`. If a
+// nibble's highest bit is set, the result is the byte's highest bit, replicated eight times.
 __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
                                                        std::uint32_t selector) {
   std::uint32_t y;
@@ -113,21 +117,21 @@ __device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint
   return y;
 }
 
-// The parents that nodes have chosen in a step: four nodes per word, whose lower half belongs to the first
-// token.
+// The parents that nodes have chosen in a step: four nodes per word. The lower half of a word belongs to the
+// first token, and the upper half to the second.
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
 
-  // Returns the choice of a node; word(i) is word i, `second` selects the token. (Nodes are unsigned because
-  // division of signed numbers takes several more operations.)
+  // Returns the choice of a node, where word(i) is word i and `second` selects the token. (Nodes are unsigned
+  // because division of signed numbers takes several more operations.)
   template <class Word>
   static __device__ __forceinline__ unsigned of(unsigned node, int second, const Word& word) {
     return word(node / 4) >> (16 * second + 4 * (node % 4)) & (PairedTrellis::kNodes - 1);
   }
 };
 
-// Records for each node, in a byte, whether a token's path to it comes from one node of the past. All bits
-// but the meaningless highest one say so.
+// Records for each node whether a token's path to the node comes from one node of the past. Each node has a
+// byte, in which all bits but the highest say so.
 class PathOrigins {
  public:
   __device__ __forceinline__ explicit PathOrigins(unsigned from) {
@@ -136,15 +140,15 @@ class PathOrigins {
       from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
   }
 
-  // Advances by a step; word(i) has a token's choices of that step in its lower half.
+  // Advances by a step. word(i) has a token's choices of that step in its lower half.
   template <class Word>
   __device__ __forceinline__ void advance(const Word& word) {
     std::uint32_t next[kFours];
-    // A nibble's highest bit says to which eight nodes its parent belongs.
+    // The highest bit of a choice says in which half of the nodes the parent is.
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
       const std::uint32_t selector = word(four);
-      // 0x7f if lower, else 0
+      // The bytes are 0x7f for parents in the lower half, and 0 for others.
       const std::uint32_t is_lower = permute_bytes(0x7f7f7f7f, 0x7f7f7f7f, selector);
       next[four] = (permute_bytes(from_[0], from_[1], selector) & is_lower) |
                    (permute_bytes(from_[2], from_[3], selector ^ 0x8888) & ~is_lower);
@@ -167,7 +171,7 @@ class PairedCosts {
  public:
   using T = PairedTrellis;
 
-  // one: the number 1, hidden from the compiler.
+  // one: the number 1, which the compiler must not know to be constant (see error_step_).
   __device__ explicit PairedCosts(std::uint32_t one)
       : error_step_(T::kErrorStep * one),
         farthest_(both(2 * T::kReach * T::kUnits) * one),
@@ -176,7 +180,7 @@ class PairedCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
 
-  // Converts a value of each token, in levels, to units.
+  // Converts a value of each token from levels to units.
   static __device__ __forceinline__ std::uint32_t in_units(float first, float second) {
     const auto of_one = [](float x) {
       return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits));
@@ -194,7 +198,7 @@ class PairedCosts {
     return choices_of(next, x);
   }
 
-  // Forbids paths that don't come from the given nodes.
+  // Forbids paths that don't come from the nodes for which `first` and `second` were made.
   __device__ __forceinline__ void forbid_others(const PathOrigins& first, const PathOrigins& second) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) {
@@ -211,31 +215,32 @@ class PairedCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] -= least;
   }
 
-  // Returns the cheapest nodes, packed like costs.
+  // Returns the numbers of each token's cheapest node, packed like costs.
   __device__ __forceinline__ std::uint32_t cheapest() const {
     return least() & kNumber;
   }
 
  private:
-  // the lowest bits of costs: the node's number
+  // The mask of a cost's lowest bits, which hold the node's number.
   static constexpr std::uint32_t kNumber = both(T::kNodes - 1);
 
-  // Errors of levels around one center after another, packed like costs.
+  // Errors of levels around the current center, packed like costs.
   struct Errors {
-    std::uint32_t from_center;  // sum: the first token's plus the second's times 2^16
+    std::uint32_t from_center;  // sum of the first token's error and 2^16 times the second's
     std::uint32_t of_center;    // in units of kErrorStep
     std::uint32_t of_distance, of_level;
 
     template <int Center>
     __device__ __forceinline__ void approach(std::uint32_t x, std::uint32_t farthest) {
       constexpr int kReach = T::kReach * T::kUnits;
-      // Subnormal half-precision numbers have the bits of integers: the distance + kReach, then the error.
-      // The error is one larger, so rounding does not make errors negative.
+      // Subnormal half-precision numbers have the bits of integers. The first result is the distance, after
+      // adding kReach to avoid negative numbers, and the second the error. The error is one larger, so
+      // rounding does not make errors negative.
       const std::uint32_t above = __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), farthest);
       const std::uint32_t distance = fma_half2(above, T::kRoot, T::kMinusReach);
       of_center = fma_half2(distance, distance, both(1));
       from_center = above - both(kReach);
-      // otherwise the compiler multiplies `above`, with one more product for each level
+      // Without this line the compiler multiplies `above`, with one more product for each level.
       asm("" : "+r"(from_center));
     }
   };
@@ -269,7 +274,7 @@ class PairedCosts {
     PairedChoices choices;
 #pragma unroll
     for (int word = 0; word < T::kWords; ++word) {
-      // Each word has both tokens' lowest bytes of two nodes.
+      // Each word has the lowest bytes of two nodes for both tokens.
       const std::uint32_t even = permute_bytes(next[4 * word], next[4 * word + 2], 0x6240);
       const std::uint32_t odd = permute_bytes(next[4 * word + 1], next[4 * word + 3], 0x6240);
       const std::uint32_t sums = select_bits<0x0f0f0f0f>(even, odd << 4);
@@ -286,8 +291,8 @@ class PairedCosts {
     return least;
   }
 
-  // These are kErrorStep, the largest number of units above kReach below a center, and ~kNumber. As constants
-  // they would turn one operation with two constants into two.
+  // These numbers are kErrorStep, the largest value of `above` in approach(), and ~kNumber. As constants they
+  // would turn one operation with two constants into two operations.
   std::uint32_t error_step_, farthest_, not_number_;
   std::uint32_t costs_[T::kNodes];
 };

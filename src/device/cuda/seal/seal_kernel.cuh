@@ -1,13 +1,13 @@
-// Encodes full pages of the tail or of new rows, with the formats' own arithmetic (src/format) operation by
-// operation. The codes are therefore the same, in the device's order. A CTA encodes one page. Intrinsics keep
-// the compiler from contracting what the formats round twice.
+// Encodes full pages of the tail, or pages of new rows, with the arithmetic of the formats (src/format)
+// operation by operation. The codes therefore equal those of the CPU, but lie in the device's order. A CTA
+// encodes one page. Intrinsics keep the compiler from contracting what the formats round twice.
 #pragma once
 
 #include "device/cuda/seal/seal_grids.cuh"
 
 namespace kvant::cuda {
 
-// Two threads encode a token, half of its channels each.
+// Encodes a page of src/format/lm.cc. Two threads encode a token, each half of its channels.
 template <int D>
 __device__ void encode_lloyd_max(SealPage<D>& page) {
   static_assert(kSealThreads == 2 * kPageTokens);
@@ -37,7 +37,7 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
   page.store_half(token, along > 0 ? half_saturated(static_cast<float>(fmin(gain, 65504.0))) : __half(0));
 }
 
-// first_side: the first of the grid's sides.
+// first_side: the side of blocks with blockIdx.z = 0.
 template <int D>
 __global__ void __launch_bounds__(kSealThreads, 3)
     seal_kernel(const __grid_constant__ SealArgs args, int first_side) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kSealThreads, 3)
       break;
     case Encoding::trellis:
     case Encoding::vectors:
-      break;  // have their own kernels
+      break;  // Trellis and vector codes have kernels of their own.
   }
   __syncthreads();
   count_if_out_of_range(args, due, head, page.format, D, page.parameters());

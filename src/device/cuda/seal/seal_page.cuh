@@ -1,4 +1,5 @@
-// A page that is being encoded in shared memory, in the form that the encoders of all families use.
+// A page that is being encoded in shared memory, in the form that the encoders of scalar formats use, and
+// functions that all encoders share.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,34 +13,36 @@ namespace kvant::cuda {
 
 inline constexpr int kSealThreads = 256;
 
-// Pages of heads of 512 are written directly to their destination, because shared memory only holds their
-// values. Their grids have at least 32 values.
+// The shared memory of a CTA that encodes a page. Pages of heads of 512 channels are written directly to
+// their destination, because shared memory only holds their values. Grids of these pages have at least 32
+// values.
 template <int D>
 struct alignas(16) SealShared {
   static constexpr bool kHasPage = D <= 256;
-  static constexpr int kRow = D + 2;  // spreads a channel's tokens over banks
+  static constexpr int kRow = D + 2;  // The padding spreads a channel's tokens over banks.
   static constexpr int kMaxGrids = kPageTokens * D / (kHasPage ? 8 : 32);
-  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits plus the grids
+  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits per value, plus the grids
   __nv_bfloat16 values[kPageTokens * kRow];
   std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
-  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or what an encoder needs
+  float2 grids[kMaxGrids];  // zero and reciprocal of the step, or other numbers of the encoder
   std::uint32_t left_out[kPageTokens / 32];
   float largest[2];  // for blocks of 64 tokens
 };
 
 // A page that is to be sealed: its number in its sequence, its source and its destination.
 struct DuePage {
-  int layer;  // counted from the first layer of the range
+  int layer;  // counted from the first sealed layer
   int seq, page;
   const unsigned char* tail;
   unsigned char* sealed;
-  std::int64_t row;  // its first row; negative: it is in the tail
+  std::int64_t row;  // first row of the page, or negative if the page is in the tail
 };
 
-// Finds page `nth` of those that may be due; returns false if it isn't. TakesRows: it may be made from rows.
+// Finds page `nth` of the pages that may be due. Returns false if that page is not due. TakesRows: whether
+// the page may be made from rows.
 template <bool TakesRows = false>
 __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
-  const int of_all = nth / args.due.max_pages;  // sequences over all layers
+  const int of_all = nth / args.due.max_pages;  // index of the sequence over all layers
   due->layer = of_all / args.n_seqs;
   due->seq = of_all % args.n_seqs;
   const int of_seq = nth % args.due.max_pages;
@@ -60,7 +63,8 @@ __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side,
   return true;
 }
 
-// Returns the bits of 32 tokens of a page, starting at token 32 * word; these tokens widen no range.
+// Returns a bit for each of the 32 tokens from token 32 * word on that are left out of the page. Left-out
+// tokens widen no range.
 __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
                                                 int word) {
   std::uint32_t bits = 0;
@@ -71,7 +75,8 @@ __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DueP
   return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
 }
 
-// Puts the code that begins at `channel` into the page's words, where its bits must be 0.
+// Puts the code of (token, channel) into the page's words, in which the code's bits must be 0. channel: the
+// first of the code's channels.
 template <int D>
 __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
                            int channel, std::uint32_t code) {
@@ -84,7 +89,7 @@ __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageS
   }
 }
 
-// Reads a code that store_code has put there.
+// Reads a code that store_code has put into the page's words.
 template <int D>
 __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout& layout, PageSide side,
                                    int token, int channel) {
@@ -98,7 +103,7 @@ __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout&
   return code;
 }
 
-// Copies the numbers of a tail page to rows [kPageTokens][kRow]. piece_at(i): piece i of 16 bytes, in the
+// Copies the numbers of a tail page to rows [kPageTokens][row]. piece_at(i) gives piece i of 16 bytes, in the
 // order of plain_index.
 template <int D, class Piece>
 __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
@@ -118,7 +123,7 @@ __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* 
       store(token + 8, channel, piece.y);
       store(token, channel + 2, piece.z);
       store(token + 8, channel + 2, piece.w);
-    } else {  // pairs of tokens
+    } else {  // A word has a pair of tokens.
       const int token = tile + lane % 4 * 2;
       const int channel = lane / 4 * (D / 8) + 2 * k;
       store(token, channel, __byte_perm(piece.x, piece.y, 0x5410));
@@ -133,7 +138,7 @@ __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat1
   store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
 }
 
-// Copies rows that are stored unchanged, 16 bytes per thread.
+// Copies rows of bf16 numbers that are stored unchanged, 16 bytes per thread.
 template <int D>
 __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
                               int row) {
@@ -152,8 +157,8 @@ __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int 
   }
 }
 
-// Loads a page's rows, transformed like appended ones, into rows [kPageTokens][kRow] of shared memory. Warps
-// take several rows at a time; all threads call it.
+// Loads a page's rows, transformed like appended rows, into rows [kPageTokens][row] of shared memory. Warps
+// take several rows at a time. All threads of the CTA call this function.
 template <int D>
 __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
                               int row) {
@@ -186,7 +191,7 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
   }
 }
 
-// A page's encoding from the view of one thread.
+// The encoding of a page from the view of one thread.
 template <int D>
 struct SealPage {
   SealShared<D>& shared;
@@ -209,8 +214,9 @@ struct SealPage {
   }
 };
 
-// Returns the largest magnitude that half-precision parameter i of `numbers` represents: its own, or that of
-// its grid's values. For grids, `n_grids` scales are followed by as many zeros, unless they are symmetric.
+// Returns the largest magnitude that f16 parameter i of `numbers` represents: the magnitude of the parameter,
+// or of the values of its grid. For grids, n_grids scales are followed by as many zeros, unless the grids are
+// symmetric.
 __device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
                                           int n_grids) {
   const float x = __half2float(numbers[i]);
@@ -221,9 +227,9 @@ __device__ inline float largest_magnitude(const PageFormat& stored, const __half
   return fabsf(__half2float(numbers[i + n_grids]) + x * static_cast<float>((1 << bits) - 1));
 }
 
-// Counts a page whose values exceed half precision, or whose parameters are at the end of its range, where
-// half_saturated puts larger ones. Left-out tokens don't matter. All threads of a CTA call it, once they can
-// see the parameters.
+// Counts a page whose values exceed half precision, or whose parameters have the largest half-precision
+// magnitude, where half_saturated() puts larger ones. Left-out tokens don't matter. All threads of a CTA call
+// this function after the parameters have become visible to them.
 __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
                                              const PageEncoding& format, int d, const void* parameters) {
   if (args.pages_out_of_range == nullptr) return;

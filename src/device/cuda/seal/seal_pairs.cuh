@@ -1,7 +1,9 @@
-// Trellis-coded pages on Hopper GPUs with 4 bits per value. A thread searches the paths of two tokens
-// (paired_costs.cuh): one of the page's first half and the one 64 tokens after it. Otherwise it works like
-// seal_trellis.cuh. The search of that file is used for pages whose values are too large for the costs of
-// pairs, like keys that are not rotated, and for tokens whose path reveals such errors.
+// Trellis-coded pages with 4 bits per value on Hopper GPUs. A thread searches the paths of two tokens at once
+// (paired_costs.cuh): a token of the page's first half and the token 64 places later. Otherwise the search
+// works like that in seal_trellis.cuh.
+//
+// The costs of pairs cannot represent very large values, as in keys that are not rotated. The slower search
+// of seal_trellis.cuh encodes pages with many large values, and single tokens whose path has a large error.
 #pragma once
 
 #include "device/cuda/seal/kept_choices.cuh"
@@ -12,10 +14,10 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-// IsSplit: whether choices are split (kept_choices.cuh).
+// The shared memory of a CTA. IsSplit: whether the choices are split (SplitChoices in kept_choices.cuh).
 template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
-  static constexpr int kWindow = 32;  // values
+  static constexpr int kWindow = 32;  // values in a window
   using Choices = std::conditional_t<IsSplit, SplitChoices<PairedTrellis::kWords, kWindow, kPairThreads>,
                                      SharedChoices<PairedTrellis::kWords, 2 * kWindow, kPairThreads>>;
   using ChoicesOfOne = SharedChoices<Trellis<kPairedBits>::kWords, kKept<kPairedBits, D>, kPairThreads>;
@@ -24,11 +26,11 @@ struct alignas(16) PairsShared {
     typename ChoicesOfOne::Shared choices_of_one;
   };
   float shapes[kTrellisStates];
-  int excess;  // for the whole page
+  int excess;  // sum of add_excess() over the page
   TrellisPage<kPairedBits, D> page;
 };
 
-// The same memory in the form that TokenPath expects.
+// Gives TokenPath the same memory in the form that it expects.
 template <int D>
 struct OneByOne {
   using Choices = typename PairsShared<D, false>::ChoicesOfOne;
@@ -37,11 +39,11 @@ struct OneByOne {
   NoLevels levels;
 };
 
-// The limit, per value of a page, on the sum of the squares by which the largest values of tokens exceed
-// PairedTrellis::kMax, in levels. Normal values have less than a third of that; codes leave an error of 10
-// per value.
+// The limit of PairsShared::excess per value of a page, in squared levels. The excess is the sum over tokens
+// of the square by which the token's largest value exceeds PairedTrellis::kMax. Normal values have less than
+// a third of the limit, and codes leave an error of 10 per value.
 inline constexpr float kMostExcess = 0.5F;
-// A larger error, in levels, may have been underestimated; paths of normal values don't have it.
+// Larger errors, in levels, may have been underestimated. Paths of normal values have no errors of this size.
 inline constexpr float kMostDistance = 48;
 
 template <int D, bool IsSplit>
@@ -56,7 +58,7 @@ class PairPath {
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
         counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
 
-  // Adds to the page's excess.
+  // Adds the excess of both tokens to the page's excess.
   __device__ void add_excess() const {
     int excess = 0;
     for (int i = 0; i < 2; ++i) {
@@ -78,7 +80,7 @@ class PairPath {
         for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
-        // The stream is a circle: the path ends where it began.
+        // The stream is a circle, so the path ends where it began.
         ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
@@ -102,7 +104,8 @@ class PairPath {
       choices_.end_window();
     }
   }
-  // Returns the tokens, one bit each, whose largest error is so large that it may be a mistake.
+  // Returns a bit for each token whose largest error is so large that the costs of pairs may have misled its
+  // search.
   __device__ int doubtful() const {
     return (largest_error_[0] > kMostDistance ? 1 : 0) | (largest_error_[1] > kMostDistance ? 2 : 0);
   }
@@ -114,8 +117,8 @@ class PairPath {
   static constexpr int kWindow = Shared::kWindow;
   static constexpr int kRunIn = 16;  // values before the seam that choose its node
 
-  // Processes the values [first, end) of a window and calls keep(i, choices). Both tokens' values are stored
-  // where their steps' choices will be.
+  // Processes the values [first, end) of a window and calls keep(i, choices) after each. Before the search,
+  // the place of a step's choices holds the values of both tokens.
   template <class Keep>
   __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
     constexpr int kOctets = kWindow / kOctetValues;
@@ -159,7 +162,7 @@ class PairPath {
     costs.forbid_others(origins[0], origins[1]);
   }
 
-  // Returns the state from which a token's path came to `node`. word(i): the choices.
+  // Returns the state from which a token's path came to `node`, where word(i) is word i of the choices.
   template <class Word>
   static __device__ __forceinline__ unsigned state_before(const Word& word, unsigned node, int of) {
     return node << kPairedBits | PairedChoices::of(node, of, word);
@@ -170,7 +173,7 @@ class PairPath {
     tokens_[1].ask_for_first(octet);
   }
 
-  // Writes the codes of values [first, end), after which the tokens' paths are at these nodes.
+  // Writes the codes of values [first, end), after which the tokens' paths are at `nodes`.
   __device__ void emit(int first, int end, const unsigned (&nodes)[2]) {
     unsigned node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
@@ -193,7 +196,7 @@ class PairPath {
     }
   }
 
-  // Takes the state of value i of a token's octet.
+  // Takes the state of value i of token `of` in the current octet.
   __device__ __forceinline__ void take_state(int of, int i, unsigned state) {
     const float shape = shared_.shapes[state];
     tokens_[of].take_state(i, state, shape);
@@ -230,7 +233,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
           PairPath<D, IsSplit> path(shared, tail, thread);
           path.add_excess();
           __syncthreads();
-          int again = 3;  // the tokens, one bit each, that are searched separately
+          int again = 3;  // one bit for each token that is searched separately
           if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
             path.encode();
             gains[0] = path.gain(0);
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
             again = path.doubtful();
           }
           if (__syncthreads_or(again) == 0) return;
-          // The choices of pairs are no longer needed.
+          // The choices of pairs are no longer needed, so their memory is free.
           OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
           for (int i = 0; i < 2; ++i) {

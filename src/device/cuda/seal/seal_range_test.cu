@@ -13,10 +13,10 @@ namespace kvant::cuda::seal_range_test {
 namespace {
 
 constexpr int kSeqs = 3;
-constexpr int kProtected = 2;  // token of each page
+constexpr int kProtected = 2;  // this token of each page is protected
 
-// Seals a page of keys and values of each sequence, and returns the reported count. Values lie in [-1, 1],
-// except one token and channel of sequence 1.
+// Seals a page of keys and values of each sequence, and returns the count of pages out of range. Values lie
+// in [-1, 1], except one token and channel of sequence 1.
 class RangeCase {
  public:
   RangeCase(const std::string& format, int d) : format_(format), d_(d) {}

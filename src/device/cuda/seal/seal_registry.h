@@ -1,4 +1,4 @@
-// The kernels that encode pages: one function for each file of kernels/ that has some.
+// Finds the kernel that encodes a side's pages. Each function is defined in a file of kernels/.
 #pragma once
 
 #include "device/cuda/common/gpu.h"
@@ -6,21 +6,21 @@
 
 namespace kvant::cuda {
 
-// Describes the kernel for the pages of a side. It takes SealArgs and the first of the grid's sides (z). The
-// grid's x are the pages that may be due, its y the heads.
+// Describes the kernel for the pages of a side. Its arguments are SealArgs and the side of blocks with
+// blockIdx.z = 0. Blocks are the pages that may be due (x), the heads (y) and the sides (z).
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;
-  // CTAs that share an SM and its threads, and process one page after another to reuse their setup for a
-  // head. 0: a CTA per page with this number of threads.
+  // The number of CTAs that share an SM and its threads, and process one page after another to reuse their
+  // setup for a head. 0 means one CTA of `threads` threads per page.
   int persistent_ctas;
 };
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-// fills_gpu: there are pages for all CTAs that can run at once.
+// fills_gpu: whether there are pages for all CTAs that can run at once.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
-// Returns the kernel for keys that have metrics.
+// Returns the kernel for keys whose errors are shaped by metrics.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);
 
 }  // namespace kvant::cuda

@@ -17,9 +17,9 @@ namespace kvant::cuda::seal_rows_test {
 namespace {
 
 constexpr int kHeads = 2, kSeqs = 3, kRows = 540, kSink = 4;
-constexpr int kPagesOfSeq = 2;  // maximum number of pages, and entries in tables
-// The first sequence has two due pages and the others one; pages of the second sequence are always in the
-// tail.
+constexpr int kPagesOfSeq = 2;  // largest number of due pages, and entries per sequence in tables
+// The first sequence has two due pages and the others have one. Pages of the second sequence are always in
+// the tail.
 constexpr int kFirstRow[kSeqs] = {5, 262, 400};
 constexpr int kDuePages[kSeqs] = {2, 1, 1};
 constexpr int kSealedPage[kSeqs] = {0, 1, 0};
@@ -35,7 +35,7 @@ std::size_t bytes_of(kvant_type type) {
   return type == KVANT_F32 ? 4 : 2;
 }
 
-// Rows [row][side][head] of this many channels, with `apart` unused numbers after each.
+// Rows [row][side][head] with d - 16 channels, and `apart` unused numbers after each.
 class Rows {
  public:
   Rows(const RowKind& kind, int d)
@@ -117,7 +117,7 @@ class PagedCache {
     layer.key_codebook_stride = layer.value_codebook_stride = codebooks_.size[0];
     return layer;
   }
-  // Appends the rows of all sequences, or of one.
+  // Appends the rows of all sequences, or of sequence `only`.
   void append(kvant_new_rows rows, int only = -1) const {
     std::vector<std::int32_t> seq(kRows, 0), token(kRows, -1);
     for (int i = 0; i < kSeqs; ++i) {
@@ -134,7 +134,7 @@ class PagedCache {
     ASSERT_EQ(kvant_append(&of, &at, &rows, nullptr), KVANT_OK) << kvant_last_error();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
-  // rows: null means that all are in the tail.
+  // Seals the due pages. rows: null means that all pages are in the tail.
   void seal(const kvant_new_rows* rows) const {
     std::vector<std::int32_t> first(kFirstRow, kFirstRow + kSeqs);
     first[kInTail] = -1;
@@ -159,7 +159,7 @@ class PagedCache {
   std::vector<std::byte> sinks() const { return protected_.read(); }
 
  private:
-  // Each sequence, head and side has this many adjacent pages.
+  // Each sequence, head and side has kPagesOfSeq adjacent pages.
   static constexpr int kPages = kSeqs * kHeads * 2 * kPagesOfSeq;
 
   std::int64_t plain_bytes() const { return std::int64_t{kPageTokens} * d_ * 2; }
@@ -254,7 +254,7 @@ TEST(SealingOfRowsApi, RefusesWhatItCannotDo) {
   rows.key_channels = 12;
   expect_refused(KVANT_INVALID_ARGUMENT, "key_channels", "ch4g128");
   rows.key_channels = 0;
-  range.tail_page = some;  // for pages that don't exist
+  range.tail_page = some;  // The table refers to pages that don't exist.
   expect_refused(KVANT_INVALID_ARGUMENT, "layer.tail", "ch4g128");
 }
 

@@ -1,11 +1,11 @@
 // Trellis-coded pages of keys whose errors are shaped by a metric of their queries
-// (src/format/error_metric.h). It is the search of src/format/shaped_search.cc, in which every survivor
-// carries the errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256 states, and a
-// warp searches two tokens at a time.
+// (src/format/error_metric.h). The kernel runs the search of src/format/shaped_search.cc, in which every
+// survivor carries the errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256
+// states, and a warp searches two tokens at a time.
 //
 // Shared memory holds the survivor of each node: the sums of its errors along the metric's eight directions
 // in half precision, the resulting target of the next value, and its cost. Costs are F32 numbers whose bits
-// are compared as integers; their lowest bits identify the branch by which a path comes.
+// are compared as integers. The lowest bits of a cost identify the branch by which the path comes.
 #pragma once
 
 #include "device/cuda/seal/page_metric.cuh"
@@ -23,15 +23,15 @@ struct ShapedLanes {
   static constexpr int kNodes = kTrellisStates >> Bits;
   static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes per lane
   static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;  // branches to each node in this lane
-  // Sets of parents that a lane's nodes share, and the number of nodes for each set.
+  // The number of sets of parents that a lane's nodes share, and the number of nodes for each set.
   static constexpr int kSets = Bits == 1 ? 4 : 1;
   static constexpr int kChildren = kOwn / kSets;
   static constexpr int kParents = kBranches < kNodes ? kBranches : kNodes;
   static constexpr int kChoice = (1 << Bits) - 1;
 
-  // The places of parents in shared memory. With many nodes, the nodes of one set are as far apart as there
-  // are sets, and lanes permute their nodes. Neither lanes that read their parents nor lanes that write their
-  // nodes then conflict in a bank.
+  // The places of parents in shared memory. With many nodes, the nodes of one set lie kStride places apart,
+  // where kStride is the number of sets, and lanes permute their nodes. Neither lanes that read their parents
+  // nor lanes that write their nodes then conflict in a bank.
   static constexpr bool kSpread = Bits < 3;
   static constexpr int kStride = kSpread ? kNodes >> Bits : 1;
   static __device__ __forceinline__ int place_of_set(int set) {
@@ -46,7 +46,7 @@ struct ShapedLanes {
     return node % kAll;
   }
 
-  // Convert between node n of a lane and the node's number.
+  // node() and nth() convert between node n of a lane and the node's number.
   static __device__ __forceinline__ int node(int lane, int n) {
     if constexpr (kNodes < kTokenLanes) return lane % kNodes;
     return lane + kTokenLanes * (kSpread ? n ^ (lane & kChoice) : n);
@@ -63,11 +63,11 @@ struct ShapedLanes {
 // The metric of a head in shared memory.
 template <int D>
 struct alignas(16) SharedMetric {
-  uint4 feedback[D], directions[D];  // kMetricRank numbers in half precision
+  uint4 feedback[D], directions[D];  // kMetricRank numbers in half precision per value
   float roots[D];                    // square roots of the weights
   bool exists;
 
-  // Loads the steps [D][kStepNumbers] with all threads; a first weight of 0 means that the head has no
+  // Loads the steps [D][kStepNumbers] with all threads. A first weight of 0 means that the head has no
   // metric.
   __device__ void load(const float* steps) {
     exists = steps[0] > 0;
@@ -83,12 +83,12 @@ struct alignas(16) SharedMetric {
   }
 };
 
-// One token that is being encoded.
+// A token that is being encoded.
 template <int Bits, int D>
 struct alignas(16) ShapedToken {
   using L = ShapedLanes<Bits>;
   uint4 along[L::kNodes];
-  float2 paths[L::kNodes];  // the target of the next value times the root of its weight, and the cost
+  float2 paths[L::kNodes];  // root of the next value's weight times its target, and the cost
   unsigned char trace[D][kTokenLanes];
   float values[D];  // divided by their rounded root mean square
   unsigned char states[D];
@@ -102,7 +102,7 @@ struct ShapedShared {
   float levels[kTrellisStates];
   float gains[kPageTokens];
 };
-// Four warps are used if eight don't fit in the smallest shared memory.
+// A CTA has four warps where the tokens of eight don't fit in the smallest shared memory.
 template <int Bits, int D>
 inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= 99 * 1024 ? 8 : 4;
 
@@ -117,7 +117,7 @@ class ShapedPath {
   using L = ShapedLanes<Bits>;
   using Shared = ShapedShared<Bits, D, kShapedWarps<Bits, D>>;
 
-  // The lanes of a token call this; both tokens of a warp proceed in lockstep.
+  // All lanes of a token construct one. Both tokens of a warp proceed in lockstep.
   __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
       : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
 #pragma unroll
@@ -128,7 +128,7 @@ class ShapedPath {
     }
   }
 
-  // Encodes the token and returns the gain.
+  // Encodes the token and returns its gain.
   __device__ float encode(const TailPage<D>& tail, int token) {
     const float loudness = take_values(tail, token);
     const int cheapest = search<false>(D - kSeamRunIn, 2 * kSeamRunIn, -1);
@@ -143,7 +143,7 @@ class ShapedPath {
  private:
   static constexpr float kFar = 1e30F;  // cost of a path that doesn't begin in the seam
 
-  // Returns the first of this lane's branches to a node.
+  // Returns the number of this lane's first branch to a node.
   __device__ __forceinline__ int first_branch() const {
     return L::kNodes < kTokenLanes ? lane_ / L::kNodes * L::kBranches : 0;
   }
@@ -159,7 +159,8 @@ class ShapedPath {
     return over_lanes(x, [](float a, float b) { return a + b; });
   }
 
-  // Loads the values and returns their root mean square, rounded to a gain.
+  // Loads the token's values without the means and divides them by their root mean square. Returns that
+  // number, rounded to a gain.
   __device__ float take_values(const TailPage<D>& tail, int token) {
     float squares = 0;
 #pragma unroll
@@ -183,8 +184,9 @@ class ShapedPath {
     return loudness;
   }
 
-  // Searches n values of the circle from `first` on, with the metric or with equal weights, starting from a
-  // seam or (negative) any node. Returns the node to which the cheapest path leads.
+  // Searches n values of the circle from `first` on, with the metric or with equal weights. The search starts
+  // from the node `seam`, or from any node if `seam` is negative. Returns the node to which the cheapest path
+  // leads.
   template <bool Shaped>
   __device__ int search(int first, int n, int seam) {
     float x = own_.values[first];
@@ -239,8 +241,8 @@ class ShapedPath {
     return over_lanes(cheapest, [](int a, int b) { return min(a, b); }) & 0xff;
   }
 
-  // Chooses the cheapest branch to each node: its cost and number. Clearing the lowest bits of previous costs
-  // would not pay.
+  // Chooses the cheapest branch to each node: best[n] is its cost, with the branch's number in the lowest
+  // bits. Clearing the lowest bits of the parents' costs first would take more time than it is worth.
   __device__ __forceinline__ void choose(float root, int (&best)[L::kOwn]) const {
 #pragma unroll
     for (int set = 0; set < L::kSets; ++set) {
@@ -272,7 +274,7 @@ class ShapedPath {
     return L::place_of_set(L::parents_of(node)) + choice % L::kNodes * L::kStride;
   }
 
-  // Adds the error of value i; returns the sum of all errors' contributions to the target of value `next`.
+  // Adds the error of value i to `along`. Returns what all errors contribute to the target of value `next`.
   __device__ __forceinline__ float extend(uint4& along, float error, int i, int next) const {
     const uint4 directions = shared_.metric.directions[i], feedback = shared_.metric.feedback[next];
     const __half2 of_both = __float2half2_rn(error);
@@ -289,7 +291,7 @@ class ShapedPath {
   }
 
   // Traces the path that is at `node` after step `end` back to step `begin`, and stores its states. Returns
-  // the node before.
+  // the node at which the path was before step `begin`.
   __device__ int trace_back(int node, int begin, int end) {
 #pragma unroll 1
     for (int step = end - 1; step >= begin; --step) {
@@ -347,7 +349,8 @@ class ShapedPath {
   Shared& shared_;
   ShapedToken<Bits, D>& own_;
   int lane_;
-  // ~kChoice, hidden from the compiler: an operation with two constants would become two operations.
+  // ~kChoice, which the compiler must not know to be constant: an operation with two constants would become
+  // two operations.
   int not_choice_;
   float levels_[L::kOwn][L::kBranches];
 };
@@ -368,7 +371,7 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   const PageEncoding& encoding = args.sides[side];
   if (encoding.page_metrics.directions == nullptr) {
     shared.metric.load(encoding.metrics + head * (D * kStepNumbers));
-  } else {  // in the memory of the later tokens
+  } else {  // The work lies in the memory of the tokens, which are loaded later.
     auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
     static_assert(sizeof work <= sizeof shared.tokens);
     make_page_metric<D>(encoding.page_metrics, due.layer, head,

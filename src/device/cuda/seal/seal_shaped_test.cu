@@ -21,7 +21,7 @@
 namespace kvant::cuda::seal_shaped_test {
 namespace {
 
-constexpr int kHeads = 3;  // the last one has no metric
+constexpr int kHeads = 3;  // The last head has no metric.
 constexpr int kPages = 2;
 constexpr int kSink = 4;
 
@@ -35,13 +35,14 @@ std::vector<float> directions(int d, std::uint32_t seed) {
   return v;
 }
 
-// Channels i and d / 2 + i rotate together, starting at one radian per token.
+// Returns the turns per token of channel i. Channels i and d / 2 + i rotate together, starting at one radian
+// per token.
 float whole_turns(int i, int d) {
   const double whole = std::pow(1e5, -2.0 * (i % (d / 2)) / d) / (2 * std::numbers::pi);
   return static_cast<float>(i < d / 2 ? whole : -whole);
 }
 
-// Returns an entry of the Walsh-Hadamard matrix.
+// Returns entry (i, j) of the Walsh-Hadamard matrix.
 float basis_of(int i, int j, int d) {
   const int sign = std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1;
   return static_cast<float>(sign / std::sqrt(static_cast<double>(d)));
@@ -68,12 +69,12 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// The metrics that the library gets: none, those of kvant_decode_layer, or those that rotate with the page.
-// The latter belong to one layer, or to the second of two that are sealed together, whose tables begin with
-// the pages.
+// The metrics that the library gets: none, those of kvant_decode_layer (fixed), or metrics that rotate with
+// the page. Rotating metrics belong to one layer (turning), or to the second of two layers that are sealed
+// together, whose tables begin with the pages (turning_of_second).
 enum class Given { none, fixed, turning, turning_of_second };
 
-// Tail pages of keys and the sealed pages made from them: pages [first, first + kPages) of a sequence.
+// Tail pages of keys and the sealed pages made from them: pages [first_, first_ + kPages) of a sequence.
 class ShapedKeys {
  public:
   ShapedKeys(const std::string& format, int d, Values kind, Given metrics)
@@ -92,8 +93,8 @@ class ShapedKeys {
     }
   }
 
-  // Returns the sum of a head's errors in its metric, over tokens outside the sink. page_of(page): in the
-  // device's order.
+  // Returns the sum of a head's errors in its metric, over tokens outside the sink. page_of(page) gives the
+  // page in the device's order.
   template <class PageOf>
   double cost(int head, const PageOf& page_of) const {
     DeviceFormat device;
@@ -116,7 +117,7 @@ class ShapedKeys {
     return sum;
   }
 
-  // Returns the canonical encoder's page.
+  // Returns the canonical encoder's page, in the device's order.
   std::vector<std::byte> expected(int head, int page) const {
     TokenMask left_out;
     for (int token = 0; token < kSink && first_ + page == 0; ++token) left_out.set(token);
@@ -153,7 +154,7 @@ class ShapedKeys {
     const DeviceArray<FeedbackStep> metrics(steps);
     const bool is_second = given == Given::turning_of_second, turns = given == Given::turning || is_second;
     std::vector<float> of_heads, frames, basis;
-    if (is_second) {  // another layer precedes it
+    if (is_second) {  // Another layer precedes the layer of the metrics.
       for (int head = 0; head < kHeads; ++head) {
         const std::vector<float> other = directions(d_, 90 + head);
         of_heads.insert(of_heads.end(), other.begin(), other.end());
@@ -181,12 +182,12 @@ class ShapedKeys {
                                           .turn_layer_stride = 2 * d_,
                                           .first_pages = is_second ? first_pages.get() : nullptr};
     const int place = is_second ? 0 : first_;
-    std::vector<std::int32_t> sealed_ids;  // page `place` of a head is its first
+    std::vector<std::int32_t> sealed_ids;  // Page `place` of a head is its first page.
     for (int head = 0; head < kHeads; ++head)
       for (int page = 0; page < place + kPages; ++page)
         sealed_ids.push_back(head * kPages + std::max(page - place, 0));
     const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{place});
-    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // values use the same pages
+    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // Values use the same pages.
     const DeviceArray<std::byte> pool((is_second ? 2 : 1) * layer_bytes);
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
@@ -207,7 +208,7 @@ class ShapedKeys {
     layer.sealed.pool = pool.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(bytes);
     layer.sealed.side_offset = static_cast<std::int64_t>(values_.size() * bytes);
-    layer.sink = is_second ? 0 : kSink;  // page 61 has none, but it lies where page 0 would
+    layer.sink = is_second ? 0 : kSink;  // Page 61 has no sink, but lies where page 0 would.
     layer.key_metrics = given == Given::fixed ? reinterpret_cast<const float*>(metrics.get()) : nullptr;
     const kvant_seal_range range{sizeof range,
                                  first.get(),
@@ -279,7 +280,7 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
         // With 2 bits the deviation is 1 % for this many tokens, and averages out over 24 heads.
         EXPECT_LT(found, (bits <= 2 ? 1.03 : 1.01) * expected) << head;
         EXPECT_LT(found, 0.6 * unshaped) << head;
-      } else {  // except for seams, which fewer values have chosen
+      } else {  // Without a metric only the seams differ, which fewer values have chosen.
         EXPECT_LT(found, 1.04 * expected);
       }
       RecordProperty("head" + std::to_string(head) + (kind == Values::normal ? "" : "_outliers"),

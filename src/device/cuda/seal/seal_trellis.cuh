@@ -1,15 +1,15 @@
-// Trellis-coded pages (tcq<B>, src/format/trellis.h): a thread finds the best path of a token by the Viterbi
-// algorithm, with the costs of all nodes in registers. (A node is what a state shares with its successors,
-// its upper 8 - B bits; src/format/trellis_viterbi.h.) A CTA encodes a page.
+// Trellis-coded pages (tcq<B>, src/format/trellis.h). A CTA encodes a page, and a thread finds the best path
+// of a token by the Viterbi search. The thread has the costs of all nodes in registers. (A node is the part
+// of a state that successors share, the state's upper 8 - B bits; src/format/trellis_viterbi.h.)
 //
 // Costs are integers whose lowest bits say from which parent a node has its cost, so a minimum of sums finds
-// both. The square of a multiple of 2^-70 is a multiple of 2^-140, a subnormal number, whose bits are those
-// of an integer.
+// both. The kernel squares multiples of 2^-70 in F32: the square is a multiple of 2^-140, a subnormal number,
+// whose bits are those of an integer.
 //
-// Parents are kept for two windows of values only. At the end of a window, the path that is then the best
-// decides by which node it began. All paths that do not come from there are forbidden, and the codes of the
-// previous window are written. Bits above those of the parent say from which node of the window's start a
-// path comes.
+// Choices of parents are kept for two windows of values only. At the end of a window, the path that is then
+// the best decides through which node it went at the window's start. All paths that do not come from that
+// node are forbidden, and the codes of the previous window are written. Bits above the parent's say from
+// which node of the window's start a path comes.
 #pragma once
 
 #include <array>
@@ -28,28 +28,31 @@ struct Trellis {
   static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
   static constexpr int kNodes = kTrellisStates >> Bits;
   static constexpr int kParentBits = Bits < 4 ? Bits : kTrellisBits - Bits;
-  static constexpr int kParents = 1 << kParentBits;                      // per node
+  static constexpr int kParents = 1 << kParentBits;                      // parents per node
   static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from one node to another
   static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // words for the choices of a step
   static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
 
-  // The lowest bits of costs: the parent, and above it the node at the window's start.
+  // The lowest bits of a cost: the parent, and above it the node at the window's start.
   static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
-  // Values and levels are multiples of kUnit. Squares are then multiples of 2^9 or, with fewer extra bits and
-  // finer multiples, of 2^7 or 2^5. Where subnormal numbers end (at differences of 90 levels, or 362 with one
-  // bit), costs grow more slowly.
+  // Values and levels are multiples of kUnit, with kFine of them per level. A square is then a multiple of
+  // 2^9 (2^7 with 5 bits, 2^5 with 6) in the smallest subnormal number, which leaves room for kPassengerBits.
+  // Where subnormal numbers end, at differences of 90 levels (362 with one bit), costs grow more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
-  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;  // per level
-  static constexpr float kMax = Bits == 1 ? 304 : 190;  // levels; larger values count as this
+  // The number of multiples of kUnit per level.
+  static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;
+  // The largest magnitude of values, in levels, at which they saturate.
+  static constexpr float kMax = Bits == 1 ? 304 : 190;
   static constexpr int kForbidden = 0x40000000;
 };
 
-// Orders the states such that equal levels are adjacent, because they share a square. Next to them come those
-// on the other side of -1/2, about which levels are symmetric. With one bit, whose levels are all different,
-// states with common parents are adjacent, so the parents are no longer needed afterwards.
+// Orders the states to make equal levels adjacent, because equal levels share a square. Next to them come the
+// levels on the other side of -1/2, about which levels are symmetric. With one bit all levels are different.
+// There, states with common parents are adjacent, so the costs of the parents are no longer needed
+// afterwards.
 struct StateOrder {
   std::array<int, kTrellisStates> states;
-  std::array<bool, kTrellisStates> first;  // whether no earlier state leads to its node
+  std::array<bool, kTrellisStates> first;  // whether no earlier state leads to the state's node
 };
 template <int Bits>
 constexpr StateOrder order_states() {
@@ -75,23 +78,24 @@ constexpr StateOrder order_states() {
 template <int Bits>
 inline constexpr StateOrder kStateOrder = order_states<Bits>();
 
-// State number I in this order.
+// State number I in the order of kStateOrder.
 template <int Bits, int I>
 struct OrderedState {
   static constexpr int kState = kStateOrder<Bits>.states[I];
   static constexpr bool kFirst = kStateOrder<Bits>.first[I];
 };
 
-// The level of a state in units.
+// The level of a state in multiples of kUnit.
 template <int Bits, int State>
 inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::kCode, State) *
                                                     Trellis<Bits>::kFine);
 
-// The parents that the nodes have chosen in a step, identified by their lowest bits.
+// The parents that the nodes have chosen in a step, identified by the lowest bits of their numbers.
 template <int Bits>
 struct Choices {
   using T = Trellis<Bits>;
-  // Nodes' bits are consecutive up to the last word's highest bit; a node with three bits may span two words.
+  // The bits of nodes are consecutive and end at the last word's highest bit. The bits of a node with three
+  // bits may span two words.
   static constexpr bool kSplits = 32 % T::kParentBits != 0 && T::kWords > 1;
   static constexpr int kWordNodes = T::kNodes / T::kWords;
   std::uint32_t words[T::kWords];
@@ -102,15 +106,16 @@ struct Choices {
       words[word] = 0;
 #pragma unroll
       for (int node = 0; node < T::kNodes; ++node) {
-        const int first = node * T::kParentBits - 32 * word;  // first of its bits, relative to the word
-        const int before = first < 0 ? -first : 0;            // bits that lie in the previous word
+        // First of the node's bits, relative to the word.
+        const int first = node * T::kParentBits - 32 * word;
+        const int before = first < 0 ? -first : 0;  // bits that lie in the previous word
         const int here = min(first + T::kParentBits, 32) - max(first, 0);
         if (here > 0) words[word] = __funnelshift_r(words[word], costs[node] >> before, here);
       }
     }
   }
 
-  // Returns the choice of one node; word(i) is word i.
+  // Returns the choice of one node, where word(i) is word i.
   template <class Word>
   static __device__ unsigned of(unsigned node, const Word& word) {
     if constexpr (kSplits) {
@@ -124,7 +129,7 @@ struct Choices {
   }
 };
 
-// The levels of several states between two nodes, if there are several.
+// The levels of the states between two nodes, where there are several states.
 struct NoLevels {};
 template <int Bits>
 using BranchLevels = std::conditional_t<(Trellis<Bits>::kBetween > 1), NearestLevels<Bits>, NoLevels>;
@@ -135,7 +140,7 @@ class PathCosts {
  public:
   using T = Trellis<Bits>;
 
-  // one: the number 1, hidden from the compiler.
+  // one: the number 1, which the compiler must not know to be constant (see not_choice_).
   __device__ explicit PathCosts(int one) : not_choice_(-one << T::kParentBits) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
@@ -162,13 +167,13 @@ class PathCosts {
     return best & 0xff;
   }
 
-  // Starts a window.
+  // Starts a window: every path takes its node along as the node of the window's start.
   __device__ void mark() {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
       costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
   }
-  // Forbids paths that do not come from this node of the window's start.
+  // Forbids paths that do not come from `first_node` at the window's start.
   __device__ void forbid_others(unsigned first_node) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
@@ -180,7 +185,7 @@ class PathCosts {
   static constexpr int kChoice = T::kParents - 1;
   static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
 
-  // x and its square, from which the distances to all levels follow. It is counted from -1/2, around which
+  // x and its square, from which the distances to all levels follow. x is counted from -1/2, around which
   // levels come in pairs of equal distance. x^2 + level^2 - 2 x level therefore takes three operations for
   // two levels.
   struct Squarable {
@@ -222,7 +227,7 @@ class PathCosts {
   __device__ __forceinline__ void take_branches(float x, const BranchLevels<Bits>& levels, int bin,
                                                 int (&next)[T::kNodes]) const {
     constexpr int kOffset = NearestLevels<Bits>::kOffset;
-    // A level's byte becomes part of the mantissa, in units of levels.
+    // A level's byte becomes part of the mantissa of kBase, in units of levels.
     constexpr float kBase = T::kUnit * T::kFine * 0x1p15F;
     const float above = x + (kBase + kOffset * (T::kUnit * T::kFine));
 #pragma unroll
@@ -241,11 +246,11 @@ class PathCosts {
     }
   }
 
-  int not_choice_;  // ~kChoice: an operation with two constants would become two operations
+  int not_choice_;  // ~kChoice; as a constant, it would turn one operation into two
   int costs_[T::kNodes];
 };
 
-// The values of a window, and the number of values for which parents are kept.
+// The number of values in a window, and the number of values for which choices are kept.
 template <int Bits, int D>
 inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
                                : Bits < 5                         ? 32
@@ -253,8 +258,8 @@ inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
 template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
-// The words of a thread's choices, and whether they fit in a small shared memory; otherwise they lie in local
-// memory.
+// The number of words of a thread's choices, and whether the choices of all threads fit in a small shared
+// memory. If not, they lie in local memory.
 template <int Bits, int D>
 inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
@@ -270,7 +275,7 @@ struct alignas(16) TrellisShared {
   BranchLevels<Bits> levels;
 };
 
-// One token's search and its codes.
+// The search for one token's path and the writing of its codes.
 template <int Bits, int D, class Shared>
 class TokenPath {
  public:
@@ -281,7 +286,7 @@ class TokenPath {
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
       : shared_(shared), choices_(shared.choices, column), token_(shared.page, tail, token) {}
 
-  // Encodes the token and returns the gain.
+  // Encodes the token and returns its gain.
   __device__ float encode() {
     PathCosts<Bits> costs(static_cast<int>(blockDim.y));
     run(costs, D - T::kRunIn, D, [](int, const Choices<Bits>&) {});
@@ -295,7 +300,7 @@ class TokenPath {
         for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
-        // The stream is a circle: the path ends where it began.
+        // The stream is a circle, so the path ends where it began.
         token_.ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
@@ -322,8 +327,8 @@ class TokenPath {
     return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
   }
 
-  // Processes the values [first, end) and calls keep(i, choices). Values are stored where their steps'
-  // choices will be.
+  // Processes the values [first, end) and calls keep(i, choices) after each. Before the search, the place of
+  // a step's choices holds the step's value.
   template <class Keep>
   __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
     constexpr int kOctets = kWindow / kOctetValues;
@@ -350,7 +355,7 @@ class TokenPath {
     }
   }
 
-  // Returns the state from which a path came to `node`, given its choice.
+  // Returns the state from which a path came to `node`, given the node's choice.
   __device__ unsigned state_before(unsigned choice, unsigned node, float in_levels) const {
     if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
     return node << Bits | choice;

@@ -1,13 +1,13 @@
-// Vector-quantized pages: finds the nearest centroids of all sub-vectors. Tensor cores compute the squared
-// distances of 64 vectors to 256 centroids at a time, as sums of products: |x - c|^2 / 2 = |c|^2 / 2 + |x|^2
-// / 2 - c.x. The distances are half-precision numbers, two per register. They are small where it matters, so
-// 11 bits are enough. A lane keeps the least distance of a cell (every eighth of 64 or 128 centroids) and the
-// cell's number. For the nearest cell, and for cells that are equally near within half precision, all
-// centroids are scored again in F32 as in src/format.
+// Vector-quantized pages (src/format/vq.cc): the kernel finds the nearest centroids of all sub-vectors.
+// Tensor cores compute the squared distances of 64 vectors to 256 centroids at a time, as sums of products:
+// |x - c|^2 / 2 = |c|^2 / 2 + |x|^2 / 2 - c.x. The distances are half-precision numbers, two per register.
+// The distances that matter are small, so 11 bits are enough. A lane keeps the least distance of a cell
+// (every eighth of 64 or 128 centroids) and the cell's number. For the nearest cell, and for cells that are
+// equally near within half precision, all centroids are scored again in F32 as in src/format.
 //
-// A CTA keeps the codebook of a head in shared memory and processes pages of that head. With small codebooks,
-// several CTAs share an SM: while one sets up a page, others search. If shared memory may be small, large
-// codebooks are loaded in parts, and for some of a page's vectors after others.
+// A CTA keeps the codebook of a head in shared memory and processes pages of that head. With small codebooks
+// several CTAs share an SM: while one sets up a page, others search. If shared memory may be small, a large
+// codebook is loaded in parts, once for every few of the page's vectors.
 #pragma once
 
 #include <climits>
@@ -18,31 +18,31 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorThreads = 512;  // per SM
+inline constexpr int kVectorThreads = 512;  // threads per SM
 inline constexpr int kGroupThreads = 128;   // threads that compute products together
-inline constexpr int kGroupVectors = 64;    // 16 per warp: a lane has g and g + 8 of these
+inline constexpr int kGroupVectors = 64;    // 16 per warp: a lane has vectors g and g + 8 of each 16
 inline constexpr int kBlockCentroids = 256;
 inline constexpr int kPartCells = 8;
-// The centroids whose distances a lane compares before it records the least one and its part.
+// The number of centroids whose distances a lane compares before recording the least distance and its part.
 template <int Channels>
 inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
 template <int Channels>
 inline constexpr int kCellCentroids = kPartCentroids<Channels> / kPartCells;
 
-// The B operand: a centroid's coordinates, |c|^2 / 2 as two halves (its value and the remainder), 1 and 1.
-// Eight centroids by eight of these numbers are contiguous: a matrix. 16 bytes of padding after eight
-// centroids put the centroids of a cell into different banks.
+// A row of the B operand: a centroid's coordinates, |c|^2 / 2 as two halves (its value and the remainder), 1
+// and 1. Eight centroids by eight of these numbers are contiguous and form a matrix. 16 bytes of padding
+// after eight centroids put the centroids of a cell into different banks.
 template <int Channels>
 struct CentroidRow {
   static constexpr int kMatrices = Channels == 8 ? 2 : 1;
   static constexpr int kMatrixBytes = 128;
   static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes per eight centroids
-  static constexpr int kLength = Channels;  // start of |c|^2 / 2; a scale in the A operand
+  static constexpr int kLength = Channels;  // place of |c|^2 / 2; the A operand has a scale there
   static __host__ __device__ constexpr int at(int centroid, int k) {
     return centroid / 8 * (kStride / 2) + k / 8 * 64 + centroid % 8 * 8 + k % 8;
   }
-  // For small vectors the last eight contraction indices of products are 0, but the memory after a matrix is
-  // read. compute-sanitizer also assumes that 8 KB are read from the start of an operand.
+  // For vectors of 2 and 4 channels the last eight contraction indices of products are 0, but the memory
+  // after a matrix is read. compute-sanitizer also assumes that 8 KB are read from the start of an operand.
   static __host__ __device__ constexpr int bytes(int centroids) {
     constexpr int kOperand = kBlockCentroids * 32;
     constexpr int kBlock = kBlockCentroids / 8 * kStride;
@@ -51,33 +51,35 @@ struct CentroidRow {
   }
 };
 
-// IsLarge: whether shared memory is large.
+// IsLarge: whether the GPU has large shared memory.
 template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
-  static constexpr int kRow = D + 2;                          // spreads tokens over banks
-  static constexpr bool kFetchesAhead = IsLarge && D <= 128;  // if space allows
+  static constexpr int kRow = D + 2;  // The padding spreads tokens over banks.
+  // Whether shared memory has space for the next page.
+  static constexpr bool kFetchesAhead = IsLarge && D <= 128;
   __nv_bfloat16 values[kPageTokens * kRow];
   uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the next tail page in its own layout
-  // codes of at most 8 bits per 2 channels, then gains
+  // Codes of at most 8 bits per 2 channels, then gains.
   std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];
-  // per token: the centroids' scale, divided by the token's length if lengths are separate
+  // Per token: the scale of the centroids, divided by the token's length if lengths are stored as gains.
   float factors[kPageTokens];
-  float largest;                                 // largest |x| of the page's values times these factors
-  int next_group;                                // next unclaimed group of kGroupVectors in the page
-  int taken[kVectorThreads / kGroupThreads][2];  // by threads that compute together, alternating
-  float largest_coordinate;                      // of the centroids
+  float largest;   // largest |x| of the page's values times `factors`
+  int next_group;  // next unclaimed group of kGroupVectors vectors in the page
+  // The group that each kGroupThreads threads have claimed, in alternating turns.
+  int taken[kVectorThreads / kGroupThreads][2];
+  float largest_coordinate;  // largest coordinate of the centroids
 
-  // Returns two channels of a token in the scale in which they are compared with centroids.
+  // Returns two channels of a token in the scale in which tokens are compared with centroids.
   __device__ __forceinline__ float2 values_at(int token, int channel) const {
     const float2 x =
         __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + token * kRow + channel));
     return {x.x * factors[token], x.y * factors[token]};
   }
 
-  // The centroids follow this struct, scaled by a power of two that brings their largest coordinate into
-  // [1/2, 1].
+  // The centroids follow this struct. They are scaled by a power of two that brings their largest coordinate
+  // into [1/2, 1].
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
-  // Returns how many of n are loaded at once.
+  // Returns how many of n centroids are loaded at once.
   static __host__ __device__ constexpr int part_of(int n) {
     constexpr int kMost = D <= 128 ? 1024 : 256;
     return IsLarge || n < kMost ? n : kMost;
@@ -95,7 +97,7 @@ __device__ __forceinline__ int exponent_of(float x) {
   return exponent;
 }
 
-// Loads centroids starting at the first of them in global memory.
+// Loads n centroids from `from` in global memory, scaled, as rows of CentroidRow.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* from, int n) {
   using Row = CentroidRow<Channels>;
@@ -123,7 +125,7 @@ __device__ __forceinline__ const __half* codebook_of(const PageEncoding& format,
   return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
 }
 
-// Finds the largest coordinate, and loads the centroids if all fit at once.
+// Finds the largest coordinate of a head's codebook, and loads the centroids if all fit at once.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
   const int n = 1 << format.layout.bits;
@@ -133,27 +135,28 @@ __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncodi
   float largest = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n * Channels; i += static_cast<int>(blockDim.x))
     largest = fmaxf(largest, fabsf(__half2float(from[i])));
-  // not negative, so the bits compare like integers
+  // Magnitudes are not negative, so their bits compare like integers.
   atomicMax(reinterpret_cast<int*>(&shared.largest_coordinate), __float_as_int(largest));
   __syncthreads();
   if (shared.part_of(n) == n) load_centroids<Channels>(shared, from, n);
 }
 
-// Returns the factor of a page's distances: a power of two that keeps them below 2^15, unless values are
+// Returns the factor of a page's distances: a power of two that keeps distances below 2^15, unless values are
 // thousands of times larger than the centroids.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ float find_unit(const VectorShared<D, IsLarge>& shared) {
-  constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // 2^15 / (2 Channels)
+  constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // log2 of 2^15 / (2 Channels)
   return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
 }
 
-// Loads the A operand of a warp's 16 vectors, starting at `first`: minus the vectors, and the factors of the
-// other numbers of CentroidRow. These are unit, unit, and |x|^2 / 2 in units as two halves.
+// Loads the A operand of a warp's 16 vectors, starting at vector `first`. The operand has minus the vectors,
+// then the factors of the other numbers of CentroidRow: unit, unit, and |x|^2 / 2 in units as two halves.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
                                              std::uint32_t (&a)[4]) {
   constexpr int kOfToken = D / Channels;
-  constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;  // among contraction indices
+  // The position of the factor `unit` among the pairs of contraction indices.
+  constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;
   const int lane = threadIdx.x % kLanes;
   const int t = lane % 4;
   const std::uint32_t units = t == kUnitPair ? pack_half2(unit, unit) : 0;
@@ -181,8 +184,8 @@ __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& sha
   }
 }
 
-// The least distances of two vectors that a lane has seen, for even and odd centroids in the halves of a
-// word, and their parts.
+// The least distances of two vectors that a lane has seen, and the parts in which they were. The halves of a
+// word hold even and odd centroids.
 struct BestParts {
   std::uint32_t distances[2];
   int parts[2][2];
@@ -194,12 +197,13 @@ __device__ __forceinline__ std::uint32_t min_half2(std::uint32_t a, std::uint32_
   return c;
 }
 
-// Adds the distances of a part: two centroids each of vectors g and g + 8 in turn.
+// Takes the distances of a part into `best`. Words alternate between vectors g and g + 8, and each has two
+// centroids.
 template <int Numbers>
 __device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Minima of floats and of integers use different units, in parallel.
+    // Minima of floats and of integers use different units of the SM, which work in parallel.
     constexpr int kFloats = 2 * (Numbers / 8 + 2);
     std::uint32_t first = distances[row];
 #pragma unroll
@@ -239,13 +243,13 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
   return best;
 }
 
-// The centroid that is nearest in F32, as far as a lane has searched.
+// The centroid that is nearest in F32 among those that a lane has searched.
 struct Nearest {
   float score;  // |c|^2 / 2 - c.x
   int code;
 };
 
-// centroid: its row in shared memory.
+// Returns |c|^2 / 2 - c.x in F32 for the centroid c whose row in shared memory is `centroid`.
 template <int Channels>
 __device__ __forceinline__ float exact_score(const __half* centroid, const float (&x)[Channels]) {
   std::uint32_t words[5];  // coordinates, then |c|^2 / 2 as two halves
@@ -287,7 +291,8 @@ __device__ __forceinline__ void search_cell(const __half* centroids, int cell, c
   }
 }
 
-// Sort keys of the cells of a lane's two vectors: the distance, and in the lower bits the cell's number.
+// Sort keys of the cells of a lane's two vectors: the distance in the upper half, the cell's number in the
+// lower.
 struct CellKeys {
   int of[2][2];
 
@@ -302,7 +307,8 @@ struct CellKeys {
       }
     }
   }
-  // Removes the nearest of a vector's cells from the lane that has it; all four lanes get it.
+  // Removes the nearest of a vector's cells from the lane that has this cell, and returns the key to all four
+  // lanes.
   __device__ __forceinline__ int take(int row) {
     int least = min(of[row][0], of[row][1]);
     least = min(least, __shfl_xor_sync(~0U, least, 1));
@@ -312,13 +318,14 @@ struct CellKeys {
       if (of[row][odd] == least) of[row][odd] = INT_MAX;
     return least;
   }
-  // Whether any lane of the warp has cells left within the limits.
+  // Returns whether any lane of the warp has cells left within the limits.
   __device__ __forceinline__ bool any_within(const int (&limits)[2]) const {
     return __any_sync(~0U, min(of[0][0], of[0][1]) < limits[0] || min(of[1][0], of[1][1]) < limits[1]);
   }
 };
 
-// Finds the nearest of the loaded centroids for vectors g and g + 8 from `first`, with four lanes together.
+// Finds the nearest of the loaded centroids for vectors g and g + 8 from vector `first`. Four lanes share the
+// work.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
                                              int first, Nearest (&nearest)[2]) {
@@ -342,7 +349,7 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int cell = keys.take(row);
-    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // larger distances are larger in F32 too
+    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // Larger distances are larger in F32 too.
     search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
   }
 #pragma unroll 1
@@ -365,8 +372,9 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
   }
 }
 
-// Returns the next vectors of the page for the 128 threads that compute products together. If these take
-// long, some threads would be ahead of others by a fourth with equal shares.
+// Returns the next group of vectors for the kGroupThreads threads that compute products together. If groups
+// take long, threads claim them one by one, because with equal shares some threads would be ahead by a
+// fourth.
 template <int D, bool IsLarge>
 __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
   const unsigned threads = threadIdx.x / kGroupThreads;
@@ -377,7 +385,7 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared,
   return *taken;
 }
 
-// Stores the codes of vectors g and g + 8 from `first`.
+// Stores the codes of vectors g and g + 8 from vector `first`.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side,
                                             int first, const Nearest (&nearest)[2]) {
@@ -402,7 +410,7 @@ __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, in
 template <int D, int Channels>
 inline constexpr int kGroupsOfPage = kPageTokens*(D / Channels) / kGroupVectors;
 
-// Encodes with the codebook in parts, each of which all threads load.
+// Encodes a page with the codebook in parts. All threads load each part.
 template <int Channels, int D, bool IsLarge>
 __device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits,
                                 PageSide side) {
@@ -463,7 +471,8 @@ __device__ __forceinline__ double token_sum(double x) {
   return x + __shfl_xor_sync(~0U, x, 2);
 }
 
-// Computes factors of tokens (gain-shape formats divide by lengths), and the largest value that remains.
+// Computes the factors of tokens (gain-shape formats divide by lengths), and the largest value after applying
+// the factors.
 template <int D, bool IsLarge>
 __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains) {
   const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
@@ -490,12 +499,12 @@ __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains)
   }
   for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
   if (threadIdx.x % kLanes == 0)
-    // not negative, so the bits compare like integers
+    // Magnitudes are not negative, so their bits compare like integers.
     atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));
 }
 
-// Stores the least squares gains of tokens for the centroids that have been found. coordinate(code, k): that
-// of a centroid.
+// Stores the least squares gain of each token for the centroids that have been found. coordinate(code, k) is
+// coordinate k of a centroid.
 template <int Channels, int D, bool IsLarge, class Coordinate>
 __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
                             const Coordinate& coordinate) {
@@ -525,7 +534,7 @@ __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& 
   }
 }
 
-// Starts copying a tail page to shared memory. Each thread copies what it will read itself.
+// Starts copying a tail page to shared memory. Each thread copies the pieces that it will read itself.
 template <int D, bool IsLarge>
 __device__ void fetch_page(VectorShared<D, IsLarge>& shared, const unsigned char* tail) {
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
@@ -537,7 +546,8 @@ __device__ __forceinline__ void wait_for_fetched_page() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Whether a whole codebook may be loaded; next to values of heads of 512 it does not fit.
+// Returns whether a whole codebook may be loaded. Next to the values of heads of 512 channels no whole
+// codebook fits.
 template <int D>
 KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
   return is_large && D <= 256;
@@ -564,7 +574,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   if (Shared::kFetchesAhead && due.row < 0) fetch_page(shared, due.tail);
   load_codebook<Channels>(shared, format, head);
   while (i < n) {
-    const DuePage sealed = due;  // meanwhile the next page is fetched
+    const DuePage sealed = due;  // `due` moves on to the next page, which is fetched meanwhile.
     if (threadIdx.x == 0) {
       shared.largest = 0;
       shared.next_group = 0;

@@ -1,6 +1,7 @@
-// Encoders of uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page,
-// like `ch4g128` and `tok4g128` with heads of 128. The arithmetic is that of seal_grids.cuh, with the
-// format's properties as compile-time constants.
+// Encoders of uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page.
+// Examples are `ch4g128`, and `tok4g128` with heads of 128 channels. The arithmetic is that of
+// seal_grids.cuh. The format's properties are compile-time constants here, which makes these common formats
+// faster.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -8,27 +9,28 @@
 
 namespace kvant::cuda {
 
-// Returns two neighbouring channels of a token.
+// Returns the values of two neighbouring channels of a token.
 template <int D>
 __device__ __forceinline__ __nv_bfloat162 pair_of(const SealPage<D>& page, int token, int channel) {
   return *reinterpret_cast<const __nv_bfloat162*>(page.shared.values + token * SealShared<D>::kRow + channel);
 }
 
-// The code of a UniformGrid in the low bits of an F32 number: the sum with 2^23, truncated to an integer.
+// Returns the code of a UniformGrid in the low bits of an F32 number: the sum with 2^23, truncated to an
+// integer.
 inline constexpr std::uint32_t kOfCodes = 0x4B000000;
 __device__ __forceinline__ std::uint32_t code_number(float2 grid, float last, float x) {
   const float position = __fmul_rn(__fsub_rn(x, grid.x), grid.y);
   return __float_as_uint(__fadd_rz(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F), 0x1p23F));
 }
 
-// Returns the bit of a word at which a code starts: contraction index j and row `row` of fragment `nth` in
-// the word.
+// Returns the bit of a word at which a code starts. The code has contraction index j and row `row` of
+// fragment `nth` in the word.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr int bit_in_word(int nth, int j, int row) {
   return j % 2 * 16 + j / 2 * 8 + (2 * nth + row) * Bits;
 }
 
-// Returns what code_number adds to a word in addition to the codes.
+// Returns what code_number adds to a word besides the codes: the bits of 2^23, once per code.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   std::uint32_t excess = 0;
@@ -38,7 +40,7 @@ KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   return excess;
 }
 
-// Stores the words of codes in the layout of CodeWord. grid_of(token, channel).
+// Stores the words of codes in the layout of CodeWord. grid_of(token, channel) gives the grid of a value.
 template <int D, int Bits, PageSide Side, class Grids>
 __device__ __forceinline__ void store_grid_codes(SealPage<D>& page, const Grids& grid_of) {
   constexpr float kLast = (1 << Bits) - 1;
@@ -96,7 +98,8 @@ struct PairRange {
 };
 
 // Merges ranges of N channels or tokens, of which each thread has a part: part thread / N of number thread %
-// N. The first N threads get their merged ranges. Parts are stored after the grids that are made from them.
+// N. The first N threads return their merged ranges. Parts are stored after the grids that are made from
+// them.
 template <int N, int D>
 __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRange own) {
   static_assert(SealShared<D>::kMaxGrids >= kMaxHeadDim + kSealThreads);
@@ -112,7 +115,7 @@ __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRan
   return own;
 }
 
-// Stores parameters and grid i of n, for numbers from low to high.
+// Stores the parameters and grid i of n, for numbers from low to high.
 template <int D>
 __device__ __forceinline__ void put_grid(SealPage<D>& page, int bits, int i, int n, float low, float high) {
   const ScaleAndZero fitted(low, high, bits);
@@ -121,7 +124,7 @@ __device__ __forceinline__ void put_grid(SealPage<D>& page, int bits, int i, int
   page.shared.grids[i] = fitted.grid(bits).stored();
 }
 
-// Requires that all tokens count.
+// Encodes a page with one grid per channel. No token may be left out.
 template <int D, int Bits, PageSide Side>
 __device__ __forceinline__ void encode_whole_channels(SealPage<D>& page) {
   constexpr int kPairs = D / 2;
@@ -137,7 +140,7 @@ __device__ __forceinline__ void encode_whole_channels(SealPage<D>& page) {
   if (thread < kPairs) {
     const float2 low = __bfloat1622float2(own.low), high = __bfloat1622float2(own.high);
     const auto put = [&](int channel, float least, float largest) {
-      if (least > largest) least = largest = 0;  // there are no numbers
+      if (least > largest) least = largest = 0;  // There are no numbers.
       put_grid(page, Bits, channel, D, least, largest);
     };
     put(2 * thread, low.x, high.x);
@@ -169,7 +172,8 @@ __device__ __forceinline__ void encode_whole_tokens(SealPage<D>& page) {
   store_grid_codes<D, Bits, Side>(page, [&](int token, int) { return page.shared.grids[token]; });
 }
 
-// Returns false if the format has other grids, or if some tokens are left out and grids are by channel.
+// Encodes the page if its format has one of the grids of this file. Returns false if the format has other
+// grids, or if some tokens are left out and grids are by channel.
 template <int D>
 __device__ __forceinline__ bool encode_whole_grids(SealPage<D>& page) {
   const PageFormat& stored = page.format.stored;

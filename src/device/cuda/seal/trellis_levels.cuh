@@ -1,6 +1,6 @@
 // Levels for trellises in which several states lead from one node to another (5 and 6 bits per value). A
-// value takes the state of the nearest level, which is looked up. Levels are integers, so half a level is a
-// sufficient resolution of values.
+// value takes the state whose level is nearest. A table gives that level for each bin of values. Levels are
+// integers, so bins of half a level are fine enough.
 #pragma once
 
 #include "device/cuda/page/page_layout.h"
@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Computes state_level for a state that is only known at run time.
+// Computes state_level (src/format/trellis_code.h) for a state that is only known at run time.
 template <int Bits>
 __device__ __forceinline__ int level_of_state(int state) {
   constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
@@ -20,19 +20,19 @@ __device__ __forceinline__ int level_of_state(int state) {
 template <int Bits>
 struct alignas(16) NearestLevels {
   static constexpr int kNodes = kTrellisStates >> Bits;
-  static constexpr int kBranches = kNodes * kNodes;  // from one node to another: to * kNodes + from
+  static constexpr int kBranches = kNodes * kNodes;  // pairs of nodes, as to * kNodes + from
   static constexpr int kBetween = kTrellisStates / kBranches;
   static constexpr int kBins = 2 * kTrellisStates;
   static constexpr int kOffset = 128;  // added to levels stored in bytes
 
   static constexpr int kPieces = kBranches / 16;  // pieces of 16 bytes
 
-  // Levels + kOffset. The pieces of a bin are permuted, which puts those of several bins into different
-  // banks.
+  // Levels + kOffset of the nearest state for each bin and branch. The pieces of a bin are permuted, which
+  // puts the pieces of several bins into different banks.
   unsigned char nearest[kBins][kBranches];
   unsigned char of_states[kTrellisStates];  // levels + kOffset
 
-  // x: a value in levels.
+  // Returns the bin of a value x, in levels.
   static __device__ __forceinline__ int bin_of(float x) {
     return min(max(__float2int_rd(2 * x), -kBins / 2), kBins / 2 - 1) + kBins / 2;
   }
@@ -66,7 +66,7 @@ struct alignas(16) NearestLevels {
   __device__ __forceinline__ unsigned char& of_branch(int bin, int branch) {
     return nearest[bin][place(bin, branch / 16) * 16 + branch % 16];
   }
-  // Returns the state that leads from a node to another with the nearest level.
+  // Returns the state with the nearest level to x among the states that lead from node `from` to node `to`.
   __device__ unsigned state_of(float x, unsigned to, unsigned from) {
     const unsigned char level = of_branch(bin_of(x), static_cast<int>(to * kNodes + from));
     const unsigned first = to << Bits | from;

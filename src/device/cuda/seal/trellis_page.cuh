@@ -1,6 +1,6 @@
 // Trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and the
-// page in shared memory with its means and gains. Both searches for paths use them (seal_trellis.cuh,
-// seal_shaped.cuh).
+// page in shared memory with its means and gains. All searches for paths use both (seal_trellis.cuh,
+// seal_pairs.cuh, seal_shaped.cuh).
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -10,22 +10,22 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kOctetValues = 8;  // values whose codes are whole bytes
+inline constexpr int kOctetValues = 8;  // values whose codes fill whole bytes
 
-// Tells the compiler that i lies in [0, N).
+// Tells the compiler that i lies in [0, N), and returns i.
 template <int N>
 __device__ __forceinline__ int within(int i) {
   return static_cast<int>(static_cast<unsigned>(i) % N);
 }
 
-// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` (format/trellis_gain.h says why), or 0
-// for 0.
+// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain`, or 0 for 0. src/format/trellis_gain.h
+// says why.
 __device__ __forceinline__ float rounded_gain(float gain) {
   return gain > 0 ? exp2f(rintf(kGainSteps * log2f(gain)) / kGainSteps) : 0;
 }
 
-// Selects the number for a side. Both are computed first; for a choice of divisors, the compiler would
-// otherwise emit a division.
+// Selects the number for a side. Both numbers are computed first. For a choice of divisors, the compiler
+// would otherwise emit a division.
 __device__ __forceinline__ int of_side(PageSide side, int of_keys, int of_values) {
   return side == PageSide::key ? of_keys : of_values;
 }
@@ -35,8 +35,9 @@ template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
-  // Loads eight neighbours starting at a multiple of eight, in their stored form: channels of a token, or
-  // tokens of a channel. Each side has its own branch to make distances constants.
+  // ask_for_channels() and ask_for_tokens() load eight neighbours from a multiple of eight on, in their
+  // stored form: channels of a token, or tokens of a channel. Each side has its own branch, which makes
+  // distances constants.
   __device__ void ask_for_channels(int token, int channel, __nv_bfloat16 (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
     if (side == PageSide::key) {
@@ -87,8 +88,8 @@ struct alignas(16) TrellisPage {
   float largest;       // largest gain
   float largest_mean;  // largest magnitude of a mean
 
-  // All threads of the CTA call this, and later finish(). It computes the channels' means, which are valid
-  // after __syncthreads().
+  // All threads of the CTA call begin(), and later finish(). begin() computes the channels' means, which are
+  // valid after the next __syncthreads().
   template <int Threads>
   __device__ void begin(const SealArgs& args, const DuePage& due, int head, const TailPage<D>& tail) {
     const auto thread = static_cast<int>(threadIdx.x);
@@ -99,7 +100,7 @@ struct alignas(16) TrellisPage {
     store_means<Threads>(tail);
   }
 
-  // Stores the codes of 8 values starting at channel `octet`, Bits each.
+  // Stores the codes of 8 values starting at channel `octet`, Bits bits each.
   __device__ void store_codes(PageSide side, int token, int octet, std::uint64_t codes) {
     constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll
@@ -111,15 +112,15 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Whether a token is not left out.
+  // Returns whether a token is not left out.
   __device__ bool keeps(int token) const {
     return (left_out[token / 32] >> (token % 32) & 1) == 0;
   }
 
-  // The gains of all tokens are noted first. After __syncthreads() they can be stored, as powers of 2^(-1/32)
-  // of the largest.
+  // The caller first notes the gains of all tokens. After __syncthreads() it stores the gains, as powers of
+  // 2^(-1/32) relative to the largest one.
   __device__ void note_gain(int token, float gain) {
-    // not negative, so the bits compare like integers
+    // Gains are not negative, so their bits compare like integers.
     if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));
   }
   __device__ void store_gain(int token, float gain) {
@@ -161,7 +162,7 @@ struct alignas(16) TrellisPage {
         own = fmaxf(own, fabsf(of_channels[i]));
       }
     }
-    // not negative, so the bits compare like integers
+    // Magnitudes are not negative, so their bits compare like integers.
     const int largest_of_warp = __reduce_max_sync(~0U, __float_as_int(own));
     if (thread % kLanes == 0) atomicMax(reinterpret_cast<int*>(&largest_mean), largest_of_warp);
     __syncthreads();
@@ -176,13 +177,13 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Finds the means, over tokens that aren't left out, of `channel` and of N - 1 more channels at steps of
+  // Finds the means over the tokens that aren't left out, for `channel` and N - 1 more channels at steps of
   // Distance.
   template <int Distance, int N>
   __device__ void find_means(const TailPage<D>& tail, int channel, float (&found)[N]) const {
     double sums[N] = {};
     int n = 0;
-    constexpr int kOctets = 8 / N;  // loaded together
+    constexpr int kOctets = 8 / N;  // octets that are loaded together
 #pragma unroll 1
     for (int first = 0; first < kPageTokens; first += kOctets * kOctetValues) {
       __nv_bfloat16 x[kOctets][N][kOctetValues];
@@ -209,8 +210,9 @@ struct alignas(16) TrellisPage {
   }
 };
 
-// Seals the page of a CTA of Threads threads, each of which has one token and those at multiples of Threads
-// after it. prepare() fills what encode() needs in addition to the means; encode(tail, gains) writes codes.
+// Seals the page of a CTA with Threads threads. Thread i has token i and the tokens at multiples of Threads
+// after token i. prepare() fills what encode() needs in addition to the means. encode(tail, gains) writes the
+// codes and the gains of the thread's tokens.
 template <int Threads, int Bits, int D, class Prepare, class Encode>
 __device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_side,
                                               TrellisPage<Bits, D>& page, const Prepare& prepare,

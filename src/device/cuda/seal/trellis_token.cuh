@@ -1,5 +1,5 @@
-// A token of a trellis-coded page that is being sealed: its values as a search sees them, and the processing
-// of the path that is found.
+// A token of a trellis-coded page that is being sealed. The class gives a search the token's values in
+// levels, and turns the path that is found into codes and a gain.
 #pragma once
 
 #include "device/cuda/seal/trellis_levels.cuh"
@@ -36,12 +36,13 @@ class TrellisToken {
     largest_ = largest * to_levels_;
   }
 
-  // Returns the largest magnitude of its values, in levels.
+  // Returns the largest magnitude of the token's values, in levels.
   __device__ __forceinline__ float largest() const {
     return largest_;
   }
 
-  // Eight values starting at a multiple of eight, in the page's form; in_levels() converts them to levels.
+  // Eight values starting at a multiple of eight, as a tail page stores them. in_levels() converts the values
+  // to levels.
   using Octet = __nv_bfloat16[kOctetValues];
   __device__ __forceinline__ void ask_for(int first, Octet& x) const {
     tail_.ask_for_channels(token_, first, x);
@@ -51,13 +52,13 @@ class TrellisToken {
     for (int i = 0; i < kOctetValues; ++i)
       x[i] = (__bfloat162float(stored[i]) - page_.means[first + i]) * to_levels_;
   }
-  // Returns value i of the current octet.
+  // Returns value i of the current octet, in levels.
   __device__ __forceinline__ float octet_in_levels(int i) const {
     return octet_[i] * to_levels_;
   }
 
-  // Codes are processed from the last value to the first, an octet at a time. Octets are loaded one ahead:
-  // ask_for_first() names the first, and begin_octet() the next.
+  // Codes are processed from the last value to the first, an octet at a time. Each octet is loaded while the
+  // previous one is processed: ask_for_first() names the first octet, and begin_octet() the next one.
   __device__ __forceinline__ void ask_for_first(int octet) {
     ask_for(octet, ahead_);
   }
@@ -67,7 +68,7 @@ class TrellisToken {
     ask_for(next, ahead_);
     codes_ = 0;
   }
-  // shape: the value of this state at a gain of 1.
+  // Takes the state of value i of the current octet. shape: the value of this state at a gain of 1.
   __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
     along_ += octet_[i] * shape;

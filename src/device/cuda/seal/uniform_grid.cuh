@@ -1,5 +1,5 @@
-// Uniform grids and their parameters. Intrinsics keep the compiler from contracting what the formats round
-// twice.
+// Uniform grids and their parameters, computed as in src/format/affine_row.h. Intrinsics keep the compiler
+// from contracting what the formats round twice.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -26,7 +26,7 @@ struct UniformGrid {
   }
 };
 
-// The parameters of a grid between two values.
+// The f16 parameters of a grid of 2^bits values from `low` to `high`.
 struct ScaleAndZero {
   __half scale, zero;
 
