@@ -1,4 +1,4 @@
-// The command line of a benchmark: options with a value each, and names of what is timed.
+// Parses the command line of a benchmark: options with one value each, and names of what is timed.
 #pragma once
 
 #include <cstdio>
@@ -12,10 +12,11 @@ namespace kvant::cuda {
 
 struct BenchCommand {
   std::vector<std::string> names;
-  std::vector<std::pair<std::string, std::string>> options;  // in the given order
+  // Pairs (option, value) are in the order of the command line.
+  std::vector<std::pair<std::string, std::string>> options;
 };
 
-// Sets the numbers and texts of the given options. Ends the program at an unknown option, or one without a
+// Sets the numbers and texts of the given options. Ends the program if an option is unknown or lacks its
 // value.
 inline BenchCommand parse_bench(int argc, char** argv, const std::map<std::string, int*>& numbers,
                                 const std::map<std::string, std::string*>& texts = {}) {

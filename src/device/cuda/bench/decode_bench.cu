@@ -1,26 +1,32 @@
-// Times decode attention per layer. For each pair of formats and each (sequences, context), it takes the
-// median over replays of a CUDA graph of several layers. Each layer has its own pages, so the L2 cache is
-// cold. It compares with the limit: reading the same number of bytes and nothing else.
+// Times decode attention per layer, for each pair of formats and each (sequences, context). The time is the
+// median over replays of a CUDA graph that attends in several layers. Each layer has pages of its own, so the
+// L2 cache holds none of the pages when a layer starts. Beside each time stands a limit: the time of reading
+// as many bytes and doing nothing else.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
 //                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
 //                [--queries N] [--between MB] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
-// With several pairs, KV heads take them in turn. --seqs and --context select shapes; both together define
-// one shape.
+// KV heads take the pairs between slashes in turn. --seqs or --context alone selects shapes from kShapes.
+// Together, both options define the only shape.
 //
-// --settled 1: pages are read while the previous layer still ends. --tail: unquantized tokens after the
-// sealed ones. --protected: this share of the sealed tokens, at random, is masked out of their pages and lies
-// in unquantized pages (VQuant). --correction 1: KVLinC's, with maps and states of each layer's own (the
-// limit does not read them). --sink: tokens of each sequence in an unquantized page of their own. --rotate:
-// queries are rotated by a Hadamard matrix before each layer's attention (kvant_append does that for a
-// step's), or outputs at its end, or both, as for recipes that rotate keys or values. --short 1: calls give
-// the numbers of tail tokens and sealed pages, so the kernels for short sequences serve what they can.
-// --queries: per sequence, whose pages are read once for all of them; the time relative to one query is
-// printed too. --between: another kernel reads this many MB between two calls, as a model reads weights
-// between two layers, so pages, tables and code come from memory; its time is subtracted. --json: results are
-// also written to a file, one object per line.
+// --settled 1: Pages are read while the previous layer still ends.
+// --tail: Each sequence has this many unquantized tokens after the sealed ones.
+// --protected: This share of the sealed tokens, at random, is masked out of their pages and lies in
+//   unquantized pages, as for VQuant.
+// --correction 1: Attention includes KVLinC's correction. Each layer has maps and states of its own, which
+//   the limit does not read.
+// --sink: Each sequence has this many tokens in an unquantized page of their own.
+// --rotate: A Hadamard matrix rotates the queries before each layer's attention, the outputs after, or both,
+// as
+//   for recipes that rotate keys or values. In a real step, kvant_append rotates the queries.
+// --short 1: Calls give the numbers of tail tokens and sealed pages, so kernels for short sequences may run.
+// --queries: Each sequence has this many queries, and its pages are read once for all of them. The time
+//   relative to one query is also printed.
+// --between: Another kernel reads this many MB between two calls, as a model reads weights between layers.
+//   Pages, tables and code then come from memory. The other kernel's time is subtracted.
+// --json: Results are also written to a file, one object a line.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -37,7 +43,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr int kUniquePages = 16;
-constexpr std::size_t kColdBytes = 600UL << 20;  // the least that a graph reads
+// A graph reads at least this many bytes, so that the L2 cache cannot hold what a replay reads again.
+constexpr std::size_t kColdBytes = 600UL << 20;
 constexpr std::size_t kPoolBytes = 40UL << 30;
 
 struct BatchShape {
@@ -51,27 +58,32 @@ struct Settings {
   int group = 4;
   int kv_heads = 8;
   int runs = 15;
-  int seqs = 0;             // only shapes of this many sequences; 0: all
-  int context = 0;          // only shapes of this many tokens each; 0: all
-  int settled = 0;          // see kvant_decode_layer
-  int reproducible = 0;     // see kvant_decode_layer
+  // Only shapes with this many sequences are timed, or shapes with any number if 0.
+  int seqs = 0;
+  // Only shapes with this many tokens a sequence are timed, or shapes with any number if 0.
+  int context = 0;
+  int settled = 0;          // as in kvant_decode_layer
+  int reproducible = 0;     // as in kvant_decode_layer
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
-  int sas = 0;           // see kvant_decode_shape
-  int sharpness = 1;     // factor of scores
-  int skip = 0;          // N: values with weights below 10^-N are skipped; 0: none
-  int sink = 0;          // tokens
-  int says_lengths = 0;  // max_tail_tokens and max_sealed_pages of kvant_decode_lengths are set
-  int queries = 1;       // per sequence
-  int between = 0;       // MB that another kernel reads between two calls
+  int sas = 0;        // as in kvant_decode_shape
+  int sharpness = 1;  // factor of all scores
+  // Values whose weights are below 10^-skip are skipped, or none if 0.
+  int skip = 0;
+  int sink = 0;  // tokens
+  // Sets max_tail_tokens and max_sealed_pages of kvant_decode_lengths if nonzero.
+  int says_lengths = 0;
+  int queries = 1;  // queries of a sequence
+  int between = 0;  // MB
   std::string rotate;
-  std::string json;     // a file, or nothing
-  std::string options;  // everything except pairs and the file
+  std::string json;  // path, or empty
+  // Holds all options except --json, as they were given.
+  std::string options;
   std::vector<std::string> pairs;
 };
 
-// Fills the pool's entries with copies of a few encoded pages, in turn.
+// Fills the pool's entries with copies of the unique pages, taken in turn.
 __global__ void fill_kernel(const uint4* unique, std::size_t entry_words, uint4* pool, std::size_t n_entries,
                             int n_unique) {
   for (std::size_t entry = blockIdx.x; entry < n_entries; entry += gridDim.x)
@@ -88,7 +100,7 @@ __global__ void __launch_bounds__(256) read_kernel(const uint4* data, std::size_
   if (sum == 0x12345678) out[blockIdx.x] = x[0];
 }
 
-// Brings bytes into the L2 cache and evicts its contents, as a layer's weights do.
+// Reads bytes into the L2 cache and so evicts what the cache has, as the weights of a model's layer do.
 __global__ void __launch_bounds__(256) push_out_kernel(const uint4* data, std::size_t n, uint4* out) {
   std::uint32_t sum = 0;
   for (std::size_t i = blockIdx.x * 256UL + threadIdx.x; i < n; i += gridDim.x * 256UL) {
@@ -98,7 +110,8 @@ __global__ void __launch_bounds__(256) push_out_kernel(const uint4* data, std::s
   if (sum == 0x12345678) out[blockIdx.x] = {sum, 0, 0, 0};
 }
 
-// Returns the median time of one of the `layers` calls in a graph: launch(layer, stream).
+// Returns the median time of one call, in microseconds. A graph captures `layers` calls of launch(layer,
+// stream).
 template <class Launch>
 double median_us(int layers, int runs, const Launch& launch) {
   cudaStream_t stream;
@@ -132,13 +145,13 @@ double median_us(int layers, int runs, const Launch& launch) {
   return times[times.size() / 2];
 }
 
-// Unquantized pages of a graph's layers, with equally many tokens for each sequence and head.
+// Holds the unquantized pages of a graph's layers. All sequences and heads have equally many tokens.
 struct PlainPages {
   std::unique_ptr<DeviceArray<std::byte>> pool;
   std::unique_ptr<DeviceArray<std::int32_t>> table;
   std::unique_ptr<DeviceArray<std::int32_t>> tokens;  // [n_seqs]
   kvant_pages pages{};
-  std::size_t bytes_per_layer = 0;  // that a kernel reads
+  std::size_t bytes_per_layer = 0;  // bytes that a kernel reads for one layer
 
   PlainPages(int layers, int n_seqs, int n_heads, int n_tokens, int d) {
     const std::size_t page_bytes = static_cast<std::size_t>(kPageTokens) * d * 2;
@@ -172,7 +185,7 @@ struct PlainPages {
   }
 };
 
-// The feature maps and states of a graph's layers.
+// Holds the feature maps and states of a graph's layers.
 class Corrections {
  public:
   Corrections(int layers, const kvant_decode_shape& shape)
@@ -182,7 +195,7 @@ class Corrections {
         n_kv_heads_(shape.n_kv_heads),
         maps_(layers * map_size_),
         states_(layers * layer_states_) {
-    constexpr int kByte = 0x3c;  // gives numbers near 0.01
+    constexpr int kByte = 0x3c;  // F32 numbers whose bytes are all 0x3c are near 0.01.
     check_cuda(cudaMemset(maps_.get(), kByte, layers * map_size_ * sizeof(float)), "maps");
     check_cuda(cudaMemset(states_.get(), kByte, layers * layer_states_ * sizeof(float)), "states");
   }
@@ -198,7 +211,7 @@ class Corrections {
   }
 
  private:
-  std::size_t map_size_, state_size_, layer_states_;  // numbers
+  std::size_t map_size_, state_size_, layer_states_;  // sizes in numbers
   int n_kv_heads_;
   DeviceArray<float> maps_, states_;
 };
@@ -211,14 +224,15 @@ class Bench {
  public:
   explicit Bench(const Settings& settings) : settings_(settings), pool_(kPoolBytes), junk_(1 << 20) {}
 
-  // name: pairs of formats, which the KV heads take in turn.
+  // Times all shapes for the pairs of formats in `name`, which KV heads take in turn.
   void run_pairs(const std::string& name) {
     const int d = settings_.head_dim;
     const std::vector<FormatPair> pairs = parse_pairs(name);
     const auto n_pairs = static_cast<int>(pairs.size());
     const bool plain = pairs[0].key == "bf16" && pairs[0].value == "bf16";
     const Codebooks codebooks(pairs[0].key, pairs[0].value, d, settings_.kv_heads, 3);
-    std::size_t key_bytes = 0;  // maximum over pairs, because all entries of the pool have one size
+    // All entries of the pool have one size, which fits every pair.
+    std::size_t key_bytes = 0;
     std::size_t value_bytes = 0;
     for (const FormatPair& pair : pairs) {
       key_bytes = std::max(key_bytes, kvant_page_bytes(pair.key.c_str(), d));
@@ -226,7 +240,8 @@ class Bench {
     }
     const std::size_t entry = (key_bytes + value_bytes + 127) / 128 * 128;
     const int n_unique = kUniquePages / n_pairs * n_pairs;
-    std::vector<std::byte> unique(n_unique * entry);  // entry i of the pool belongs to pair i % n_pairs
+    // Entry i of the pool belongs to pair i % n_pairs.
+    std::vector<std::byte> unique(n_unique * entry);
     for (int i = 0; i < n_unique; ++i) {
       for (const Side side : kSides) {
         const FormatPair& pair = pairs[i % n_pairs];
@@ -398,11 +413,13 @@ class Bench {
   }
 
  private:
-  // Returns the median time of calls with other kernels in between, whose time is subtracted.
+  // Returns the median time of one call when another kernel runs between calls. The time of the other kernel
+  // is subtracted.
   template <class Attend>
   double median_us_between(int layers, const Attend& attend) const {
     const std::size_t words = (static_cast<std::size_t>(settings_.between) << 20) / sizeof(uint4);
-    const std::size_t half = kPoolBytes / sizeof(uint4) / 2;  // the first half has pages
+    // Pages are in the first half of the pool.
+    const std::size_t half = kPoolBytes / sizeof(uint4) / 2;
     const auto push_out = [&](int i, cudaStream_t stream) {
       push_out_kernel<<<528, 256, 0, stream>>>(
           reinterpret_cast<const uint4*>(pool_.get()) + half + i % (half / words) * words, words,
@@ -430,8 +447,8 @@ class Bench {
     std::string formats;
     BatchShape batch;
     double us, limit_us;
-    std::size_t bytes;  // read by a layer's attention
-    double bits;        // per value of keys or values
+    std::size_t bytes;  // bytes that one layer's attention reads
+    double bits;        // bits of a key or value
   };
 
   void report(const Result& result) const {
@@ -462,7 +479,8 @@ class Bench {
     return pairs;
   }
 
-  // Returns [n_seqs][kv_heads][pages] entries of the pool, shuffled, each for its head's pair.
+  // Returns ids of the pool's entries, [n_seqs][kv_heads][pages], in random order. Every entry belongs to the
+  // pair of its KV head.
   std::vector<std::int32_t> page_ids(int n_seqs, int pages, int n_pairs) const {
     const std::size_t maximum =
         static_cast<std::size_t>(n_seqs) * ((settings_.kv_heads + n_pairs - 1) / n_pairs) * pages;

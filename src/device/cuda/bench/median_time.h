@@ -1,4 +1,4 @@
-// Measures how long a launch takes.
+// Measures how long a launch on the GPU takes, for benchmarks without CUDA graphs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace kvant::cuda {
 
-// Returns the microseconds of launch(), measured by events: the median of `runs` after two that don't count.
-// what: names the launch in the error message that ends the program if it fails.
+// Returns the median time of launch() over `runs` runs, in microseconds between CUDA events. Two more runs at
+// first are not counted. If a launch fails, the program ends with an error message that contains `what`.
 double median_us(int runs, const char* what, const auto& launch) {
   cudaEvent_t start;
   cudaEvent_t stop;

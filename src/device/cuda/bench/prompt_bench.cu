@@ -1,12 +1,14 @@
-// Times causal prefill attention: microseconds and TFLOP/s for each precision, head size and shape, as the
-// median over runs, including the first pass. Only products of scores and values that rows see are counted.
-//
-// With --protect P, P percent of the tokens of sealed pages, chosen at random, are protected: in the tiles of
-// their pages and, for integers, as kept rows. It then also times weighing tokens by 64 queries. Sealed pages
-// are ch4g128 and tok4g128; with --prog 1, prog4.
+// Times causal prefill attention, and prints microseconds and TFLOP/s for each precision, head size and
+// shape. The time is the median over runs and includes the first pass. TFLOP/s count only products of scores
+// and values that rows see.
 //
 //   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [--prog 1] [--protect P] [D
 //   ...]
+//
+// Sealed pages are ch4g128 and tok4g128, or prog4 with --prog 1. --protect protects P percent of the sealed
+// tokens, chosen at random. Integer products are then timed twice: with protected tokens in the tiles of
+// their pages, and with protected tokens in half precision beside the tiles. With --protect, the bench also
+// times weighing tokens by 64 queries.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +25,7 @@
 namespace kvant::cuda {
 namespace {
 
-// The formats of keys and values.
+// Names the formats of keys and of values.
 using PageFormats = const char* [2];
 constexpr PageFormats kGrids = {"ch4g128", "tok4g128"}, kProgressive = {"prog4", "prog4"};
 
@@ -38,14 +40,15 @@ struct Settings {
   std::vector<int> head_dims;
 };
 
-// Sequences, tokens of each in sealed pages, and tokens of its prompt after them, which attend.
+// Describes a batch of prompts. Each sequence has `sealed` tokens in sealed pages, and then `prompt` tokens,
+// which attend.
 struct Shape {
   int sequences, sealed, prompt;
 };
 constexpr Shape kShapes[] = {{1, 0, 2048}, {4, 0, 2048},  {1, 0, 8192},
                              {2, 0, 8192}, {1, 0, 32768}, {1, 30720, 2048}};
 
-// The number of distinct pages and rows; the others are copies.
+// Only this many pages are distinct, and the other pages are copies.
 constexpr int kUnique = 8;
 
 // Returns Gaussian rows in BF16, [tokens][heads][d].
@@ -53,13 +56,13 @@ std::vector<std::uint16_t> gaussian_rows(int tokens, int heads, int d) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   std::vector<std::uint16_t> rows(static_cast<std::size_t>(tokens) * heads * d);
-  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // prime, so heads differ
+  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // 1009 is prime, so heads differ.
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i] = i < unique ? bf16_from_float(normal(random)) : rows[i - unique];
   return rows;
 }
 
-// Pages [heads][pages][side] in GPU memory.
+// Holds sealed pages in GPU memory, [heads][pages][side], and their protected tokens, if any.
 struct SealedPages {
   SealedPages(const PageFormats& formats, int kv_heads, int n_pages, int d, int protect)
       : codebooks(formats[0], formats[1], d, kv_heads, 3) {
@@ -92,7 +95,8 @@ struct SealedPages {
     if (protect > 0) add_protected(kv_heads, n_pages, d, protect);
   }
 
-  // Protects this percentage of the tokens of each head; each head has the maximum number of pages of rows.
+  // Protects `protect` percent of each head's tokens. Every head has protected pages for most_protected
+  // tokens.
   void add_protected(int kv_heads, int n_pages, int d, int protect) {
     std::mt19937 random(5);
     std::vector<std::uint32_t> words(static_cast<std::size_t>(kv_heads) * n_pages * 4);
@@ -127,7 +131,7 @@ struct SealedPages {
   std::unique_ptr<DeviceArray<std::int32_t>> table;
   kvant_decode_shape shape{};
   kvant_decode_layer layer{};
-  int most_protected = 0;  // per head
+  int most_protected = 0;  // tokens of the head with most
   std::unique_ptr<DeviceArray<std::uint32_t>> masks;
   std::unique_ptr<DeviceArray<std::uint16_t>> protected_pool;
   std::unique_ptr<DeviceArray<std::int32_t>> protected_table;
@@ -139,7 +143,7 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
-// The variant of attention to a shape. kept: protected tokens are kept rows.
+// Selects a variant of attention. If `kept` is true, protected tokens are rows in half precision.
 struct Way {
   bool half_products, kept;
 };
@@ -192,7 +196,7 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   const double us = median_us(settings.runs, "attention of prompts", [&] {
     check(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr));
   });
-  const double seen = rows * (of.sealed + 0.5 * of.prompt);  // by all rows of a head
+  const double seen = rows * (of.sealed + 0.5 * of.prompt);  // tokens that all rows of a head see
   std::printf("d %3d  %d x %5d tokens behind %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.sequences,
               of.prompt, of.sealed,
               half_products ? "half"
@@ -202,7 +206,8 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   std::fflush(stdout);
 }
 
-// Weighs tokens by 64 queries, whose log-sum-exps are computed as well.
+// Times how long weighing tokens by 64 queries takes, with LSEs that are known and with LSEs that are
+// computed too.
 void run_weights(const Settings& settings, int d, int n_tokens) {
   constexpr int kQueries = 64;
   const DeviceArray<std::uint16_t> keys(gaussian_rows(n_tokens, settings.kv_heads, d));

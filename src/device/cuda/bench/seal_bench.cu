@@ -1,4 +1,5 @@
-// Times sealing a prompt of one layer: microseconds for each pair of formats, as the median over runs.
+// Times the sealing of one layer's prompt, and prints microseconds for each pair of formats. The time is the
+// median over runs, which all seal the same tail pages.
 //
 //   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1 or 2] [--layers N]
 //   [KEY+VALUE ...]
@@ -25,12 +26,15 @@ struct Settings {
   int kv_heads = 8;
   int tokens = 32768;
   int runs = 7;
-  int shaped = 0;  // metrics for errors of keys in trellis codes: 1: one per head; 2: rotating with the page
-  int layers = 0;  // also times one page of each of this many layers, for formats without codebooks
+  // Says which error the trellis codes of keys minimize. 0 is the mean squared error, 1 a metric of the head,
+  // and 2 a metric that rotates from page to page.
+  int shaped = 0;
+  // If not 0, sealing one page in each of this many layers is timed too. The formats must have no codebooks.
+  int layers = 0;
   std::vector<std::string> pairs;
 };
 
-// Multiplies rows of d numbers by the Hadamard matrix.
+// Multiplies rows of d numbers by the orthonormal Hadamard matrix.
 void rotate(std::vector<float>& rows, int d) {
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   for (std::size_t row = 0; row < rows.size(); row += d) {
@@ -45,8 +49,8 @@ void rotate(std::vector<float>& rows, int d) {
   }
 }
 
-// Returns tail pages [head][page][side] of Gaussian values, whose keys are rotated or differ in variance by
-// channel.
+// Returns tail pages of Gaussian values, [head][page][side]. Keys are rotated if `rotated` is true, and
+// otherwise their channels differ in variance.
 std::vector<std::uint16_t> tail_pages(int heads, int pages, int d, bool rotated) {
   constexpr int kUnique = 16;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
@@ -73,7 +77,8 @@ std::vector<std::uint16_t> tail_pages(int heads, int pages, int d, bool rotated)
   return bytes;
 }
 
-// Returns metrics with a few strong directions, [heads][d].
+// Returns the strong directions of an error metric, [d][kMetricRank]. Each is half as strong as the one
+// before.
 std::vector<float> directions_of_head(int d) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -82,6 +87,8 @@ std::vector<float> directions_of_head(int d) {
     directions[i] = 1.5F * std::exp2(-static_cast<float>(i % kMetricRank)) * normal(random);
   return directions;
 }
+
+// Returns error metrics as steps of feedback, [heads][d]. All heads have one metric.
 std::vector<FeedbackStep> metrics(int heads, int d) {
   const ErrorMetric metric(directions_of_head(d));
   std::vector<FeedbackStep> steps;
@@ -96,8 +103,9 @@ void check(kvant_status status) {
   std::exit(1);
 }
 
-// Times a page of each layer, as at the end of a decode step: in one launch, in one launch per layer, and
-// with no page due. The pages of the bench's sequence serve as those of layers.
+// Times the sealing of one page in each layer, as at the end of a decode step. The page is sealed in one
+// launch for all layers, in one launch a layer, and not at all. Each page of the bench's sequence stands for
+// a layer's page.
 void run_layers(const Settings& settings, const kvant_decode_shape& shape, kvant_decode_layer layer,
                 kvant_seal_range range) {
   layer.tail.layer_stride = layer.sealed.layer_stride = 1;
@@ -181,7 +189,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
 void run(const Settings& settings) {
   const int pages = settings.tokens / kPageTokens;
   const int d = settings.head_dim;
-  // Recipes with trellis codes rotate keys, and the time of their search depends on it.
+  // Recipes with trellis codes rotate keys, and the encoder searches longer or shorter for rotated values.
   const DeviceArray<std::uint16_t> plain(tail_pages(settings.kv_heads, pages, d, false)),
       rotated(tail_pages(settings.kv_heads, pages, d, true));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);

@@ -1,6 +1,7 @@
-// Measures rates that decide how pages are laid out and decoded: tensor-core products 8 columns wide,
-// permutes, table look-ups, and bulk copies into shared memory by autonomous warps. It also checks whether
-// half-precision subnormals are exact factors. It prints one line each.
+// Measures rates of GPU instructions that decide how pages are laid out and decoded. The rates are those of
+// tensor-core products 8 columns wide, permutes, table look-ups, and bulk copies into shared memory, which
+// warps start on their own. The program also checks whether half-precision subnormals are exact factors, and
+// prints one line for each result.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -31,7 +32,7 @@ __device__ __forceinline__ void imma(int (&c)[4], const std::uint32_t (&a)[4], s
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Issues 8 independent operations per round in every warp.
+// Issues 8 independent operations a round in every warp, so latency does not limit the rate.
 template <Unit U>
 __global__ void __launch_bounds__(kWarps * 32)
     rate_kernel(const std::uint32_t* in, std::uint32_t* out, long long* clocks) {
@@ -75,11 +76,12 @@ void report_rate(const char* name, const std::uint32_t* in, std::uint32_t* out, 
   check(cudaDeviceSynchronize(), name);
   std::vector<long long> host(132);
   check(cudaMemcpy(host.data(), clocks, 132 * 8, cudaMemcpyDeviceToHost), name);
-  const double issued = 8.0 * kRounds * kWarps / 4;  // by each of the four schedulers
+  const double issued = 8.0 * kRounds * kWarps / 4;  // operations of each of the four schedulers
   std::printf("%-32s %6.2f clocks each on one scheduler\n", name, static_cast<double>(host[60]) / issued);
 }
 
-// Sums codes times factors through subnormals: the code at bit 4 p of a half stands for code * 2^(4 p - 24).
+// Sums codes times factors, where codes are bits of half-precision subnormals. A code at bit 4 p stands for
+// code * 2^(4 p - 24).
 __global__ void subnormal_kernel(const std::uint32_t* words, const std::uint32_t* factors, float* sums) {
   const int lane = threadIdx.x;
   float c[4] = {};
@@ -126,7 +128,7 @@ void report_subnormals(std::uint32_t* device, float* sums) {
   std::printf("%-32s %g\n", "subnormal codes, worst error", worst);
 }
 
-// Every warp copies its share of the data through its own ring of `stages` slots.
+// Copies data to shared memory. Every warp copies a share of the data through its own ring of `stages` slots.
 __global__ void __launch_bounds__(kWarps * 32)
     copy_kernel(const unsigned char* data, long long pieces, int piece, int stages, std::uint32_t* out) {
   extern __shared__ __align__(1024) unsigned char shared[];
